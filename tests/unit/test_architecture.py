@@ -16,7 +16,7 @@ ENTRANCES = {"__init__", "__main__"}
 STAGES = {"export", "rewrite", "precision", "builder", "measure", "inspect", "serving", "report"}
 PURE = {"measure.statistics", "measure.analysis", "measure.load.arrivals"}
 """Judgements that other stages may use."""
-VENDORS = {"tensorrt", "tensorrt_rtx", "cuda", "pycuda", "pynvml", "onnxruntime"}
+VENDORS = {"tensorrt", "tensorrt_rtx", "cuda", "pycuda", "pynvml", "onnxruntime", "cupti"}
 
 
 def table_of(page: str) -> dict[str, set[str]]:

@@ -51,6 +51,12 @@ REFERENCE = "reference"
     "constant or a first rate set how requests arrive.",
 )
 @click.option(
+    "--idle", metavar="1,10,100ms", help="Measure the latency after such pauses, in a pass of its own."
+)
+@click.option(
+    "--cold-start", is_flag=True, help="Start each engine in fresh processes too, and time every phase."
+)
+@click.option(
     "--cpu-affinity",
     metavar="auto|LIST",
     help="Keep host threads on the cores near the GPU, or on 0-3,8.",
@@ -89,6 +95,8 @@ def bench(
     memory: bool,
     load: str | None,
     max_latency: str | None,
+    idle: str | None,
+    cold_start: bool,
     cpu_affinity: str | None,
     lock_clocks: str | None,
     timeout: float | None,
@@ -122,6 +130,8 @@ def bench(
         memory=memory,
         load=load,
         max_latency=max_latency,
+        idle=idle,
+        cold_start=cold_start,
         cpu_affinity=cpu_affinity,
         lock_clocks=_clock(lock_clocks),
         nvtx=nvtx,

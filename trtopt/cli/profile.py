@@ -41,6 +41,7 @@ from trtopt.cli.options.shapes import shape_options
     "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto next to profile.json."
 )
 @click.option("--memory", is_flag=True, help="Follow every allocation too, in a pass of its own.")
+@click.option("--kernels", is_flag=True, help="Record every kernel too (CUPTI), in a pass of its own.")
 @timeout_option
 @trust_option
 @nvtx_option
@@ -70,6 +71,7 @@ def profile(
     against: Path | None,
     with_trace: bool,
     memory: bool,
+    kernels: bool,
     timeout: float | None,
     trust: tuple[str, ...],
     nvtx: bool,
@@ -107,6 +109,7 @@ def profile(
         result=result,
         against=against,
         memory=memory,
+        kernels=kernels,
         nvtx=nvtx,
         probe_peaks=probe_peaks,
         duration=duration,

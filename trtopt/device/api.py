@@ -26,6 +26,7 @@ from trtopt.records import (
     ClockReading,
     ClockReference,
     DeviceInfo,
+    KernelActivity,
     LayerPass,
     Shape,
     ShapeRange,
@@ -154,6 +155,23 @@ class ClockControl(Protocol):
         """
 
 
+class ActivityRecorder(Protocol):
+    """The device's tracer: records what the device runs, in this process, from its opening to `close`."""
+
+    def record(self, work: Callable[[], None]) -> list[KernelActivity]:
+        """What the device ran for `work`, which must wait for it to end.
+
+        Raises:
+            DeviceError: the records cannot be read.
+        """
+
+    def dropped(self) -> int:
+        """How many records were lost for want of room since the last call."""
+
+    def close(self) -> None:
+        """Record nothing more."""
+
+
 @dataclass(frozen=True)
 class Holder:
     """A process that has device memory; `nbytes` is None where the driver does not report how much.
@@ -247,6 +265,14 @@ class Device(Protocol):
     def clock_sensor(self) -> ClockSensor:
         """A sensor of its clocks; if they cannot be read, one whose reference has the reason."""
 
+    def activity_recorder(self) -> ActivityRecorder:
+        """Start recording kernels, copies and memsets; must be open before a graph to record is captured.
+
+        Raises:
+            UsageError: the device runs no kernels.
+            DeviceError: its library is not installed, no permission, or another profiler uses it.
+        """
+
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """Show profilers what the calling thread does meanwhile, if NVTX ranges are on."""
 
@@ -270,6 +296,8 @@ class Binding:
     shape: Shape
     is_input: bool
     layout: str = "nchw"
+    is_data_dependent: bool = False
+    """An output whose size is known only after running: it has no buffer, and `shape` is but an example."""
 
     @property
     def stored_shape(self) -> Shape:
@@ -282,6 +310,23 @@ class Binding:
         return max(1, int(np.prod(self.stored_shape, dtype=np.int64)) * self.dtype.itemsize)
 
 
+@dataclass(frozen=True)
+class SizedOutput:
+    """Where an inference left an output of data-dependent size: a `DeviceBuffer` until the next inference."""
+
+    address: int
+    dtype: np.dtype[np.generic]
+    shape: Shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dense array; 0 if it is empty."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def close(self) -> None:
+        """Nothing: the context releases it."""
+
+
 class Context(Protocol):
     """An engine ready to run with fixed shapes."""
 
@@ -290,7 +335,7 @@ class Context(Protocol):
         """All inputs and outputs."""
 
     def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
-        """Use these buffers from the next enqueue on; every binding needs one.
+        """Use these buffers from the next enqueue on; every binding of fixed size needs one.
 
         Every enqueue records `consumed` where its inputs have been read and may be overwritten. The event
         must have a handle, and none may be bound while a graph is captured.
@@ -298,6 +343,13 @@ class Context(Protocol):
 
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one inference."""
+
+    def sized_outputs(self) -> Mapping[str, SizedOutput]:
+        """The outputs of data-dependent size that the last enqueue left, by name."""
+
+    @property
+    def output_growths(self) -> int:
+        """How often the device memory of such outputs had to grow."""
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """From now on call `report(layer name, ms)` for every layer of every run; slows the runs.

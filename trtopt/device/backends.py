@@ -11,7 +11,7 @@ from trtopt.device.api import ClockControl, Device, Target
 from trtopt.device.building import EngineBuilder
 from trtopt.device.cuda import probe
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
-from trtopt.device.ort.host import cpu_info, no_cuda_profiler
+from trtopt.device.ort.host import cpu_info, no_cuda_profiler, no_kernels
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.extras import RTX_EXTRA, install
 from trtopt.records import Backend, DeviceInfo, Plugin
@@ -164,11 +164,14 @@ def open_target(
     return TensorRTTarget(library, open_cuda_device(marks), plugins, nvtx=marks.nvtx)
 
 
-def check_device_options(name: str, *, memory: bool, cuda_profiler: bool, cpu_affinity: str | None) -> None:
+def check_device_options(
+    name: str, *, memory: bool, cuda_profiler: bool, cpu_affinity: str | None, kernels: bool = False
+) -> None:
     """Refuse what the device that a backend runs on cannot do, before anything is built for it.
 
     Raises:
         UsageError: no allocations to follow, no CUDA to profile, or cores that this process cannot have.
+        DeviceError: kernels cannot be recorded without cupti-python.
         NoGpuError: the backend needs a GPU and there is none.
     """
     if name == ONNXRUNTIME and memory:
@@ -177,6 +180,12 @@ def check_device_options(name: str, *, memory: bool, cuda_profiler: bool, cpu_af
         raise no_allocator()
     if name == ONNXRUNTIME and cuda_profiler:
         raise no_cuda_profiler()
+    if kernels:
+        if name == ONNXRUNTIME:
+            raise no_kernels()
+        from trtopt.device.cuda.cupti import require_cupti
+
+        require_cupti()
     if cpu_affinity is not None:
         check_cores(cpu_affinity, cpu_info() if name == ONNXRUNTIME else probe.gpu(0))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trtopt.inspect.kernels.changes import kernel_changes
 from trtopt.records import Change, EngineDifference, EngineProfile, LayerChange, ProfiledLayer
 
 Side = tuple[ProfiledLayer, ...]
@@ -22,6 +23,7 @@ def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
         a_ms=a.sum_ms,
         b_ms=b.sum_ms,
         changes=tuple(sorted(changes, key=lambda one: (-abs(one.cost_ms), one.a, one.b))),
+        kernels=kernel_changes(a.kernels, b.kernels) if a.kernels and b.kernels else (),
     )
 
 

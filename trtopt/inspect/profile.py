@@ -11,6 +11,7 @@ import numpy as np
 from trtopt.inspect.fusion import fused, unfused
 from trtopt.inspect.graph import WEIGHTED, Graph
 from trtopt.inspect.join import UNKNOWN, join
+from trtopt.inspect.kernels.report import report_kernels
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.receipt import receipt
 from trtopt.inspect.roofline import furthest_above, total, with_floors
@@ -121,8 +122,12 @@ def profile_point(
         infer=infer,
         weakly_typed=weakly_typed,
     )
+    kernels = None
+    if point.kernels is not None:
+        kernels = report_kernels(point.kernels, found.layers, graph, peaks, found.latency_ms)
     return msgspec.structs.replace(
         found,
+        kernels=kernels,
         h2d_ms=_median(stages.h2d_ms),
         d2h_ms=_median(stages.d2h_ms),
         memory=None if point.memory is None else timeline(point.memory),

@@ -16,6 +16,7 @@ from trtopt.measure.load.arrivals import Load
 from trtopt.measure.load.load_pass import LoadSettings, measure_load
 from trtopt.measure.load.rate_search import search_load
 from trtopt.measure.loop.buffers import Inputs
+from trtopt.measure.loop.idle_pass import measure_idle
 from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
 from trtopt.measure.loop.run_pass import Subject, measure
 from trtopt.measure.loop.stopping import Limits
@@ -26,8 +27,8 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     """A bench worker's job. The file at `path` is loaded only if its hash is the artifact's.
 
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `cpu_affinity` is what
-    `device.affinity.confine` takes; None leaves the threads where the system puts them. `nvtx` and
-    `cuda_profiler` are for `device.nvtx`.
+    `device.affinity.confine` takes; None leaves the threads where the system puts them. `idle_ms` are the
+    pauses of an idle pass. `nvtx` and `cuda_profiler` are for `device.nvtx`.
     """
 
     path: str
@@ -41,6 +42,7 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     layers: bool
     memory: bool
     load: LoadSettings | None = None
+    idle_ms: tuple[float, ...] = ()
     cpu_affinity: str | None = None
     nvtx: bool = False
     cuda_profiler: bool = False
@@ -82,7 +84,7 @@ def _over_one_session(
     """Add the passes that share a session to `made`, by their names in `BenchPoint`."""
     session = target.load(engine)
     try:
-        subject = _subject(session, job)
+        subject = subject_of(session, job)
         check_stream_memory(target.device, session, job.artifact.path, job.shapes, job.contract)
         passes = _passes(target.device, session, subject, job, progress, made)
         for number, (name, take) in enumerate(passes):
@@ -105,7 +107,8 @@ def _check_went_through(made: Any) -> None:
         raise DeviceError(made.failure, "what was measured until then is kept")
 
 
-def _subject(session: Session, job: BenchJob) -> Subject:
+def subject_of(session: Session, job: BenchJob) -> Subject:
+    """What a job measures, with one batch of its data."""
     data = input_batch(session, job.shapes, job.data)
     ref = EngineRef(path=job.path, sha256=job.artifact.sha256, label=job.artifact.plan.label)
     return Subject(engine=ref, batch=job.batch, shapes=job.shapes, data=data)
@@ -137,6 +140,8 @@ def _passes(
     elif settings is not None and settings.rate is not None:
         plan = Load(settings.rate, settings.arrivals)
         yield "load", lambda: measure_load(device, session, subject, terms, plan, limits)
+    if job.idle_ms:
+        yield "idle", lambda: measure_idle(device, session, subject, terms, job.idle_ms)
     if job.layers:
         yield "layers", lambda: time_layers(device, session, subject, graph=terms.graph)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from trtopt.data import open_data
 from trtopt.data.npz import write_npz
 from trtopt.device.api import Context, Device, DeviceBuffer, ProgressSink, Session, Target
+from trtopt.device.sized_outputs import SizedCopies
 from trtopt.measure.engine import check_fits
 from trtopt.measure.engine_memory import vouched_engine
-from trtopt.measure.loop.buffers import array_in, device_buffers, fill, host_buffers
+from trtopt.measure.loop.buffers import array_in, device_buffers, fill, fixed, host_buffers
 from trtopt.records import EngineArtifact, Record, Shape, TensorSpec
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -57,18 +58,18 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
             runner = _Runner(target.device, session, resources)
             for index, feed in enumerate(open_data(job.data).batches(job.inputs, job.batch)):
                 progress("outputs", None)
-                outputs = runner.run(_filled(feed, job))
+                outputs = runner.run(filled(feed, job.inputs, job.batch, job.artifact))
                 write_npz(outputs_file(Path(job.folder), index), outputs)
     finally:
         session.close()
     return index + 1
 
 
-def _filled(feed: Arrays, job: OutputsJob) -> Arrays:
+def filled(feed: Arrays, inputs: Sequence[TensorSpec], batch: int, engine: EngineArtifact) -> Arrays:
     """The batch, its last sample repeated until it is one that the engine admits."""
-    open_inputs = {spec.name for spec in job.inputs if spec.shape and isinstance(spec.shape[0], str)}
-    rows = max((len(feed[name]) for name in open_inputs), default=job.batch)
-    spans = job.artifact.plan.spans
+    open_inputs = {spec.name for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
+    rows = max((len(feed[name]) for name in open_inputs), default=batch)
+    spans = engine.plan.spans
     size = next((max(span.low, rows) for span in spans if rows <= span.high), rows)
     return {
         name: np.concatenate([array, np.repeat(array[-1:], size - len(array), 0)])
@@ -98,6 +99,8 @@ class _Runner:
             self._own.callback(context.close)
             self._memory = device_buffers(self._device, context.bindings, self._own)
             context.bind(self._memory)
+            self._sized = SizedCopies(self._device, context)
+            self._own.callback(self._sized.close)
             self._context, self._shapes = context, shapes
         return self._context
 
@@ -108,8 +111,11 @@ class _Runner:
             host = host_buffers(self._device, context.bindings, feed, resources)
             fill(self._device, context.bindings, self._memory, host, self._stream)
             context.enqueue(self._stream)
-            outputs = [binding for binding in context.bindings if not binding.is_input]
+            outputs = [binding for binding in fixed(context.bindings) if not binding.is_input]
             for binding in outputs:
                 self._device.copy_to_host(host[binding.name], self._memory[binding.name], self._stream)
+            self._sized.enqueue(self._stream)
             self._stream.synchronize()
-            return {binding.name: array_in(host[binding.name], binding) for binding in outputs}
+            found = {binding.name: array_in(host[binding.name], binding) for binding in outputs}
+            found |= self._sized.arrays()
+            return {spec.name: found[spec.name] for spec in self._session.outputs}

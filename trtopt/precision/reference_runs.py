@@ -154,7 +154,8 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> Non
         if value.shape != got[name].shape:
             raise ModelError(
                 f"output {name!r} has shape {got[name].shape}, the reference's {value.shape}",
-                "are they the same model?",
+                "are they the same model? where the size depends on the data, precision decides it too: "
+                "compare what it is computed from",
             )
         found[name].add(value, got[name])
 

@@ -73,6 +73,18 @@ from trtopt.records.inspecting import (
     RooflineTotal as RooflineTotal,
     Unfused as Unfused,
 )
+from trtopt.records.kernels import (
+    ActivityKind as ActivityKind,
+    Confidence as Confidence,
+    KernelActivity as KernelActivity,
+    KernelChange as KernelChange,
+    KernelFamily as KernelFamily,
+    KernelGroup as KernelGroup,
+    KernelLaunch as KernelLaunch,
+    KernelPass as KernelPass,
+    KernelReport as KernelReport,
+    KernelRow as KernelRow,
+)
 from trtopt.records.machine import (
     Component as Component,
     DeviceInfo as DeviceInfo,
@@ -127,6 +139,12 @@ from trtopt.records.serving import (
     BatchPolicy as BatchPolicy,
     PoolUsage as PoolUsage,
     Spread as Spread,
+)
+from trtopt.records.starting import (
+    ColdStart as ColdStart,
+    ColdStarts as ColdStarts,
+    IdleGap as IdleGap,
+    IdlePass as IdlePass,
 )
 from trtopt.records.sweeping import (
     SWEEP_SCHEMA as SWEEP_SCHEMA,

@@ -7,6 +7,7 @@ from typing import Literal
 from trtopt.records.base import Record, Shape
 from trtopt.records.building import Manifest
 from trtopt.records.checking import CheckReport
+from trtopt.records.kernels import KernelChange, KernelReport
 from trtopt.records.measuring import BenchReport, EngineRef, Environment
 from trtopt.records.result import Result
 from trtopt.records.tuning import Ledger
@@ -282,6 +283,7 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     build_memory: MemoryTimeline | None = None
     layers_graph: bool = False
     """Whether the layers were timed in replays of a CUDA graph."""
+    kernels: KernelReport | None = None
 
 
 class LayerChange(Record, frozen=True, kw_only=True):
@@ -312,6 +314,8 @@ class EngineDifference(Record, frozen=True, kw_only=True):
     a_ms: float
     b_ms: float
     changes: tuple[LayerChange, ...]
+    kernels: tuple[KernelChange, ...] = ()
+    """Kernels that were replaced, where both profiles have kernels."""
 
 
 class ProfileReport(Result, Record, frozen=True, kw_only=True):

@@ -6,8 +6,10 @@ from typing import Literal, TypedDict
 
 from trtopt.records.base import Record, Shape
 from trtopt.records.building import Backend
+from trtopt.records.kernels import KernelPass
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.result import Result
+from trtopt.records.starting import ColdStarts, IdlePass
 
 BENCH_SCHEMA = "trtopt.bench/4"
 
@@ -353,6 +355,9 @@ class BenchPoint(Record, frozen=True, kw_only=True):
     load_search: LoadSearch | None = None
     layers: LayerPass | None = None
     memory: MemoryPass | None = None
+    kernels: KernelPass | None = None
+    idle: IdlePass | None = None
+    cold_start: ColdStarts | None = None
     failure: str | None = None
 
 

@@ -20,6 +20,7 @@ from trtopt.records import (
     ProfileReport,
     Unfused,
 )
+from trtopt.report.kernels import kernel_change_parts, kernel_parts
 from trtopt.report.names import kind_text, names_text, nodes_text, type_text
 from trtopt.report.notes import Note, Severity, plain
 from trtopt.report.tables import plain_table, titled
@@ -93,7 +94,8 @@ def _engine(engine: EngineProfile, *, verbose: bool) -> list[RenderableType]:
         *(memory_lines(engine.memory) if engine.memory is not None else ()),
         *(build_memory_lines(engine.build_memory) if engine.build_memory is not None else ()),
     ]
-    return [_layers(engine, verbose=verbose), *(_text(line) for line in lines), _text("")]
+    kernels = [] if engine.kernels is None else kernel_parts(engine.batch, engine.kernels)
+    return [_layers(engine, verbose=verbose), *kernels, *(_text(line) for line in lines), _text("")]
 
 
 def _layers(engine: EngineProfile, *, verbose: bool) -> RenderableType:
@@ -348,4 +350,4 @@ def _difference(difference: EngineDifference) -> list[RenderableType]:
     for change in difference.changes:
         counts[change.change] = counts.get(change.change, 0) + 1
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
-    return [_text(title), table, _text(f"changes: {listed}"), _text("")]
+    return [_text(title), table, _text(f"changes: {listed}"), *kernel_change_parts(difference), _text("")]

@@ -21,6 +21,7 @@ from trtopt.records import (
     ShapeRange,
 )
 from trtopt.report.load import load_parts
+from trtopt.report.starting import starting_parts
 from trtopt.report.tables import plain_table, titled
 from trtopt.report.trust import marked, trust_lines
 
@@ -94,6 +95,7 @@ def bench_summary(report: BenchReport, subject: str = "", *, verbose: bool = Fal
     parts: list[RenderableType] = [
         titled(title + _best(rows), _bench_table(rows), _caption(report) if verbose else ""),
         *load_parts(report.points, verbose=verbose),
+        *starting_parts(report.points, verbose=verbose),
     ]
     parts += [_layer_table(point.batch, point.layers) for point in report.points if point.layers is not None]
     if traced := [(point.batch, point.memory) for point in report.points if point.memory is not None]:

@@ -10,9 +10,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.records import EngineProfile, MemoryTimeline, ProfiledLayer, ProfileReport
+from trtopt.records import EngineProfile, KernelReport, MemoryTimeline, ProfiledLayer, ProfileReport
 
 _COMPUTE, _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2, 3
+_KERNELS = 16
+"""The first of the tracks of kernels, one for each stream."""
 
 
 def trace(report: ProfileReport) -> bytes:
@@ -41,6 +43,30 @@ def _engine_events(process: int, engine: EngineProfile) -> Iterator[dict[str, An
         yield _slice("copy to the host", "copy", process, _DEVICE_TO_HOST, start_ms, engine.d2h_ms, {})
     if engine.memory is not None:
         yield from _counters(process, engine.memory)
+    if engine.kernels is not None:
+        yield from _kernels(process, engine.kernels)
+
+
+def _kernels(process: int, kernels: KernelReport) -> Iterator[dict[str, Any]]:
+    """Kernels at the times at which they ran, counted from the first; a track for each stream."""
+    streams = {
+        stream: index for index, stream in enumerate(dict.fromkeys(row.stream for row in kernels.rows))
+    }
+    for stream, index in streams.items():
+        yield _named("thread_name", process, _KERNELS + index, f"kernels, stream {stream}")
+    for row in kernels.rows:
+        arguments: dict[str, Any] = {
+            "layer": row.layer,
+            "ONNX nodes": list(row.nodes),
+            "confidence": row.confidence,
+            "type": row.dtype,
+            "grid": list(row.grid),
+            "block": list(row.block),
+            "registers": row.registers,
+            "shared bytes": row.shared_bytes,
+        }
+        track = _KERNELS + streams[row.stream]
+        yield _slice(row.name, row.family, process, track, row.start_ms, row.ms, arguments)
 
 
 def _arguments(layer: ProfiledLayer) -> dict[str, Any]:

@@ -226,9 +226,12 @@ class DynamicBatcher:
                 self._compute_s = end_s - start_s
                 self._tally.batch([start_s - request.arrived_s for request in batch], end_s - start_s)
                 self._tally.answered += len(batch)
+            whole = self._pool.sized_outputs
             for request, outputs in zip(batch, answers, strict=True):
                 try:
-                    request.set_result({name: rows[0, ...] for name, rows in outputs.items()})
+                    request.set_result(
+                        {name: rows if name in whole else rows[0, ...] for name, rows in outputs.items()}
+                    )
                 except InvalidStateError:  # its holder has set one: the others get theirs
                     continue
 

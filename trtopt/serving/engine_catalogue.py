@@ -228,7 +228,8 @@ def _check(engine: Engine, first: Engine) -> None:
     low, high = plan.batch.min[0], plan.batch.max[0]
     for spec in session.outputs:
         axis = spec.shape[0] if spec.shape else None
-        if not isinstance(axis, str) and (axis != low or axis != high):
+        is_fixed = all(isinstance(one, int) for one in spec.shape)  # else its size may depend on data
+        if is_fixed and (axis != low or axis != high):
             unbatched.append(spec.name)
     if unbatched:
         raise UsageError(

@@ -161,6 +161,11 @@ class EnginePool:
         return max(offer.high for engine in self.catalogue.engines for offer in engine.offers)
 
     @property
+    def sized_outputs(self) -> frozenset[str]:
+        """Outputs whose size depends on the data, once one has been run: they are returned whole."""
+        return frozenset().union(*(worker.sized_names for worker in tuple(self._alive)))
+
+    @property
     def is_forked(self) -> bool:
         """Whether this process is a fork of the one that opened it: no thread, no device came along."""
         return os.getpid() != self._process
@@ -183,7 +188,8 @@ class EnginePool:
                 where the engine can reach it is read in place.
 
         Returns:
-            Every output as [rows, …], a NumPy array of the caller's own.
+            Every output as [rows, …], a NumPy array of the caller's own; one whose size depends on the data
+            in the shape that the model gives it.
 
         Raises:
             DataError: names, types or shapes that no engine takes, or values that the model refuses.

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import Device
-from trtopt.errors import DeviceMemoryError
-from trtopt.serving.engine_catalogue import Catalogue, Key, Part
+from trtopt.errors import DataError, DeviceMemoryError
+from trtopt.serving.engine_catalogue import Catalogue, EngineChoice, Key, Part
 from trtopt.serving.prepared_engine import Prepared
 from trtopt.serving.row_copying import Copier, Cut, assign_rows, own_rows
 
@@ -34,6 +34,7 @@ class Worker:
         self._stream = device.stream()
         self.prepared = self.graphs = self.evicted = self.nbytes = 0
         self.graph_refused: str | None = None
+        self.sized_names: frozenset[str] = frozenset()
 
     def run(self, parts: Sequence[Part]) -> list[Outputs]:
         """Run parts of one key; what exceeds the largest engine runs one batch after the other.
@@ -46,6 +47,8 @@ class Worker:
         choice = self._catalogue.choice(key)
         rows = tuple([part.rows for part in parts])
         pieces = choice.selector.pieces(sum(rows))
+        if self._ready((choice.engines[pieces[0].offer], pieces[0].batch, key)).sized_names:
+            return [self._run_alone(part, choice) for part in parts]
         dealt = assign_rows(rows, tuple([piece.rows for piece in pieces]))
         taken: list[list[Outputs]] = []
         for piece, cuts in zip(pieces, dealt, strict=True):
@@ -59,11 +62,32 @@ class Worker:
                 received[cut.part].append(outputs)
         return [_joined(pieces_of_part) for pieces_of_part in received]
 
-    def _run_on(self, name: tuple[int, int, Key], parts: Sequence[Part], cuts: Sequence[Cut]) -> Outputs:
+    def _run_alone(self, part: Part, choice: EngineChoice) -> Outputs:
+        """A part by itself: outputs of data-dependent size can be neither divided nor cleared of padding.
+
+        Raises:
+            DataError: no engine runs exactly so many rows.
+        """
+        piece = choice.selector.exact(part.rows)
+        if piece is None:
+            raise DataError(
+                f"{part.rows} rows fit no engine exactly, and outputs whose size depends on the data can "
+                "neither be divided nor cleared of padding",
+                "send as many rows as an engine takes, or build an engine for this batch size",
+            )
+        name = (choice.engines[piece.offer], piece.batch, part.key)
+        outputs = self._run_on(name, [part], [Cut(0, 0, part.rows, 0)])
+        return {output: array.copy() for output, array in outputs.items()}
+
+    def _ready(self, name: tuple[int, int, Key]) -> Prepared:
         prepared = self._prepared.get(name)
         if prepared is None:
             prepared = self._prepare(name)
         self._prepared.move_to_end(name)
+        return prepared
+
+    def _run_on(self, name: tuple[int, int, Key], parts: Sequence[Part], cuts: Sequence[Cut]) -> Outputs:
+        prepared = self._ready(name)
         had = prepared.graphs
         outputs = prepared.run(parts, cuts)
         self.graphs += prepared.graphs - had
@@ -80,6 +104,7 @@ class Worker:
             self._make_room(self._bound_bytes)
             made = self._make(name)
         self._prepared[name] = made
+        self.sized_names = made.sized_names
         self.prepared += 1
         self.nbytes += made.nbytes
         return made

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import Binding, Device, DeviceBuffer, Graph, HostBuffer, Session, Stream
+from trtopt.device.sized_outputs import SizedCopies, require_fixed_sizes
 from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
 from trtopt.records import Shape
 from trtopt.serving.arrays import Region, Tensor, address_of
@@ -67,7 +68,11 @@ class Prepared:
         self._resources.callback(self._context.close)
         bindings = self._context.bindings
         self._inputs = [binding for binding in bindings if binding.is_input]
-        self._outputs = [binding for binding in bindings if not binding.is_input]
+        self._outputs = [one for one in bindings if not one.is_input and not one.is_data_dependent]
+        self.sized_names = frozenset(one.name for one in bindings if one.is_data_dependent)
+        self._sized = SizedCopies(self._device, self._context)
+        self._resources.callback(self._sized.close)
+        bindings = tuple(one for one in bindings if not one.is_data_dependent)
         self._batch = self._inputs[0].shape[0]
         self._check_outputs()
         self.nbytes = activations + sum(binding.nbytes for binding in bindings)
@@ -105,7 +110,8 @@ class Prepared:
         """Run the parts' rows as one batch, padded up by repeating the last one.
 
         Returns:
-            Every output as [batch, …], in memory that the next run writes to.
+            Every output as [batch, …], in memory that the next run writes to; one whose size depends on data
+            as the model gives it.
         """
         foreign: dict[str, DeviceBuffer] = {}
         given = [[parts[cut.part].tensors[binding.name] for cut in cuts] for binding in self._inputs]
@@ -121,7 +127,13 @@ class Prepared:
                 foreign[binding.name] = region
         self._launch(foreign, from_host)
         self._stream.synchronize()
-        return {binding.name: self._views[binding.name] for binding in self._outputs}
+        outputs = {binding.name: self._views[binding.name] for binding in self._outputs}
+        if not self.sized_names:
+            return outputs
+        found = outputs | self._sized.arrays()
+        return {
+            binding.name: found[binding.name] for binding in self._context.bindings if not binding.is_input
+        }
 
     def _in_place(self, binding: Binding, tensor: Tensor, cut: Cut) -> Region | None:
         """The rows where they lie, if they fill the batch and the engine can read them there."""
@@ -229,10 +241,12 @@ class Prepared:
             for binding in self._outputs:
                 name = binding.name
                 self._device.copy_to_host(self._host[name], self._buffers[name], self._stream)
+        self._sized.enqueue(self._stream)
 
     def _capture(self, from_host: bool) -> None:
         self._bind()
         try:
+            require_fixed_sizes(self._context)
             graph = self._device.capture(self._stream, lambda: self._enqueue(from_host))
         except (GraphCaptureError, DeviceMemoryError) as error:  # a graph takes memory of its own
             self._wants_graphs = False

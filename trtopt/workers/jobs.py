@@ -20,8 +20,10 @@ from trtopt.device.nvtx import NvtxMarks
 from trtopt.device.ort.host import cpu_name
 from trtopt.errors import BuildError, DeviceError, TrtoptError
 from trtopt.measure.bandwidth import copy_bandwidth
+from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
 from trtopt.measure.describe_engine import Described, DescribeJob, describe
 from trtopt.measure.engine import BenchJob, bench_engine
+from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, record_engine_kernels
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
 from trtopt.records import BuildPlan, Environment
@@ -77,6 +79,8 @@ Job = (
     BuildJob
     | DescribeJob
     | BenchJob
+    | ColdStartJob
+    | KernelJob
     | InterleaveJob
     | OutputsJob
     | CopyJob
@@ -132,6 +136,17 @@ def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
             confine(job.cpu_affinity, target.device.info)
         point = bench_engine(target, job, progress)
         return Benched(point=point, environment=environment_of(target))
+
+
+def _record_kernels(job: KernelJob, progress: ProgressSink) -> KernelsRecorded:
+    plan = job.bench.artifact.plan
+    with closing(open_target(plan.backend.name, plan.settings.plugins)) as target:
+        return KernelsRecorded(kernels=record_engine_kernels(target, job, progress))
+
+
+def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
+    plan = job.artifact.plan
+    return start_engine(job, lambda: open_target(plan.backend.name, plan.settings.plugins))
 
 
 def _interleave(job: InterleaveJob, progress: ProgressSink) -> Interleaved:
@@ -220,6 +235,16 @@ JOBS: dict[type, JobType[Any]] = {
     BenchJob: JobType[BenchJob](
         run=_bench,
         doing=lambda job: f"running {job.artifact.path}",
+        native_code=lambda job: _engine_code([job.artifact.plan], job.data),
+    ),
+    KernelJob: JobType[KernelJob](
+        run=_record_kernels,
+        doing=lambda job: f"recording the kernels of {job.bench.artifact.path}",
+        native_code=lambda job: [*_engine_code([job.bench.artifact.plan], job.bench.data), "CUPTI"],
+    ),
+    ColdStartJob: JobType[ColdStartJob](
+        run=_start_engine,
+        doing=lambda job: f"starting {job.artifact.path}",
         native_code=lambda job: _engine_code([job.artifact.plan], job.data),
     ),
     InterleaveJob: JobType[InterleaveJob](

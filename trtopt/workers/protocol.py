@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trtopt.logs import Logged
+from trtopt.measure.cold_start import ColdStarted
 from trtopt.measure.describe_engine import Described
+from trtopt.measure.engine_kernels import KernelsRecorded
 from trtopt.records import BenchPoint, EngineArtifact, Environment, Identity, InterleavedRun, Record, Tactic
 from trtopt.serving.trial_run import TrialRun
 
@@ -118,6 +120,8 @@ Result = (
     Built
     | Described
     | Benched
+    | ColdStarted
+    | KernelsRecorded
     | Interleaved
     | OutputsWritten
     | Copied

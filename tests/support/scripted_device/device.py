@@ -39,11 +39,12 @@ from trtopt.device.api import (
     HostBuffer,
     Inputs,
     Piece,
+    SizedOutput,
     Stream,
 )
 from trtopt.device.clocks import UnknownClocks
 from trtopt.errors import DeviceError, DeviceMemoryError, GraphCaptureError
-from trtopt.records import Backend, DeviceInfo, Shape, ShapeRange, TensorSpec
+from trtopt.records import Backend, DeviceInfo, KernelActivity, Shape, ShapeRange, TensorSpec
 
 
 class ScriptedDevice:
@@ -189,6 +190,11 @@ class ScriptedDevice:
         readings = tuple(self.script.clocks)
         return ScriptedSensor(self, readings) if readings else UnknownClocks("the script tells no clocks")
 
+    def activity_recorder(self) -> ScriptedRecorder:
+        """One that sees the scripted kernels."""
+        self.call("activity_recorder")
+        return ScriptedRecorder(self)
+
     @contextmanager
     def annotate(self, name: str) -> Iterator[None]:
         """Write down when it begins and ends."""
@@ -205,6 +211,28 @@ class ScriptedDevice:
     def close(self) -> None:
         """Write it down."""
         self.calls.append("close device")
+
+
+class ScriptedRecorder(Owned):
+    """See `device.api.ActivityRecorder`: what the script says of plain runs, or of replays of graphs."""
+
+    def __init__(self, device: ScriptedDevice) -> None:
+        super().__init__(device)
+        self._runs = {
+            "enqueue": then_last(self.device.script.kernels, ()),
+            "launch": then_last(self.device.script.graph_kernels, ()),
+        }
+
+    def record(self, work: Callable[[], None]) -> list[KernelActivity]:
+        """The next scripted run of whichever kind `work` is."""
+        before = len(self.device.calls)
+        work()
+        (kind,) = (name for name in self.device.calls[before:] if name in self._runs)
+        return list(next(self._runs[kind]))
+
+    def dropped(self) -> int:
+        """What the script says."""
+        return self.device.script.dropped
 
 
 class ScriptedContext(Owned):
@@ -248,6 +276,12 @@ class ScriptedContext(Owned):
         assert self._report is not None
         for name, ms in self.device.script.layers.items():
             self._report(name, ms)
+
+    def sized_outputs(self) -> dict[str, SizedOutput]:
+        """None."""
+        return {}
+
+    output_growths = 0
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """Report the scripted layers from now on."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TypeVar
 
 from trtopt.device.api import Holder
-from trtopt.records import ClockReading
+from trtopt.records import ClockReading, KernelActivity
 
 
 @dataclass
@@ -22,7 +22,8 @@ class Script:
     `fail_at` makes the named call (as in `calls`, say "enqueue") raise on its n-th time, counted from 1.
     `holders` are said to have what is not free.
     `clocks` are what its sensor reads, one after the other, each in `reading_ms` of the host's time; without
-    any its clocks are unknown.
+    any its clocks are unknown. `kernels` and `graph_kernels` are what its tracer reports of plain runs and of
+    replays, run by run, and `dropped` how many records it always misses.
     """
 
     compute_ms: Iterable[float] = (1.0,)
@@ -42,6 +43,9 @@ class Script:
     fail_at: tuple[str, int] | None = None
     clocks: Iterable[ClockReading] = ()
     reading_ms: float = 1.0
+    kernels: Iterable[Sequence[KernelActivity]] = ()
+    graph_kernels: Iterable[Sequence[KernelActivity]] = ()
+    dropped: int = 0
     application_mhz: int | None = 1980
 
 

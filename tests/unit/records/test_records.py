@@ -72,6 +72,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.lists(values_of(arguments[0]), max_size=2)
     if origin is tuple and arguments[1:] == (...,):
         return st.lists(values_of(arguments[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(values_of, arguments))
     if origin is dict:
         return st.dictionaries(*map(values_of, arguments), max_size=2)
     raise NotImplementedError(f"no strategy for {kind}")

@@ -23,6 +23,7 @@ _FOUND = {
     "leading-reduction": ("g (float[N,4,8] x) => (float[N,8] y) <int64[1] a = {1}> {y = ReduceSum<keepdims=0>(x, a)}", "axes [1] of 3"),
     "topk": ("g (float[N,8000] x) => (float[N,4000] y, int64[N,4000] z) <int64[1] k = {4000}> {y, z = TopK(x, k)}", "4000"),
     "huge-batch": ("g (float[70000,4] x) => (float[70000,4] y) {y = Relu(x)}", "70000"),
+    "data-dependent-size": ("g (float[N,4] x) => (int64[2,M] y) {y = NonZero(x)}", "NonZero"),
     "control-flow": ("""g (float[N,4] x, bool c) => (float[N,4] y)
         {y = If(c) <then_branch = t () => (float[N,4] p) {p = Relu(x)}, else_branch = e () => (float[N,4] q) {q = Neg(x)}>}""", "If"),
     "int64-math": ("g (int64[N,4] x) => (int64[N,4] y) {y = Mul(x, x)}", "INT64"),

@@ -10,9 +10,11 @@ import pytest
 from tests.support import examples
 from trtopt.builder.engine import BuildJob
 from trtopt.errors import BuildError, DeviceError, TrtoptError
+from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.describe_engine import DescribeJob
 from trtopt.measure.engine import BenchJob
+from trtopt.measure.engine_kernels import KernelJob
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outputs import OutputsJob
 from trtopt.serving.trial_run import CostJob, TrialJob
@@ -38,6 +40,24 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
         ),
         "running batch8.engine",
         (*WITH_PLUGIN, "what images:rows calls"),
+    ),
+    (
+        KernelJob(
+            bench=BenchJob(
+                path="/f/batch8.engine", artifact=ENGINE, batch=8, shapes={}, data=None,
+                contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=False, memory=False,
+            )
+        ),
+        "recording the kernels of batch8.engine",
+        (*WITH_PLUGIN, "CUPTI"),
+    ),
+    (
+        ColdStartJob(
+            path="/f/batch8.engine", artifact=ENGINE, shapes={}, data=None,
+            contract=contract_named("isolated"), page_cache="warm", began_s=0.0,
+        ),
+        "starting batch8.engine",
+        WITH_PLUGIN,
     ),
     (
         InterleaveJob(

@@ -11,9 +11,20 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, DeviceMemory, Event, Graph, HostBuffer, Piece, Stream
+from trtopt.device.api import (
+    ActivityRecorder,
+    ClockSensor,
+    DeviceBuffer,
+    DeviceMemory,
+    Event,
+    Graph,
+    HostBuffer,
+    Piece,
+    Stream,
+)
 from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.batched import copy_pieces, failure
+from trtopt.device.cuda.cupti import CuptiRecorder
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.event_polling import poll
 from trtopt.device.nvml import holders_of, open_sensor
@@ -187,6 +198,10 @@ class PycudaDevice:
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""
         return open_sensor(self.info)
+
+    def activity_recorder(self) -> ActivityRecorder:
+        """CUPTI's."""
+        return CuptiRecorder()
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """An NVTX range."""

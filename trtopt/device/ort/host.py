@@ -12,7 +12,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Piece, Stream
+from trtopt.device.api import (
+    ActivityRecorder,
+    ClockSensor,
+    DeviceBuffer,
+    Event,
+    Graph,
+    HostBuffer,
+    Piece,
+    Stream,
+)
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.event_polling import poll
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
@@ -135,8 +144,7 @@ class HostDevice:
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """A memory copy, done at once."""
-        assert isinstance(source, HostMemory)
-        np.copyto(target.array, source.array)
+        ctypes.memmove(target.array.ctypes.data, source.address, target.array.nbytes)
 
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """A memory copy, done at once."""
@@ -173,6 +181,10 @@ class HostDevice:
         """A processor's clocks are not read."""
         return UnknownClocks("a processor's clocks are not read")
 
+    def activity_recorder(self) -> ActivityRecorder:
+        """There are no kernels."""
+        raise no_kernels()
+
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """An NVTX range: they are the host's."""
         return self._marks.range(name)
@@ -190,6 +202,11 @@ def no_cuda_profiler() -> UsageError:
     return UsageError(
         "--cuda-profiler: a processor has no CUDA to profile", "omit the flag, or measure on a GPU"
     )
+
+
+def no_kernels() -> UsageError:
+    """The error for `--kernels`."""
+    return UsageError("--kernels: a processor runs no kernels", "omit the flag, or profile on a GPU")
 
 
 def _refuse_profiler() -> None:

@@ -5,7 +5,7 @@ Its "engine" is the model with its shapes fixed and ONNX Runtime's own optimisat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from trtopt.device.api import (
     Event,
     Inputs,
     Session,
+    SizedOutput,
     Stream,
 )
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
@@ -25,6 +26,7 @@ from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.layer_times import time_nodes
 from trtopt.device.ort.session_settings import session_options
 from trtopt.errors import DataError, IncompatibleEngineError, UsageError
+from trtopt.onnxio.data_dependent import data_dependent_outputs
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.external_data import refers_to_file, tensors_of
 from trtopt.onnxio.graph_walk import graphs_of, names_length
@@ -171,6 +173,7 @@ class OnnxRuntimeSession:
         self._engine = engine
         self.inputs = tuple(map(spec_of, session.get_inputs()))
         self.outputs = tuple(map(spec_of, session.get_outputs()))
+        self._sized = _sized_outputs(engine, self.inputs, self.outputs)
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
         """Bind the model to these shapes; output shapes are found by one run on zeros.
@@ -206,7 +209,7 @@ class OnnxRuntimeSession:
                 for spec in self.inputs
             ),
             *(
-                Binding(spec.name, output.dtype, output.shape, False)
+                Binding(spec.name, output.dtype, output.shape, False, spec.name in self._sized)
                 for spec, output in zip(self.outputs, outputs, strict=True)
             ),
         )
@@ -220,6 +223,24 @@ class OnnxRuntimeSession:
     def close(self) -> None:
         """Give it back."""
         self._session = None
+
+
+def _sized_outputs(
+    engine: bytes, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> frozenset[str]:
+    """The outputs whose size depends on data; only a model with axes that no input has is looked into."""
+    lengths = {axis for spec in inputs for axis in spec.shape}
+    open_outputs = {
+        spec.name
+        for spec in outputs
+        if any(isinstance(axis, str) and (axis == "?" or axis not in lengths) for axis in spec.shape)
+    }
+    if not open_outputs:
+        return frozenset()
+    import onnx
+
+    dependent = data_dependent_outputs(onnx.load_model_from_string(engine).graph)
+    return frozenset(open_outputs & dependent.keys())
 
 
 def spec_of(value: Any) -> TensorSpec:
@@ -239,12 +260,18 @@ class OnnxRuntimeContext:
         self.bindings = bindings
         self._bound: Any = None
         self._consumed: Event | None = None
+        self._sized = tuple(one for one in bindings if one.is_data_dependent)
+        self._capacity = dict.fromkeys((one.name for one in self._sized), 0)
+        self.output_growths = 0
 
     def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
         """Use these buffers from the next enqueue on."""
         self._consumed = consumed
         self._bound = self._session.io_binding()
         for binding in self.bindings:
+            if binding.is_data_dependent:
+                self._bound.bind_output(binding.name, "cpu")  # it keeps its place among the outputs
+                continue
             bind = self._bound.bind_input if binding.is_input else self._bound.bind_output
             bind(
                 name=binding.name,
@@ -261,6 +288,8 @@ class OnnxRuntimeContext:
         Raises:
             DataError: an operator refuses its input, such as an index that is out of range.
         """
+        for binding in self._sized:  # what the last run allocated is of the last run's size
+            self._bound.bind_output(binding.name, "cpu")
         try:
             self._session.run_with_iobinding(self._bound)
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
@@ -270,6 +299,20 @@ class OnnxRuntimeContext:
             ) from None
         if self._consumed is not None:
             self._consumed.record(stream)
+        for name, output in self.sized_outputs().items():
+            self.output_growths += 0 < self._capacity[name] < output.nbytes
+            self._capacity[name] = max(self._capacity[name], output.nbytes)
+
+    def sized_outputs(self) -> dict[str, SizedOutput]:
+        """What ONNX Runtime allocated in the last run."""
+        if not self._sized:
+            return {}
+        names = [binding.name for binding in self.bindings if not binding.is_input]
+        made = dict(zip(names, self._bound.get_outputs(), strict=True))
+        return {
+            one.name: SizedOutput(made[one.name].data_ptr(), one.dtype, tuple(made[one.name].shape()))
+            for one in self._sized
+        }
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """ONNX Runtime's profiler covers a whole session: see `OnnxRuntimeSession.layer_pass`."""

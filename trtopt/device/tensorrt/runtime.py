@@ -15,11 +15,13 @@ from trtopt.device.api import (
     Event,
     Inputs,
     Session,
+    SizedOutput,
     Stream,
 )
 from trtopt.device.tensorrt.allocator import make_allocator
 from trtopt.device.tensorrt.inspector import describe
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
+from trtopt.device.tensorrt.output_allocator import OutputMemory, make_output_allocator
 from trtopt.device.tensorrt.profiles import profile_for, profiles_of, set_profile
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
@@ -158,24 +160,25 @@ class TensorRTSession:
                     f"input {spec.name!r} cannot be given shape {shapes[spec.name]}: {_last(self._errors)}",
                     "see which shapes the engine was built for in its manifest",
                 )
-        unresolved = context.infer_shapes()
+        inputs = {spec.name for spec in self.inputs}
+        unresolved = [name for name in context.infer_shapes() if name in inputs]
         if unresolved:
             raise UsageError(
-                f"the shapes of {', '.join(unresolved)} depend on data, not only on input shapes",
-                "give the model outputs of bounded static shape (top-k instead of all, with a count)",
+                f"inputs {', '.join(unresolved)} decide shapes by their values, which are not given here",
+                "make them constants of the model",
             )
-        inputs = {spec.name for spec in self.inputs}
         bindings = tuple(
-            Binding(
-                name=spec.name,
-                dtype=numpy_dtype(spec.dtype),
-                shape=tuple(context.get_tensor_shape(spec.name)),
+            _binding(
+                spec,
+                tuple(context.get_tensor_shape(spec.name)),
                 is_input=spec.name in inputs,
                 layout=self._layout(spec.name),
             )
             for spec in (*self.inputs, *self.outputs)
         )
-        return TensorRTContext(self._trt, self._engine, context, bindings, self._errors)
+        return TensorRTContext(
+            self._trt, self._target, self._device, self._engine, context, bindings, self._errors
+        )
 
     def close(self) -> None:
         """Give the engine back; contexts must be closed before."""
@@ -183,11 +186,25 @@ class TensorRTSession:
         self._keep_alive = ()
 
 
+def _binding(spec: TensorSpec, shape: Shape, *, is_input: bool, layout: str) -> Binding:
+    """An axis that is still open once the inputs' shapes are known depends on data."""
+    known = tuple(max(0, axis) for axis in shape)
+    dtype = numpy_dtype(spec.dtype)
+    return Binding(spec.name, dtype, known, is_input, layout=layout, is_data_dependent=known != shape)
+
+
 class TensorRTContext:
     """An execution context with fixed shapes; see `device.api.Context`."""
 
     def __init__(
-        self, trt: Any, engine: Any, context: Any, bindings: tuple[Binding, ...], errors: Errors
+        self,
+        trt: Any,
+        target: Target,
+        device: Device,
+        engine: Any,
+        context: Any,
+        bindings: tuple[Binding, ...],
+        errors: Errors,
     ) -> None:
         self._trt = trt
         self._engine = engine
@@ -197,11 +214,22 @@ class TensorRTContext:
         self._execute = context.execute_async_v3  # looked up once: enqueue is on the measured path
         self._consumed = 0
         self._profiler: Any = None
+        self._sized = {one.name: OutputMemory(device, one.dtype) for one in bindings if one.is_data_dependent}
+        self._allocators = {
+            name: make_output_allocator(trt, target, memory) for name, memory in self._sized.items()
+        }
+        for name, allocator in self._allocators.items():
+            if not context.set_output_allocator(name, allocator):
+                raise DeviceError(
+                    f"TensorRT took no allocator for output {name!r}: {_last(errors)}",
+                    "give the model outputs of a fixed size with a count",
+                )
 
     def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
         """Use these buffers from the next enqueue on; TensorRT records `consumed` itself."""
         for binding in self.bindings:
-            self._context.set_tensor_address(binding.name, buffers[binding.name].address)
+            if not binding.is_data_dependent:
+                self._context.set_tensor_address(binding.name, buffers[binding.name].address)
         handle = (consumed.handle if consumed is not None else None) or 0  # 0 takes an event away
         if handle != self._consumed:
             if not self._context.set_input_consumed_event(handle):
@@ -214,10 +242,22 @@ class TensorRTContext:
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one inference."""
         if not self._execute(stream.handle):
+            for memory in self._sized.values():
+                if memory.error is not None:
+                    raise memory.error
             raise DeviceError(
                 f"TensorRT could not enqueue: {_last(self._errors) or 'no error was logged'}",
                 "see the messages above; a device that has met an error must be left and opened again",
             )
+
+    def sized_outputs(self) -> dict[str, SizedOutput]:
+        """What TensorRT allocated; it knows the shapes when an enqueue returns."""
+        return {name: memory.output for name, memory in self._sized.items()}
+
+    @property
+    def output_growths(self) -> int:
+        """Of all outputs together."""
+        return sum(memory.growths for memory in self._sized.values())
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """Attach a profiler; unless it is to report on request, every enqueue waits for its layers."""
@@ -240,6 +280,9 @@ class TensorRTContext:
         self._engine = None
         self._context = None
         self._profiler = None
+        self._allocators = {}
+        for memory in self._sized.values():
+            memory.close()
 
 
 def _make_profiler(trt: Any, report: Callable[[str, float], None]) -> Any:

@@ -15,10 +15,15 @@ from trtopt.records.typed_io import VECTORS
 Bindings = tuple[Binding, ...]
 
 
+def fixed(bindings: Bindings) -> Bindings:
+    """Those whose size is known before running."""
+    return tuple(binding for binding in bindings if not binding.is_data_dependent)
+
+
 def device_buffers(device: Device, bindings: Bindings, resources: ExitStack) -> dict[str, DeviceBuffer]:
-    """Device memory for every input and output; `resources` gives it back."""
+    """Device memory for every input and output of fixed size; `resources` gives it back."""
     buffers = {}
-    for binding in bindings:
+    for binding in fixed(bindings):
         buffers[binding.name] = device.device_buffer(binding.nbytes)
         resources.callback(buffers[binding.name].close)
     return buffers
@@ -27,10 +32,10 @@ def device_buffers(device: Device, bindings: Bindings, resources: ExitStack) -> 
 def host_buffers(
     device: Device, bindings: Bindings, data: Inputs, resources: ExitStack, *, pinned: bool = True
 ) -> dict[str, HostBuffer]:
-    """Host memory for every input and output, page-locked or not, with the input data in it."""
+    """Host memory for every input and output of fixed size, page-locked or not, with the input data in it."""
     allocate = device.pinned_buffer if pinned else device.pageable_buffer
     buffers = {}
-    for binding in bindings:
+    for binding in fixed(bindings):
         buffers[binding.name] = buffer = allocate(binding.nbytes)
         resources.callback(buffer.close)
         if binding.is_input:

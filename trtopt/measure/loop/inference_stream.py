@@ -25,9 +25,20 @@ from itertools import cycle
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import Context, Device, DeviceBuffer, Event, Graph, HostBuffer, Session, Stream
+from trtopt.device.api import (
+    Context,
+    Device,
+    DeviceBuffer,
+    Event,
+    Graph,
+    HostBuffer,
+    Session,
+    SizedOutput,
+    Stream,
+)
+from trtopt.device.sized_outputs import SizedCopies, require_fixed_sizes
 from trtopt.errors import GraphCaptureError
-from trtopt.measure.loop.buffers import Bindings, Inputs, array_in, device_buffers, fill, host_buffers
+from trtopt.measure.loop.buffers import Bindings, Inputs, array_in, device_buffers, fill, fixed, host_buffers
 from trtopt.records import Contract, Shape
 
 MAX_SETS = 2
@@ -98,7 +109,7 @@ class InferenceStream:
             for _ in range(slots if contract.transfers else 1)
         ]
         self._sets = [
-            DeviceSet(device_buffers(device, self.bindings, resources)) for _ in range(sets_of(contract))
+            DeviceSet(device_buffers(device, self.bindings, resources)) for _ in range(self._set_count())
         ]
         for device_set in self._sets:
             fill(device, self.bindings, device_set.buffers, self._hosts[0], self._streams.compute)
@@ -110,6 +121,10 @@ class InferenceStream:
             )
             for index in range(slots)
         ]
+
+    def _set_count(self) -> int:
+        """A context has one place for outputs of data-dependent size: queries take turns on one set."""
+        return sets_of(self.contract) if fixed(self.bindings) == self.bindings else 1
 
     def _prepare(self) -> None:
         """Run on each set once (the first enqueue after a shape change is slow), then capture it."""
@@ -141,6 +156,7 @@ class InferenceStream:
     def _capture(self) -> Graph | None:
         stream = self._streams.compute
         try:
+            require_fixed_sizes(self._context)
             graph = self._device.capture(stream, lambda: self._context.enqueue(stream))
         except GraphCaptureError as error:
             self.graph_refused = error.problem
@@ -165,17 +181,28 @@ class InferenceStream:
 
         Call it when every slot has run a query and none is in flight.
         """
-        outputs = [binding for binding in self.bindings if not binding.is_input]
+        outputs = [binding for binding in fixed(self.bindings) if not binding.is_input]
         if not self.contract.transfers:
             stream = self._streams.compute
             for binding in outputs:
                 source = self._sets[0].buffers[binding.name]
                 self._device.copy_to_host(self._hosts[0][binding.name], source, stream)
+            self.slots[0].sized.enqueue(stream)
             stream.synchronize()
         return [
-            {binding.name: array_in(host[binding.name], binding) for binding in outputs}
-            for host in self._hosts
+            {binding.name: array_in(host[binding.name], binding) for binding in outputs} | slot.sized.arrays()
+            for host, slot in zip(self._hosts, self.slots, strict=False)
         ]
+
+    @property
+    def sized_outputs(self) -> Mapping[str, SizedOutput]:
+        """What the last query left of outputs whose size depends on data."""
+        return self._context.sized_outputs()
+
+    @property
+    def output_growths(self) -> int:
+        """How often the memory of such outputs had to grow."""
+        return self._context.output_growths
 
     def close(self) -> None:
         """Give everything back."""
@@ -202,7 +229,7 @@ class BufferRing:
 
     def __init__(self, context: Context, sets: list[DeviceSet]) -> None:
         self.bindings = context.bindings
-        self._context = context
+        self.context = context
         self._rebind = len(sets) > 1 and sets[0].graph is None
         self._next = cycle(sets).__next__
 
@@ -218,12 +245,12 @@ class BufferRing:
         if device_set.graph is not None:
             device_set.graph.launch(stream)
         else:
-            self._context.enqueue(stream)
+            self.context.enqueue(stream)
 
     def bind(self, device_set: DeviceSet) -> None:
         """Let the next plain enqueue use the set; a graph keeps the set that it was captured with."""
         if self._rebind:
-            self._context.bind(device_set.buffers, device_set.consumed)
+            self.context.bind(device_set.buffers, device_set.consumed)
 
 
 class Stage:
@@ -285,7 +312,9 @@ class InFlightQuery:
         self._timed = Stages(device, contract, resources, timed=True)
         self._stages = self._plain  # of the query in flight
         self._inputs = [binding.name for binding in turns.bindings if binding.is_input]
-        self._outputs = [binding.name for binding in turns.bindings if not binding.is_input]
+        self._outputs = [binding.name for binding in fixed(turns.bindings) if not binding.is_input]
+        self.sized = SizedCopies(device, turns.context)
+        resources.callback(self.sized.close)
         self._start_s = self._enqueue_ms = 0.0
         self.device_set: DeviceSet | None = None  # of the query in flight
         self.busy = False
@@ -332,6 +361,7 @@ class InFlightQuery:
         d2h.begin(stream)
         for name in self._outputs:
             device.copy_to_host(self._host[name], device_set.buffers[name], stream)
+        self.sized.enqueue(stream)
         d2h.end.record(stream)
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.device.api import AllocationTracker, Context, Device, Session, Stream
+from trtopt.device.sized_outputs import require_fixed_sizes
 from trtopt.errors import DeviceMemoryError, GraphCaptureError
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
 from trtopt.measure.loop.inference_stream import InferenceStream
@@ -113,6 +114,7 @@ def _replays(
     context.report_layers(_adding_to(times), on_request=True)
     context.enqueue(stream)
     stream.synchronize()
+    require_fixed_sizes(context)
     graph = device.capture(stream, lambda: context.enqueue(stream))
     resources.callback(graph.close)
 

@@ -106,6 +106,12 @@ def notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
             "an input buffer is refilled when computing has ended, not when it has been read: "
             f"{inference_stream.refills_late}"
         )
+    if sized := inference_stream.sized_outputs:
+        shapes = ", ".join(f"{name} {list(output.shape)}" for name, output in sized.items())
+        notes.append(
+            f"outputs whose size depends on the data, here: {shapes}; their memory grew "
+            f"{inference_stream.output_growths} times"
+        )
     if device.info.kind == "cpu" and inference_stream.contract.transfers:
         notes.append(
             "on the CPU the host thread itself copies and computes: a query's copies overlap nothing"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from trtopt.onnxio.data_dependent import SIZING_OPERANDS
 from trtopt.rewrite.lint.advice import Check, Finding
 from trtopt.rewrite.rules import instance_norm, layer_norm, rms_norm
 from trtopt.rewrite.scope import STANDARD, Scope
@@ -127,7 +128,38 @@ def _plain_normalisations(scope: Scope) -> Iterator[Finding]:
                 )
 
 
+def _data_dependent_sizes(scope: Scope) -> Iterator[Finding]:
+    """Nodes whose output's size is decided by what is computed from the inputs' values."""
+    for node in scope.nodes(*SIZING_OPERANDS):
+        operands = [node.inputs[place] for place in SIZING_OPERANDS[node.op] if place < len(node.inputs)]
+        if any(not item.is_empty() and _is_of_values(scope, item) for item in operands):
+            yield Finding(node, f"the size of what {node.op} makes depends on the data")
+
+
+def _is_of_values(scope: Scope, tensor: Any) -> bool:
+    """Whether a tensor is computed from the values of an input, not only from shapes and constants."""
+    waiting, seen = [tensor], set()
+    while waiting:
+        item = waiting.pop()
+        if item.name in seen or item.is_empty() or scope.is_constant(item):
+            continue
+        seen.add(item.name)
+        maker = scope.producer(item)
+        if maker is None:
+            return True
+        if maker.op not in ("Shape", "Size", "Constant"):
+            waiting += maker.inputs
+    return False
+
+
 STRUCTURE_CHECKS = (
+    Check(
+        "data-dependent-size",
+        "no CUDA graph; the host waits within each inference; where an output has it, no batch is shared",
+        "use a static form: a constant K for TopK, a mask with Where for NonZero, for NonMaxSuppression "
+        "the plugin EfficientNMS_TRT, which returns a fixed number of boxes and a count",
+        _data_dependent_sizes,
+    ),
     Check(
         "control-flow",
         "no fusion across its edges, no CUDA graph where a condition is read by the host",

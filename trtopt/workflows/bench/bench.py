@@ -17,11 +17,14 @@ from trtopt.device.clocks import locked_clocks
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
+from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded
 from trtopt.measure.load.load_pass import load_settings
+from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.recipe import Recipe, shape_flags
-from trtopt.records import BenchReport, EngineArtifact
+from trtopt.records import BenchPoint, BenchReport, EngineArtifact
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
+from trtopt.workflows.bench.cold_start import measure_cold_starts
 from trtopt.workflows.bench.request import BenchRequest, check_request
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, resolve_engines, runs_on
 from trtopt.workflows.engine_points import points
@@ -42,6 +45,7 @@ def bench(path: str | Path, request: BenchRequest, listener: Listener = SILENT) 
         contract=changed(contract_named(request.contract or DEFAULT), request.terms),
         data=str(request.data) if request.data is not None else None,
         load=load_settings(request.load, request.max_latency),
+        idle_ms=parse_gaps(request.idle) if request.idle is not None else (),
         warmup_s=request.warmup,
         duration_s=request.duration,
         cpu_affinity=request.cpu_affinity,
@@ -58,7 +62,7 @@ def bench(path: str | Path, request: BenchRequest, listener: Listener = SILENT) 
         measured = points(resolved.engines, request.batch)
         jobs = [_job(job_of, resolved, engine, size, sizes) for engine, size in measured]
         with _clocks(control, request.lock_clocks, notes):
-            return _run(jobs, resolved, request.timeout, notes, listener)
+            return _run(jobs, resolved, request, notes, listener)
 
 
 def _allowed(name: str, request: BenchRequest) -> ClockControl | None:
@@ -68,6 +72,7 @@ def _allowed(name: str, request: BenchRequest) -> ClockControl | None:
         memory=request.memory,
         cuda_profiler=request.cuda_profiler,
         cpu_affinity=request.cpu_affinity,
+        kernels=request.kernels,
     )
     return open_clock_control(name) if request.lock_clocks is not False else None
 
@@ -97,7 +102,7 @@ def _clocks(control: ClockControl | None, requested: int | bool, notes: list[str
 def _run(
     jobs: Sequence[BenchJob],
     resolved: ResolvedEngines,
-    limit_s: float | None,
+    request: BenchRequest,
     notes: list[str],
     listener: Listener,
 ) -> BenchReport:
@@ -111,8 +116,11 @@ def _run(
     created = now()
     report: BenchReport | None = None
     try:
-        for _, result in run_jobs(jobs, limit_s=limit_s, on_progress=listener.progress):
+        for index, result in run_jobs(jobs, limit_s=request.timeout, on_progress=listener.progress):
             assert isinstance(result, Benched)
+            point = result.point
+            if point.failure is None:
+                point = _with_further_processes(point, jobs[index], index, request, listener)
             if jobs[0].cpu_affinity is not None and report is None:
                 notes.append(f"host threads on cores {listed(result.environment.cpus)}")
             report = BenchReport(
@@ -121,13 +129,13 @@ def _run(
                 environment=result.environment,
                 model_sha256=resolved.model_sha256,
                 source_sha256=resolved.source_sha256,
-                points=(*(report.points if report is not None else ()), result.point),
+                points=(*(report.points if report is not None else ()), point),
                 notes=tuple(notes),
             )
             listener.report(report)
-            if result.point.failure is not None:
+            if point.failure is not None:
                 raise DeviceError(
-                    f"batch {result.point.batch}: {result.point.failure}",
+                    f"batch {point.batch}: {point.failure}",
                     "earlier measurements are kept; check the GPU with nvidia-smi",
                 )
     except TrtoptError as error:
@@ -138,3 +146,22 @@ def _run(
         raise
     assert report is not None  # there is a job for every engine, and a build has one at least
     return report
+
+
+def _with_further_processes(
+    point: BenchPoint, job: BenchJob, index: int, request: BenchRequest, listener: Listener
+) -> BenchPoint:
+    """The point with what is not measured in the process that measures latency."""
+    if request.cold_start:
+        starts = measure_cold_starts(job, index, request.timeout, listener.progress)
+        point = msgspec.structs.replace(point, cold_start=starts)
+    if request.kernels:
+        recording = run_jobs(
+            [KernelJob(bench=job)],
+            limit_s=request.timeout,
+            on_progress=lambda _, phase, fraction: listener.progress(index, phase, fraction),
+        )
+        ((_, result),) = recording
+        assert isinstance(result, KernelsRecorded)
+        point = msgspec.structs.replace(point, kernels=result.kernels)
+    return point

@@ -32,6 +32,9 @@ class BenchRequest:
     memory: bool = False
     load: str | None = None
     max_latency: str | None = None
+    kernels: bool = False
+    idle: str | None = None
+    cold_start: bool = False
     cpu_affinity: str | None = None
     lock_clocks: int | bool = False
     nvtx: bool = False

@@ -23,6 +23,7 @@ class ProfileRequest:
     result: str | Path | None = None
     against: str | Path | None = None
     memory: bool = False
+    kernels: bool = False
     nvtx: bool = False
     probe_peaks: bool = False
     duration: float = 1.0
@@ -40,6 +41,7 @@ class ProfileRequest:
             backend=self.backend,
             layers=True,
             memory=self.memory,
+            kernels=self.kernels,
             nvtx=self.nvtx,
             duration=self.duration,
             timeout=self.timeout,
@@ -58,6 +60,7 @@ def check_request(request: ProfileRequest) -> None:
         require_nvtx()  # later its absence would be taken for that of a GPU
     measuring = {
         "--memory": request.memory,
+        "--kernels": request.kernels,
         "--data": request.data is not None,
         "--shape": bool(request.shapes),
         "--axis": bool(request.axes),

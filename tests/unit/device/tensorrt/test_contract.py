@@ -6,6 +6,7 @@ builder's and the runtime's paths.
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -197,7 +198,10 @@ def test_the_installed_tensorrt_rtx_is_what_its_dump_says() -> None:
     if installed["version"] == dumped["version"] and sys.version_info < (3, 12):
         assert installed == dumped  # from 3.12 on the binding spells some types otherwise
     real.api = installed
-    assert [name for name in sorted(exercise(RTX_DUMP)[1]) if not real.has(name)] == []
+    documented = {
+        f"IOutputAllocator.{name}" for name in re.findall(r"def (\w+)", module.IOutputAllocator.__doc__)
+    }
+    assert [name for name in sorted(exercise(RTX_DUMP)[1] - documented) if not real.has(name)] == []
 
 
 # ── the stand-ins themselves ────────────────────────────────────────────────────────────────────────────

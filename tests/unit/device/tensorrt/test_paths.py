@@ -16,6 +16,7 @@ from tests.support.trt_behaviour import HITS, IMAGES, LAYER, LOGITS, MESSAGES, S
 from tests.support.trt_exercise import (
     FIXED,
     SHAPES,
+    SIZED,
     UNSUPPORTED,
     VERSIONS,
     build,
@@ -26,6 +27,7 @@ from tests.support.trt_exercise import (
     layers,
     load,
     run,
+    run_sized,
     target,
     tracker,
 )
@@ -385,7 +387,7 @@ def test_an_allocator_without_memory_gives_null_and_the_load_fails_as_out_of_mem
         ({"Runtime.deserialize_cuda_engine": say("ERROR", "out of memory")}, DeviceMemoryError, "memory"),
         ({"ICudaEngine.create_execution_context": say("ERROR", "no room")}, DeviceMemoryError, "no room"),
         ({"IExecutionContext.set_input_shape": False}, DeviceError, IMAGES[0]),
-        ({"IExecutionContext.infer_shapes": ["boxes"]}, UsageError, "boxes"),
+        ({"IExecutionContext.infer_shapes": [IMAGES[0]]}, UsageError, "decide shapes by their values"),
         ({"IExecutionContext.execute_async_v3": False}, DeviceError, "enqueue"),
     ],
 )
@@ -394,6 +396,21 @@ def test_a_failing_run_raises_the_fitting_error_with_tensorrts_words(
 ) -> None:
     with pytest.raises(error, match=words):
         run(Surface(dump, replaced))
+
+
+@each_version
+def test_an_output_of_data_dependent_size_gets_memory_that_grows_with_it(dump: str) -> None:
+    device = ScriptedDevice()
+    bindings, first, second = run_sized(Surface(dump, SIZED), device)
+    assert [one.is_data_dependent for one in bindings] == [False, True]
+    assert (first, second) == (((3, 10), 0), ((6, 10), 1))
+
+
+@each_version
+def test_without_room_for_such_an_output_the_run_fails_as_out_of_memory(dump: str) -> None:
+    room = Script(memory_bytes=8 * 8 * 8 * 4 + 130)  # for the images and three rows
+    with pytest.raises(DeviceMemoryError, match="allocating 240 bytes"):
+        run_sized(Surface(dump, SIZED), ScriptedDevice(room))
 
 
 @each_version

@@ -1,0 +1,39 @@
+"""Kernels by CUPTI, cold starts and pauses, on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trtopt
+from trtopt.records.starting import START_PHASES
+from trtopt.workflows.profile.profile import profile
+
+pytest.importorskip("cupti")
+
+
+def test_every_kernel_is_recorded_and_reconciles_with_the_latency(built: Path, binding: str) -> None:
+    (engine,) = profile(built, batch=8, kernels=True, duration=0.5).engines
+    kernels = engine.kernels
+    assert kernels is not None
+    assert kernels.rows
+    assert kernels.dropped == 0
+    assert all(row.name and row.ms > 0 for row in kernels.rows)
+    assert all(row.grid >= (1, 1, 1) and row.registers > 0 for row in kernels.rows if row.kind == "kernel")
+    assert kernels.remainder_ms is not None
+    assert kernels.latency_ms is not None
+    print(kernels.graph, kernels.notes, kernels.busy_ms, kernels.gap_ms, kernels.remainder_ms)
+    assert kernels.busy_ms + kernels.gap_ms < 2 * kernels.latency_ms
+    assert any(row.confidence != "unknown" for row in kernels.rows)
+
+
+def test_an_engine_starts_on_a_gpu_in_every_phase_and_slows_after_a_pause(built: Path, binding: str) -> None:
+    report = trtopt.bench(built, batch=8, duration=0.2, cold_start=True, idle="1,100ms")
+    cold, idle = report.points[0].cold_start, report.points[0].idle
+    assert cold is not None
+    assert len(cold.starts) >= 5
+    assert all(tuple(start.ms) == START_PHASES for start in cold.starts)
+    assert cold.module_loading == "LAZY"
+    assert idle is not None
+    assert all(mhz is not None for gap in idle.gaps for mhz in (*gap.sm_mhz_before, *gap.sm_mhz_after))

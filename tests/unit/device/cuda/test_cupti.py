@@ -1,0 +1,148 @@
+"""The recorder over a stand-in with no more than the names of cupti-python 12.8.0 (tests/data)."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import json
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.paths import DATA
+from trtopt.device.cuda.cupti import CuptiRecorder, demangled, require_cupti
+from trtopt.errors import DeviceError
+from trtopt.records import KernelActivity
+
+SURFACE = json.loads((DATA / "cupti-12.8.0.json").read_text())
+
+
+class Error(Exception):
+    """Its text is the result's name and number, as cupti-python writes it."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        name = next(name for name, number in SURFACE["Result"].items() if number == status)
+        super().__init__(f"{name} ({status})")
+
+
+class Cupti(ModuleType):
+    """Keeps the records that it is given until they are flushed; `refuses` is a function and its result."""
+
+    def __init__(self) -> None:
+        super().__init__("cupti.cupti")
+        self.cuptiError = Error
+        for name in ("ActivityKind", "ActivityMemcpyKind"):
+            setattr(self, name, enum.IntEnum(name, SURFACE[name]))
+        for name in SURFACE["functions"]:
+            setattr(self, name, lambda *given, name=name: self._called(name, *given))
+        self.calls: list[tuple[Any, ...]] = []
+        self.pending: list[Any] = []
+        self.refuses: tuple[str, str] | None = None
+        self.lost = 0
+
+    def _called(self, name: str, *given: Any) -> None:
+        self.calls.append((name, *given))
+        if self.refuses is not None and self.refuses[0] == name:
+            raise Error(SURFACE["Result"][self.refuses[1]])
+        if name == "activity_register_callbacks":
+            assert given[0]() == (8 << 20, 0)
+            self.deliver: Callable[[list[Any]], None] = given[1]
+        if name == "activity_flush_all":
+            self.deliver(self.pending)
+            self.pending = []
+        if name == "activity_get_num_dropped_records":
+            ctypes.c_size_t.from_address(given[2]).value = self.lost
+
+    def record(self, kind: str, struct: str, **fields: Any) -> SimpleNamespace:
+        assert set(fields) <= set(SURFACE[struct])
+        blank = dict.fromkeys(SURFACE[struct], 0)
+        return SimpleNamespace(**blank | {"kind": SURFACE["ActivityKind"][kind]} | fields)
+
+
+@pytest.fixture
+def cupti(monkeypatch: pytest.MonkeyPatch) -> Cupti:
+    made = Cupti()
+    package = ModuleType("cupti")
+    package.cupti = made  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupti", package)
+    monkeypatch.setitem(sys.modules, "cupti.cupti", made)
+    return made
+
+
+def test_kernels_copies_and_memsets_are_read_and_other_records_are_not(cupti: Cupti) -> None:
+    recorder = CuptiRecorder()
+    cupti.pending = [cupti.record("CONCURRENT_KERNEL", "ActivityKernel9", name="of an earlier run")]
+
+    def work() -> None:
+        cupti.pending = [
+            cupti.record(
+                "CONCURRENT_KERNEL", "ActivityKernel9", name="_Z3addPfS_", start=10, end=30, grid_x=7,
+                grid_y=1, grid_z=1, block_x=128, block_y=1, block_z=1, registers_per_thread=40,
+                static_shared_memory=16, dynamic_shared_memory=1024, correlation_id=5,
+                graph_node_id=9, stream_id=3,
+            ),
+            cupti.record("MEMCPY", "ActivityMemcpy6", copy_kind=8, start=30, end=35, bytes=64),
+            cupti.record("MEMSET", "ActivityMemset4", start=35, end=36, bytes=4),
+            cupti.record("RUNTIME", "ActivityMemset4"),
+        ]  # fmt: skip
+
+    kernel, copy, memset = recorder.record(work)
+    assert kernel == KernelActivity(
+        kind="kernel", name="add(float*, float*)", start_ns=10, end_ns=30, correlation_id=5, stream=3,
+        graph_node=9, grid=(7, 1, 1), block=(128, 1, 1), registers=40, shared_bytes=1040,
+    )  # fmt: skip
+    assert (copy.kind, copy.name, copy.nbytes) == ("copy", "DTOD", 64)
+    assert (memset.kind, memset.nbytes) == ("memset", 4)
+    assert recorder.record(lambda: None) == []
+
+
+def test_what_was_enabled_is_disabled_in_reverse_order_and_once(cupti: Cupti) -> None:
+    recorder = CuptiRecorder()
+    enabled = [call[1] for call in cupti.calls if call[0] == "activity_enable"]
+    assert enabled == [SURFACE["ActivityKind"][name] for name in ("CONCURRENT_KERNEL", "MEMCPY", "MEMSET")]
+    recorder.close()
+    recorder.close()
+    assert [call[1] for call in cupti.calls if call[0] == "activity_disable"] == enabled[::-1]
+
+
+def test_dropped_records_are_counted(cupti: Cupti) -> None:
+    recorder = CuptiRecorder()
+    cupti.lost = 17
+    assert recorder.dropped() == 17
+
+
+@pytest.mark.parametrize(
+    ("result", "problem", "remedy"),
+    [
+        ("ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", "another profiler uses CUPTI", "CUDA_INJECTION64_PATH"),
+        ("ERROR_INSUFFICIENT_PRIVILEGES", "administrators only", "NVreg_RestrictProfilingToAdminUsers=0"),
+        ("ERROR_MIG_DEVICE_NOT_SUPPORTED", "MIG", "whole GPU"),
+        ("ERROR_HARDWARE", "ERROR_HARDWARE", "omit --kernels"),
+    ],
+)
+def test_a_refusal_says_why_and_leaves_nothing_enabled(
+    cupti: Cupti, result: str, problem: str, remedy: str
+) -> None:
+    cupti.refuses = ("activity_register_callbacks", result)
+    with pytest.raises(DeviceError, match=problem) as caught:
+        CuptiRecorder()
+    assert remedy in caught.value.remedy
+    cupti.refuses = ("activity_enable", result)
+    with pytest.raises(DeviceError, match=result):
+        CuptiRecorder()
+
+
+def test_without_cupti_the_packages_to_install_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupti", None)
+    with pytest.raises(DeviceError) as caught:
+        require_cupti()
+    assert caught.value.remedy == "pip install cupti-python"
+
+
+def test_names_that_are_no_symbols_stay_what_they_are() -> None:
+    assert demangled("sm80_xmma_gemm_f16f16") == "sm80_xmma_gemm_f16f16"
+    assert demangled("_Znonsense") == "_Znonsense"

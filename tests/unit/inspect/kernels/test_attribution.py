@@ -1,0 +1,77 @@
+"""Launches of one layer and the ONNX nodes that they serve: an encoder's attention and what follows it."""
+
+from tests.support.inspected import graph, node, zeros
+from trtopt.inspect.graph import Graph
+from trtopt.inspect.kernels.attribution import Served, attribute
+from trtopt.records import KernelFamily
+
+
+def encoder() -> Graph:
+    """Q, K and V of one tensor, attention, projection with a residual sum, LayerNormalization."""
+    weights = {name: zeros(8, 8) for name in ("wq", "wk", "wv", "wo")} | {"scale": zeros(8)}
+    return graph(
+        node("MatMul", "x wq", "q"),
+        node("MatMul", "x wk", "k"),
+        node("MatMul", "x wv", "v"),
+        node("Transpose", "k", "kt", perm=[0, 2, 1]),
+        node("MatMul", "q kt", "scores"),
+        node("Softmax", "scores", "p"),
+        node("MatMul", "p v", "context"),
+        node("MatMul", "context wo", "projected"),
+        node("Add", "projected x", "sum"),
+        node("LayerNormalization", "sum scale", "y"),
+        inputs={"x": (1, 4, 8)},
+        weights=weights,
+    )
+
+
+def served(*families: KernelFamily, shortest: int | None = None) -> list[tuple[str, str]]:
+    """`a+b` and the confidence for each launch."""
+    found = encoder()
+    given = attribute(families, found.nodes, found, lambda index, nodes: index != shortest)
+    return [("+".join(one.name for one in item.nodes), item.confidence) for item in given]
+
+
+LIKELY = "likely"
+UNKNOWN = ("", "unknown")
+
+
+def test_as_many_products_as_kernels_are_paired_in_order_with_what_runs_between() -> None:
+    assert served(
+        "product", "product", "product", "product", "softmax", "product", "product", "normalisation"
+    ) == [
+        ("q", LIKELY), ("k", LIKELY), ("v", LIKELY), ("scores", LIKELY), ("p", LIKELY), ("context", LIKELY),
+        ("projected", LIKELY), ("sum+y", LIKELY),
+    ]  # fmt: skip
+
+
+def test_merged_products_and_a_fused_attention_are_recognised_by_their_number() -> None:
+    assert served("product", "attention", "product", "normalisation") == [
+        ("q+k+v", LIKELY), ("scores+p+context", LIKELY), ("projected", LIKELY), ("sum+y", LIKELY),
+    ]  # fmt: skip
+    assert served("product", "product", "product", "attention", "product") == [
+        ("q", LIKELY), ("k", LIKELY), ("v", LIKELY), ("scores+p+context", LIKELY), ("projected", LIKELY),
+    ]  # fmt: skip
+
+
+def test_another_number_of_products_leaves_all_of_them_unknown() -> None:
+    assert served("product", "product", "softmax") == [UNKNOWN] * 3
+    assert served("softmax", "pointwise") == [UNKNOWN] * 2
+
+
+def test_a_kernel_too_short_for_its_product_and_one_of_another_kind_are_unknown() -> None:
+    found = served("product", "attention", "softmax", "product", "other", shortest=3)
+    assert found == [("q+k+v", LIKELY), ("scores+p+context", LIKELY), UNKNOWN, UNKNOWN, UNKNOWN]
+
+
+def test_a_split_product_counts_with_its_reduction() -> None:
+    found = served("product", "split-k", "attention", "product")
+    assert found[:2] == [("q+k+v", LIKELY)] * 2
+
+
+def test_one_launch_or_one_working_node_leaves_no_choice() -> None:
+    whole = encoder()
+    assert attribute(["other"], whole.nodes, whole) == [Served(whole.nodes, "certain")]
+    two = attribute(["other", "product"], whole.nodes[:1], whole)
+    assert two == [Served(whole.nodes[:1], "certain")] * 2
+    assert attribute(["other"], (), whole) == [Served((), "unknown")]

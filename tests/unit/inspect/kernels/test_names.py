@@ -1,0 +1,52 @@
+"""What names of TensorRT's, cuBLAS's and cuDNN's kernels say."""
+
+import pytest
+
+from trtopt.inspect.kernels.names import KernelTraits, read_name
+
+XMMA = "sm80_xmma_gemm_f16f16_f16f16_f16_tn_n_tilesize128x64x32_stage5_warpsize2x2x1_tensor16x8x16_kernel"
+INT8_CONV = (
+    "sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_nchw_vect_c_32kcrs_vect_c_32_nchw_vect_c_32_"
+    "tilesize96x64x64_stage3_warpsize2x2x1_g1_tensor16x8x32_t1r3s3_kernel"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "traits"),
+    [
+        (XMMA, KernelTraits("product", "float16", (128, 64, 32), tensor_cores=True)),
+        (INT8_CONV, KernelTraits("product", "int8", (96, 64, 64), tensor_cores=True)),
+        (
+            "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_64x3_tn",
+            KernelTraits("product", "float16", (128, 128), tensor_cores=True),
+        ),
+        ("volta_sgemm_128x64_nn", KernelTraits("product", "float32", (128, 64), tensor_cores=False)),
+        (
+            "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x64x16_stage3_warpsize2x2x1_tensor16x8x8_kernel",
+            KernelTraits("product", "float32", (64, 64, 16), tensor_cores=True),
+        ),
+        (
+            "cutlass_80_tensorop_i16832gemm_s8_128x64_64x4_tn_align16",
+            KernelTraits("product", "int8", (128, 64), tensor_cores=True),
+        ),
+        ("fmha_v2_flash_attention_fp16_64_32_S_64_sm80_kernel", KernelTraits("attention", "float16")),
+        (
+            "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half>(cublasLt::cublasSplitKParams)",
+            KernelTraits("split-k", "float16"),
+        ),
+        ("void cuInt8::nchwToNcqhw4<float>()", KernelTraits("reformat", "float32")),
+        ("generatedNativePointwise", KernelTraits("pointwise")),
+        ("cuSoftmaxKernel", KernelTraits("softmax")),
+        ("_layernorm_fp16_", KernelTraits("normalisation", "float16")),
+        ("some_kernel_3", KernelTraits("other")),
+    ],
+)
+def test_a_name_says_the_family_the_type_the_tile_and_tensor_cores(name: str, traits: KernelTraits) -> None:
+    found = read_name(name)
+    assert (found.family, found.dtype) == (traits.family, traits.dtype)
+    if traits.family == "product":
+        assert found == traits
+
+
+def test_what_a_name_does_not_say_is_unknown() -> None:
+    assert read_name("my_gemm") == KernelTraits("product", "", (), None)

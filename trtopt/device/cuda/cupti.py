@@ -1,0 +1,171 @@
+"""CUPTI's activity records through cupti-python: which kernels, copies and memsets the device runs.
+
+Only the activity API is used: counters would need privileges. One tracer at a time may use CUPTI in a
+process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from functools import cache, partial
+from typing import Any
+
+from trtopt.errors import DeviceError
+from trtopt.extras import install
+from trtopt.records import KernelActivity
+
+_BUFFER_BYTES = 8 << 20
+_KINDS = ("CONCURRENT_KERNEL", "MEMCPY", "MEMSET")
+_FORCED = 1
+_PLAIN = "omit --kernels, or "
+_REMEDIES = {
+    "ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": (
+        "another profiler uses CUPTI in this process",
+        "run without Nsight, nvprof or a profiler's injection variable (CUDA_INJECTION64_PATH)",
+    ),
+    "ERROR_INSUFFICIENT_PRIVILEGES": (
+        "the driver admits profiling by administrators only",
+        f"{_PLAIN}have NVreg_RestrictProfilingToAdminUsers=0 set for the driver's module",
+    ),
+    "ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES": (
+        "the virtual GPU's host does not admit profiling",
+        f"{_PLAIN}have profiling enabled for this virtual machine",
+    ),
+    "ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED": ("a virtual GPU cannot be traced", "measure on a whole GPU"),
+    "ERROR_MIG_DEVICE_NOT_SUPPORTED": ("a part of a GPU (MIG) cannot be traced", "measure on a whole GPU"),
+    "ERROR_NOT_INITIALIZED": (
+        "CUPTI and the driver do not fit one another",
+        "install the release of cupti-python that fits the driver, or a newer driver",
+    ),
+}
+"""Of CUPTI's results by name: what is wrong, and what to do."""
+
+
+def require_cupti() -> None:
+    """Find out that CUPTI can be loaded, before anything is measured.
+
+    Raises:
+        DeviceError: cupti-python, or the library that it loads, is not installed.
+    """
+    _load()
+
+
+def _load() -> Any:
+    try:
+        from cupti import cupti
+    except ImportError as error:
+        raise DeviceError(f"--kernels: cupti-python cannot be loaded ({error})", install("kernels")) from None
+    return cupti
+
+
+class CuptiRecorder:
+    """Records what the device runs; see `device.api.ActivityRecorder`. Open it before a graph is captured."""
+
+    def __init__(self) -> None:
+        self._cupti = _load()
+        self._seen: list[KernelActivity] = []
+        self._enabled = ExitStack()
+        try:
+            self._checked("registering buffers", self._register)
+            for name in _KINDS:
+                kind = int(getattr(self._cupti.ActivityKind, name))
+                self._checked(f"recording {name}", partial(self._cupti.activity_enable, kind))
+                self._enabled.callback(self._disable, kind)
+        except BaseException:
+            self.close()
+            raise
+
+    def _register(self) -> None:
+        self._cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), self._receive)
+
+    def _receive(self, activities: Iterable[Any]) -> None:
+        """Called by CUPTI with full buffers, whose records do not outlive the call."""
+        self._seen += filter(None, (self._record(one) for one in activities))
+
+    def _record(self, one: Any) -> KernelActivity | None:
+        kinds = self._cupti.ActivityKind
+        kernels = (int(kinds.CONCURRENT_KERNEL), int(kinds.KERNEL))
+        if one.kind in kernels:
+            return KernelActivity(
+                kind="kernel",
+                name=demangled(one.name),
+                start_ns=int(one.start),
+                end_ns=int(one.end),
+                correlation_id=int(one.correlation_id),
+                stream=int(one.stream_id),
+                graph_node=int(one.graph_node_id),
+                grid=(int(one.grid_x), int(one.grid_y), int(one.grid_z)),
+                block=(int(one.block_x), int(one.block_y), int(one.block_z)),
+                registers=int(one.registers_per_thread),
+                shared_bytes=int(one.static_shared_memory) + int(one.dynamic_shared_memory),
+            )
+        if one.kind not in (int(kinds.MEMCPY), int(kinds.MEMSET)):
+            return None
+        is_copy = one.kind == int(kinds.MEMCPY)
+        return KernelActivity(
+            kind="copy" if is_copy else "memset",
+            name=self._cupti.ActivityMemcpyKind(one.copy_kind).name if is_copy else "memset",
+            start_ns=int(one.start),
+            end_ns=int(one.end),
+            correlation_id=int(one.correlation_id),
+            stream=int(one.stream_id),
+            graph_node=int(one.graph_node_id),
+            nbytes=int(one.bytes),
+        )
+
+    def record(self, work: Callable[[], None]) -> list[KernelActivity]:
+        """What the device ran for `work`, which must wait for it to end."""
+        self._checked("reading records", lambda: self._cupti.activity_flush_all(_FORCED))
+        self._seen.clear()
+        work()
+        self._checked("reading records", lambda: self._cupti.activity_flush_all(_FORCED))
+        found, self._seen = self._seen, []
+        return found
+
+    def dropped(self) -> int:
+        """How many records did not fit the buffers since the last call."""
+        count = ctypes.c_size_t()
+        self._checked(
+            "counting dropped records",
+            lambda: self._cupti.activity_get_num_dropped_records(0, 0, ctypes.addressof(count)),
+        )
+        return count.value
+
+    def _checked(self, doing: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except (self._cupti.cuptiError, RuntimeError) as error:
+            name = str(error).partition(" ")[0]
+            problem, remedy = _REMEDIES.get(name, (str(error), "omit --kernels"))
+            raise DeviceError(f"CUPTI refuses {doing}: {problem} ({name})", remedy) from None
+
+    def _disable(self, kind: int) -> None:
+        with suppress(self._cupti.cuptiError, RuntimeError):
+            self._cupti.activity_disable(kind)
+
+    def close(self) -> None:
+        """Record nothing more."""
+        self._enabled.close()
+
+
+@cache
+def demangled(name: str) -> str:
+    """A C++ symbol as it was written, where the system's C++ library can tell; any other name unchanged."""
+    if not name.startswith("_Z"):
+        return name
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return name
+    demangle, free = library.__cxa_demangle, ctypes.CDLL(None).free
+    demangle.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    status = ctypes.c_int()
+    text = demangle(name.encode(), None, None, ctypes.byref(status))
+    if not text:
+        return name
+    try:
+        return ctypes.string_at(text).decode(errors="replace")
+    finally:
+        free(text)

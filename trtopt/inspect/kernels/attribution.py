@@ -1,0 +1,183 @@
+"""Which ONNX nodes the launches of one layer serve, as far as evidence carries.
+
+Products (MatMul, Gemm, convolutions) are the landmarks: each takes a kernel of its own, unless products that
+read one tensor were merged, or an attention became one kernel. Where the layer's products, with or without
+those merges, are as many as its product kernels, they are paired in order, and what ran between two of them
+serves the nodes between. A pair whose product cannot be computed in the kernel's time is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
+from trtopt.records import Confidence, KernelFamily
+
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Attention"})
+_SILENT = frozenset(
+    {QUANTISE, DEQUANTISE, "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Constant"}
+    | {"Shape", "Size", "Range", "ConstantOfShape"}
+)
+"""Operators that take no kernel of their own."""
+_SERVED: dict[KernelFamily, frozenset[str] | None] = {
+    "softmax": frozenset({"Softmax", "LogSoftmax"}),
+    "pooling": frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool"}),
+    "normalisation": frozenset(
+        [
+            "LayerNormalization",
+            "RMSNormalization",
+            "GroupNormalization",
+            "InstanceNormalization",
+            "BatchNormalization",
+            "ReduceMean",
+        ]
+    ),
+    "reduction": frozenset(
+        ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ArgMax", "ArgMin", "TopK"]
+    ),
+    "pointwise": None,
+}
+"""Operators of which a kernel between products must serve one; None: any."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """The nodes that a launch serves."""
+
+    nodes: tuple[Node, ...]
+    confidence: Confidence
+
+
+UNKNOWN = Served((), "unknown")
+
+
+def attribute(
+    families: Sequence[KernelFamily],
+    nodes: Sequence[Node],
+    graph: Graph,
+    is_possible: Callable[[int, tuple[Node, ...]], bool] = lambda index, nodes: True,
+) -> list[Served]:
+    """For each launch of a layer, in order, the nodes that it serves; `nodes` are the layer's.
+
+    `is_possible` refuses a launch, by index, that is too short for its nodes.
+    """
+    working = tuple(sorted((node for node in nodes if node.op not in _SILENT), key=lambda one: one.index))
+    if not working:
+        return [UNKNOWN] * len(families)
+    if len(working) == 1 or len(families) == 1:
+        return [Served(working, "certain")] * len(families)
+    kernels = [index for index, family in enumerate(families) if family in ("product", "attention")]
+    landmarks = _landmarks(working, [families[index] for index in kernels], graph)
+    if landmarks is None:
+        return [UNKNOWN] * len(families)
+    found = [UNKNOWN] * len(families)
+    for index, landmark in zip(kernels, landmarks, strict=True):
+        if is_possible(index, landmark):
+            found[index] = Served(landmark, "likely")
+    _fill_between(found, families, kernels, landmarks, working)
+    return found
+
+
+def _fill_between(
+    found: list[Served],
+    families: Sequence[KernelFamily],
+    kernels: Sequence[int],
+    landmarks: Sequence[tuple[Node, ...]],
+    working: Sequence[Node],
+) -> None:
+    """What ran between two product kernels serves nodes between their products, if it is of their kind."""
+    taken = {node.index for landmark in landmarks for node in landmark}
+    edges = [-1, *kernels, len(families)]
+    for place in range(len(edges) - 1):
+        after = max((node.index for node in landmarks[place - 1]), default=-1) if place else -1
+        before = min(node.index for node in landmarks[place]) if place < len(landmarks) else None
+        between = tuple(
+            node
+            for node in working
+            if node.index not in taken and node.index > after and (before is None or node.index < before)
+        )
+        for index in range(edges[place] + 1, edges[place + 1]):
+            family = families[index]
+            if family == "split-k" and place:
+                found[index] = found[edges[place]]
+            elif family in _SERVED:
+                wanted = _SERVED[family]
+                if between and (wanted is None or any(node.op in wanted for node in between)):
+                    found[index] = Served(between, "likely")
+
+
+def _landmarks(
+    working: Sequence[Node], kernels: Sequence[KernelFamily], graph: Graph
+) -> list[tuple[Node, ...]] | None:
+    """As many groups of products as there are product kernels, in order; None where no merge makes it so."""
+    products = [node for node in working if node.op in _PRODUCTS]
+    if not products or not kernels:
+        return None
+    for merges_attention, merges_siblings in product((True, False), repeat=2):
+        groups: list[tuple[Node, ...]] = [(node,) for node in products]
+        kinds: list[KernelFamily] = ["product"] * len(groups)
+        if merges_attention:
+            groups, kinds = _with_attention(groups, working, graph)
+        if merges_siblings:
+            groups, kinds = _with_siblings(groups, kinds, graph)
+        if kinds == list(kernels):
+            return groups
+    return None
+
+
+def _with_attention(
+    groups: Sequence[tuple[Node, ...]], working: Sequence[Node], graph: Graph
+) -> tuple[list[tuple[Node, ...]], list[KernelFamily]]:
+    """Two products without weights and the Softmax between them as one."""
+    made: list[tuple[Node, ...]] = []
+    kinds: list[KernelFamily] = []
+    index = 0
+    while index < len(groups):
+        (node,) = groups[index]
+        if node.op == "Attention":
+            made.append((node,))
+            kinds.append("attention")
+        elif index + 1 < len(groups) and _is_attention(node, groups[index + 1][0], working, graph):
+            last = groups[index + 1][0]
+            made.append(tuple(one for one in working if node.index <= one.index <= last.index))
+            kinds.append("attention")
+            index += 1
+        else:
+            made.append((node,))
+            kinds.append("product")
+        index += 1
+    return made, kinds
+
+
+def _is_attention(first: Node, second: Node, working: Sequence[Node], graph: Graph) -> bool:
+    has_weights = graph.weight_of(first) or graph.weight_of(second)
+    inside = (node.op for node in working if first.index < node.index < second.index)
+    return not has_weights and "Softmax" in inside
+
+
+def _with_siblings(
+    groups: Sequence[tuple[Node, ...]], kinds: Sequence[KernelFamily], graph: Graph
+) -> tuple[list[tuple[Node, ...]], list[KernelFamily]]:
+    """Products with weights that read one tensor and follow one another as one, as for Q, K and V."""
+    made: list[tuple[Node, ...]] = []
+    left: list[KernelFamily] = []
+    for group, kind in zip(groups, kinds, strict=True):
+        reads = _data_input(group, graph)
+        if made and reads is not None and _data_input(made[-1], graph) == reads:
+            made[-1] += group
+            continue
+        made.append(group)
+        left.append(kind)
+    return made, left
+
+
+def _data_input(group: tuple[Node, ...], graph: Graph) -> str | None:
+    """The tensor that all products of a group read next to their weights, seen through Q and DQ."""
+    if any(node.op not in _PRODUCTS or not graph.weight_of(node) for node in group):
+        return None
+    tensor = group[0].inputs[0]
+    while (maker := graph.producer.get(tensor)) is not None and maker.op in (QUANTISE, DEQUANTISE):
+        tensor = maker.inputs[0]
+    return tensor

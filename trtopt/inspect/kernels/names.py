@@ -1,0 +1,82 @@
+"""What the name of a kernel says: its family, its type, the tile of a product, and tensor cores.
+
+Nothing else is known of NVIDIA's kernels. What the name does not say stays unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trtopt.records import KernelFamily
+
+
+@dataclass(frozen=True)
+class KernelTraits:
+    """`dtype` is a NumPy name, of the operands; `tile` has two or three sizes, or none."""
+
+    family: KernelFamily
+    dtype: str = ""
+    tile: tuple[int, ...] = ()
+    tensor_cores: bool | None = None
+
+
+_FAMILIES: tuple[tuple[KernelFamily, re.Pattern[str]], ...] = (
+    ("split-k", re.compile(r"split_?k_?reduce|splitKreduce|splitreduce", re.IGNORECASE)),
+    ("attention", re.compile(r"fmha|_mha|mha_|multihead|flash_?att|attention", re.IGNORECASE)),
+    (
+        "product",
+        re.compile(
+            r"gemm|gemv|xmma_(?:fprop|dgrad)|fprop|conv(?!ert)|scudnn|cudnn_.*mma|winograd|wgmma|_fc_",
+            re.IGNORECASE,
+        ),
+    ),
+    ("softmax", re.compile(r"softmax|__myl_\w*Softm?", re.IGNORECASE)),
+    (
+        "normalisation",
+        re.compile(r"(?:layer|batch|instance|group|rms)_?norm|__myl_\w*MeanSub", re.IGNORECASE),
+    ),
+    ("pooling", re.compile(r"pool", re.IGNORECASE)),
+    (
+        "reformat",
+        re.compile(
+            r"reformat|permut|transpose|copyPacked|copyVectorized|nchwTo|nhwcTo|nchw.*nhwc_kernel|shuffle",
+            re.IGNORECASE,
+        ),
+    ),
+    ("reduction", re.compile(r"reduc", re.IGNORECASE)),
+    (
+        "pointwise",
+        re.compile(r"pointwise|elementwise|generatedNative|__myl|activation|scale_?kernel", re.IGNORECASE),
+    ),
+)
+_START, _END = r"(?:^|[_<, ])", r"(?=$|[_<>, \d])"
+_TYPES = (
+    ("float8_e4m3fn", re.compile(r"e4m3|fp8")),
+    ("int8", re.compile(rf"{_START}(?:i8i8|i8|int8|imma\w*|s8|i16832\w*|i8816\w*){_END}")),
+    ("bfloat16", re.compile(r"bf16|nv_bfloat16")),
+    (
+        "float16",
+        re.compile(rf"{_START}(?:f16f16|f16|fp16|hmma)|h(?:884|1688|16816)(?:gemm|cudnn)|__half|_f2f_"),
+    ),
+    ("float32", re.compile(rf"{_START}(?:f32f32|f32|fp32|sgemm|scudnn)|tf32|\bfloat\b")),
+)
+"""Of several types in a name the first row counts: products in narrow types add up in wider ones."""
+_TENSOR = re.compile(
+    r"tensor\d+x\d+x\d+|tensorop|hmma|imma|qmma|wgmma|[hsi](?:884|1688|16816|16832|8816)\w*(?:gemm|cudnn)|gmma",
+    re.IGNORECASE,
+)
+_NO_TENSOR = re.compile(r"simt|sgemm|scudnn|ffma|gemv|gemvx", re.IGNORECASE)
+_TILE = re.compile(r"tilesize(\d+)x(\d+)x(\d+)|(?<![\dx])(\d{2,3})x(\d{2,3})(?:x(\d{1,3}))?(?![\dx])")
+
+
+def read_name(name: str) -> KernelTraits:
+    """The traits of a kernel by its name, mangled or not."""
+    family: KernelFamily = next((family for family, sign in _FAMILIES if sign.search(name)), "other")
+    dtype = next((dtype for dtype, sign in _TYPES if sign.search(name)), "")
+    if family not in ("product", "attention"):
+        return KernelTraits(family, dtype)
+    match = _TILE.search(name)
+    tile = tuple(int(size) for size in match.groups() if size is not None) if match else ()
+    tensor: bool | None = True if _TENSOR.search(name) else False if _NO_TENSOR.search(name) else None
+    return KernelTraits(family, dtype, tile, tensor)

@@ -1,0 +1,213 @@
+"""The kernels of one engine, joined with its layers and its ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from statistics import median
+
+import msgspec
+
+from trtopt.inspect.costs import node_flops
+from trtopt.inspect.graph import Graph, Node
+from trtopt.inspect.kernels.attribution import UNKNOWN, Served, attribute
+from trtopt.inspect.kernels.layers import assign_layers
+from trtopt.inspect.kernels.names import KernelTraits, read_name
+from trtopt.inspect.kernels.timeline import gaps_before, span_of
+from trtopt.records import (
+    Confidence,
+    DevicePeaks,
+    KernelGroup,
+    KernelLaunch,
+    KernelPass,
+    KernelReport,
+    KernelRow,
+    ProfiledLayer,
+)
+
+UNKNOWN_NODE = "unknown"
+_ORDER: tuple[Confidence, ...] = ("unknown", "likely", "certain")
+_LAUNCH_BOUND = 0.3
+_REMAINDER = 0.05
+_TOLERANCE = 1.1
+"""Clocks above their reference let a kernel exceed the device's peak by so much."""
+
+
+def report_kernels(
+    found: KernelPass,
+    layers: Sequence[ProfiledLayer],
+    graph: Graph,
+    peaks: DevicePeaks | None,
+    latency_ms: float | None,
+) -> KernelReport:
+    """Medians of every launch, its layer and nodes, and the sums; `layers` in the order in which they ran."""
+    rows = _rows(found, layers, graph, peaks)
+    spans, gaps = _per_run(found.launches)
+    span, gap = (median(spans), median(gaps)) if spans else (0.0, 0.0)
+    remainder = latency_ms - span if latency_ms is not None else None
+    return KernelReport(
+        runs=found.runs,
+        graph=found.graph,
+        dropped=found.dropped,
+        different_runs=found.different_runs,
+        rows=rows,
+        by_name=_grouped(rows, lambda row: row.name),
+        by_node=_grouped(rows, lambda row: _nodes_key(row.nodes) if row.nodes else UNKNOWN_NODE),
+        by_dtype=_grouped(rows, lambda row: row.dtype or UNKNOWN_NODE),
+        sum_ms=sum(row.ms for row in rows),
+        busy_ms=span - gap,
+        gap_ms=gap,
+        latency_ms=latency_ms,
+        remainder_ms=remainder,
+        unknown_ms=sum(row.ms for row in rows if row.confidence == "unknown"),
+        notes=(*found.notes, *_notes(found, span, gap, latency_ms)),
+    )
+
+
+def _notes(found: KernelPass, span: float, gap: float, latency_ms: float | None) -> list[str]:
+    notes = []
+    if found.dropped:
+        notes.append(f"{found.dropped} records did not fit the tracer's buffers: kernels are missing")
+    if found.different_runs:
+        notes.append(f"{found.different_runs} of {found.runs} runs launched other kernels, and do not count")
+    if span and gap > _LAUNCH_BOUND * span:
+        notes.append(f"launch-bound: {gap / span:.0%} of the time no kernel runs")
+    if latency_ms and abs(latency_ms - span) > _REMAINDER * latency_ms:
+        notes.append(
+            f"kernels and gaps take {span:.3f} ms, the latency without the tracer is {latency_ms:.3f} ms: "
+            f"they differ by {(latency_ms - span) / latency_ms:+.0%}"
+        )
+    return notes
+
+
+def _per_run(launches: Sequence[KernelLaunch]) -> tuple[list[float], list[float]]:
+    """The span and the idle time of each run."""
+    runs = range(len(launches[0].ms)) if launches else range(0)
+    intervals = [[(one.start_ms[run], one.start_ms[run] + one.ms[run]) for one in launches] for run in runs]
+    return [span_of(one) for one in intervals], [sum(gaps_before(one)) for one in intervals]
+
+
+def _rows(
+    found: KernelPass, layers: Sequence[ProfiledLayer], graph: Graph, peaks: DevicePeaks | None
+) -> tuple[KernelRow, ...]:
+    launches = found.launches
+    ms = [median(one.ms) for one in launches]
+    starts = [median(one.start_ms) for one in launches]
+    gaps = gaps_before([(start, start + length) for start, length in zip(starts, ms, strict=True)])
+    traits = [_traits(one) for one in launches]
+    homes = assign_layers(ms, [layer.ms or 0.0 for layer in layers])
+    served: list[Served] = []
+    for home, members in groupby(range(len(launches)), key=lambda index: homes[index][0]):
+        layer = layers[home] if home >= 0 else None
+        served += _served(list(members), layer, traits, ms, graph, peaks)
+    rows = tuple(
+        KernelRow(
+            kind=one.kind,
+            name=one.name,
+            family=traits[index].family,
+            start_ms=starts[index],
+            ms=ms[index],
+            gap_ms=gaps[index],
+            dtype=traits[index].dtype,
+            tile=traits[index].tile,
+            tensor_cores=traits[index].tensor_cores,
+            stream=one.stream,
+            grid=one.grid,
+            block=one.block,
+            registers=one.registers,
+            shared_bytes=one.shared_bytes,
+            nbytes=one.nbytes,
+            layer=layers[homes[index][0]].name if homes[index][0] >= 0 else "",
+            nodes=_names(served[index], homes[index][1]),
+            confidence=least((served[index].confidence, homes[index][1])),
+        )
+        for index, one in enumerate(launches)
+    )
+    return tuple(_with_rate(row, rows, graph, peaks) for row in rows)
+
+
+def _traits(launch: KernelLaunch) -> KernelTraits:
+    if launch.kind == "copy":
+        return KernelTraits("copy")
+    return KernelTraits("memset") if launch.kind == "memset" else read_name(launch.name)
+
+
+def _names(served: Served, of_layer: Confidence) -> tuple[str, ...]:
+    """None where it is not known which layer they are of."""
+    return () if of_layer == "unknown" else tuple(node.name for node in served.nodes)
+
+
+def least(confidences: Iterable[Confidence]) -> Confidence:
+    """The least certain of them."""
+    return min(confidences, key=_ORDER.index)
+
+
+def _served(
+    members: Sequence[int],
+    layer: ProfiledLayer | None,
+    traits: Sequence[KernelTraits],
+    ms: Sequence[float],
+    graph: Graph,
+    peaks: DevicePeaks | None,
+) -> list[Served]:
+    """What the launches of one layer serve: all of its nodes, unless it hides which."""
+    nodes = tuple(graph.by_name[name] for name in layer.onnx_nodes if name in graph.by_name) if layer else ()
+    if layer is None or not nodes:
+        return [UNKNOWN] * len(members)
+    if not layer.is_opaque:
+        working = tuple(node for node in nodes if node.name in layer.working_nodes)
+        return [Served(working, "certain")] * len(members)
+
+    def is_possible(index: int, landmark: tuple[Node, ...]) -> bool:
+        return ms[members[index]] * _TOLERANCE >= _floor_ms(landmark, traits[members[index]], graph, peaks)
+
+    return attribute([traits[one].family for one in members], nodes, graph, is_possible)
+
+
+def _flops(nodes: Iterable[Node], graph: Graph) -> int:
+    return sum(node_flops(graph, node) or 0 for node in nodes)
+
+
+def _floor_ms(nodes: Sequence[Node], traits: KernelTraits, graph: Graph, peaks: DevicePeaks | None) -> float:
+    """What the products take at least; 0 where the device's peaks are unknown."""
+    if peaks is None or not peaks.flops:
+        return 0.0
+    known = peaks.flops.get(traits.dtype)
+    rate = known.value if known else max(peak.value for peak in peaks.flops.values())
+    return _flops(nodes, graph) / rate * 1e3
+
+
+def _with_rate(
+    row: KernelRow, rows: Sequence[KernelRow], graph: Graph, peaks: DevicePeaks | None
+) -> KernelRow:
+    """With its work and rate, where it is the only kernel that computes its nodes' products."""
+    is_product = row.family in ("product", "attention") and row.nodes
+    if not is_product or sum(one.nodes == row.nodes and one.family == row.family for one in rows) > 1:
+        return row
+    flops = _flops((graph.by_name[name] for name in row.nodes), graph)
+    peak = peaks.flops.get(row.dtype) if peaks is not None else None
+    share = flops / (row.ms / 1e3) / peak.value if peak is not None and row.ms else None
+    return msgspec.structs.replace(row, flops=flops or None, peak_share=share if flops else None)
+
+
+def _nodes_key(nodes: Sequence[str]) -> str:
+    return " + ".join(nodes) if len(nodes) < 4 else f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
+
+
+def _grouped(rows: Sequence[KernelRow], key: Callable[[KernelRow], str]) -> tuple[KernelGroup, ...]:
+    """Groups with their time, the longest first; they add up to all rows."""
+    total = sum(row.ms for row in rows)
+    members: dict[str, list[KernelRow]] = {}
+    for row in rows:
+        members.setdefault(key(row), []).append(row)
+    groups = [
+        KernelGroup(
+            key=name,
+            launches=len(own),
+            ms=sum(row.ms for row in own),
+            share=sum(row.ms for row in own) / total if total else 0.0,
+            confidence=least(row.confidence for row in own),
+        )
+        for name, own in members.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (-group.ms, group.key)))

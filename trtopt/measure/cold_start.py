@@ -1,0 +1,105 @@
+"""One start of an engine in this process, which must be fresh: how long each phase takes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Literal
+
+from trtopt.device.api import Target
+from trtopt.device.sized_outputs import require_fixed_sizes
+from trtopt.errors import GraphCaptureError
+from trtopt.measure.engine import check_fits, input_batch
+from trtopt.measure.engine_memory import vouched_engine
+from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
+from trtopt.records import Contract, EngineArtifact, Record, Shape
+from trtopt.records.starting import (
+    CONTEXT,
+    DESERIALISE,
+    FIRST_INFERENCE,
+    GRAPH_CAPTURE,
+    LIBRARY_LOAD,
+    PROCESS_START,
+    READ,
+    SECOND_INFERENCE,
+    ColdStart,
+)
+
+_MODULE_LOADING = "CUDA_MODULE_LOADING"
+
+
+class ColdStartJob(Record, frozen=True, kw_only=True, tag="cold_start"):
+    """A worker's job: start the engine once. `began_s` is when its process was started, by `time.monotonic`.
+
+    `page_cache` is the state that the engine's file was brought into before; see `BenchJob` for the rest.
+    """
+
+    path: str
+    artifact: EngineArtifact
+    shapes: dict[str, Shape]
+    data: str | None
+    contract: Contract
+    page_cache: Literal["warm", "cold"]
+    began_s: float
+
+
+class ColdStarted(Record, frozen=True, kw_only=True, tag="cold_started"):
+    """A cold-start job's result; `module_loading` is empty without a GPU."""
+
+    start: ColdStart
+    module_loading: str
+
+
+@contextmanager
+def _timed(ms: dict[str, float], phase: str) -> Iterator[None]:
+    """Note how long the block takes; a block that fails has no time."""
+    began_s = time.monotonic()
+    yield
+    ms[phase] = (time.monotonic() - began_s) * 1e3
+
+
+def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdStarted:
+    """Load the backend and the engine, run it twice and capture it, timing each phase.
+
+    Raises:
+        TrtoptError: see `bench_engine`.
+    """
+    ms = {PROCESS_START: (time.monotonic() - job.began_s) * 1e3}
+    with ExitStack() as resources:
+        with _timed(ms, LIBRARY_LOAD):
+            target = resources.enter_context(closing(open_target()))
+            check_fits(job.artifact, target)  # what loads its library late does so here
+        with _timed(ms, READ):
+            Path(job.path).read_bytes()
+        engine = vouched_engine(target.device, Path(job.path), job.artifact, job.shapes)
+        with _timed(ms, DESERIALISE):
+            session = resources.enter_context(closing(target.load(engine)))
+        data = input_batch(session, job.shapes, job.data)
+        with _timed(ms, CONTEXT):
+            context = resources.enter_context(closing(session.context(job.shapes)))
+            stream = resources.enter_context(closing(target.device.stream()))
+            buffers = device_buffers(target.device, context.bindings, resources)
+            context.bind(buffers)
+        host = host_buffers(target.device, context.bindings, data, resources)
+        fill(target.device, context.bindings, buffers, host, stream)
+        for phase in (FIRST_INFERENCE, SECOND_INFERENCE):
+            with _timed(ms, phase):
+                context.enqueue(stream)
+                stream.synchronize()
+        refused = None
+        if job.contract.graph:
+            try:
+                require_fixed_sizes(context)
+                with _timed(ms, GRAPH_CAPTURE):
+                    graph = target.device.capture(stream, lambda: context.enqueue(stream))
+                resources.callback(graph.close)
+            except GraphCaptureError as error:
+                refused = error.problem
+        on_gpu = target.device.info.kind == "gpu"
+    return ColdStarted(
+        start=ColdStart(page_cache=job.page_cache, ms=ms, graph_refused=refused),
+        module_loading=os.environ.get(_MODULE_LOADING, "DEFAULT") if on_gpu else "",
+    )
