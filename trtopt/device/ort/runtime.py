@@ -209,7 +209,13 @@ class OnnxRuntimeSession:
                 for spec in self.inputs
             ),
             *(
-                Binding(spec.name, output.dtype, output.shape, False, spec.name in self._sized)
+                Binding(
+                    spec.name,
+                    output.dtype,
+                    output.shape,
+                    False,
+                    is_data_dependent=spec.name in self._sized,
+                )
                 for spec, output in zip(self.outputs, outputs, strict=True)
             ),
         )
