@@ -170,6 +170,19 @@ def test_an_engine_with_profiles_is_served_with_all_of_them_if_they_leave_no_bat
             deploy_triton(profiled(*ranges), tmp_path, name="other")
 
 
+def test_triton_is_informed_of_vectorised_formats(planned: Path, tmp_path: Path) -> None:
+    path = on_tensorrt(planned, BatchPolicy(max_batch=16))
+    engine = read_plan(path).engines[0]
+    plan = msgspec.structs.replace(engine.artifact.plan, io_layouts={"images": "hwc8"})
+    artifact = msgspec.structs.replace(engine.artifact, plan=plan)
+    deploy_triton(
+        changed(path, engines=(msgspec.structs.replace(engine, artifact=artifact),)), tmp_path, name="m"
+    )
+    config = config_in(tmp_path, "m")
+    assert [one.is_non_linear_format_io for one in config.input] == [True]
+    assert [one.is_non_linear_format_io for one in config.output] == [False]
+
+
 def test_a_tensor_with_no_axis_but_the_batch_has_one_element_for_triton(
     planned: Path, tmp_path: Path
 ) -> None:

@@ -111,6 +111,16 @@ def test_a_pixel_input_is_built_with_its_normalisation_and_serves(model: Path, t
         trtopt.pack(folder, pixels.astype(np.float32))
 
 
+def test_real_samples_of_the_new_input_take_part_in_the_build_s_check(model: Path, tmp_path: Path) -> None:
+    pixels = tmp_path / "pixels.npz"
+    np.savez(pixels, x=np.random.default_rng(4).integers(0, 256, (4, 16, 16, 3), np.uint8))
+    io = {"x": "uint8:nhwc"}
+    manifest = trtopt.build(
+        model, tmp_path / "out", io=io, precision="fp16", calib=pixels, backend="onnxruntime"
+    )
+    assert any("verified on 3 inputs" in note for note in manifest.notes)
+
+
 def test_an_int8_input_keeps_its_scale_in_the_manifest_for_pack(
     model: Path, samples: Path, tmp_path: Path
 ) -> None:

@@ -192,7 +192,7 @@ def test_the_table_of_formats_in_the_documentation_is_that_of_the_rows() -> None
 
 
 def test_the_table_of_qdq_in_the_documentation_is_that_of_the_rows() -> None:
-    page = (ROOT / "docs" / "quantization.md").read_text("utf-8")
+    page = (ROOT / "docs" / "guides" / "quantize.md").read_text("utf-8")
     rows = map(targets.target_named, targets.target_names())
     expected = [
         f"| `{row.name}` | {', '.join(f'{name} ({least})' for name, least in row.qdq_opsets.items())} "

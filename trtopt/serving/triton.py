@@ -63,12 +63,14 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
     config.version_policy.latest.num_versions = 1
     for spec in engine.inputs:
         added = config.input.add(name=spec.name, data_type=_type(messages, spec))
-        added.is_non_linear_format_io = spec.name in build.io_layouts
+        if spec.name in build.io_layouts:
+            added.is_non_linear_format_io = True
         _set_dims(added, _dims(build, spec))
     for spec in engine.outputs:
         dims = [axis if isinstance(axis, int) else -1 for axis in spec.shape]
         added = config.output.add(name=spec.name, data_type=_type(messages, spec))
-        added.is_non_linear_format_io = spec.name in build.io_layouts
+        if spec.name in build.io_layouts:
+            added.is_non_linear_format_io = True
         _set_dims(added, dims[1:])
     group = messages.ModelInstanceGroup
     on_gpu = backend == "tensorrt"

@@ -62,7 +62,8 @@ def build(
     target = Path(output) if output is not None else default_output(source)
     listener.notes(_to_be_replaced(target, onnx, force))
     with folder_in_progress(target) as folder:
-        kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite, io=io)
+        rewrite, data = recipe.rewrite, recipe.calib
+        kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=rewrite, io=io, data=data)
         cache, store = caches_for(recipe, builder, folder, cache_dir)
         with (
             open_executor(recipe, builder, listener.note) as executor,

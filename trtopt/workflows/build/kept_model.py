@@ -109,14 +109,17 @@ def keep_model(
     *,
     rewrite: bool,
     io: IoRequest = NO_REQUEST,
+    data: str | None = None,
 ) -> Kept:
     """The user's model in a folder, its inputs and outputs as requested, rewritten if requested and possible.
+
+    `data` takes part in verifying the new inputs, which it has.
 
     Raises:
         UsageError: the model or the backend does not have the requested inputs or outputs.
     """
     if not io.is_empty:
-        return _typed(onnx, source, folder, backend, listener, rewrite=rewrite, io=io)
+        return _typed(onnx, source, folder, backend, listener, rewrite=rewrite, io=io, data=data)
     kept, summary, notes = None, None, []
     if rewrite:
         listener.phase(source.name, "rewriting the graph")
@@ -152,6 +155,7 @@ def _typed(
     *,
     rewrite: bool,
     io: IoRequest,
+    data: str | None,
 ) -> Kept:
     """The same of a model whose inputs and outputs get other types first."""
     from trtopt.rewrite import typed_io
@@ -159,7 +163,7 @@ def _typed(
     listener.phase(source.name, "typing inputs and outputs")
     typed_io.check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
     with scratch_beside(folder / MODEL_FILE) as scratch:
-        made = typed_io.type_graph(model_file.load(source), io)
+        made = typed_io.type_graph(model_file.load(source), io, data=data)
         file = scratch / MODEL_FILE
         model_file.save(made.model, file)
         kept = keep_model(read_onnx(file), file, folder, backend, listener, rewrite=rewrite)

@@ -98,7 +98,7 @@ def quantize(
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
     typed_io.check_formats(request.io, target_named(request.target), in_engine=False)
-    typing = typed_io.type_graph(model_file.load(source), request.io)
+    typing = typed_io.type_graph(model_file.load(source), request.io, data=request.calib)
     original = typing.model
     name_apart(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
     samples = _source(request, original, precision)

@@ -218,6 +218,7 @@ class Builds:
             listener,
             rewrite=swept.recipe.rewrite,
             io=io_request(swept.recipe),
+            data=swept.recipe.calib,
         )
         requested = cast("Precision | None", precision)
         typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend)
