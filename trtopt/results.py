@@ -42,7 +42,7 @@ from trtopt.report.profile import profile_summary
 from trtopt.report.quantize import quantize_summary
 from trtopt.report.sweep import sweep_summary
 from trtopt.report.text import bench_summary, build_summary
-from trtopt.report.tuning import tuned_line, tuned_summary
+from trtopt.report.tuning import tuned_summary
 from trtopt.rewrite import explain
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.workflows.compare.compare import Compared
@@ -258,13 +258,19 @@ def _plan_rows(plan: BatchPlan) -> Iterator[Row]:
         yield {"figure": name, **_figures(estimate)}
 
 
+def _tuned_headline(tuned: Tuned) -> str:
+    found = _counted(len(tuned.ledger.entries), "candidate")
+    saved = f"{tuned.ledger.gain:.1%} less {tuned.ledger.baseline.unit}" if tuned.changes else "none better"
+    return f"{found}, {len(tuned.changes)} accepted: {saved}"
+
+
 def _tuned_rows(tuned: Tuned) -> Iterator[Row]:
     for entry in tuned.ledger.entries:
         figures: Row = {"candidate": entry.candidate, "expected_gain": entry.expected_gain}
         yield figures | _figures(entry)
 
 
-show(Tuned, tuned_line, tuned_summary, _tuned_rows)
+show(Tuned, _tuned_headline, tuned_summary, _tuned_rows)
 show(BatchPlan, _plan_headline, plan_text, _plan_rows)
 
 

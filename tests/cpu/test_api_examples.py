@@ -9,7 +9,7 @@ from tests.unit.test_api import JOBS
 from trtopt.records import to_json
 from trtopt.records.result import Result
 
-IN_ORDER = ("build", "bench", "profile", "compare", "check", "sweep", "rewrite", "cast", "quantize")
+IN_ORDER = ("build", "bench", "profile", "compare", "check", "sweep", "tune", "rewrite", "cast", "quantize")
 """Later ones use what earlier ones made."""
 SLOW = {"export", "plan"}
 """See tests/export."""

@@ -112,7 +112,7 @@ class Ledger(Record, frozen=True, kw_only=True):
         return 1 - left
 
 
-class Tuned(Record, Result, frozen=True, kw_only=True):
+class Tuned(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt tune`: the folder of the best engine, and the ledger that led there.
 
     `changes` are the accepted candidates; `stopped` is why no further candidate was tried.

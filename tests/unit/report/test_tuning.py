@@ -51,7 +51,9 @@ def test_nothing_better_is_no_gain() -> None:
 
 def test_every_candidate_has_a_row_in_a_result_and_on_the_page() -> None:
     found = ledger(won(0.1), FAILED)
-    rows = tuned(found, "opt_level=5").rows()
+    result = tuned(found, "opt_level=5")
+    assert repr(result) == "<Tuned: 2 candidates, 1 accepted: 10.0% less ms>"
+    rows = result.rows()
     assert [(row["candidate"], row["measured_gain"]) for row in rows] == [
         ("opt_level=5", 0.1),
         ("tiling=full", None),
