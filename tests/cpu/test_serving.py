@@ -20,9 +20,12 @@ from typing import Any
 
 import httpx2
 import numpy as np
+import onnx
 import pytest
 from fastapi.testclient import TestClient
 
+import trtopt
+from tests.rewrite_graphs import model
 from tests.support.command_line import HELDOUT, ROOT
 from trtopt.errors import DataError, ServingError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
@@ -69,6 +72,15 @@ def test_a_sample_is_answered_with_its_outputs(client: TestClient, right: np.nda
     assert np.allclose(answer.json()["logits"], right[3], atol=1e-4)
     assert client.get("/statistics").json()["batcher"]["answered"] >= 1
     assert client.get("/health").json() == {"workers": 2}
+
+
+def test_an_output_whose_size_depends_on_the_data_is_answered_whole(tmp_path: Path) -> None:
+    file = tmp_path / "nonzero.onnx"
+    onnx.save(model("g (float[N,4] x) => (int64[2,M] y) {y = NonZero(x)}"), file)
+    trtopt.build(file, tmp_path / "engines", batch=1, backend="onnxruntime")
+    with make_client(tmp_path / "engines") as opened:
+        for sample, places in (([1, 0, 2, 0], [[0, 0], [0, 2]]), ([0, 0, 0, 0], [[], []])):
+            assert opened.post("/infer", json={"x": sample}).json() == {"y": places}
 
 
 @pytest.mark.parametrize(

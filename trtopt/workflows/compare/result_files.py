@@ -118,6 +118,10 @@ def _check_samples(report: BenchReport) -> None:
     for point in report.points:
         if point.layers is not None and not all(layer.ms for layer in point.layers.layers):
             raise ValueError(f"batch {point.batch}: a layer has no times")
+        if point.kernels is not None:
+            columns = [column for one in point.kernels.launches for column in (one.start_ms, one.ms)]
+            if columns and (not columns[0] or len(set(map(len, columns))) > 1):
+                raise ValueError(f"batch {point.batch}: its columns of kernels are empty or of unlike length")
         for measurement in (point.latency, point.throughput):
             if measurement is None:
                 continue

@@ -13,7 +13,7 @@ from tests.support.interleaved_runs import block
 from trtopt.errors import ArtifactError
 from trtopt.measure.analysis.result_comparison import compare_reports, compare_times
 from trtopt.measure.analysis.trtexec_files import Times
-from trtopt.records import BenchReport, Measurement, to_json
+from trtopt.records import BenchReport, KernelLaunch, KernelPass, Measurement, to_json
 from trtopt.workflows.compare.result_files import read_result
 
 HOT = "too hot"
@@ -96,3 +96,16 @@ def test_a_file_whose_samples_were_all_discarded_is_refused_with_the_reason(tmp_
         read_result(file)
     assert "batch 8: all 2 samples of its latency pass were discarded (hw slowdown)" in caught.value.problem
     assert "measure again" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("start_ms", "ms"), [([0.0, 0.0], [1.0]), ([], [])])
+def test_kernels_whose_columns_do_not_fit_together_are_refused(
+    tmp_path: Path, start_ms: list[float], ms: list[float]
+) -> None:
+    whole, launch = report(1.0), KernelLaunch(kind="kernel", name="k", start_ms=start_ms, ms=ms)
+    kernels = KernelPass(runs=1, launches=(launch,))
+    point = msgspec.structs.replace(whole.points[0], kernels=kernels)
+    file = tmp_path / "kernels.json"
+    file.write_bytes(to_json(msgspec.structs.replace(whole, points=(point,))))
+    with pytest.raises(ArtifactError, match="columns of kernels are empty or of unlike length"):
+        read_result(file)
