@@ -34,7 +34,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def _import_path() -> list[str]:
-    """This process's, without the current folder where nobody but Python has put it there."""
+    """This process's, without the current folder unless the user put it there."""
     requested = {os.path.abspath(name) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name}
     has_own_folder = (
         getattr(sys.modules["__main__"], "__spec__", None) is None

@@ -102,7 +102,7 @@ def test_an_operator_of_a_foreign_domain_is_named_with_its_node_by_either_backen
         ([DIGITS, "--recipe", "defualt"], 2, "did you mean 'default'"),
         ([DIGITS, "--plugin", "nowhere.so"], 2, "no such file"),
         ([DIGITS, "--plugin", str(DIGITS)], 1, "cannot be loaded"),
-        ([DIGITS, "--backend", "onnxruntime", "--opt-level", "3"], 2, "means nothing to ONNX Runtime"),
+        ([DIGITS, "--backend", "onnxruntime", "--opt-level", "3"], 2, "has no effect on ONNX Runtime"),
         pytest.param(
             [DIGITS, "--backend", "tensorrt"], 1, "tensorrt is not installed", marks=needs_no_tensorrt
         ),

@@ -49,9 +49,7 @@ def test_onnx_runtime_leaves_no_file_of_its_telemetry(
 ) -> None:
     (system := tmp_path / "system").mkdir()
     monkeypatch.setenv("TMPDIR", str(system))
-    monkeypatch.delenv(
-        "ORT_DISABLE_TELEMETRY", raising=False
-    )  # set by imports, here too
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)  # set by imports, here too
     words = [sys.executable, "-m", "trtopt", command, *map(str, TELLING[command])]
     subprocess.run(words, check=True, capture_output=True)
     assert list(system.iterdir()) == []

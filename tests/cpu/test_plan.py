@@ -386,12 +386,12 @@ def test_bounds_that_nothing_keeps_are_reported_with_what_each_costs(
     ("arguments", "told"),
     [
         (["--slo", "mean=3ms"], "--slo mean=3ms: not of the form p99=5ms"),
-        (["--slo", SLO, "--rate", "0"], "--rate 0: is no rate"),
+        (["--slo", SLO, "--rate", "0"], "--rate 0: not a rate"),
         (["--slo", SLO, "--memory", "8"], "--memory 8: not a size"),
         (["--slo", SLO, "--max-engines", "9"], "--max-engines 9"),
         (["--slo", SLO, "--lengths", "128"], "not a length with its share"),
         (["--slo", SLO, "--lengths", "128:1"], "the sweep has none"),
-        (["--slo", SLO, "--arrivals", "weekly"], "no such arrivals"),
+        (["--slo", SLO, "--arrivals", "weekly"], "neither a kind of arrivals nor a file"),
     ],
 )
 def test_wrong_wishes_are_refused_before_the_work(

@@ -89,18 +89,16 @@ class OnnxRuntimeBuilder:
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
         """There are none."""
-        raise UsageError("ONNX Runtime has no timing caches", "leave --timing-cache away")
+        raise UsageError("ONNX Runtime has no timing caches", "omit --timing-cache")
 
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
         """There are none."""
-        raise UsageError("ONNX Runtime has no timing caches", "look into those of TensorRT 10.8 or newer")
+        raise UsageError("ONNX Runtime has no timing caches", "inspect those of TensorRT 10.8 or newer")
 
 
 def _refuse_tensorrt_settings(plan: BuildPlan) -> None:
     for flag in given_flags(plan.settings):
-        raise UsageError(
-            f"{flag}: means nothing to ONNX Runtime", f"leave {flag} away, or build with TensorRT"
-        )
+        raise UsageError(f"{flag}: has no effect on ONNX Runtime", f"omit {flag}, or build with TensorRT")
 
 
 def _fix_shapes(model: Any, plan: BuildPlan) -> None:

@@ -81,7 +81,7 @@ def read_measured(sources: Sequence[Path]) -> Measured:
             there.backend,
         ):
             raise UsageError(
-                f"{point.folder} and {first.folder} are of unlike models, machines or backends",
+                f"{point.folder} and {first.folder} differ in model, machine or backend",
                 "plan with what was measured of one model on one machine",
             )
     families = {point.artifact.plan.onnx_sha256: point.precision for point in points if point.precision}

@@ -135,7 +135,7 @@ class _Planner:
         if failed := sum(run.failed for _, run in done):
             count = sum(len(run.at_ms) for _, run in done)
             raise DeviceError(
-                f"{failed} of {count} requests failed in the rehearsal of {setup.name}",
+                f"{failed} of {count} requests failed in the trial run of {setup.name}",
                 "see whether the engines run at all: trtopt bench",
             )
         trials = [(Arrivals.of(job.at_s, job.bucket), run) for job, run in done]

@@ -43,11 +43,11 @@ def read_sweep(folder: Path) -> SweepReport:
     path = folder / REPORT if folder.is_dir() else folder
     try:
         if folder.is_dir() and path.exists() and not path.is_file():
-            raise ValueError("no regular file")  # a pipe would be waited for
+            raise ValueError("not a regular file")  # a pipe would be waited for
         return read_versioned(read_bounded(path), SweepReport)
     except FileNotFoundError:
         raise WrongPathError(
-            f"{folder}: no sweep: there is no {REPORT}", "give a folder that `trtopt sweep -o` made"
+            f"{folder}: not a sweep folder: there is no {REPORT}", "give a folder that `trtopt sweep -o` made"
         ) from None
     except (OSError, ValueError) as error:
         raise ArtifactError(
@@ -73,7 +73,7 @@ def sweep_in_progress(folder: Path, model: str, terms: SweepTerms) -> Iterator[S
     guard = folder / REPORT
     if not guard.exists() and _is_anything(folder):
         raise OutputError(
-            f"{folder}: exists and is no sweep of trtopt's", "choose another name with -o, or remove it"
+            f"{folder}: exists and is not a sweep folder", "choose another name with -o, or remove it"
         )
     with lock(guard, wait_s=0):
         if not guard.exists():
@@ -120,8 +120,8 @@ def _check_same(folder: Path, there: SweepTerms, here: SweepTerms) -> None:
         for name, before, after in _differing(there, here)
     ]
     raise ArtifactError(
-        f"{folder}: is a sweep on other terms: {'; '.join(differences)}",
-        "give the options that it began with, or choose another folder with -o",
+        f"{folder}: is a sweep with other options: {'; '.join(differences)}",
+        "give the options that it started with, or choose another folder with -o",
     )
 
 
