@@ -153,7 +153,7 @@ def test_times_are_reported_before_layers_are_looked_at(
         DIGITS, tmp_path / "q.onnx", request, batch=(8,), backend="onnxruntime",
         listener=Listener(note=told.append, plans=told.extend),
     )  # fmt: skip
-    times = "batch8, before layers are looked at: fp16 1.000 ms, int8 0.800 ms (FASTER)"
+    times = "batch8, before layers are profiled: fp16 1.000 ms, int8 0.800 ms (FASTER)"
     assert told.index(times) < told.index("batch8: layers of int8")
 
 

@@ -232,7 +232,7 @@ class _PrecisionSelection:
                 + (f" ({one.against_baseline.verdict})" if one.against_baseline else "")
                 for one in self._verdict(plan, runs[plan.label]).times
             ]
-            self._listener.note(f"{plan.label}, before layers are looked at: {', '.join(times)}")
+            self._listener.note(f"{plan.label}, before layers are profiled: {', '.join(times)}")
 
     def _profiles(self, plan: BuildPlan, entries: Sequence[Entry]) -> list[tuple[EngineProfile, Graph]]:
         """Each one's layers with their times, and its graph at the plan's shapes."""
