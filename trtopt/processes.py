@@ -70,7 +70,7 @@ def cause_of_death(status: int, printed: str, native: Sequence[str], *, starved:
     """What is known of why a process ended without a result, and what to do.
 
     `printed` is the end of what it wrote to standard error, `native` names whose native code it ran, and
-    `starved` tells that the kernel ended processes for want of memory while it lived.
+    `starved`: the kernel ended processes for lack of memory while it lived.
     """
     number = -status
     if number == signal.SIGKILL and starved:

@@ -51,7 +51,7 @@ class ModelFile:
     """A model whose large weights refer to files in `folder`; `external`: so has the original.
 
     New large weights are put into files in `spool`, so that they too need no memory; without it they stay.
-    `stamps` are the files that the model was read from, with what tells when another took their place.
+    `stamps` are the files that the model was read from, with what shows when another took their place.
     """
 
     proto: onnx.ModelProto
