@@ -34,6 +34,8 @@ autodoc_mock_imports = [
 html_theme = "furo"
 html_title = f"trtopt {__version__}"
 html_theme_options = {"navigation_with_keys": True}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 

@@ -1,7 +1,7 @@
 """trtopt: from a trained model to the fastest TensorRT engine its owner can trust.
 
-The library is what the command line is a skin over. Its functions return the records of `trtopt.records`, and
-errors are those of `trtopt.errors`. Importing `trtopt` loads nothing heavy.
+The command line is a thin layer over these functions. They return the records of `trtopt.records` and raise
+the errors of `trtopt.errors`. Importing `trtopt` loads nothing heavy.
 """
 
 from __future__ import annotations

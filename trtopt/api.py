@@ -100,13 +100,13 @@ def build(
 
     Args:
         model: the ONNX file.
-        output: the folder to make [default: the model's name with `.trtopt`, in the current folder]. A build
-            of the same model is replaced once the new one is complete.
+        output: the folder to create [default: the model's name with `.trtopt`, in the current folder]. A
+            build of the same model is replaced once the new one is complete.
         batch: batch sizes, one engine each, from 1 [default: what the model fixes, else 1]; with `dynamic`
             the smallest, the one to tune for and the largest.
         ranges: with `dynamic`, in place of `batch`: such a range for each optimisation profile.
         dynamic: one engine for all batch sizes [default: False].
-        shapes: of inputs with open axes besides the batch: `{"ids": "Nx1,Nx128,Nx512"}` (minimum, optimum,
+        shapes: of inputs with dynamic axes besides the batch: `{"ids": "Nx1,Nx128,Nx512"}` (minimum, optimum,
             maximum; or one shape), N is the batch.
         axes: the same by the names of axes, for all inputs: `{"seq": (1, 128, 512)}` or one length.
         precision: what is written into the graph: `fp32`, `fp16`, `bf16`, `int8`, `fp8` or `int4`; `best`
@@ -114,7 +114,7 @@ def build(
         calib: real inputs for `precision`: an .npz, a folder of them, Polygraphy's JSON or `module:function`.
         verdict: measure int8, fp8 and int4 against FP16, and select FP16 where they are slower
             [default: True].
-        bounds: the accuracy to keep, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute)
+        bounds: the required accuracy, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute)
             and `min_top1` (share, 0 to 1) [default: none].
         rewrite: rewrite the graph first so that it fuses better [default: True].
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
@@ -268,7 +268,7 @@ def bench(
         idle: measure the latency after such pauses, as `1,10,100ms`, in a separate pass.
         cold_start: start each engine in fresh processes as well, and time every phase.
         cpu_affinity: keep host threads on cores: `auto` (those near the GPU), or a list as `0-3,8`.
-        lock_clocks: lock the GPU's clocks at so many MHz, or at their reference (True), while measuring.
+        lock_clocks: lock the GPU's clocks at this many MHz, or at their reference (True), while measuring.
             They are restored on any exit; on a signal only if it becomes an exception.
         nvtx: mark the phases with NVTX ranges, for profilers.
         cuda_profiler: let CUDA's profiler capture the measured part only.
@@ -280,7 +280,7 @@ def bench(
         The measurements, one point per engine and batch size, raw samples included.
 
     Raises:
-        UsageError: a parameter is wrong, or nothing here has a use for it.
+        UsageError: a parameter is wrong, or has no effect here.
         ArtifactError: the folder or engine cannot be trusted or used.
         NoGpuError, BackendMissingError: the engines cannot run here.
         TrtoptError: anything else, with what to do.
@@ -362,7 +362,7 @@ def profile(
         The profile, one part per engine and batch size: layers, fusions, precisions and floors.
 
     Raises:
-        ArtifactError: `path`, `result` or `against` are not what they should be, or belong to another model
+        ArtifactError: `path`, `result` or `against` are not of the right kind, or belong to another model
             or to other engines.
         TrtoptError: see `bench`.
 
@@ -429,8 +429,8 @@ def compare(
         data: input samples, as for `bench` [default: seeded random input].
         timeout: seconds that a batch size may take, all turns of one process together [default: no limit].
         trust: engines without a manifest, or plugins, to load: native code.
-        control: measure A against itself so many times, and allow for what that finds.
-        builds: build each model so many times and compare recipes; of one model, compare its builds.
+        control: measure A against itself this many times, and allow for the differences.
+        builds: build each model this many times and compare recipes; of one model, compare its builds.
         recipe: with `builds` of ONNX files: how they are built [default: `Recipe()`].
         across_contracts: two contracts (`trtexec-10,trtexec-11`), or `""` between result files: explain the
             difference.
@@ -441,7 +441,7 @@ def compare(
         `outcome` with the verdicts, and `report`, the record that `trtopt compare --json` writes.
 
     Raises:
-        UsageError: A and B cannot be compared, or nothing here has a use for a parameter.
+        UsageError: A and B cannot be compared, or a parameter has no effect here.
         TrtoptError: anything else, with what to do.
 
     Example:
@@ -517,8 +517,8 @@ def sweep(
 ) -> SweepReport:
     """Build and measure a model at every combination, one at a time, into a folder that can be resumed.
 
-    What the folder has already, of this model, on this machine and on these terms, is not built or measured
-    again, however the earlier run ended. A point that fails is recorded with its reason, and the next run
+    What the folder already has of this model, machine and options is not built or measured again, however the
+    earlier run ended. A point that fails is recorded with its reason, and the next run
     tries it again.
 
     Args:
@@ -528,9 +528,9 @@ def sweep(
         precision: what is written into the graph, one after the other: `fp32`, `fp16`, `bf16`, `int8`, `fp8`
             or `int4`, without the verdict of `build` [default: the recipe's, or the graph's own].
         streams: numbers of streams.
-        axes: lengths of other open axes, by the axis' name in the model or by INPUT.INDEX.
+        axes: lengths of other dynamic axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
-        adaptive: measure more batch sizes between those given, where throughput still bends.
+        adaptive: measure more batch sizes between those given, where the throughput curve bends.
         shapes, calib, rewrite, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
@@ -539,7 +539,7 @@ def sweep(
         backend: what builds and measures: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default:
             `auto`, the CPU where there is no GPU].
         cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
-        jobs: above 1 all engines known beforehand are built first, so many at a time, on the GPUs of one
+        jobs: above 1 all engines known beforehand are built first, this many at a time, on the GPUs of one
             model in turn; measurements are on the first GPU, with nothing else at work [default: 1].
         contract, terms, duration, warmup, data: as for `bench`.
         timeout: seconds after which a point has failed, up to a week [default: no limit].
@@ -550,7 +550,7 @@ def sweep(
 
     Raises:
         UsageError: parameters that are wrong or contradict each other; before anything is built.
-        ArtifactError: the folder holds a sweep of another model or machine, or on other terms.
+        ArtifactError: the folder holds a sweep of another model or machine, or with other options.
         MeasurementError: not one point could be measured.
 
     Example:
@@ -804,7 +804,7 @@ def check(
         The differences of every output; `passed` is whether all bounds are met.
 
     Raises:
-        UsageError: a parameter is wrong, or nothing here has a use for it.
+        UsageError: a parameter is wrong, or has no effect here.
         ModelError, DataError: a model or the samples do not fit.
         TrtoptError: anything else, with what to do.
 
@@ -855,8 +855,8 @@ def export(
         strict: refuse missing and unexpected keys in the checkpoint.
         opset: of the ONNX file [default: the model's own].
         external_data: store weights next to the file even below 2 GB.
-        allow_traced_branches: let torchscript keep the way that Python took for one input where it branches
-            on tensors; PyTorch warns then.
+        allow_traced_branches: let torchscript keep the branch that Python took for one input where it
+            branches on tensors; PyTorch then warns.
 
     Returns:
         The file with its opset, its number of nodes and the comparisons.
@@ -909,7 +909,7 @@ def rewrite(
         output: the ONNX file to write.
         target: the TensorRT to rewrite for: `8.6`, `10`, `11` or `rtx`.
         rules: only these rules, also ones that are off [default: those that are on].
-        skip: rules to leave out.
+        skip: rules to skip.
         check: run both models on seeded inputs, every dynamic axis at two sizes; a rule that breaks its bound
             is undone and named in the trace.
         data: real inputs for the check too: an .npz, a folder of them, Polygraphy's JSON or
@@ -920,7 +920,7 @@ def rewrite(
         normalize: (x - mean) / std of inputs, computed in the graph, in the new input's units:
             `{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].
         preprocess: `imagenet`: the same for the image input, with its means and deviations [default: none].
-        keep_going: leave out a rule that fails instead of stopping.
+        keep_going: skip a rule that fails instead of stopping.
         listener: receives notes.
 
     Returns:

@@ -1,11 +1,11 @@
 """The builder's settings: each is declared here once.
 
-From a declaration follow the option of every command that builds, the range that a recipe is held to, what a
-manifest records, which timing caches a build may use, whether a sweep may go on, the refusal by a backend
-that lacks it, what tuning tries, and the table in docs/reference/builder-settings.md. Records name the field
-with its type (`Recipe`, `BuildSettings`, and `CacheTerms` if it decides which tactics compete),
-`trtopt.build` and `trtopt.sweep` the parameter. What is no plain attribute of TensorRT's builder config is
-applied in device/tensorrt/builder.py.
+A declaration decides the option of every command that builds, the range that a recipe must keep, and what a
+manifest records. It also decides which timing caches a build may use, whether a sweep may continue, the
+refusal by a backend that lacks it, what tuning tries, and the table in docs/reference/builder-settings.md.
+Records name the field with its type (`Recipe`, `BuildSettings`, and `CacheTerms` if it decides which tactics
+compete), `trtopt.build` and `trtopt.sweep` the parameter. A setting that is not a plain attribute of
+TensorRT's builder config is applied in device/tensorrt/builder.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BuilderSetting:
     recorded_as: str | None = None
     unit: int = 1
     attribute: str | None = None
-    """The attribute of TensorRT's builder config that it is given to as it is."""
+    """The attribute of TensorRT's builder config that takes the value unchanged."""
     decides_tactics: bool = False
     """Whether it decides which tactics compete: timing caches are kept apart by it."""
     swept: bool = True
@@ -231,7 +231,7 @@ def check_backend(recorded: Record, backend: Backend, settings: Settings = SETTI
 
 
 def plain_attributes(recorded: Record, settings: Settings = SETTINGS) -> dict[str, Any]:
-    """What is set on TensorRT's builder config as it is, by the attribute's name."""
+    """What is set on TensorRT's builder config unchanged, by the attribute's name."""
     values = {one.attribute: getattr(recorded, one.recorded) for one in settings if one.attribute}
     return {attribute: value for attribute, value in values.items() if value is not None}
 

@@ -10,7 +10,7 @@ TrtoptError                     exit code 1
 ├── BuildError                  the builder failed; the last log lines are in the message
 │   └── TimingCacheError        a timing cache that must not be used here
 ├── ArtifactError               a build folder, an engine or a result file that cannot be trusted or used
-│   ├── WrongPathError          exit code 2: a file or folder that is not of the kind that is needed
+│   ├── WrongPathError          exit code 2: a file or folder of the wrong kind
 │   ├── IncompatibleEngineError made by another flavour, version or for another GPU
 │   └── SignatureError          not signed by the trusted signer, or changed since
 ├── DeviceError                 something the machine lacks, or a device call that failed
@@ -22,7 +22,7 @@ TrtoptError                     exit code 1
 ├── BoundError                  exit code 3: the engine to start from misses an accuracy bound
 ├── PlanError                   exit code 3: no setup meets all bounds; says which bound costs what
 ├── ServingError                a request to `trtopt.serving` that gets no answer
-│   ├── QueueFullError          rejected: as many are waiting as may wait
+│   ├── QueueFullError          rejected: the queue is full
 │   ├── DeadlineError           not started before its deadline
 │   ├── WorkerError             the worker that had it failed, or none is left
 │   └── ClosedError             sent to a closed pool or batcher
@@ -87,7 +87,7 @@ class ArtifactError(TrtoptError):
 
 
 class WrongPathError(ArtifactError):
-    """A file or folder that the user named is not there, or not of the kind that is needed."""
+    """A file or folder that the user named is missing or of the wrong kind."""
 
     exit_code = 2
 

@@ -34,7 +34,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def _import_path() -> list[str]:
-    """This process's, without the current folder where nobody but Python has put it there."""
+    """This process's, without the current folder unless the user put it there."""
     requested = {os.path.abspath(name) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name}
     has_own_folder = (
         getattr(sys.modules["__main__"], "__spec__", None) is None
@@ -70,7 +70,7 @@ def cause_of_death(status: int, printed: str, native: Sequence[str], *, starved:
     """What is known of why a process ended without a result, and what to do.
 
     `printed` is the end of what it wrote to standard error, `native` names whose native code it ran, and
-    `starved` tells that the kernel ended processes for want of memory while it lived.
+    `starved`: the kernel ended processes for lack of memory while it lived.
     """
     number = -status
     if number == signal.SIGKILL and starved:

@@ -32,16 +32,17 @@ ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 
 
 class Recipe(Record, frozen=True, kw_only=True):
-    """All options of a build. Values are as in a profile or in flags.
+    """All options of a build. Values are those of a recipe file or of options.
 
-    `batch` sizes (None: the model's own if it fixes one, else 1), or MIN,OPT,MAX of a `dynamic` engine; in
-    its place `ranges`, each MIN,OPT,MAX of one of its optimisation profiles. `shapes` maps an input to
-    `SHAPE` or `MIN,OPT,MAX`, and `axes` the name of an axis to one length or to MIN,OPT,MAX, for all inputs
-    that have it; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
-    the graph (None: unchanged), with the data that `calib` names. With `verdict` quantised engines are
-    measured against FP16 and selected where they are no slower; `best` selects the fastest of all precisions.
-    `build_timeout` bounds the seconds of one engine's build.
-    `bounds` is the accuracy that it must keep, as `precision.bounds.Bounds` has it.
+    `batch` holds batch sizes (None: the model's own if it fixes one, else 1), or MIN,OPT,MAX of a `dynamic`
+    engine. `ranges` replaces it by one MIN,OPT,MAX per optimisation profile. `shapes` maps an input to
+    `SHAPE` or `MIN,OPT,MAX`; `axes` maps the name of an axis to one length or to MIN,OPT,MAX, for all inputs
+    that have it. `workspace_mib` limits the builder's scratch memory, `build_timeout` the seconds of one
+    engine's build.
+
+    `precision` is written into the graph (None: unchanged), with the data that `calib` names; `best` selects
+    the fastest of all. With `verdict` quantised engines are measured against FP16 and selected where they are
+    no slower. `bounds` is the required accuracy, with the names of `precision.bounds.Bounds`.
 
     `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
     `records.typed_io` reads them; `preprocess` names a normalisation of the image.
@@ -88,7 +89,7 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The fields that ask for something else than the default; where jobs run is none of them."""
+        """The fields that differ from their defaults, except where jobs run."""
         plain, names = Recipe(), Recipe.__struct_fields__
         return tuple(
             name for name in names if name not in _WHERE and getattr(self, name) != getattr(plain, name)
@@ -160,12 +161,12 @@ def _check_inert(profile: str, values: Mapping[str, object]) -> None:
         )
     if "plugins" in values:
         raise UsageError(
-            f"{profile}: plugins are native code, which no profile loads", "give --plugin LIB.so"
+            f"{profile}: plugins are native code, which a recipe cannot load", "give --plugin LIB.so"
         )
     calib = values.get("calib")
     if isinstance(calib, str) and not Path(calib).exists():
         raise UsageError(
-            f"{profile}: calib = {calib!r} is not a file, and a profile runs no functions",
+            f"{profile}: calib = {calib!r} is not a file, and a recipe cannot run functions",
             f"give --data {calib}, if it is a function and you trust it",
         )
 

@@ -224,8 +224,8 @@ def test_the_users_data_is_what_runs(tmp_path: Path, cpu_build: Path) -> None:
     [
         (["--memory"], "--memory: ONNX Runtime on the CPU has no device allocator"),
         (["--lock-clocks", "1500"], "a processor's clocks cannot be locked"),
-        (["--cpu-affinity", "auto"], "is no GPU that some cores are near to"),
-        (["--cpu-affinity", "99999"], "cannot have all of these cores"),
+        (["--cpu-affinity", "auto"], "is not a GPU, so no cores are near it"),
+        (["--cpu-affinity", "99999"], "may not use all of these cores"),
     ],
 )
 def test_what_the_cpu_cannot_do_is_refused_before_anything_is_built(
@@ -240,7 +240,7 @@ def test_what_the_cpu_cannot_do_is_refused_before_anything_is_built(
 @needs_no_gpu
 def test_no_one_is_said_to_have_requested_a_backend_that_was_chosen(trtopt_cli: CommandLine) -> None:
     told = trtopt_cli("bench", DIGITS, "--duration", "0.05").stdout
-    assert "with onnxruntime: no GPU is here" in told
+    assert "with onnxruntime: no GPU was found" in told
     assert "requested" not in told
     assert (
         "with onnxruntime: requested"
@@ -288,9 +288,9 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
         ([DIGITS, "--queue", "-1"], 2, "--queue -1"),
         ([DIGITS, "--sync", "sleep"], 2, "'sleep' is not one of"),
         ([DIGITS, "--threads", "two"], 2, "'two' is not one of"),
-        ([DIGITS, "--cpu-affinity", "3-1"], 2, "no list of cores"),
-        ([DIGITS, "--backend", "onnxruntime", "--cpu-affinity", "99999"], 2, "cannot have all of these"),
-        ([DIGITS, "--backend", "onnxruntime", "--cpu-affinity", "auto"], 2, "is no GPU"),
+        ([DIGITS, "--cpu-affinity", "3-1"], 2, "not a list of cores"),
+        ([DIGITS, "--backend", "onnxruntime", "--cpu-affinity", "99999"], 2, "may not use all of these"),
+        ([DIGITS, "--backend", "onnxruntime", "--cpu-affinity", "auto"], 2, "is not a GPU"),
         ([DIGITS, "--no-pinned"], 2, "without transfers"),
         ([DIGITS, "--duration", "0"], 2, "out of range"),
         ([DIGITS, "--data", "nowhere.npz"], 2, "no such file"),

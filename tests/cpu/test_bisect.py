@@ -203,7 +203,7 @@ def test_the_command_tells_what_to_exclude_and_gives_json(
     assert "--min-sqnr 30 is met with 1 of 13 nodes kept in FP32" in told.stdout
     assert f"\n  --exclude {SENSITIVE}\n" in told.stdout
     assert "written: out.onnx, out.onnx.calibration.json" in told.stdout
-    assert "judging with onnxruntime: no GPU is here" in told.stderr
+    assert "evaluating with onnxruntime: no GPU was found" in told.stderr
     as_json = trtopt_cli(*line, "--min-sqnr", "30", "--json", "-")
     report = from_json(as_json.stdout.encode(), BisectReport)
     assert report.best.nodes == (SENSITIVE,)
@@ -236,10 +236,10 @@ def test_spent_evaluations_are_reported(trtopt_cli: CommandLine, data: str) -> N
 @pytest.mark.parametrize(
     ("terms", "error", "message"),
     [
-        ({"bounds": Bounds()}, UsageError, "no bound to be met"),
-        ({"data": None}, DataError, "nothing is known of accuracy without data"),
+        ({"bounds": Bounds()}, UsageError, "no accuracy bound is given"),
+        ({"data": None}, DataError, "accuracy cannot be measured without data"),
         ({"data": "nowhere.npz"}, UsageError, "no such file"),
-        ({"evaluations": 1}, UsageError, "--max-evaluations 1: nothing can be said"),
+        ({"evaluations": 1}, UsageError, "--max-evaluations 1: too few"),
         ({"precision": "fp16", "method": "max"}, UsageError, "--method is for int8 and fp8"),
         ({"precision": "bf16", "table": Path("t.json")}, UsageError, "--table is for int8 and fp8"),
         ({"precision": "fp8", "method": "mse"}, UsageError, "--method mse is for INT8"),
@@ -281,7 +281,7 @@ def test_a_pattern_that_fits_nothing_is_refused(data: str) -> None:
 
 def test_a_model_that_is_quantised_already_is_refused(data: str, tmp_path: Path) -> None:
     quantize(DIGITS, tmp_path / "q.onnx", QuantizeRequest("int8", "8.6", data, method="max"))
-    with pytest.raises(UsageError, match=r"q.onnx carries Q/DQ already: against itself it has no error"):
+    with pytest.raises(UsageError, match=r"q.onnx already contains Q/DQ, so it has no error against itself"):
         bisect(tmp_path / "q.onnx", request(data))
 
 

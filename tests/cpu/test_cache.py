@@ -92,11 +92,11 @@ def test_an_exported_cache_fills_another_store(trtopt_cli: CommandLine, store: T
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["show", "nothing"], "not one cache"),
-        (["show", "tensorrt"], "not one cache"),
-        (["export", "nothing", "-o", "x"], "not one cache"),
+        (["show", "nothing"], "not name exactly one cache"),
+        (["show", "tensorrt"], "not name exactly one cache"),
+        (["export", "nothing", "-o", "x"], "not name exactly one cache"),
         (["merge", "nowhere.cache"], "does not exist"),
-        (["show", "nothing", "--tactics"], "not one cache"),
+        (["show", "nothing", "--tactics"], "not name exactly one cache"),
     ],
 )
 @pytest.mark.usefixtures("store")

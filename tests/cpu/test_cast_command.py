@@ -106,7 +106,7 @@ def test_a_weight_that_holds_nan_is_an_alarm(tmp_path: Path) -> None:
     assert cast(saved(CHAIN, tmp_path, w=weight)).alarms == ()
     weight[3, 4] = np.nan
     first, *others = cast(saved(CHAIN, tmp_path, w=weight)).alarms
-    assert first == "1 weight holds NaN or infinity, such as 'w': export the model from a sound checkpoint"
+    assert first == "1 weight holds NaN or infinity, such as 'w': export the model from an intact checkpoint"
     assert any("values are NaN or infinite" in alarm for alarm in others)
     constant = onnx.helper.make_node("Constant", [], ["k"], value=onnx.numpy_helper.from_array(weight, "k"))
     inside = onnx.helper.make_model(onnx.helper.make_graph([constant], "g", [], []))

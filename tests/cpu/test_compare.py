@@ -165,7 +165,7 @@ def _other_contract(report: dict[str, Any]) -> None:
         (_drop_samples, 1, "of unlike length"),
         (_cut_groups, 1, "of unlike length"),
         (_end_before_start, 1, "batch 1: some of its queries end before they begin"),
-        (_other_contract, 2, "unlike contracts"),
+        (_other_contract, 2, "different contracts"),
         (lambda report: report["points"].clear(), 1, "holds no measurements"),
         (lambda report: report.update({"schema": "trtopt.bench/9"}), 1, "of schema trtopt.bench/9"),
         (lambda report: report.pop("environment"), 1, "environment"),

@@ -308,7 +308,7 @@ def test_a_plan_has_a_trial_run_where_the_folder_for_that_is_behind_a_link(
         [measured / "fixed"], tmp_path / "link" / "plan.json", slo=SLO, rate=100.0, max_engines=1
     )
     assert plan.serving_cost.from_trials > 100
-    assert not [note for note in plan.notes if "rehearsed" in note]
+    assert not [note for note in plan.notes if "had no trial run" in note]
     with EnginePool.open(tmp_path / "link" / "plan.json") as pool:
         assert pool.largest_batch in (1, 8)
 
@@ -386,12 +386,12 @@ def test_bounds_that_nothing_keeps_are_reported_with_what_each_costs(
     ("arguments", "told"),
     [
         (["--slo", "mean=3ms"], "--slo mean=3ms: not of the form p99=5ms"),
-        (["--slo", SLO, "--rate", "0"], "--rate 0: is no rate"),
+        (["--slo", SLO, "--rate", "0"], "--rate 0: not a rate"),
         (["--slo", SLO, "--memory", "8"], "--memory 8: not a size"),
         (["--slo", SLO, "--max-engines", "9"], "--max-engines 9"),
         (["--slo", SLO, "--lengths", "128"], "not a length with its share"),
         (["--slo", SLO, "--lengths", "128:1"], "the sweep has none"),
-        (["--slo", SLO, "--arrivals", "weekly"], "no such arrivals"),
+        (["--slo", SLO, "--arrivals", "weekly"], "neither a kind of arrivals nor a file"),
     ],
 )
 def test_wrong_wishes_are_refused_before_the_work(

@@ -271,7 +271,7 @@ def test_what_cannot_be_profiled_is_an_error_with_a_remedy(cpu_build: Path, trto
     assert "does not exist" in trtopt_cli.fails(2, "profile", "nowhere.onnx")
     assert "name one with -o" in trtopt_cli.fails(2, "profile", cpu_build, "--trace")
     for flag in ("--probe-peaks", "--memory"):
-        assert f"{flag}: nothing is measured with --result" in trtopt_cli.fails(
+        assert f"{flag}: has no effect with --result, which measures nothing" in trtopt_cli.fails(
             2, "profile", cpu_build, flag, "--result", cpu_build / "manifest.json"
         )
     assert "cannot be read as a result file" in trtopt_cli.fails(

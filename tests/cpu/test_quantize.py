@@ -106,7 +106,9 @@ def test_int4_with_data_errs_less_and_builds(samples: dict[Path, Path], tmp_path
         assert any("rounded to nearest; with --data" in note for note in report.notes)
     request = Request("int4", "rtx", str(samples[TRANSFORMER]))
     report = quantize(TRANSFORMER, tmp_path / "q.onnx", request)
-    assert any("weights are rounded so that" in note and "by 100 samples" in note for note in report.notes)
+    assert any(
+        "weights are rounded to minimise" in note and "on 100 samples" in note for note in report.notes
+    )
     quantize(TRANSFORMER, tmp_path / "again.onnx", request)
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "q.onnx").read_bytes()
     with np.load(TRANSFORMER.with_name("heldout.npz")) as heldout:

@@ -79,7 +79,7 @@ def test_what_is_no_page_is_never_overwritten_unless_it_is_named(tmp_path: Path)
     assert default_output(folder) == page
     assert default_output(folder, tmp_path / "e") == tmp_path / "d-and-e.html"
     page.write_text("<p>the user's</p>")
-    with pytest.raises(OutputError, match="is there already, and is no page of trtopt's") as caught:
+    with pytest.raises(OutputError, match="already exists and is not a page of trtopt") as caught:
         default_output(folder)
     assert "-o" in caught.value.remedy
     page.write_text(html(Collected(folder="d", name="d", manifest=examples.manifest()), "", "today"))

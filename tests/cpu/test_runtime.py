@@ -266,7 +266,7 @@ def refused(path: Path) -> tuple[str, str]:
 
 def test_what_is_neither_build_nor_plan_is_refused_with_what_would_do(tmp_path: Path) -> None:
     assert refused(tmp_path) == ("has no manifest.json", WANTED)
-    assert refused(tmp_path / "nosuch") == ("there is no such file or folder", WANTED)
+    assert refused(tmp_path / "nosuch") == ("no such file or folder", WANTED)
     (tmp_path / "odd.json").write_bytes(b"{")
     problem, remedy = refused(tmp_path / "odd.json")
     assert problem.startswith("cannot be read as a plan")

@@ -272,7 +272,7 @@ def test_a_folder_that_is_none_is_reported_in_two_lines(tmp_path: Path) -> None:
     done = run_app(str(tmp_path / "nosuch"))
     assert (done.returncode, done.stdout) == (2, "")
     first, second = done.stderr.splitlines()
-    assert first == f"{tmp_path / 'nosuch'}: there is no such file or folder"
+    assert first == f"{tmp_path / 'nosuch'}: no such file or folder"
     assert second.startswith("  → give a folder that `trtopt build` made")
 
 

@@ -389,4 +389,4 @@ def test_a_folder_of_something_else_is_left_alone(trtopt_cli: CommandLine) -> No
     (trtopt_cli.folder / "mine").mkdir()
     (trtopt_cli.folder / "mine" / "file").write_text("text")
     message = trtopt_cli.fails(1, "sweep", DIGITS, "-o", "mine", "--backend", "onnxruntime")
-    assert "mine: exists and is no sweep of trtopt's" in message
+    assert "mine: exists and is not a sweep folder" in message

@@ -153,7 +153,7 @@ def test_times_are_reported_before_layers_are_looked_at(
         DIGITS, tmp_path / "q.onnx", request, batch=(8,), backend="onnxruntime",
         listener=Listener(note=told.append, plans=told.extend),
     )  # fmt: skip
-    times = "batch8, before layers are looked at: fp16 1.000 ms, int8 0.800 ms (FASTER)"
+    times = "batch8, before layers are profiled: fp16 1.000 ms, int8 0.800 ms (FASTER)"
     assert told.index(times) < told.index("batch8: layers of int8")
 
 
@@ -300,7 +300,7 @@ def test_engines_that_cannot_run_here_are_selected_with_a_note(
         DIGITS, tmp_path / "out", precision="int8", calib=calib[DIGITS], backend="tensorrt-rtx"
     )
     (note,) = [note for note in manifest.notes if "not measured" in note]
-    assert "do not run here: no GPU is here" in note
+    assert "do not run here: no GPU was found" in note
 
 
 def test_a_model_with_q_dq_of_its_own_is_not_measured(calib: dict[Path, str], tmp_path: Path) -> None:

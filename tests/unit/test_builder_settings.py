@@ -45,7 +45,7 @@ MadeUpTerms = msgspec.defstruct("MadeUpTerms", [FIELD], bases=(CacheTerms,), fro
 
 def rows(settings: Settings) -> list[str]:
     """The table of docs/reference/builder-settings.md."""
-    head = ["option", "field of a profile", "range", "decides which tactics compete", "there for", "meaning"]
+    head = ["option", "recipe key", "range", "decides which tactics compete", "available in", "meaning"]
     lines = [head, ["---"] * len(head)]
     for one in settings:
         value = "|".join(one.choices).replace("|", "\\|") or one.metavar or "N"

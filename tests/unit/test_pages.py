@@ -46,6 +46,11 @@ def test_commands_and_options_in_running_text_exist(page: Path) -> None:
 
 
 @each_page
+def test_no_line_of_text_is_a_comment_of_the_site(page: Path) -> None:
+    assert not [line for line in page.read_text("utf-8").splitlines() if line.startswith("%")]
+
+
+@each_page
 def test_python_on_a_page_calls_what_there_is(page: Path) -> None:
     for block in blocks_of(page, "python"):
         check_python(block.text)

@@ -80,8 +80,8 @@ def in_python(job: str, *arguments: object, **keywords: object) -> TrtoptError:
         (
             f"profile PATH --result {HELDOUT} --probe-peaks",
             {"result": HELDOUT, "probe_peaks": True},
-            "--probe-peaks: nothing is measured with --result",
-            "probe_peaks=True: nothing is measured with result",
+            "--probe-peaks: has no effect with --result, which measures nothing",
+            "probe_peaks=True: has no effect with result",
         ),
         (
             "compare PATH --control 1 --threshold 3",

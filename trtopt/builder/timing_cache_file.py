@@ -106,7 +106,7 @@ def load_cache(path: Path, here: Identity, terms: CacheTerms | None = None) -> S
         )
     if terms is not None and (stored.header is None or stored.header.terms != terms):
         raise TimingCacheError(
-            f"{path}: this timing cache is of other builder settings than its name says", "remove it"
+            f"{path}: this timing cache was made with other builder settings than its name says", "remove it"
         )
     return stored
 
@@ -162,7 +162,7 @@ def read_cache(path: Path) -> StoredCache:
         content = read_bounded(path)
     except ValueError as error:
         raise TimingCacheError(
-            f"{path}: no timing cache: {error}", "give another --timing-cache file"
+            f"{path}: not a timing cache: {error}", "give another --timing-cache file"
         ) from None
     except OSError as error:
         raise TimingCacheError(

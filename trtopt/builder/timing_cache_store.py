@@ -140,7 +140,8 @@ class TimingStore:
         if len(chosen) != 1:
             there = ", ".join(path.stem for path in chosen) or "no cache has it in its name"
             raise UsageError(
-                f"{name}: not one cache of {self.folder}: {there}", "see `trtopt cache ls` for the names"
+                f"{name}: does not name exactly one cache of {self.folder}: {there}",
+                "see `trtopt cache ls` for the names",
             )
         return chosen[0]
 

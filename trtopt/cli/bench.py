@@ -42,7 +42,7 @@ REFERENCE = "reference"
 @click.option(
     "--load",
     metavar="[poisson:]RATE",
-    help="Let requests arrive at RATE a second, evenly or as a Poisson process, in a pass of its own.",
+    help="Send requests at RATE per second, evenly or as a Poisson process, in a separate pass.",
 )
 @click.option(
     "--max-latency",

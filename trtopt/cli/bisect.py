@@ -87,7 +87,7 @@ def bisect(
 ) -> None:
     """Find the fewest nodes of MODEL to keep in higher precision so that the bounds are met.
 
-    Exit code 3: they are not met even with all nodes kept.
+    Exits with 3 if they are not met even with all nodes kept.
     """
     from trtopt.cli.console import say, show_notes
     from trtopt.cli.progress import listening

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 )
 @bounds_options
 @cache_dir_option
-@click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph asks for.")
+@click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph requests.")
 @nvtx_option
 @click.option("--memory", is_flag=True, help="Trace the builder's allocations of device memory.")
 @click.option("--force", is_flag=True, help="Replace a build of another model.")

@@ -55,7 +55,7 @@ def check(
 ) -> None:
     """Compare MODEL, an ONNX file, a build folder or an engine in one, with a reference ONNX file.
 
-    Exit code 3: a bound is not met.
+    Exits with 3 if a bound is not met.
     """
     from trtopt.cli.console import say, show_notes, warn
     from trtopt.cli.progress import listening

@@ -90,8 +90,8 @@ def compare(
 ) -> None:
     """Compare B with the baseline A, batch by batch.
 
-    A and B are result files of `trtopt bench` (or what trtexec exported), or build folders or engines, which
-    are measured in turns in one process; with --builds K also ONNX files, each built K times.
+    A and B are result files of `trtopt bench` or trtexec, or build folders or engines, which take turns in
+    one process. With --builds K they may be ONNX files, each built K times.
 
     Verdicts on latency: FASTER, SLOWER, SAME or UNDECIDED, each with its reasons. Exits with 3 if B is slower
     at any batch size, so that it can gate a CI. --control needs no B, nor does --across-contracts with two

@@ -24,7 +24,7 @@ _SHORT = ("--duration", "0.5")
 def demo(context: click.Context, output: Path | None) -> None:
     """Build engines of a small trained model that ships with trtopt, measure them and write a report.
 
-    Takes what is installed: TensorRT or TensorRT-RTX to build, a GPU or ONNX Runtime to measure.
+    Uses what is installed: TensorRT or TensorRT-RTX to build, a GPU or ONNX Runtime to measure.
     """
     from trtopt.cli.console import say
     from trtopt.cli.optimize import write_page

@@ -34,7 +34,7 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
     from trtopt.workflows.support_bundle import write_bundle
 
     if folder is not None and bundle is None:
-        raise UsageError(f"{folder}: is only packed with --bundle", "add --bundle FILE.zip")
+        raise UsageError(f"{folder}: a folder is packed only with --bundle", "add --bundle FILE.zip")
     if bundle is not None:
         check_writable(bundle)
     findings = examine()

@@ -14,7 +14,7 @@ from trtopt.cli.options.target import target_option
 
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@target_option("judge for")
+@target_option("check for")
 @json_option("the findings")
 @click.option(
     "--fail-on",

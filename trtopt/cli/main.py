@@ -22,7 +22,7 @@ from trtopt.version import __version__
 
 SECTIONS = {
     "Optimise": {
-        "optimize": "Find the fastest engine of a model that keeps a latency and an accuracy: all in one.",
+        "optimize": "Find the fastest engine that meets your latency and accuracy bounds, in one command.",
         "build": "Build one serialized engine per batch size from an ONNX file.",
         "bench": "Measure latency and throughput of engines or of an ONNX file.",
         "profile": "Profile engines: where the time goes, in which types, what fused and what did not.",

@@ -19,7 +19,7 @@ PAGE = "report.html"
     "-o", "--output", type=click.Path(path_type=Path), help="Build folder to create [default: MODEL.trtopt]."
 )
 @click.option("--data", metavar="DATA", help="Samples: an .npz, a folder of them or module:function.")
-@click.option("--slo", metavar="pN=LIMIT", help="The latency to keep, as p99=10ms.")
+@click.option("--slo", metavar="pN=LIMIT", help="Latency bound, as p99=10ms.")
 @click.option(
     "--min-cosine",
     type=click.FloatRange(-1, 1),
@@ -46,11 +46,11 @@ def optimize(
     duration: float,
     force: bool,
 ) -> None:
-    """Find the fastest engine of MODEL, an ONNX file, that keeps a latency and an accuracy.
+    """Find the fastest engine of MODEL, an ONNX file, that meets a latency and an accuracy bound.
 
     Lints and rewrites the model, builds engines, measures them, compares their outputs with those of MODEL
     and writes report.html into the build folder. With --data the precision is chosen too, where engines can
-    be measured. Exits with 3 if the latency or the accuracy is not kept.
+    be measured. Exits with 3 if a bound is missed.
     """
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening

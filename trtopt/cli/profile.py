@@ -40,8 +40,8 @@ from trtopt.cli.options.shapes import shape_options
 @click.option(
     "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto next to profile.json."
 )
-@click.option("--memory", is_flag=True, help="Follow every allocation too, in a pass of its own.")
-@click.option("--kernels", is_flag=True, help="Record every kernel too (CUPTI), in a pass of its own.")
+@click.option("--memory", is_flag=True, help="Trace every allocation too, in a separate pass.")
+@click.option("--kernels", is_flag=True, help="Record every kernel too (CUPTI), in a separate pass.")
 @timeout_option
 @trust_option
 @nvtx_option

@@ -44,7 +44,7 @@ def report(folder: Path, other: Path | None, output: Path | None) -> None:
     if other is not None:
         if is_sweep(folder) or is_sweep(other):
             raise UsageError(
-                "a sweep's folder has no page side by side with another",
+                "a sweep's folder cannot be shown side by side with another",
                 "give two build folders, or one of the sweep's folders builds/…",
             )
         a, b = collect(folder), collect(other)

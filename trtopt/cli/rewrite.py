@@ -39,10 +39,10 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
     callback=_names,
     metavar="NAME,…",
     shell_complete=lists_of(rule_names),
-    help="Leave these rules out.",
+    help="Skip these rules.",
 )
-@click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and end.")
-@click.option("--explain", metavar="NODE", help="Say what was done or declined at this node, and why.")
+@click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and exit.")
+@click.option("--explain", metavar="NODE", help="Show what was done or declined at this node, and why.")
 @click.option("--no-check", is_flag=True, help="Do not run both models to compare them.")
 @data_option("Real inputs for the check")
 @io_options

@@ -12,7 +12,7 @@ from trtopt.cli.trtexec_options import VERSIONS
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="ARGS…")
-@click.option("--print", "only_print", is_flag=True, help="Print trtopt's command lines and end.")
+@click.option("--print", "only_print", is_flag=True, help="Print trtopt's command lines and exit.")
 @click.option(
     "--from",
     "written_for",

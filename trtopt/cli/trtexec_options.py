@@ -83,7 +83,7 @@ _OTHER_FORMATS = "convert the model to ONNX"
 _EXPLICIT_BATCH = "ONNX models have an explicit batch axis: give --shapes=INPUT:Nx…"
 _ALLOWED = "trtexec allows the type, trtopt writes it into the graph"
 _CALIBRATED = f"{_ALLOWED}; a model without Q/DQ needs samples: trtopt trtexec --data DATA"
-_IN_THE_GRAPH = "types are written into the graph: trtopt cast MODEL -o OUT --keep PATTERN"
+_IN_THE_GRAPH = "types are written into the graph: trtopt cast MODEL -o OUT --exclude PATTERN"
 _DEFAULTS = "TensorRT's default is used"
 _NO_REFIT = "trtopt's engines are not refitted: omit it, and build again where weights change"
 _NO_COMPATIBILITY = "omit it, and build on each system: trtopt build --locked FOLDER repeats a build"
@@ -289,7 +289,7 @@ OPTIONS = (
     TrtexecOption("--verbose", _ALL, "", "translated", "-vv", "", ("-vv",), ("-vv",)),
     _none("--avgRuns", _ALL, "N", "bench keeps every sample: --json FILE"),
     _none("--percentile", _ALL, "P,P", "bench shows p50, p90 and p99, and keeps every sample: --json FILE"),
-    _bench("--dumpProfile", _ALL, "", "--layers", "always in a pass of its own"),
+    _bench("--dumpProfile", _ALL, "", "--layers", "always in a separate pass"),
     _none("--separateProfileRun", _ALL, "", "always so; also in trtexec from 11 on"),
     _bench("--exportTimes", _ALL, "FILE", "--export-times {}"),
     _bench("--exportProfile", _ALL, "FILE", "--export-profile {}"),

@@ -81,9 +81,7 @@ def translate(
     _refuse(given)
     values = {one.option.name: one.value for one in given}
     if ("--onnx" in values) == ("--loadEngine" in values):
-        raise UsageError(
-            "give one of --onnx=FILE and --loadEngine=FILE, and only one", "add it, or omit the other"
-        )
+        raise UsageError("give either --onnx=FILE or --loadEngine=FILE", "add it, or omit the other")
     if "--loadEngine" in values and _only_builds(values):
         raise UsageError("--loadEngine and --skipInference leave nothing to do", "omit --skipInference")
     notes += _notes(given, trtexec)

@@ -142,7 +142,7 @@ def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
         if not item.type.HasField("tensor_type"):
             kind = str(item.type.WhichOneof("value")).removesuffix("_type")
             raise ModelError(
-                f"input {item.name!r} is no tensor but a {kind}", "leave the check out with --no-check"
+                f"input {item.name!r} is no tensor but a {kind}", "skip the check with --no-check"
             )
         if item.type.tensor_type.elem_type not in onnx.helper.get_all_tensor_dtypes():
             raise ModelError(

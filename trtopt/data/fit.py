@@ -118,7 +118,7 @@ def check_lengths(lengths: Mapping[str, int], rows: Rows) -> None:
             raise DataError(
                 f"inputs {reference!r} and {name!r} have {lengths[reference]} and {lengths[name]} rows: "
                 "they do not hold the same number of samples",
-                "give every input one row a sample",
+                "give every input one row per sample",
             )
 
 

@@ -162,7 +162,9 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             if "\0" in name or len(name.encode()) > _MAX_NAME_BYTES:
-                raise DataError(f"array {name[:80]!r}: no .npz can hold that name", "give the tensor another")
+                raise DataError(
+                    f"array {name[:80]!r}: an .npz cannot hold that name", "give the tensor another name"
+                )
             with archive.open(name + _SUFFIX, "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
 

@@ -59,5 +59,5 @@ class JsonReader:
         except Exception as error:  # noqa: BLE001  (binascii, zipfile and NumPy each raise their own)
             raise DataError(f"{self._path}: array {name!r} cannot be decoded: {error}", _REMEDY) from None
         if not isinstance(loaded, np.ndarray):
-            raise DataError(f"{self._path}: {name!r} is no array", _REMEDY)
+            raise DataError(f"{self._path}: {name!r} is not an array", _REMEDY)
         return loaded

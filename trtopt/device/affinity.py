@@ -27,7 +27,9 @@ def parse_cores(text: str) -> frozenset[int]:
         match = _RANGE.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
-            raise UsageError(f"--cpu-affinity {text}: no list of cores", "write auto, or a list like 0-3,8")
+            raise UsageError(
+                f"--cpu-affinity {text}: not a list of cores", "write auto, or a list like 0-3,8"
+            )
         cores.update(range(first, last + 1))
     return frozenset(cores)
 
@@ -68,7 +70,7 @@ def confine(requested: str, device: DeviceInfo) -> None:
     if os.sched_getaffinity(0) != cores:
         os.sched_setaffinity(0, before)
         raise UsageError(
-            f"--cpu-affinity {requested}: this process cannot have all of these cores",
+            f"--cpu-affinity {requested}: this process may not use all of these cores",
             f"it may use cores {listed(before)}",
         )
 
@@ -87,7 +89,7 @@ def check_cores(requested: str, device: DeviceInfo) -> None:
 def _near(device: DeviceInfo) -> frozenset[int]:
     if device.kind != "gpu":
         raise UsageError(
-            f"--cpu-affinity auto: {device.name} is no GPU that some cores are near to",
+            f"--cpu-affinity auto: {device.name} is not a GPU, so no cores are near it",
             "name cores, as in --cpu-affinity 0-3",
         )
     cores = cores_near(device)

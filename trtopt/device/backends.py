@@ -65,7 +65,9 @@ def choose_for_building(requested: str) -> BackendChoice:
         return BackendChoice(TENSORRT, "TensorRT and a GPU are here")
     if _is_installed("tensorrt_rtx"):
         why = (
-            "TensorRT is not installed" if has_gpu else "no GPU is here, and TensorRT-RTX builds without one"
+            "TensorRT is not installed"
+            if has_gpu
+            else "no GPU was found, and TensorRT-RTX builds without one"
         )
         return BackendChoice(RTX, why)
     raise BackendMissingError(
@@ -86,7 +88,7 @@ def choose_for_running(requested: str, built_with: str | None = None) -> Backend
     if built_with == ONNXRUNTIME:
         return BackendChoice(ONNXRUNTIME, "that is what the engines were built with")
     if not probe.gpus():
-        return BackendChoice(ONNXRUNTIME, "no GPU is here: the model runs on the CPU, not the engines")
+        return BackendChoice(ONNXRUNTIME, "no GPU was found: the model runs on the CPU, not the engines")
     name = built_with or (TENSORRT if _is_installed("tensorrt") else RTX)
     return BackendChoice(name, "a GPU is here")
 

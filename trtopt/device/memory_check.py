@@ -28,7 +28,7 @@ def require_memory(
 def warn_if_short(what: str, parts: Mapping[str, int], device_memory: DeviceMemory | None) -> None:
     """Warn in the log if the `parts`, an estimate, are more than is free."""
     if shortage := _shortage(f"{what} may need", parts, device_memory):
-        _log.warning("%s; continuing, for that is an estimate", shortage)
+        _log.warning("%s; continuing, because this is an estimate", shortage)
 
 
 def _shortage(needs: str, parts: Mapping[str, int], device_memory: DeviceMemory | None) -> str | None:

@@ -93,7 +93,7 @@ def refusal_of(error: str, doing: str) -> DeviceError | UsageError:
     """The error for a refused change of clocks, from NVML's words."""
     if "Permission" in error:
         return DeviceError(
-            f"--lock-clocks: {doing} needs a permission that this process has not got",
+            f"--lock-clocks: {doing} needs a permission that this process lacks",
             "run as root; or omit the flag, after sudo nvidia-smi --lock-gpu-clocks=MHZ",
         )
     if "Invalid Argument" in error:

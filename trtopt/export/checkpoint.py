@@ -87,7 +87,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         raise UsageError(f"{path}: holds keys twice, with and without 'module.'", "save module.state_dict()")
     if odd := [f"{key}: {kind}" for key, tensor in tensors.items() if (kind := _oddity(tensor))]:
         raise UsageError(
-            f"{path} holds what is no plain array of numbers:\n" + "\n".join(_listed("such", odd)),
+            f"{path} holds values that are not plain arrays of numbers:\n" + "\n".join(_listed("such", odd)),
             "save module.state_dict() of the model in floats, its tensors dense",
         )
     return tensors
@@ -114,7 +114,9 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except (SafetensorError, KeyError, ValueError, RuntimeError, OSError) as error:
-        raise UsageError(f"{path}: not a safetensors file ({error})", "was it copied whole?") from None
+        raise UsageError(
+            f"{path}: not a safetensors file ({error})", "copy it again: it may be incomplete"
+        ) from None
     return tensors
 
 

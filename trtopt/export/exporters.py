@@ -159,7 +159,7 @@ def _untraceable(name: str, error: Exception) -> ModelError:
     line = _source_line(str(error)) or _module_frame(traceback.extract_tb(error.__traceback__))
     if any(isinstance(link, GuardOnDataDependentSymNode) for link in _causes(error)):
         return ModelError(
-            f"{name}: what Python does{line} depends on a tensor's values, which no export can know", _TENSORS
+            f"{name}: Python code{line} depends on a tensor's values, which an export cannot know", _TENSORS
         )
     return ModelError(
         f"{name}: torch.export failed: {where(error)}{line}",
@@ -171,8 +171,8 @@ def _lost_branches(name: str, conversions: list[Conversion]) -> ModelError:
     """The error for a trace that holds what Python did for one input, as if it were so for all."""
     places = "".join(f"\n  {conversion}" for conversion in conversions)
     return ModelError(
-        f"{name}: tracing would keep for all inputs what Python does with a tensor for one:{places}",
-        f"{_TENSORS}; if every input takes the same way, --allow-traced-branches",
+        f"{name}: tracing would fix for all inputs the branch that Python takes for one:{places}",
+        f"{_TENSORS}; if every input takes the same branch, add --allow-traced-branches",
     )
 
 

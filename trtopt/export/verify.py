@@ -130,7 +130,7 @@ def _wanted(subject: Subject, module: torch.nn.Module, inputs: Arrays) -> Arrays
     except Exception as error:
         raise ModelError(
             f"PyTorch's own module fails: {where(error)}",
-            "mend the module, or the example inputs it is given",
+            "correct the module or its example inputs",
         ) from error
     return dict(zip(subject.outputs, (tensor.numpy() for tensor in made), strict=True))
 

@@ -48,7 +48,7 @@ def check_regular(path: Path) -> None:
         OSError: there is one.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "no regular file")
+        raise OSError(errno.EINVAL, "not a regular file")
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:

@@ -52,12 +52,12 @@ def open_regular(path: Path) -> BinaryIO:
     """A regular file, opened for reading: reading a pipe would block, and a device has no end.
 
     Raises:
-        OSError: there is none, or it is no regular file.
+        OSError: there is none, or it is not a regular file.
     """
     file = _opened(path)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "no regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return file
 
 

@@ -94,7 +94,7 @@ def read_manifest(folder: Path, *, signed: bool = True, signer: Signer | None = 
     path = folder / MANIFEST
     try:
         if path.exists() and not path.is_file():
-            raise ValueError("no regular file")  # a pipe would be waited for
+            raise ValueError("not a regular file")  # a pipe would be waited for
         content = read_bounded(path, _MAX_MANIFEST_BYTES)
         if signed and (trusted := signer or trusted_signer()) is not None:
             signature = folder / SIGNATURE
@@ -141,7 +141,7 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
     if vouching == "plan":
         again = "plan again, or move the plan back: its paths to engines are relative to its folder"
     if not path.is_file():
-        raise ArtifactError(f"{path}: cannot be read (no file of that name)", again)
+        raise ArtifactError(f"{path}: cannot be read (no such file)", again)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -150,6 +150,6 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
         raise ArtifactError(
             f"{path}: is not the file that the {vouching} vouches for (its SHA-256 differs); "
             "it was not loaded",
-            "build again, or bring back the file that was built: an engine is native code",
+            "build again, or restore the file that was built: an engine is native code",
         )
     return content

@@ -21,7 +21,7 @@ def is_library(name: str, library: str) -> bool:
 
 
 def check_plugins(engines: Iterable[EngineArtifact], trust: Sequence[str], flag: str = "--trust") -> None:
-    """Judge whether engines' plugin libraries may be loaded: a manifest can name any, whoever made it.
+    """Check whether engines' plugin libraries may be loaded: anyone can write a manifest that names any.
 
     The user names them too; or the environment names a signer, who has signed the manifest.
 

@@ -100,7 +100,7 @@ def _refuse_shared_key() -> None:
     """Ignored, a variable that used to keep unsigned folders out would let them in."""
     if os.environ.get(_OLD_VARIABLE):
         raise UsageError(
-            f"${_OLD_VARIABLE} is set: signatures with a shared key (HMAC) are not supported any more",
+            f"${_OLD_VARIABLE} is set: signatures with a shared key (HMAC) are no longer supported",
             f"unset it; sign folders again with `trtopt sign FOLDER --key FILE`, and set ${SIGNER_VARIABLE} "
             "to the file of the public key",
         )

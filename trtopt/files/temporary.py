@@ -39,7 +39,7 @@ def locked(path: Path, wait_s: float) -> Iterator[None]:
 
     Raises:
         OutputError: another process holds it for longer than `wait_s`.
-        OSError: it cannot be made, or is no regular file.
+        OSError: it cannot be made, or is not a regular file.
     """
     file = Path(f"{path}.lock")
     until = time.monotonic() + wait_s
@@ -47,7 +47,7 @@ def locked(path: Path, wait_s: float) -> Iterator[None]:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise OSError(f"{file.name} is no regular file")
+                raise OSError(f"{file.name} is not a regular file")
             _take(handle, file, path, until, wait_s)
             if _is_at(handle, file):
                 break

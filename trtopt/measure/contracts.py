@@ -13,7 +13,7 @@ _TABLE = (
     # trtexec's defaults up to 10.x: plain enqueue, copies in and out, one query ahead, a sleeping host.
     (
         Contract(name="trtexec-10", graph=False, transfers=True, queue_ahead=1, sync="blocking"),
-        "as trtexec before",
+        "as trtexec before 11.0",
     ),
     # trtexec's defaults from 11.0: CUDA graph, no copies, a spinning host. Not comparable with the above.
     (
@@ -31,7 +31,7 @@ _TABLE = (
         "one kernel sequence at a time",
     ),
 )
-"""Each contract and what it tells: all that adding one takes."""
+"""Each contract and what it stands for: the one place to add one."""
 
 CONTRACTS = {contract.name: contract for contract, _ in _TABLE}
 SUMMARIES = {contract.name: summary for contract, summary in _TABLE}
@@ -48,7 +48,7 @@ def contract_named(name: str) -> Contract:
     """A contract by name, or by the name that `changed` gives one: `trtexec-11+no-graph`.
 
     Raises:
-        UsageError: there is none of that name, or no such change.
+        UsageError: no contract has that name, or no such change exists.
     """
     base, *changes = name.split("+")
     terms = dict(map(_change, changes))

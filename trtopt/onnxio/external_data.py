@@ -298,7 +298,7 @@ def _opened(part: FilePart, folder: Path) -> int:
 
 def _check_regular(status: os.stat_result, what: str) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise InvalidModelError(f"{what} is no regular file", "put the file itself next to the model")
+        raise InvalidModelError(f"{what} is not a regular file", "put the file itself next to the model")
 
 
 def _check_open(status: os.stat_result, what: str, end: int) -> None:

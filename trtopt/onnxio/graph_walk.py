@@ -108,7 +108,7 @@ def check_types(model: onnx.ModelProto, path: Path) -> None:
 def _check_type(found: int, known: set[int], where: str, path: Path) -> None:
     if found not in known:
         raise InvalidModelError(
-            f"{path}: {where} has element type {found}, which there is not", "export the model again"
+            f"{path}: {where} has the unknown element type {found}", "export the model again"
         )
 
 

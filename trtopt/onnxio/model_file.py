@@ -51,7 +51,7 @@ class ModelFile:
     """A model whose large weights refer to files in `folder`; `external`: so has the original.
 
     New large weights are put into files in `spool`, so that they too need no memory; without it they stay.
-    `stamps` are the files that the model was read from, with what tells when another took their place.
+    `stamps` are the files that the model was read from, with what shows when another took their place.
     """
 
     proto: onnx.ModelProto
@@ -128,7 +128,7 @@ def spooled_parts(
             size = file.tell()
     except OSError as error:
         raise OutputError(
-            f"{spool}: no room for the values of {name!r} ({error.strerror})",
+            f"{spool}: no space for the values of {name!r} ({error.strerror})",
             "free some space, or write elsewhere with -o",
         ) from None
     code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -240,7 +240,7 @@ def load(path: Path) -> ModelFile:
     remedy = "give an ONNX file; export the model again if this one was cut off"
     own = _own_location(path)
     if not path.is_file():
-        raise InvalidModelError(f"{path} is no file", remedy)
+        raise InvalidModelError(f"{path} is not a file", remedy)
     if not path.stat().st_size:
         raise InvalidModelError(f"{path} is empty", remedy)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

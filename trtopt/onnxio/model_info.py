@@ -88,7 +88,8 @@ def load_graph(path: Path) -> onnx.ModelProto:
         ) from None
     if not model.graph.node or not model.graph.output:
         raise InvalidModelError(
-            f"{path}: the graph has no nodes or no outputs", "is this the ONNX file that the exporter wrote?"
+            f"{path}: the graph has no nodes or no outputs",
+            "check that this is the ONNX file that the exporter wrote",
         )
     return model
 
@@ -218,7 +219,7 @@ def _check_with_onnx(model: onnx.ModelProto, path: Path, *, is_whole: bool) -> N
         raise UnsupportedOpError(
             f"{path}: operator {operator!r} (node {node!r}) is not in opset {opset_of(model)}",
             "export with a newer opset, replace the operator, or, if it is a TensorRT plugin, "
-            "give it a domain of its own and load its library with --plugin",
+            "give it its own domain and load its library with --plugin",
         )
     if foreign:  # the checker stops at the first operator that it does not know
         return

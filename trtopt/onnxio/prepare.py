@@ -94,7 +94,7 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
         for name in filter(None, node.output):
             if name in maker or name in known:
                 raise InvalidModelError(
-                    f"tensor {name!r} is made twice, again by node {node.name!r}", _EXPORT_AGAIN
+                    f"tensor {name!r} is produced twice, the second time by node {node.name!r}", _EXPORT_AGAIN
                 )
             maker[name] = index
     waiting, readers = [0] * len(graph.node), [[] for _ in graph.node]  # type: list[int], list[list[int]]
@@ -102,7 +102,7 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
         for name in sorted(reads_of(node) - known):
             if name not in maker:
                 raise InvalidModelError(
-                    f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing makes: "
+                    f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing produces: "
                     "an initializer or a node is missing",
                     _EXPORT_AGAIN,
                 )
@@ -110,7 +110,7 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
             waiting[index] += 1
     missing = [item.name for item in graph.output if item.name not in maker and item.name not in known]
     if missing:
-        raise InvalidModelError(f"nothing makes the output {missing[0]!r}", _EXPORT_AGAIN)
+        raise InvalidModelError(f"no node produces the output {missing[0]!r}", _EXPORT_AGAIN)
     ready = [index for index, count in enumerate(waiting) if not count]
     order: list[int] = []
     while ready:

@@ -184,8 +184,8 @@ def _check_existing(existing: Existing, requested: QuantizeOptions) -> None:
         )
     if not isinstance(requested.smoothing, str):
         raise UsageError(
-            "--smoothquant changes weights, whose scales this model brings along",
-            "leave it out, or quantise the float model",
+            "--smoothquant changes weights whose scales the model already contains",
+            "omit it, or quantise the float model",
         )
 
 
@@ -285,13 +285,13 @@ def _rounded(
     if requested.options.precision != "int4":
         return {}, []
     if material.source is None or material.random_data or material.table is not None:
-        return {}, ["weights are rounded to nearest; with --data DATA, and no --table, their layers err less"]
+        return {}, ["weights are rounded to nearest; with --data DATA, and no --table, the error is smaller"]
     found = round_by_data(model, plan, material.source, requested.form)
     notes = []
     if found.scales:
         notes.append(
-            f"{len(found.scales)} weights are rounded so that what their layers compute errs little, "
-            f"by {found.samples} samples"
+            f"{len(found.scales)} weights are rounded to minimise the error of their layers (GPTQ), "
+            f"on {found.samples} samples"
         )
     if found.left:
         notes.append(
@@ -308,7 +308,7 @@ def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, material: Mat
     elif table.samples < FEW_SAMPLES:
         notes.append(f"calibrated on {table.samples} samples only; {FEW_SAMPLES} or more are better")
     if material.table is not None and table.model_sha256 != material.model_sha256:
-        notes.append(f"{material.table_name} was made for another file: its ranges are taken as they are")
+        notes.append(f"{material.table_name} was made for another file: its ranges are used unchanged")
     edited = [name for name, row in table.tensors.items() if row.amax.get(table.method) != row.chosen]
     if edited:
         notes.append(

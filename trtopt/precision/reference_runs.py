@@ -154,8 +154,8 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> Non
         if value.shape != got[name].shape:
             raise ModelError(
                 f"output {name!r} has shape {got[name].shape}, the reference's {value.shape}",
-                "are they the same model? where the size depends on the data, precision decides it too: "
-                "compare what it is computed from",
+                "check that both are versions of one model; where the size depends on the data, precision "
+                "decides it too: compare the tensor that it is computed from",
             )
         found[name].add(value, got[name])
 
@@ -167,7 +167,7 @@ def _check_names(wanted: Arrays, got: Arrays) -> None:
     if differences:
         raise ModelError(
             f"the model has other outputs than the reference: it {' and '.join(differences)}",
-            "compare it with the model that it was made of, with the same outputs",
+            "compare it with the model that it was made from, with the same outputs",
         )
 
 

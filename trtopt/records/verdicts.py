@@ -20,7 +20,7 @@ class ComparisonVerdict(Record, frozen=True, kw_only=True):
 class Candidate(Record, frozen=True, kw_only=True):
     """One candidate graph. `onnx_sha256` is its hash; the file is kept if an engine is built from it.
 
-    `differences` are its outputs' from the model that it was made of, on ONNX Runtime, 16-bit arithmetic
+    `differences` are its outputs' from the model that it was made from, on ONNX Runtime, 16-bit arithmetic
     emulated; `left` the nodes left in float because Q/DQ did not pay there.
     """
 

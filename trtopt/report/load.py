@@ -83,7 +83,7 @@ def load_lines(batch: int, load: LoadPass) -> list[str]:
         text = f"the target cannot keep up: {offered} requests/s arrive, it takes {achieved}"
         if served < load.arrived:
             text += f"; {load.arrived - served:,} were never served ({load.stop_reason})"
-        lines.append(f"{text}. Latency grows for as long as the load lasts")
+        lines.append(f"{text}. Latency grows as long as the load lasts")
     return [f"batch {batch}: {line}" for line in lines]
 
 

@@ -30,7 +30,7 @@ def fixed_batch(model: onnx.ModelProto) -> int:
         sizes[item.name] = axes[0].dim_value if axes and axes[0].HasField("dim_value") else 0
     if not sizes or 0 in sizes.values():
         raise FixedBatchError(
-            "the batch axis is dynamic already, or an input has none", "leave out --dynamic-batch"
+            "the batch axis is dynamic already, or an input has none", "omit --dynamic-batch"
         )
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name}: {size}" for name, size in sizes.items())

@@ -77,7 +77,7 @@ def check_outputs(model: onnx.ModelProto) -> None:
             raise ModelError(
                 f"output {item.name!r} is no tensor but a {kind.removesuffix('_type')}, which the proof "
                 "cannot compare",
-                "leave the check out with --no-check",
+                "skip the check with --no-check",
             )
 
 
@@ -106,7 +106,7 @@ def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
         return [session.run(feed.values) for feed in feeds]
     except ModelError as error:
         raise Unrunnable(
-            error.problem, "give fitting inputs with --data, or leave the check out with --no-check"
+            error.problem, "give fitting inputs with --data, or skip the check with --no-check"
         ) from None
 
 

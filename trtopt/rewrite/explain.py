@@ -19,7 +19,7 @@ def summary(trace: RewriteTrace) -> list[str]:
     lines = [f"{trace.nodes_before} → {trace.nodes_after} nodes in {rounds}, {trace.seconds:.2f} s"]
     lines += [f"  {count:5d} x {name}" for name, count in trace.counts.items()]
     if trace.constants_lowered:
-        lines.append(f"  {trace.constants_lowered:5d} x Constant node made an initializer")
+        lines.append(f"  {trace.constants_lowered:5d} x Constant node turned into an initializer")
     reasons: dict[tuple[str, str], int] = {}
     for item in trace.declined:
         reasons[item.rule, item.reason] = reasons.get((item.rule, item.reason), 0) + 1
@@ -49,15 +49,15 @@ def of_node(trace: RewriteTrace, node: str) -> list[str]:
     ]
     if not applied and not declined and not undone:
         raise UsageError(
-            f"no rule's pattern stands at node {node!r}",
+            f"no rule matches at node {node!r}",
             "check the name; `--json` lists every node with a rule",
         )
     return [f"{node}: {line}" for line in (*applied, *undone, *declined)]
 
 
 def default_of(rule: Rule) -> str:
-    """For which targets a rule runs unasked: on, asked, or their names."""
-    return {target_names(): "on", (): "asked"}.get(rule.default, ", ".join(rule.default))
+    """For which targets a rule runs by default: on (all), off (none), or their names."""
+    return {target_names(): "on", (): "off"}.get(rule.default, ", ".join(rule.default))
 
 
 def catalogue(rules: Sequence[Rule]) -> list[str]:

@@ -48,9 +48,7 @@ def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> 
         UsageError: a name that no rule has, or no name at all.
     """
     if names is not None and not names:
-        raise UsageError(
-            "no rules are named to be used", "name some, or leave --rules out for those that are on"
-        )
+        raise UsageError("no rules are named to be used", "name some, or omit --rules for the default ones")
     known = {rule.name for rule in RULES}
     for name in (*(names or ()), *skip):
         if name not in known:

@@ -47,9 +47,9 @@ class Match:
 class Rule:
     """One idea.
 
-    `find` walks a scope and yields matches of the pattern, each taken from the graph as it is at that
-    moment; `check` answers None, or why this match must be left alone; `apply` replaces it. `default` names
-    the targets for which it runs without being asked for by name. `enables` says what TensorRT can do
+    `find` walks a scope and yields matches of the pattern, each taken from the graph at that moment;
+    `check` answers None, or why this match must be left alone; `apply` replaces it. `default` names
+    the targets for which it runs by default. `enables` says what TensorRT can do
     afterwards; `audit` says for which TensorRT engines have shown that, or that it does so without the rule.
     Within its `stage` it runs by name, but `after` the rules that it names.
     """

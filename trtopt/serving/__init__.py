@@ -1,4 +1,4 @@
-"""Serving: engines chosen for the batch at hand, and single requests made into batches."""
+"""Serving: engines selected for each batch, and single requests made into batches."""
 
 from trtopt.records import BatcherStatistics, BatchPolicy, PoolUsage
 from trtopt.serving.asyncio_batcher import AsyncBatcher

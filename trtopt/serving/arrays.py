@@ -71,7 +71,7 @@ def tensor_of(value: object, name: str, *, is_sample: bool = False, copy: bool =
         tensor = _from_cuda_array_interface(value, name, in_front)
     else:
         raise DataError(
-            f"input {name!r}: {type(value).__name__} is no array",
+            f"input {name!r}: {type(value).__name__} is not an array",
             "give a NumPy array, or one that speaks DLPack or __cuda_array_interface__ (torch, CuPy, pycuda)",
         )
     return _copied(tensor, name) if copy else tensor
@@ -82,7 +82,7 @@ def _copied(tensor: Tensor, name: str) -> Tensor:
     if tensor.host is None:
         raise DataError(
             f"input {name!r}: is on the GPU, where samples are not copied",
-            "submit it with copy=False, and write nothing to it until it has been answered",
+            "submit it with copy=False, and do not write to it before the answer arrives",
         )
     host = np.array(tensor.host, order="C")
     return Tensor(host.dtype, host.shape, host)
@@ -104,7 +104,7 @@ def _from_dlpack(value: Any, name: str, in_front: Shape) -> Tensor:
         return described(value.__dlpack__(stream=_LEGACY_STREAM), name, in_front)
     except (BufferError, RuntimeError, TypeError) as error:
         raise DataError(
-            f"input {name!r}: the array cannot be shared ({error})", "hand over a plain, dense array"
+            f"input {name!r}: the array cannot be shared ({error})", "pass a plain, dense array"
         ) from None
 
 
@@ -168,6 +168,6 @@ def _check_dense(shape: Shape, strides: Any, dtype: np.dtype[np.generic], name: 
         if length != 1 and stride != dense:
             raise DataError(
                 f"input {name!r}: the array on the GPU is not contiguous",
-                "make it so there, as with torch's contiguous() or cupy.ascontiguousarray()",
+                "make it contiguous, as with torch's contiguous() or cupy.ascontiguousarray()",
             )
         dense *= length

@@ -123,7 +123,7 @@ class DynamicBatcher:
         if waiting >= self.policy.max_waiting:
             self._tally.rejected += 1
             raise QueueFullError(
-                f"{waiting} requests are waiting, and no more may",
+                f"{waiting} requests are waiting: the queue is full",
                 "try again later; more workers, larger batches or a larger max_waiting let more in",
             )
         in_queue = self._backlog.add(request)
@@ -293,8 +293,8 @@ def _deadline_s(now_s: float, deadline_ms: float) -> float:
         if isinstance(deadline_ms, Real) and not math.isnan(deadline_ms):
             return now_s + deadline_ms / 1e3
     raise UsageError(
-        f"deadline_ms={deadline_ms!r}: is no number of milliseconds",
-        "give how many from now on, or None for a request that may wait for ever",
+        f"deadline_ms={deadline_ms!r}: is not a number of milliseconds",
+        "give milliseconds from now, or None to wait without a limit",
     )
 
 

@@ -65,7 +65,7 @@ def _check_build_folder(path: Path) -> None:
     """Raises ArtifactError if it is none; a faulty manifest is reported later."""
     with suppress(PermissionError):
         if not path.exists():
-            raise WrongPathError(f"{path}: there is no such file or folder", _WANTED)
+            raise WrongPathError(f"{path}: no such file or folder", _WANTED)
         if (path / MANIFEST).exists():
             return
         builds = sorted(file.parent for file in path.glob(f"builds/*/{MANIFEST}"))

@@ -252,7 +252,7 @@ class EnginePool:
         problem = error.problem if isinstance(error, TrtoptError) else f"{type(error).__name__}: {error}"
         return WorkerError(
             f"the worker failed: {problem}",
-            f"try again: {len(self._alive)} of {self._workers} workers are there",
+            f"try again: {len(self._alive)} of {self._workers} workers are left",
         )
 
     def usage(self) -> PoolUsage:

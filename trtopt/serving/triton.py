@@ -102,7 +102,9 @@ def check_successor(known: str, new: str, where: str) -> None:
     try:
         before = text_format.Parse(known, messages.ModelConfig())
     except text_format.ParseError as error:
-        raise ArtifactError(f"{where}: is no config of Triton's: {error}", "choose another --name") from None
+        raise ArtifactError(
+            f"{where}: is not a valid Triton config: {error}", "choose another --name"
+        ) from None
     after = text_format.Parse(new, messages.ModelConfig())
     differing = [field for field in _KEPT if getattr(before, field) != getattr(after, field)]
     if differing:

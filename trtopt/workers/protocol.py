@@ -11,14 +11,14 @@ from trtopt.serving.trial_run import TrialRun
 
 
 class CopyJob(Record, frozen=True, kw_only=True, tag="copy"):
-    """What a worker is told that measures how fast `backend`'s device copies `nbytes` within its memory."""
+    """A worker's job: measure how fast `backend`'s device copies `nbytes` within its memory."""
 
     backend: str
     nbytes: int
 
 
 class MergeJob(Record, frozen=True, kw_only=True, tag="merge"):
-    """What a worker is told that merges two timing caches."""
+    """A worker's job: merge two timing caches."""
 
     backend: str
     ours: bytes
@@ -26,7 +26,7 @@ class MergeJob(Record, frozen=True, kw_only=True, tag="merge"):
 
 
 class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
-    """What a worker is told that lists what timing caches hold."""
+    """A worker's job: list what timing caches hold."""
 
     backend: str
     caches: tuple[bytes, ...]
@@ -39,7 +39,7 @@ class IdentifyJob(Record, frozen=True, kw_only=True, tag="identify"):
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):
-    """How far a job has come; `fraction` is None where nobody knows."""
+    """How far a job has come; `fraction` is None where it is unknown."""
 
     phase: str
     fraction: float | None

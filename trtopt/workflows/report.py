@@ -101,9 +101,7 @@ def default_output(folder: Path, other: Path | None = None) -> Path:
     name = place.name if other is None else f"{place.name}-and-{other.resolve().name}"
     file = folder.parent / f"{name}.html" if folder.name == place.name else place.parent / f"{name}.html"
     if file.is_file() and _GENERATOR not in file.read_bytes()[:_HEAD]:
-        raise OutputError(
-            f"{file}: is there already, and is no page of trtopt's", "name another file with -o"
-        )
+        raise OutputError(f"{file}: already exists and is not a page of trtopt", "name another file with -o")
     return file
 
 
@@ -164,7 +162,7 @@ def _kind(file: Path) -> str | None:
     except ValueError:  # too large for a file of trtopt's
         return None
     except OSError as error:
-        raise ArtifactError(f"{file}: cannot be read ({error.strerror})", "see to its permissions") from None
+        raise ArtifactError(f"{file}: cannot be read ({error.strerror})", "check its permissions") from None
 
 
 def _foreign(file: Path) -> str:

@@ -62,9 +62,7 @@ def _of_build(folder: Path) -> dict[str, str]:
             for file in files
         }
     except OSError as error:
-        raise ArtifactError(
-            f"{folder}: cannot be read ({error.strerror})", "see to its permissions"
-        ) from None
+        raise ArtifactError(f"{folder}: cannot be read ({error.strerror})", "check its permissions") from None
 
 
 def _user() -> str:

@@ -140,7 +140,7 @@ def test_a_damaged_cache_is_refused_named_and_set_aside(store: TimingStore, dama
 def test_a_cache_under_anothers_name_is_refused(store: TimingStore) -> None:
     other = msgspec.structs.replace(TERMS, opt_level=5)
     os.replace(save(store, b"one\n"), store.path(HERE, other))
-    with pytest.raises(TimingCacheError, match="of other builder settings than its name says"):
+    with pytest.raises(TimingCacheError, match="with other builder settings than its name says"):
         store.load(HERE, other)
     assert [entry.problem for entry in store.entries()] == ["is not the cache that its name stands for"]
 
@@ -210,7 +210,7 @@ def test_a_cache_that_does_not_say_what_it_is_of_is_not_taken_in(store: TimingSt
 @pytest.mark.parametrize("name", ["nothing", "tensorrt"])
 def test_a_name_must_mean_one_cache(store: TimingStore, name: str) -> None:
     paths = [save(store, b"x", CacheTerms(opt_level=level)) for level in (1, 2)]
-    with pytest.raises(UsageError, match=f"{name}: not one cache"):
+    with pytest.raises(UsageError, match=f"{name}: does not name exactly one cache"):
         store.find(name)
     assert (
         store.find(paths[0].stem) == store.find(paths[0].name) == store.find(paths[0].stem[-12:]) == paths[0]

@@ -142,7 +142,7 @@ def test_a_version_that_is_certain_needs_no_note() -> None:
         ("--shapes=x", "expected INPUT:1x3x224x224", "with all axes"),
         ("--fp16=yes", "takes no value", "write --fp16"),
         ("--saveEngine", "the value is missing", "write --saveEngine=FILE"),
-        ("--loadEngine=e", "only one", "omit"),
+        ("--loadEngine=e", "either", "omit"),
         ("--iterations=10 --workspace=x --memPoolSize=dlaSRAM:1", "dlaSRAM:1: cannot", "workspace:MIB"),
     ],
 )

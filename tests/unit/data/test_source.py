@@ -374,7 +374,7 @@ def test_arrays_of_any_name_are_read_as_they_were_written(
 
 def test_a_name_that_no_file_of_arrays_can_hold_is_reported(tmp_path: Path) -> None:
     for name in ("a\0b", "x" * 70_000):
-        with pytest.raises(DataError, match=r"no \.npz can hold that name"):
+        with pytest.raises(DataError, match=r"an \.npz cannot hold that name"):
             write_npz(tmp_path / "own.npz", {name: np.zeros(1)})
 
 

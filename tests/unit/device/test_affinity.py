@@ -28,7 +28,7 @@ def test_a_list_names_its_cores(text: str, cores: set[int]) -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "0,", "x", "-1", "3-1", "0-", "0:3", "1.5", "123456", "0-3 8"])
 def test_what_is_no_list_of_cores_is_refused_and_shown(text: str) -> None:
-    with pytest.raises(UsageError, match=f"--cpu-affinity {text}: no list of cores"):
+    with pytest.raises(UsageError, match=f"--cpu-affinity {text}: not a list of cores"):
         parse_cores(text)
 
 
@@ -69,14 +69,14 @@ def test_threads_stay_on_the_cores_that_were_requested() -> None:
 
 @pytest.mark.parametrize("asked", ["99999", f"{HERE[0]},99999"])
 def test_cores_that_this_process_cannot_have_are_refused_and_nothing_changes(asked: str) -> None:
-    with pytest.raises(UsageError, match=f"--cpu-affinity {asked}: this process cannot have all") as caught:
+    with pytest.raises(UsageError, match=f"--cpu-affinity {asked}: this process may not use all") as caught:
         confine(asked, CPU)
     assert listed(HERE) in caught.value.remedy
     assert sorted(os.sched_getaffinity(0)) == HERE
 
 
 def test_auto_needs_a_gpu_and_an_nvml_that_tells() -> None:
-    with pytest.raises(UsageError, match="A CPU is no GPU"):
+    with pytest.raises(UsageError, match="A CPU is not a GPU"):
         confine("auto", CPU)
     assert cores_near(GPU) is None  # there is no such GPU
     with pytest.raises(UsageError, match="NVML does not report which cores are near the A GPU"):

@@ -225,7 +225,7 @@ def test_a_manifest_that_is_a_folder_or_below_a_file_is_refused(tmp_path: Path) 
 
 def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / MANIFEST)
-    with pytest.raises(ArtifactError, match="no regular file"):
+    with pytest.raises(ArtifactError, match="not a regular file"):
         read_manifest(tmp_path)
     assert not is_build_folder(tmp_path)
     with pytest.raises(ArtifactError, match="cannot be read"):

@@ -112,14 +112,14 @@ def test_a_pipe_that_no_one_writes_to_is_given_up(
 
 def test_a_pipe_in_the_place_of_a_sweeps_report_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "sweep.json")
-    with pytest.raises(TrtoptError, match="no regular file"):
+    with pytest.raises(TrtoptError, match="not a regular file"):
         read_sweep(tmp_path)
 
 
 def test_a_pipe_is_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             sha256_of(path)
     with pytest.raises(OutputError, match="cannot be written"):
         write_to(tmp_path / "pipe")

@@ -150,7 +150,7 @@ def test_the_environment_names_whom_to_trust(
 
 def test_the_shared_key_of_earlier_versions_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRTOPT_SIGNING_KEY", "0123456789abcdef")
-    with pytest.raises(UsageError, match=r"\(HMAC\) are not supported") as refused:
+    with pytest.raises(UsageError, match=r"\(HMAC\) are no longer supported") as refused:
         trusted_signer()
     assert "0123456789abcdef" not in str(refused.value)
 

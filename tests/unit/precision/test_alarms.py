@@ -64,5 +64,5 @@ def test_weights_may_be_infinite_only_as_masks_and_limits(
     weight = onnx.numpy_helper.from_array(np.array(values, np.float32), "w")
     graph = onnx.helper.make_graph([], "g", [], [], [weight])
     alarms = weight_alarms(ModelFile(onnx.helper.make_model(graph), tmp_path, external=False))
-    expected = "1 weight holds NaN or infinity, such as 'w': export the model from a sound checkpoint"
+    expected = "1 weight holds NaN or infinity, such as 'w': export the model from an intact checkpoint"
     assert alarms == (() if is_sound else (expected,))

@@ -103,7 +103,7 @@ def test_a_target_that_cannot_keep_up_is_named_with_both_rates() -> None:
     assert line == (
         "batch 8: the target cannot keep up: 2,000 requests/s arrive, it takes 500; 600 were never served "
         "(requests were still waiting 1 s after the arrivals' end). "
-        "Latency grows for as long as the load lasts"
+        "Latency grows as long as the load lasts"
     )
     slow = load_lines(8, load(window_s=0.2, arrival_ms=[1.0 * n for n in range(200)]))[-1]
     assert "1,000 requests/s arrive, it takes 501.9. Latency" in slow

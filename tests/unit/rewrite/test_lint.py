@@ -60,7 +60,7 @@ def test_operators_without_a_parser_are_found(tmp_path: Path) -> None:
     onnx.save(made, tmp_path / "in.onnx")
     reasons = [item.reason for item in lint_model(tmp_path / "in.onnx", target="8.6").advice]
     assert reasons == [
-        "vendor::Relu is no standard operator",
+        "vendor::Relu is not a standard operator",
         "this form of Gelu is newer than TensorRT 8.6's parser",
     ]
 

@@ -141,7 +141,7 @@ def test_an_array_on_the_gpu_that_is_to_be_copied_is_refused(value: object) -> N
 
 
 def test_what_is_no_array_is_refused_by_name() -> None:
-    with pytest.raises(DataError, match="input 'x': list is no array"):
+    with pytest.raises(DataError, match="input 'x': list is not an array"):
         tensor_of([1.0], "x")
 
 

@@ -101,7 +101,7 @@ def test_more_than_may_wait_are_rejected_and_those_accepted_are_answered() -> No
         gate.wait_for_batches(1)
         accepted += [batcher.submit(ROW) for _ in range(3)]
         for _ in range(2):
-            with pytest.raises(QueueFullError, match="3 requests are waiting, and no more may"):
+            with pytest.raises(QueueFullError, match="3 requests are waiting: the queue is full"):
                 batcher.submit(ROW)
         told = batcher.statistics()
         assert (told.accepted, told.rejected, told.waiting, told.running) == (4, 2, 3, 1)

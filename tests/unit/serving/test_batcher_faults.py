@@ -77,7 +77,7 @@ def test_a_deadline_longer_than_a_thread_can_wait_is_kept(
 def test_a_deadline_that_is_no_number_is_refused_and_not_accepted(deadline_ms: Any) -> None:
     with batcher_on(device(), max_delay_ms=0.0) as batcher:
         with pytest.raises(
-            UsageError, match=r"deadline_ms=.*: is no number of milliseconds\n  → give how many"
+            UsageError, match=r"deadline_ms=.*: is not a number of milliseconds\n  → give milliseconds"
         ):
             batcher.submit(ROW, deadline_ms=deadline_ms)
         assert batcher.submit(ROW).result(PATIENCE_S)

@@ -334,7 +334,7 @@ def test_a_closed_pool_reports_it_and_can_be_closed_again() -> None:
         (np.zeros((), np.float32), r"one at least: x \[\]"),
         (np.zeros((2, 5), np.float32), r"shape x \[5\] fit no engine\n.*take x \[4\]"),
         (np.zeros((2, 4, 1), np.float32), r"shape x \[4, 1\] fit no engine"),
-        ([1.0], "list is no array"),
+        ([1.0], "list is not an array"),
     ],
 )
 def test_inputs_that_no_engine_takes_are_refused_before_anything_runs(inputs: object, told: str) -> None:

@@ -9,7 +9,7 @@ import click
 from trtopt.cli.exit_codes import NOT_MET
 
 strict_option = click.option(
-    "--strict", is_flag=True, help="Exit with 3 if SQNR, cosine, NaN or infinity give cause for a WARNING."
+    "--strict", is_flag=True, help="Exit with 3 on an accuracy WARNING: low SQNR or cosine, NaN, infinity."
 )
 
 

@@ -12,7 +12,7 @@ from trtopt.measure.contracts import DEFAULT, SUMMARIES
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
-_STREAMS = click.option("--streams", type=int, metavar="N", help="Streams, each with a context of its own.")
+_STREAMS = click.option("--streams", type=int, metavar="N", help="Streams, each with its own context.")
 _OTHERS = (
     click.option(
         "--graph/--no-graph", default=None, help="Use a CUDA graph or not [default: the contract's]."

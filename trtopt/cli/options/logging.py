@@ -63,7 +63,7 @@ _OPTIONS = (
         metavar="FILE",
         expose_value=False,
         callback=_log_file,
-        help="Append the same to FILE, as JSON lines.",
+        help="Append the log to FILE, as JSON lines.",
     ),
 )
 

@@ -1,7 +1,7 @@
 """ONNX Runtime: builder, runtime, layer times, and the reference that results are compared with.
 
-Whoever imports it imports this first: ONNX Runtime reports to its maker unless told otherwise, and leaves a
-file for that in the temporary folder.
+Importing it through this package disables telemetry first. ONNX Runtime would otherwise report to its
+vendor, and leave a file for that in the temporary folder.
 """
 
 import os

@@ -90,11 +90,11 @@ class OnnxRuntimeBuilder:
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
         """There are none."""
-        raise UsageError("ONNX Runtime has no timing caches", "leave --timing-cache away")
+        raise UsageError("ONNX Runtime has no timing caches", "omit --timing-cache")
 
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
         """There are none."""
-        raise UsageError("ONNX Runtime has no timing caches", "look into those of TensorRT 10.8 or newer")
+        raise UsageError("ONNX Runtime has no timing caches", "inspect those of TensorRT 10.8 or newer")
 
 
 def _fix_shapes(model: Any, plan: BuildPlan) -> None:

@@ -29,7 +29,7 @@ from trtopt.processes import cause_of_death, how_it_ended, out_of_memory_kills, 
 
 @contextmanager
 def model_without_weights(model: bytes, packed: Sequence[NDArray[Any]]) -> Iterator[Path]:
-    """The model in a file of its own, `packed` weights in one beside it, while it is being loaded.
+    """The model in its own file, `packed` weights in another next to it, while it is being loaded.
 
     ONNX Runtime copies weights given by `add_external_initializers`. Those given by `add_initializer` it
     shares, but the file that the model names for a weight must exist: an empty one does. What it reads

@@ -101,7 +101,7 @@ class TensorRTBuilder:
         return open_sensor(self.device)
 
     def device_memory(self) -> DeviceMemory | None:
-        """As NVML tells it, where it needs a GPU to build."""
+        """As NVML reports it, where it needs a GPU to build."""
         return device_memory_of(self.device) if self._library.target.needs_gpu_to_build else None
 
     def build(
@@ -268,7 +268,7 @@ class TensorRTBuilder:
         if not target.compute_capability_choice:
             if wanted:
                 raise UsageError(
-                    f"--compute-capability: {self.backend} builds for the GPU that is there",
+                    f"--compute-capability: {self.backend} builds only for the GPU of this machine",
                     "omit it, or build with --backend tensorrt-rtx",
                 )
             return

@@ -64,14 +64,14 @@ def load_plugins(library: Library, logger: Any, plugins: tuple[Plugin, ...]) -> 
         if not path.is_file() or sha256_of(path) != plugin.sha256:
             raise ArtifactError(
                 f"--plugin {plugin.path}: missing, or not the file that was named when the build was planned",
-                "bring the library back, or build again",
+                "restore the library, or build again",
             )
         try:
             ctypes.CDLL(plugin.path, mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             raise ArtifactError(
                 f"--plugin {plugin.path}: cannot be loaded ({error})",
-                "was it built for this TensorRT and system?",
+                "check that it was built for this TensorRT and system",
             ) from None
 
 

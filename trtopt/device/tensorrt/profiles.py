@@ -85,7 +85,7 @@ def set_profile(context: Any, index: int, device: Device, last_error: Callable[[
         if not context.set_optimization_profile_async(index, stream.handle):
             raise DeviceError(
                 f"optimisation profile {index} cannot be used: {last_error()}",
-                "build the engine again; one engine for each batch size does without profiles",
+                "build the engine again, or one engine per batch size, which needs no profiles",
             )
         stream.synchronize()
     finally:

@@ -93,7 +93,7 @@ def tactics_of(config: Any, blob: bytes) -> tuple[Tactic, ...]:
     if cache is None:
         raise TimingCacheError(
             "TensorRT refuses the timing cache: of another version or GPU, or damaged",
-            "look into it with the TensorRT that made it",
+            "inspect it with the TensorRT that made it",
         )
     return entries(cache)
 

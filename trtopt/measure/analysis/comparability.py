@@ -61,7 +61,7 @@ def require_alike(unlike: Sequence[str], remedy: str, *, force: bool) -> list[st
     """
     if unlike and not force:
         raise UsageError(
-            f"A and B differ in {'; '.join(unlike)}", f"{remedy}, or compare them all the same with --force"
+            f"A and B differ in {'; '.join(unlike)}", f"{remedy}, or compare them anyway with --force"
         )
     return [f"A and B differ in {difference}" for difference in unlike]
 

@@ -72,8 +72,8 @@ def machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
     unlike = [f"{name}: {first} against {second}" for name, first, second in pairs if first != second]
     if unlike and not force:
         raise UsageError(
-            f"the two files come from unlike machines ({'; '.join(unlike)})",
-            "measure both on one machine, or compare them all the same with --force",
+            f"the two files come from different machines ({'; '.join(unlike)})",
+            "measure both on one machine, or compare them anyway with --force",
         )
     return unlike
 
@@ -113,7 +113,7 @@ def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool, run_spre
     ours, theirs = a.latency, b.latency
     if ours.contract != theirs.contract:
         raise UsageError(
-            f"batch {a.batch}: unlike contracts, {ours.contract.name} and {theirs.contract.name}",
+            f"batch {a.batch}: different contracts, {ours.contract.name} and {theirs.contract.name}",
             "a number means nothing without its terms: measure both under one --contract; "
             "--across-contracts shows where the difference comes from",
         )

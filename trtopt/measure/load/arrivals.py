@@ -47,11 +47,11 @@ def parse_load(text: str) -> Load:
     kind, separator, number = text.strip().rpartition(":")
     remedy = "give requests per second as RATE or poisson:RATE, such as --load 500 or --load poisson:500"
     if separator and kind != "poisson":
-        raise UsageError(f"--load {text}: there are no arrivals of kind {kind!r}", remedy)
+        raise UsageError(f"--load {text}: unknown kind of arrivals {kind!r}", remedy)
     try:
         rate = float(number)
     except ValueError:
-        raise UsageError(f"--load {text}: {number!r} is no number", remedy) from None
+        raise UsageError(f"--load {text}: {number!r} is not a number", remedy) from None
     if not 0 < rate < math.inf:
         raise UsageError(f"--load {text}: the rate must be positive and finite", remedy)
     return Load(rate, "poisson" if separator else "constant")
@@ -112,9 +112,9 @@ def parse_goal(text: str, flag: str = "--max-latency") -> Goal:
     if _MIN_FOLD * needed_for(p) > MAX_REQUESTS:
         raise UsageError(f"{flag} {text}: no run has enough requests for a p{p:g}", remedy)
     if limit_ms <= 0:
-        raise UsageError(f"{flag} {text}: no latency is as short as that", remedy)
+        raise UsageError(f"{flag} {text}: too short for a latency", remedy)
     if limit_ms > MAX_LIMIT_MS:
-        raise UsageError(f"{flag} {text}: longer than a minute, which no probe waits for", remedy)
+        raise UsageError(f"{flag} {text}: longer than a minute, the maximum", remedy)
     return Goal(p, limit_ms)
 
 

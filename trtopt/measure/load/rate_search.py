@@ -49,7 +49,7 @@ def search_load(
     if not latency.samples.start_ms or not most.samples.start_ms:
         why = "; ".join(latency.untrustworthy or most.untrustworthy)
         raise MeasurementError(
-            f"--max-latency: no rate to begin with: {why}", "find out what slows the device"
+            f"--max-latency: no rate to start from: {why}", "find out what slows the device"
         )
     first = settings.rate or throughput(most.samples, subject.batch).queries_per_s / 2
     search = _Search(goal, settings, limits.duration_s, first)

@@ -207,7 +207,7 @@ def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
     heavy = [kept for kept in decision.kept if kept.rule == "opset" and kept.op in HEAVY]
     if heavy:
         notes.append(
-            f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 wants 22)"
+            f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 needs 22)"
         )
     return tuple(notes)
 

@@ -60,7 +60,7 @@ def qdq_format_for(precision: Precision, target: str, *, stored: bool = False) -
         )
     if stored and not row.stored_weights:
         raise UsageError(
-            f"TensorRT {target} reads weights as FP32 with a Q and a DQ only", "leave --store-weights out"
+            f"TensorRT {target} reads weights as FP32 with a Q and a DQ only", "omit --store-weights"
         )
     return QdqFormat(
         precision,

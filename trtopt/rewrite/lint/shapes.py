@@ -36,7 +36,7 @@ def _odd_channels(scope: Scope) -> Iterator[Finding]:
         sizes = {"output channels": weight.shape[0], **({} if first else {"input channels": weight.shape[1]})}
         for kind, size in sizes.items():
             if size % unit:
-                yield Finding(node, f"{size} {kind} are no multiple of {unit}")
+                yield Finding(node, f"{size} {kind} are not a multiple of {unit}")
 
 
 def _odd_products(scope: Scope) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def _odd_products(scope: Scope) -> Iterator[Finding]:
         k, n = weight.shape[-2:][::-1] if node.attrs.get("transB", 0) else weight.shape[-2:]
         for kind, size in (("K", k), ("N", n)):
             if size > 1 and size % unit:
-                yield Finding(node, f"{kind} = {size} is no multiple of {unit}")
+                yield Finding(node, f"{kind} = {size} is not a multiple of {unit}")
 
 
 def _vector_products(scope: Scope) -> Iterator[Finding]:
@@ -114,7 +114,7 @@ SHAPE_CHECKS = (
     ),
     Check(
         "vector-product",
-        "bound by memory, not by arithmetic: INT8 or FP8 compute brings nothing",
+        "bound by memory, not by arithmetic: INT8 or FP8 compute gains nothing",
         "raise the batch, or quantise the weight alone",
         _vector_products,
     ),

@@ -20,7 +20,7 @@ _HEAD_MIN, _HEAD_MAX, _HEAD_UNIT = 16, 256, 8
 
 def _control_flow(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Loop", "If", "Scan"):
-        yield Finding(node, f"{node.op} runs its body as a graph of its own")
+        yield Finding(node, f"{node.op} runs its body as a separate graph")
 
 
 def _is_shape_math(scope: Scope, tensor: Any, depth: int = 6) -> bool:
@@ -71,7 +71,7 @@ def _form(op: str, opset: int) -> Any:
 def _foreign_operators(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes():
         if node.domain not in STANDARD:
-            yield Finding(node, f"{node.domain}::{node.op} is no standard operator")
+            yield Finding(node, f"{node.domain}::{node.op} is not a standard operator")
         elif not onnx.defs.has(node.op, scope.opset, ""):
             yield Finding(node, f"{node.op} is unknown to opset {scope.opset}")
         elif scope.target.operator_opset < scope.opset and (

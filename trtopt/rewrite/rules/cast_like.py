@@ -37,5 +37,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.CLEANING,
-    audit="8.6: builds with it alone, no importer for CastLike",
+    audit="8.6: builds only with it, no importer for CastLike",
 )

@@ -37,5 +37,5 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("fold-constants",),
-    audit="8.6: builds with it alone, refuses MaxPool with two outputs",
+    audit="8.6: builds only with it, refuses MaxPool with two outputs",
 )

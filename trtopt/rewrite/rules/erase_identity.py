@@ -1,4 +1,4 @@
-"""y = x, by any name, is taken out.
+"""Operators that return their input unchanged (y = x) are removed.
 
 Identity(x), Dropout(x) outside training, Cast(x) to the type that x has. An Identity over an initializer,
 which exporters write where several layers share weights, gives way to the initializer itself: TensorRT takes
@@ -50,5 +50,5 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("inline-if",),
-    audit="8.6: a layer less, two where it parts a convolution from its activation",
+    audit="8.6: one layer less, two between a convolution and its activation",
 )

@@ -1,4 +1,4 @@
-"""Nodes that move nothing are taken out.
+"""Nodes that move no data are removed.
 
 Transpose that keeps the order; Reshape to the shape that x has; Expand or Tile that repeats nothing; Pad by
 zero; Concat, Sum, Max, Min or Mean of one input; Slice of the whole static axis.

@@ -1,4 +1,4 @@
-"""What depends on constants alone is computed once, here.
+"""Nodes that depend on constants only are computed once, during the rewrite.
 
 ONNX Runtime evaluates the nodes; results above 1 MiB, random numbers, control flow and foreign operators
 stay. Quantised weights keep their Q and DQ: TensorRT reads the scale and the type of a weight from them.

@@ -1,4 +1,4 @@
-"""Arithmetic that depends on large weights alone → the weight that it makes, where the model grows no larger.
+"""Arithmetic that depends on large weights only → the resulting weight, where the model grows no larger.
 
 Weight normalisation and standardised convolutions leave such nodes behind. TensorRT computes them at every
 build, but folding, casting and quantising before the build need the result. Results up to 1 MiB are stored

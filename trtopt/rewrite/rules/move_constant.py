@@ -1,4 +1,4 @@
-"""Slice, Split, Concat, Squeeze or Unsqueeze of constants → what they make, also of large weights.
+"""Slice, Split, Concat, Squeeze or Unsqueeze of constants → the resulting constants, also for large weights.
 
 Exporters put an LSTM's gates in ONNX's order this way, and take packed projections of attention apart.
 Elements only move, and the model grows no larger if nothing else needs what went in: a weight is cut up only

@@ -1,4 +1,4 @@
-"""Gather's indices as INT32: a cast from INT32 to INT64 in front of them goes, and so do INT64 constants.
+"""Gather's indices as INT32: a cast from INT32 to INT64 is removed, and INT64 constants are narrowed.
 
 Gather and GatherElements take both types and pick the same elements; a constant's range is known. TensorRT
 8.6 has no INT64 and would convert them itself, with a warning each; on later versions only the cast goes.

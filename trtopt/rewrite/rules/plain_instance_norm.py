@@ -75,5 +75,5 @@ RULE = Rule(
     _apply,
     stage=Stage.NORMALISATION,
     default=(),
-    audit="8.6 without cuDNN: builds with it alone in FP16 over three axes",
+    audit="8.6 without cuDNN: builds only with it in FP16 over three axes",
 )

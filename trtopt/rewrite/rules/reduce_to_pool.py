@@ -1,4 +1,4 @@
-"""ReduceMean over all spatial axes, kept, that is no normalisation's → GlobalAveragePool.
+"""ReduceMean over all spatial axes with keepdims, outside normalisations → GlobalAveragePool.
 
 Both are the mean over H×W (and D). TensorRT then has a pooling layer, which fuses with its neighbours and has
 INT8 kernels; a Reduce has neither. The means of a normalisation stay: builders know it by them.

@@ -1,4 +1,4 @@
-"""Equal initializers become one; nodes that compute the same from the same become one.
+"""Equal initializers are merged, and so are identical nodes with identical inputs.
 
 Two nodes are the same if operator, attributes and inputs are, and nothing in them is random, has state or a
 subgraph. Initializers are compared by type, shape and bytes. Cleaning only: TensorRT merges most itself.

@@ -1,4 +1,4 @@
-"""The length of an axis is read from the tensor where the axis comes from, not from every one after it.
+"""The length of an axis is read from the tensor where the axis originates, not from later ones.
 
 Gather(Shape(x), i) where axis i of x comes from axis j of y → Gather(Shape(y), j). Exporters read it again in
 every layer; afterwards `share-equal` leaves one such node. Cleaning only.

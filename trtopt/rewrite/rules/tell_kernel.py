@@ -43,5 +43,5 @@ RULE = Rule(
     _apply,
     stage=Stage.PLUGINS,
     default=targets_where(lambda target: not target.computed_kernels),
-    audit="8.6: builds with it alone",
+    audit="8.6: builds only with it",
 )

@@ -1,4 +1,4 @@
-"""LSTM, GRU or RNN whose initial state is zeros → the same without: ONNX starts at zero where none is given.
+"""LSTM, GRU or RNN whose initial state is zeros → the same without it: ONNX starts at zero by default.
 
 Exporters compute zeros as long as the batch, out of its Shape. What computed them dies with them.
 """

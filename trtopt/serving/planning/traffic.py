@@ -55,7 +55,7 @@ def parse_process(text: str) -> Process:
     if text in ("poisson", "constant"):
         return "constant" if text == "constant" else "poisson"
     if kind != "bursty":
-        raise UsageError(f"--arrivals {text}: there are no such arrivals, and no such file", remedy)
+        raise UsageError(f"--arrivals {text}: neither a kind of arrivals nor a file", remedy)
     if not rest:
         return Bursts()
     try:
@@ -89,14 +89,14 @@ def parse_recorded(text: str, name: str) -> Recorded:
             lengths += [int(field) for field in fields[1:]]
         except ValueError:
             raise DataError(
-                f"{name}:{number}: {line.strip()!r} is no time in seconds with, maybe, a length",
-                "write one arrival a line, as 0.0125 or 0.0125,384",
+                f"{name}:{number}: {line.strip()!r} is not a time in seconds, with an optional length",
+                "write one arrival per line, as 0.0125 or 0.0125,384",
             ) from None
         if fault := _against(times, lengths, len(fields)):
             problem, remedy = fault
             raise DataError(f"{name}:{number}: {line.strip()!r} {problem}", remedy)
     if len(times) < 2 or times[-1] == times[0]:
-        raise DataError(f"{name}: {len(times)} arrivals have no rate", "record more of them")
+        raise DataError(f"{name}: {len(times)} arrivals are too few for a rate", "record more of them")
     return Recorded(tuple(time - times[0] for time in times), tuple(lengths))
 
 
@@ -107,7 +107,7 @@ def _against(times: Sequence[float], lengths: Sequence[int], fields: int) -> tup
     if len(times) > 1 and times[-1] < times[-2]:
         return "goes back in time", "sort arrivals by time"
     if fields > 2:
-        return f"has {fields} fields", "write one arrival a line: its time and, maybe, its length"
+        return f"has {fields} fields", "write one arrival per line: its time and, maybe, its length"
     if len(lengths) not in (0, len(times)):
         what = "has no length" if fields == 1 else "has a length"
         return f"{what}, unlike those before it", "give all arrivals a length, or none"

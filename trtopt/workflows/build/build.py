@@ -132,7 +132,7 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
     if force:
         return [f"{target}: will be replaced, although it is no build of this model: {what}", *kept_note]
     raise OutputError(
-        f"{target}: holds a build, but of another model than {onnx.path} ({what})",
+        f"{target}: holds a build of another model than {onnx.path} ({what})",
         "choose another name with -o, or replace it with --force",
     )
 

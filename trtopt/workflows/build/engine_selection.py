@@ -61,8 +61,8 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     if bounds_in(recipe.bounds).any and not _is_measured(recipe):
         first = next(iter(recipe.bounds)).replace("_", "-")
         raise UsageError(
-            f"--{first}: no precision is chosen here that could keep it",
-            "give it with --precision best, int8 or fp8, and measure: omit --no-verdict",
+            f"--{first}: has no effect, because no precision is selected",
+            "use it with --precision best, int8 or fp8, without --no-verdict",
         )
     if recipe.precision != BEST:
         return

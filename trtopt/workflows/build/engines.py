@@ -121,7 +121,7 @@ def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
             f"builds that share a GPU disturb each other's tactic timing: --jobs {taken} gives better engines"
         )
     elif recipe.jobs == 1 and free > 1:
-        notes.append(f"{free} engines could be built at a time, each on a GPU of its own: --jobs {free}")
+        notes.append(f"{free} engines could be built at a time, each on its own GPU: --jobs {free}")
     return notes
 
 

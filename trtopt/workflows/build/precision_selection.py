@@ -164,7 +164,7 @@ class _PrecisionSelection:
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
 
     def _try_attention(self, entry: Entry) -> None:
-        """Nobody asked for it: where it cannot be made, the others go on without."""
+        """It was not requested: where it cannot be made, the others continue without it."""
         pays = target_named(self._terms.request.target).int8_attention_pays
         is_tried = pays and entry.candidate.precision == "int8"
         if not is_tried or entry.broken:
@@ -232,7 +232,7 @@ class _PrecisionSelection:
                 + (f" ({one.against_baseline.verdict})" if one.against_baseline else "")
                 for one in self._verdict(plan, runs[plan.label]).times
             ]
-            self._listener.note(f"{plan.label}, before layers are looked at: {', '.join(times)}")
+            self._listener.note(f"{plan.label}, before layers are profiled: {', '.join(times)}")
 
     def _profiles(self, plan: BuildPlan, entries: Sequence[Entry]) -> list[tuple[EngineProfile, Graph]]:
         """Each one's layers with their times, and its graph at the plan's shapes."""

@@ -141,7 +141,7 @@ def _built(
         if given := recipe.given:
             raise UsageError(
                 f"{path}: a build folder is its own recipe, {', '.join(sorted(given))} cannot be set",
-                "leave the build options away, or give the ONNX file",
+                "omit the build options, or give the ONNX file",
             )
         base, first = path, 1
     else:

@@ -217,7 +217,7 @@ def _setting(kind: Kind, request: CompareRequest) -> Setting:
     requested |= {"executor"} if request.recipe.executor != LOCAL else set()
     for name in sorted(requested - useful - {"threshold"}):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-        raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"omit {flag}")
+        raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")
     if not 0 < request.threshold < 1:
         raise UsageError(
             f"--threshold {request.threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"

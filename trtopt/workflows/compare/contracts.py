@@ -131,7 +131,7 @@ def _subject_of(
     found = resources.enter_context(wanted)
     if found.engines[0].sha256 != ours.sha256:
         raise ArtifactError(
-            f"{path}: is another engine than the files measured", "measure again, or bring back that engine"
+            f"{path}: is another engine than the files measured", "measure again, or restore that engine"
         )
     return _Subject(a.batch, loaded(found.folder, found.inputs, found.engines[0], a.batch), *ends_of(a, b))
 

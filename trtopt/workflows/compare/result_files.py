@@ -34,7 +34,7 @@ def compare_files(
     if isinstance(first, BenchReport) and isinstance(second, BenchReport):
         if batch is not None or assumed is not None:
             raise UsageError(
-                "--batch and --assume-contract are for trtexec's files: these say both themselves",
+                "--batch and --assume-contract are for trtexec's files: these files name both",
                 "omit them",
             )
         spread = kept_run_spread(second.environment.device)

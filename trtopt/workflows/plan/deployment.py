@@ -34,7 +34,7 @@ def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None 
     path = Path(path)
     name = name if name is not None else path.stem
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise UsageError(f"--name {name!r}: is no name of a model", "use letters, digits, _, - and .")
+        raise UsageError(f"--name {name!r}: not a model name", "use letters, digits, _, - and .")
     plan = read_plan(path)
     model = triton_model(plan, name)
     content = read_verified(path.parent / model.engine.path, model.engine.sha256, "plan")

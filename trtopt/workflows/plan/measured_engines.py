@@ -81,7 +81,7 @@ def read_measured(sources: Sequence[Path]) -> Measured:
             there.backend,
         ):
             raise UsageError(
-                f"{point.folder} and {first.folder} are of unlike models, machines or backends",
+                f"{point.folder} and {first.folder} differ in model, machine or backend",
                 "plan with what was measured of one model on one machine",
             )
     families = {point.artifact.plan.onnx_sha256: point.precision for point in points if point.precision}
@@ -251,7 +251,7 @@ def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
     if doubtful:
         named = doubtful[0]
         why = named.point.latency.untrustworthy[0]
-        notes.append(f"{len(doubtful)} measurements are not to be trusted ({named.artifact.path}: {why})")
+        notes.append(f"{len(doubtful)} measurements are not trustworthy ({named.artifact.path}: {why})")
     if few < 100:
         notes.append(f"some latencies have {few} samples only: their spread is poorly known")
     return tuple(notes)

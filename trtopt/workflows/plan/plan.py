@@ -108,7 +108,7 @@ class _Planner:
         except (DeviceError, IncompatibleEngineError) as error:
             reason = error.problem.splitlines()[0]
             self.notes.append(
-                f"what serving adds is not known and taken for nothing, nor was the plan rehearsed: {reason}"
+                f"the serving overhead is unknown and taken as zero, and the plan had no trial run: {reason}"
             )
             return {1: FREE}
         return self.full
@@ -129,13 +129,13 @@ class _Planner:
                 done = trial_run(path, self.read.process, capacity, limit_s, trust)
             except (DeviceError, IncompatibleEngineError) as error:
                 reason = error.problem.splitlines()[0]
-                self.notes.append(f"{setup.name} was not rehearsed: {reason}")
+                self.notes.append(f"{setup.name} had no trial run: {reason}")
                 return None
         self.trial_s.append(time.monotonic() - began)
         if failed := sum(run.failed for _, run in done):
             count = sum(len(run.at_ms) for _, run in done)
             raise DeviceError(
-                f"{failed} of {count} requests failed in the rehearsal of {setup.name}",
+                f"{failed} of {count} requests failed in the trial run of {setup.name}",
                 "see whether the engines run at all: trtopt bench",
             )
         trials = [(Arrivals.of(job.at_s, job.bucket), run) for job, run in done]

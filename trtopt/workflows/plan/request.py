@@ -58,10 +58,10 @@ def bounds_of(request: PlanRequest) -> Bounds:
         raise UsageError(f"--max-engines {bounds.max_engines}: out of range", f"give 1 to {MAX_ENGINES}")
     if bounds.memory_bytes is not None and bounds.memory_bytes < 1:
         raise UsageError(
-            f"--memory {bounds.memory_bytes}: an engine needs some", "give a bound like 8GiB, or leave it out"
+            f"--memory {bounds.memory_bytes}: must be above 0", "give a bound like 8GiB, or omit it"
         )
     if rate is not None and not 0 < rate < float("inf"):
-        raise UsageError(f"--rate {rate:g}: is no rate", "give requests a second above 0")
+        raise UsageError(f"--rate {rate:g}: not a rate", "give requests per second, above 0")
     check_timeout(request.timeout)
     return bounds
 
@@ -98,7 +98,7 @@ def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]
         )
     if not has_lengths and has_given:
         raise UsageError(
-            "requests have lengths, and the sweep has none", "sweep with --axis, or leave them out"
+            "requests have lengths, and the sweep has none", "sweep with --axis, or omit the lengths"
         )
     longest, swept = max(recorded or lengths, default=0), sorted(measured.buckets)
     if has_lengths and longest > swept[-1]:

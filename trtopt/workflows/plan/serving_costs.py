@@ -57,7 +57,8 @@ def serving_costs(measured: Measured, limit_s: float | None, trust: Sequence[str
     here, there = result.environment.device.name, measured.environment.device.name
     if here != there:
         raise UsageError(
-            f"measured on {there}, and this machine has {here}: what serving adds here says nothing of there",
+            f"measured on {there}, and this machine has {here}: "
+            "the serving overhead of one does not apply to the other",
             "sweep here again, into another folder; or plan where it was measured",
         )
     return {workers: _cost(result.full_ms[workers], found) for workers, found in batches.items()}

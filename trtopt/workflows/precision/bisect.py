@@ -138,7 +138,7 @@ def bisect(
     data = str(request.data or request.calib)
     terms = EngineTerms(request.batch, request.profile, request.timeout)
     evaluator = evaluator_for(checker, data, request.backend, request.target, terms)
-    listener.note(f"judging with {evaluator.backend}: {evaluator.reason}")
+    listener.note(f"evaluating with {evaluator.backend}: {evaluator.reason}")
     done = _searched(source, target, checker, evaluator, data, request, listener)
     best, written = done.best, target is not None and done.found.best is not None
     return BisectReport(
@@ -220,17 +220,18 @@ def _check(source: Path, target: Path | None, request: Request) -> None:
     check_timeout(request.timeout)
     if not request.bounds.any:
         raise UsageError(
-            "no bound to be met", "give --min-sqnr, --min-cosine, --max-error or --min-top1, as trtopt check"
+            "no accuracy bound is given",
+            "give --min-sqnr, --min-cosine, --max-error or --min-top1, as trtopt check",
         )
     if request.data is None and request.calib is None:
         raise DataError(
-            "nothing is known of accuracy without data",
+            "accuracy cannot be measured without data",
             "give --data DATA: an .npz with arrays named like the inputs, a folder of them, "
             "Polygraphy's JSON, module:function",
         )
     if request.evaluations < FEWEST:
         raise UsageError(
-            f"--max-evaluations {request.evaluations}: nothing can be said",
+            f"--max-evaluations {request.evaluations}: too few",
             f"{FEWEST} at least: with nothing kept and with everything",
         )
     if request.precision in ("fp16", "bf16"):
@@ -253,8 +254,8 @@ def _variants(
         target_named(target)
         if is_low(checker.model.proto):
             raise UsageError(
-                f"{source} has 16-bit types already: against itself it has no error",
-                "give the FP32 model that it was made of",
+                f"{source} already has 16-bit types, so it has no error against itself",
+                "give the FP32 model that it was made from",
             )
         check_patterns(checker.model.proto, exclude, exclude, include)
         listener.note("measuring values")
@@ -265,7 +266,7 @@ def _variants(
     )
     if is_quantised(checker.model.proto):
         raise UsageError(
-            f"{source} carries Q/DQ already: against itself it has no error",
+            f"{source} already contains Q/DQ, so it has no error against itself",
             "give the float model; trtopt check --layers compares the two",
         )
     table = read_table(request.table) if request.table else None

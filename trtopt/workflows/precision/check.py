@@ -180,7 +180,7 @@ class Checker:
             ours, theirs = (", ".join(map(visible, sorted(names))) for names in (given, wanted))
             raise ModelError(
                 f"{name} takes other inputs than the reference: {ours}; that takes {theirs}",
-                "check it against the model that it was made of",
+                "check it against the model that it was made from",
             )
 
     def take_inputs_of(self, there: ResolvedEngines) -> None:
@@ -287,7 +287,7 @@ class Checker:
                 self._task.add(wanted, got, labels)
             samples += count
         if not found:
-            raise ModelError(f"{name} has no output of numbers", "only numbers can be compared")
+            raise ModelError(f"{name} has no numeric output", "only numbers can be compared")
         results = tuple(item.result() for item in found.values())
         return CheckedSubject(
             name=name,

@@ -163,10 +163,10 @@ def evaluated(request: Request) -> tuple[Precision, QdqFormat]:
         check_method(request.method)
         if precision == "fp8" and request.method != "max":
             raise UsageError(
-                f"--method {request.method} is for INT8", "FP8 takes the largest |x|: leave --method out"
+                f"--method {request.method} is for INT8", "FP8 takes the largest |x|: omit --method"
             )
     if request.random_data and (request.calib is not None or request.table is not None):
-        raise UsageError("--random-data and --data or --table exclude one another", "leave --random-data out")
+        raise UsageError("--random-data and --data or --table exclude one another", "omit --random-data")
     _check_smoothing(request)
     return precision, form
 
@@ -177,7 +177,7 @@ def _check_smoothing(request: Request) -> None:
     if isinstance(request.smoothquant, str) or not 0.0 <= request.smoothquant <= 1.0:
         raise UsageError(
             f"--smoothquant {request.smoothquant}: not from 0 to 1, nor auto or off",
-            "leave it out for auto; as alpha 0.5 is usual",
+            "omit it for auto; as alpha 0.5 is usual",
         )
     if request.table is not None:
         raise UsageError(

@@ -39,7 +39,8 @@ class Task:
         """Take a batch of both sides' outputs."""
         if self._output not in wanted:
             raise UsageError(
-                f"the model has no output {self._output!r}", "is --model the one that it was made of?"
+                f"the model has no output {self._output!r}",
+                "check that --model names the model that it was made from",
             )
         for kept, array in zip(self._kept, (wanted[self._output], got[self._output], labels), strict=True):
             if array is not None:

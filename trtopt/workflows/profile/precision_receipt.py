@@ -65,8 +65,8 @@ def check_receipts(receipts: Mapping[str, PrecisionReceipt]) -> None:
             worst = fallen[0]
             where = " + ".join(worst.nodes) or worst.layer
             raise BuildError(
-                f"{name}: {share_of(fallen):.1%} of the weights run in a wider type than the graph asks for, "
+                f"{name}: {share_of(fallen):.1%} of the weights run in a wider type than the graph requests, "
                 f"first of all {where!r} in {worst.ran} instead of {worst.requested}",
                 "the folder is complete: accept it with --allow-fallback, or see `trtopt profile` and "
-                "`trtopt lint` for what stands in the way",
+                "`trtopt lint` for the cause",
             )

@@ -262,7 +262,7 @@ def read_profile(path: Path) -> ProfileReport:
 
 
 def _earlier(against: Path) -> ProfileReport:
-    """A profile to tell the difference from.
+    """A profile to compare with.
 
     Raises:
         ArtifactError: it is none, or its engines were not run: it has nodes of the ONNX file for layers.
@@ -270,7 +270,7 @@ def _earlier(against: Path) -> ProfileReport:
     report = read_profile(against)
     if report.environment is None:
         raise ArtifactError(
-            f"{against}: its engines were not run: there are no layers to tell the difference from",
+            f"{against}: its engines were not run: there are no layers to compare",
             "profile them where they can run",
         )
     return report
@@ -285,7 +285,7 @@ def _with_differences(report: ProfileReport, earlier: ProfileReport | None, wher
     if earlier is None:
         return report
     if report.environment is None:
-        missing = f"the difference from {where}: there are no layers here to hold against its layers"
+        missing = f"the difference from {where}: there are no layers here to compare with its layers"
         return msgspec.structs.replace(report, missing=(*report.missing, missing))
     found: list[EngineDifference] = []
     for engine in report.engines:
@@ -294,7 +294,7 @@ def _with_differences(report: ProfileReport, earlier: ProfileReport | None, wher
             found.append(difference(other, engine))
     if not found:
         raise ArtifactError(
-            f"{where}: has no engine of a batch size that was looked into here",
+            f"{where}: has no engine of a batch size that was profiled here",
             "choose a batch that both have with --batch, or one that the earlier profile holds alone",
         )
     nodes, others = (
@@ -303,7 +303,7 @@ def _with_differences(report: ProfileReport, earlier: ProfileReport | None, wher
     )
     if not nodes & others:
         raise ArtifactError(
-            f"{where}: shares no ONNX node with what was looked into: it is a profile of another model",
+            f"{where}: shares no ONNX node with what was profiled: it is a profile of another model",
             "compare engines of one model",
         )
     return msgspec.structs.replace(report, differences=tuple(found))

@@ -71,4 +71,6 @@ def check_request(request: ProfileRequest) -> None:
     }
     given = [flag for flag, is_given in measuring.items() if is_given]
     if given and request.result is not None:
-        raise UsageError(f"{given[0]}: nothing is measured with --result", "omit one of them")
+        raise UsageError(
+            f"{given[0]}: has no effect with --result, which measures nothing", "omit one of them"
+        )

@@ -42,11 +42,11 @@ def read_sweep(folder: Path) -> SweepReport:
     path = folder / REPORT if folder.is_dir() else folder
     try:
         if folder.is_dir() and path.exists() and not path.is_file():
-            raise ValueError("no regular file")  # a pipe would be waited for
+            raise ValueError("not a regular file")  # a pipe would be waited for
         return read_versioned(read_bounded(path), SweepReport)
     except FileNotFoundError:
         raise WrongPathError(
-            f"{folder}: no sweep: there is no {REPORT}", "give a folder that `trtopt sweep -o` made"
+            f"{folder}: not a sweep folder: there is no {REPORT}", "give a folder that `trtopt sweep -o` made"
         ) from None
     except (OSError, ValueError) as error:
         raise ArtifactError(
@@ -72,7 +72,7 @@ def sweep_in_progress(folder: Path, model: str, terms: SweepTerms) -> Iterator[S
     guard = folder / REPORT
     if not guard.exists() and _is_anything(folder):
         raise OutputError(
-            f"{folder}: exists and is no sweep of trtopt's", "choose another name with -o, or remove it"
+            f"{folder}: exists and is not a sweep folder", "choose another name with -o, or remove it"
         )
     with lock(guard, wait_s=0):
         if not guard.exists():

@@ -185,4 +185,4 @@ def _check_recipe(recipe: Recipe) -> None:
     if recipe.compute_capability:
         raise UsageError("--compute-capability: engines for other GPUs cannot be measured here", "omit it")
     if recipe.bounds:
-        raise UsageError("bounds: a sweep does not judge accuracy", "see `trtopt check`")
+        raise UsageError("bounds: a sweep does not evaluate accuracy", "see `trtopt check`")

@@ -45,12 +45,12 @@ def test_a_load_is_a_rate_or_a_poisson_rate(text: str, load: Load) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "is no number"),
-        ("fast", "is no number"),
-        ("poisson:", "is no number"),
-        ("uniform:5", "no arrivals of kind 'uniform'"),
-        (":5", "no arrivals of kind ''"),
-        ("poisson:poisson:5", "no arrivals of kind"),
+        ("", "is not a number"),
+        ("fast", "is not a number"),
+        ("poisson:", "is not a number"),
+        ("uniform:5", "unknown kind of arrivals 'uniform'"),
+        (":5", "unknown kind of arrivals ''"),
+        ("poisson:poisson:5", "unknown kind of arrivals"),
         ("0", "positive and finite"),
         ("-3", "positive and finite"),
         ("inf", "positive and finite"),

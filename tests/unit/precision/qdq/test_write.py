@@ -287,7 +287,7 @@ def test_a_target_without_the_precision_is_refused(precision: Precision, target:
 
 
 def test_stored_weights_and_unknown_targets_are_refused() -> None:
-    with pytest.raises(UsageError, match="leave --store-weights out"):
+    with pytest.raises(UsageError, match="omit --store-weights"):
         qdq_format_for("int8", "8.6", stored=True)
     with pytest.raises(UsageError, match="unknown target '9'"):
         qdq_format_for("int8", "9")

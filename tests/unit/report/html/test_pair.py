@@ -51,7 +51,7 @@ def test_sides_on_unlike_terms_are_shown_with_the_reason_and_without_a_verdict()
     )
     page = pair(folder(point(8, 4.0)), msgspec.structs.replace(b, results={"result.json": report}))
     assert [line for line in text(page) if "times as fast" in line] == []
-    assert any("unlike contracts, own and serving" in line for line in text(page))
+    assert any("different contracts, own and serving" in line for line in text(page))
     assert len(page.charts) == 2
 
 

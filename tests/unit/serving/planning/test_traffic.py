@@ -33,8 +33,8 @@ def test_processes_are_named(text: str, process: Process) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("weekly", "no such arrivals"),
-        ("poisson:2", "no such arrivals"),
+        ("weekly", "neither a kind of arrivals nor a file"),
+        ("poisson:2", "neither a kind of arrivals nor a file"),
         ("bursty:2", "not two numbers"),
         ("bursty:2:x", "not two numbers"),
         ("bursty:1:1", "above the mean rate"),
@@ -55,8 +55,8 @@ def test_recorded_arrivals_count_from_the_first() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("0\nsoon\n", "log:2: 'soon' is no time"),
-        ("0\n1,2.5\n", "log:2: '1,2.5' is no time"),
+        ("0\nsoon\n", "log:2: 'soon' is not a time"),
+        ("0\n1,2.5\n", "log:2: '1,2.5' is not a time"),
         ("0\n2\n1\n", "log:3: '1' goes back"),
         ("0,1\n1\n", "log:2: '1' has no length, unlike those before it"),
         ("0\n1,1\n", "log:2: '1,1' has a length, unlike those before it"),
@@ -64,8 +64,8 @@ def test_recorded_arrivals_count_from_the_first() -> None:
         ("0\n1,2,3\n", "log:2: '1,2,3' has 3 fields"),
         ("0\nnan\n", "log:2: 'nan' has no time that is a number\n  → write each time in seconds"),
         ("inf\n1\n", "log:1: 'inf' has no time that is a number"),
-        ("", "log: 0 arrivals have no rate"),
-        ("3\n3\n", "log: 2 arrivals have no rate"),
+        ("", "log: 0 arrivals are too few for a rate"),
+        ("3\n3\n", "log: 2 arrivals are too few for a rate"),
     ],
 )
 def test_a_record_that_is_none_is_refused_with_its_line(text: str, problem: str) -> None:

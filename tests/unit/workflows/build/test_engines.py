@@ -50,11 +50,9 @@ CASES = {
         8,
         ("builds that share a GPU disturb each other's tactic timing: --jobs 2 gives better engines",),
     ),
-    "others are idle": Case(
-        4, 1, 8, ("4 engines could be built at a time, each on a GPU of its own: --jobs 4",)
-    ),
+    "others are idle": Case(4, 1, 8, ("4 engines could be built at a time, each on its own GPU: --jobs 4",)),
     "others than are needed are idle": Case(
-        4, 1, 2, ("2 engines could be built at a time, each on a GPU of its own: --jobs 2",)
+        4, 1, 2, ("2 engines could be built at a time, each on its own GPU: --jobs 2",)
     ),
     "one engine has nothing to share": Case(4, 1, 1, ()),
     "so many were wanted": Case(4, 2, 8, ()),
