@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.precision.alarms import accuracy_alarms
-from trtopt.precision.casting.weights import weight_alarms
 from trtopt.precision.deviation import Deviation
 from trtopt.records.checking import OutputDifference
 

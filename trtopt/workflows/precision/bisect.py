@@ -138,7 +138,7 @@ def bisect(
     data = str(request.data or request.calib)
     terms = EngineTerms(request.batch, request.profile, request.timeout)
     evaluator = evaluator_for(checker, data, request.backend, request.target, terms)
-    listener.note(f"judging with {evaluator.backend}: {evaluator.reason}")
+    listener.note(f"evaluating with {evaluator.backend}: {evaluator.reason}")
     done = _searched(source, target, checker, evaluator, data, request, listener)
     best, written = done.best, target is not None and done.found.best is not None
     return BisectReport(
