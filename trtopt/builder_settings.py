@@ -34,7 +34,7 @@ class BuilderSetting:
     recorded_as: str | None = None
     unit: int = 1
     attribute: str | None = None
-    """The attribute of TensorRT's builder config that it is given to as it is."""
+    """The attribute of TensorRT's builder config that it is passed to unchanged."""
     decides_tactics: bool = False
     """Whether it decides which tactics compete: timing caches are kept apart by it."""
     swept: bool = True
