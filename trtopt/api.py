@@ -64,7 +64,7 @@ def build(
     shapes: Mapping[str, str] | None = None,
     axes: Mapping[str, int | Sequence[int]] | None = None,
     precision: Precision | None = None,
-    calib: str | Path | None = None,
+    data: str | Path | None = None,
     verdict: bool | None = None,
     bounds: Mapping[str, float] | None = None,
     rewrite: bool | None = None,
@@ -111,7 +111,7 @@ def build(
         axes: the same by the names of axes, for all inputs: `{"seq": (1, 128, 512)}` or one length.
         precision: what is written into the graph: `fp32`, `fp16`, `bf16`, `int8`, `fp8` or `int4`; `best`
             for what measures fastest [default: the graph's own].
-        calib: real inputs for `precision`: an .npz, a folder of them, Polygraphy's JSON or `module:function`.
+        data: real inputs for `precision`: an .npz, a folder of them, Polygraphy's JSON or `module:function`.
         verdict: measure int8, fp8 and int4 against FP16, and select FP16 where they are slower
             [default: True].
         bounds: the required accuracy, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute)
@@ -177,7 +177,7 @@ def build(
             "shapes": dict(shapes) if shapes is not None else None,
             "axes": dict(axes) if axes is not None else None,
             "precision": precision,
-            "calib": _text(calib),
+            "calib": _text(data),
             "verdict": verdict,
             "bounds": dict(bounds) if bounds is not None else None,
             "rewrite": rewrite,
@@ -483,7 +483,6 @@ def sweep(
     neighbours: Sequence[str] = (),
     adaptive: bool = False,
     shapes: Mapping[str, str] | None = None,
-    calib: str | Path | None = None,
     rewrite: bool | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
@@ -531,7 +530,7 @@ def sweep(
         axes: lengths of other dynamic axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where the throughput curve bends.
-        shapes, calib, rewrite, io, normalize, preprocess, profile: as for `build`.
+        shapes, rewrite, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
         aux_streams, tiling, graph_optimization, intra_op_threads, execution_mode: as for `build`.
@@ -541,7 +540,9 @@ def sweep(
         cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
         jobs: above 1 all engines known beforehand are built first, this many at a time, on the GPUs of one
             model in turn; measurements are on the first GPU, with nothing else at work [default: 1].
-        contract, terms, duration, warmup, data: as for `bench`.
+        contract, terms, duration, warmup: as for `bench`.
+        data: inputs to measure with, and for precisions that need some, as for `bench`
+            [default: seeded random input].
         timeout: seconds after which a point has failed, up to a week [default: no limit].
         listener: receives progress, notes and the report after each point.
 
@@ -565,7 +566,7 @@ def sweep(
         profile,
         {
             "shapes": dict(shapes) if shapes is not None else None,
-            "calib": _text(calib),
+            "calib": _text(data),
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
@@ -962,7 +963,7 @@ def cast(
     target: str = DEFAULT_TARGET,
     data: str | Path | None = None,
     threshold: float | None = None,
-    keep: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     keep_op: Sequence[str] = (),
     include: Sequence[str] = (),
     cast_io: bool = False,
@@ -971,7 +972,7 @@ def cast(
 ) -> CastReport:
     """Write an ONNX file with its nodes in 16 bits where that is safe.
 
-    A node stays FP32 where its operator must, where `keep` or `keep_op` names it, where its weight would
+    A node stays FP32 where its operator must, where `exclude` or `keep_op` names it, where its weight would
     overflow or vanish, and where `data` takes a tensor beyond `threshold`.
 
     Args:
@@ -982,7 +983,7 @@ def cast(
         data: real inputs, whose values decide what stays FP32: an .npz, a folder of them, Polygraphy's JSON
             or `module:function` [default: seeded random ones; a node stays only where they overflow].
         threshold: largest absolute value in 16 bits [default: a quarter of the type's largest].
-        keep: patterns of the names of nodes that stay FP32, as `encoder.0.*`.
+        exclude: patterns of the names of nodes that stay FP32, as `encoder.0.*`.
         keep_op: operators that stay FP32, as `Softmax`.
         include: patterns of the names of nodes to cast whatever their weights and values.
         cast_io: make FP32 inputs and outputs of the model 16-bit too.
@@ -1012,7 +1013,7 @@ def cast(
         target=target,
         data=data,
         threshold=threshold,
-        keep=keep,
+        keep=exclude,
         keep_op=keep_op,
         include=include,
         cast_io=cast_io,
@@ -1028,7 +1029,7 @@ def quantize(
     *,
     precision: Literal["int8", "fp8", "int4"],
     target: str = DEFAULT_TARGET,
-    calib: str | Path | None = None,
+    data: str | Path | None = None,
     table: str | Path | None = None,
     method: str | None = None,
     exclude: Sequence[str] = (),
@@ -1048,7 +1049,7 @@ def quantize(
         output: the ONNX file to write; its calibration table is written next to it.
         precision: what to quantise to: `int8`, `fp8` or `int4`.
         target: the TensorRT to write for: `8.6`, `10`, `11` or `rtx`.
-        calib: samples: an .npz, a folder of them, Polygraphy's JSON or `module:function`; with a `table` they
+        data: samples: an .npz, a folder of them, Polygraphy's JSON or `module:function`; with a `table` they
             find what it lacks.
         table: ranges from an earlier run, no data needed.
         method: `auto`, `max`, `percentile-99.9`, `percentile-99.99`, `percentile-99.999`, `mse` or `entropy`
@@ -1076,14 +1077,14 @@ def quantize(
 
     Example:
         >>> import trtopt
-        >>> report = trtopt.quantize("model.onnx", "int8.onnx", precision="int8", calib="data.npz")
+        >>> report = trtopt.quantize("model.onnx", "int8.onnx", precision="int8", data="data.npz")
         >>> report.pairs > 0
         True
     """
     request = quantising.Request(
         precision=precision,
         target=target,
-        calib=_text(calib),
+        calib=_text(data),
         table=Path(table) if table is not None else None,
         method=method,
         exclude=exclude,

@@ -176,26 +176,26 @@ def check_ranges(recipe: Record, settings: Settings = SETTINGS) -> None:
     """Judge the values of a recipe.
 
     Raises:
-        UsageError: one is out of range, or no choice of its setting; names the field.
+        UsageError: one is out of range, or no choice of its setting; names the option.
     """
     for setting in settings:
         value = getattr(recipe, setting.name)
         if value is not None and setting.choices and value not in setting.choices:
             raise UsageError(
-                f"{setting.name} = {value!r}: no such choice", f"choose among {', '.join(setting.choices)}"
+                f"{setting.flag} {value}: no such choice", f"choose among {', '.join(setting.choices)}"
             )
         if value is not None and setting.range is not None:
-            check_range(setting.name, value, *setting.range)
+            check_range(f"{setting.flag} {value}", value, *setting.range)
 
 
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Judge one value.
+def check_range(written: str, value: float, low: float, high: float) -> None:
+    """Judge one value, which the user has `written` as an option.
 
     Raises:
         UsageError: it is out of range.
     """
     if not low <= value <= high:
-        raise UsageError(f"{name} = {value}: out of range", f"choose {low} to {high}")
+        raise UsageError(f"{written}: out of range", f"choose {low} to {high}")
 
 
 def recorded_settings(recipe: Record, kind: type[AnyRecord], settings: Settings = SETTINGS) -> AnyRecord:

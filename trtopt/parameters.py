@@ -23,8 +23,7 @@ R = TypeVar("R")
 
 ALIASES = {
     "axis": "axes",
-    "data": "calib",
-    "exclude": "keep",
+    "calib": "data",
     "for": "for_triton",
     "input": "data",
     "memory": "memory_bytes",

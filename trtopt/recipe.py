@@ -187,13 +187,14 @@ def check_recipe(recipe: Recipe) -> None:
     Raises:
         UsageError: one is out of range, or two exclude each other; names the field.
     """
-    check_range("jobs", recipe.jobs, 1, 256)
+    check_range(f"--jobs {recipe.jobs}", recipe.jobs, 1, 256)
     check_ranges(recipe)
     io_request(recipe)
     check_range("retries", recipe.retries, 0, 100)
     _check_executor(recipe)
     if recipe.build_timeout is not None:
-        check_range("build_timeout", recipe.build_timeout, 0.001, MAX_TIMEOUT_S)
+        written = f"--build-timeout {recipe.build_timeout:g}"
+        check_range(written, recipe.build_timeout, 0.001, MAX_TIMEOUT_S)
     for sizes in (*(() if recipe.batch is None else (recipe.batch,)), *recipe.ranges):
         if not all(1 <= size <= MAX_AXIS for size in sizes or (0,)):
             raise UsageError(
@@ -205,7 +206,7 @@ def check_recipe(recipe: Recipe) -> None:
                 f"axes: {name} = {list(lengths)}: not one length, nor a smallest, a tuned and a largest one",
                 f"write {name} = [128], or {name} = [1, 128, 512]",
             )
-        check_range(f"axes.{name}", lengths[-1], 1, MAX_AXIS)
+        check_range(f"--axis {name}={lengths[-1]}", lengths[-1], 1, MAX_AXIS)
     if recipe.ranges and (recipe.batch is not None or not recipe.dynamic):
         raise UsageError(
             "ranges of batch sizes are optimisation profiles of a dynamic engine, instead of batch sizes",

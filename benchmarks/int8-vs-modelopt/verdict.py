@@ -113,7 +113,7 @@ def judged(
         selected(request.work, model, request.precision, size),
         batch=(size,),
         precision=request.precision,
-        calib=str(samples),
+        data=str(samples),
         shapes=SIDES[model]["shapes"] or None if model in SIDES else None,
         backend=request.backend,
         tactic_sources=SOURCES if request.backend == "tensorrt" else None,

@@ -75,7 +75,7 @@ def test_an_engine_of_onnx_runtime_errs_no_more_than_its_graph(
     onnx.save(model, tmp_path / "m.onnx")
     trtopt.build(
         tmp_path / "m.onnx", tmp_path / "out", backend="onnxruntime", batch=(8,),
-        precision=precision, calib=str(HELDOUT), verdict=False,
+        precision=precision, data=str(HELDOUT), verdict=False,
     )  # fmt: skip
     engine = check(tmp_path / "out", tmp_path / "m.onnx", data=HELDOUT)
     graph = check(next((tmp_path / "out").glob("model.*.onnx")), tmp_path / "m.onnx", data=HELDOUT)

@@ -370,7 +370,7 @@ def test_a_build_quantises_first_and_keeps_what_tells_of_it(
 ) -> None:
     folder = tmp_path / "engines"
     calib = str(samples[DIGITS])
-    manifest = trtopt.build(DIGITS, folder, precision="int8", calib=calib, backend="tensorrt-rtx")
+    manifest = trtopt.build(DIGITS, folder, precision="int8", data=calib, backend="tensorrt-rtx")
     assert manifest.onnx.path == "model.int8.onnx"
     assert manifest.onnx.parent == manifest.intermediates[0].sha256
     report = from_json((folder / "quantize.json").read_bytes(), QuantizeReport)

@@ -117,6 +117,21 @@ def test_a_check_of_the_model_is_collected_and_one_of_another_is_left_out(full: 
         collect(full)
 
 
+def test_measurements_of_another_build_are_left_out_of_a_new_builds_page(
+    full: Path, measured: BenchReport
+) -> None:
+    first = measured.points[0]
+    other = msgspec.structs.replace(first.latency.engine, sha256="0" * 64)
+    latency = msgspec.structs.replace(first.latency, engine=other)
+    point = msgspec.structs.replace(first, latency=latency)
+    (full / "old.json").write_bytes(to_json(msgspec.structs.replace(measured, points=(point,))))
+    with pytest.raises(ArtifactError, match=r"old\.json: batch .* is of another engine"):
+        collect(full)
+    found = collect(full, leave_out_others=True)
+    assert found.left_out == {"old.json": "of another build"}
+    assert found.results.keys() == {"result.json"}
+
+
 def test_all_that_belongs_is_collected(full: Path, measured: BenchReport, inside: ProfileReport) -> None:
     (full / "again.json").write_bytes(to_json(measured))
     found = collect(full)

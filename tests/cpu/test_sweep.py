@@ -43,7 +43,7 @@ def written(folder: Path) -> dict[str, int]:
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SweepReport]:
     """The digits model in two precisions, at two batch sizes, with one and two streams."""
     folder = tmp_path_factory.mktemp("sweep") / "digits"
-    calib = {"precision": ("fp32", "int8"), "calib": str(HELDOUT)}
+    calib = {"precision": ("fp32", "int8"), "data": str(HELDOUT)}
     return folder, trtopt.sweep(DIGITS, folder, batch=(1, 8), streams=(1, 2), **QUICK, **calib)
 
 
@@ -240,7 +240,7 @@ def test_engines_built_ahead_are_those_that_are_measured(
     swept: tuple[Path, SweepReport], tmp_path: Path
 ) -> None:
     _, one_by_one = swept
-    calib = {"precision": ("fp32", "int8"), "calib": str(HELDOUT)}
+    calib = {"precision": ("fp32", "int8"), "data": str(HELDOUT)}
     report = trtopt.sweep(DIGITS, tmp_path / "s", batch=(1, 8), streams=(1, 2), jobs=3, **QUICK, **calib)
     assert [(point.key, point.failure) for point in report.points] == [
         (point.key, None) for point in one_by_one.points
@@ -307,7 +307,7 @@ def test_a_sweep_of_another_machine_is_refused_with_what_differs(pair: tuple[Pat
 def test_a_sweep_on_other_terms_is_refused_with_what_differs(swept: tuple[Path, SweepReport]) -> None:
     folder, _ = swept
     other = QUICK | {"duration": 0.2}
-    calib = {"precision": ("int8",), "calib": str(HELDOUT)}
+    calib = {"precision": ("int8",), "data": str(HELDOUT)}
     with pytest.raises(ArtifactError, match=r"on other terms: duration s 0.1, now 0.2"):
         trtopt.sweep(DIGITS, folder, batch=(1,), **other, **calib)
     with pytest.raises(ArtifactError, match=r"contract trtexec-11, now serving"):
@@ -319,7 +319,7 @@ def test_a_sweep_with_data_goes_on_with_a_precision_that_needs_none(
 ) -> None:
     folder = Path(shutil.copytree(swept[0], tmp_path / "digits"))
     before = written(folder)
-    report = trtopt.sweep(DIGITS, folder, batch=(1, 2), precision=("fp32",), calib=str(HELDOUT), **QUICK)
+    report = trtopt.sweep(DIGITS, folder, batch=(1, 2), precision=("fp32",), data=str(HELDOUT), **QUICK)
     assert len(report.measured) == len(swept[1].measured) + 1
     assert {name: at for name, at in written(folder).items() if name in before} == before
 

@@ -213,7 +213,7 @@ def test_data_of_another_length_calibrates_and_times_are_taken_on_random_input(
     manifest = trtopt.build(
         tmp_path / "m.onnx", tmp_path / "out", listener=Listener(note=told.append),
         batch=(2,), shapes={"x": "Nx16x64,Nx32x64,Nx32x64"}, backend="onnxruntime",
-        precision="int8", calib=str(tmp_path / "x.npz"),
+        precision="int8", data=str(tmp_path / "x.npz"),
     )  # fmt: skip
     assert manifest.verdict is not None
     assert any(
@@ -297,17 +297,17 @@ def test_engines_that_cannot_run_here_are_selected_with_a_note(
     calib: dict[Path, str], tmp_path: Path
 ) -> None:
     manifest = trtopt.build(
-        DIGITS, tmp_path / "out", precision="int8", calib=calib[DIGITS], backend="tensorrt-rtx"
+        DIGITS, tmp_path / "out", precision="int8", data=calib[DIGITS], backend="tensorrt-rtx"
     )
     (note,) = [note for note in manifest.notes if "not measured" in note]
-    assert "do not run here: no GPU was found" in note
+    assert "do not run here: no GPU found" in note
 
 
 def test_a_model_with_q_dq_of_its_own_is_not_measured(calib: dict[Path, str], tmp_path: Path) -> None:
     quantize(DIGITS, tmp_path / "own.onnx", Request("int8", "8.6", calib[DIGITS], method="max"))
     again = trtopt.build(
         tmp_path / "own.onnx", tmp_path / "out",
-        precision="int8", calib=calib[DIGITS], backend="onnxruntime",
+        precision="int8", data=calib[DIGITS], backend="onnxruntime",
     )  # fmt: skip
     assert any("brings its own Q/DQ" in note for note in again.notes)
     with pytest.raises(UsageError, match="brings its own Q/DQ") as refused:
@@ -315,7 +315,7 @@ def test_a_model_with_q_dq_of_its_own_is_not_measured(calib: dict[Path, str], tm
             tmp_path / "own.onnx",
             tmp_path / "best",
             precision="best",
-            calib=calib[DIGITS],
+            data=calib[DIGITS],
             backend="onnxruntime",
         )
     assert "give its float model" in refused.value.remedy

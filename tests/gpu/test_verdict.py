@@ -35,7 +35,7 @@ def build(model: Path, folder: Path, calib: Path, precision: str) -> Manifest:
         backend="tensorrt",
         tactic_sources=SOURCES,
         precision=precision,
-        calib=str(calib),
+        data=str(calib),
     )
 
 

@@ -83,7 +83,7 @@ def test_a_setting_that_is_declared_becomes_an_option_with_its_help() -> None:
 
 def test_a_setting_that_is_declared_has_its_range_judged() -> None:
     check_ranges(MadeUpRecipe(streams_beside=7), WITH_MADE_UP)
-    with pytest.raises(UsageError, match="streams_beside = 8: out of range"):
+    with pytest.raises(UsageError, match="--streams-beside 8: out of range"):
         check_ranges(MadeUpRecipe(streams_beside=8), WITH_MADE_UP)
 
 

@@ -106,7 +106,12 @@ def in_python(job: str, *arguments: object, **keywords: object) -> TrtoptError:
             "--min-cosine 3:",
             "bounds={'min_cosine': 3}:",
         ),
-        ("cast PATH -o OUT --exclude x", {"output": "OUT", "keep": ["x"]}, "--exclude x:", "keep=['x']:"),
+        (
+            "cast PATH -o OUT --exclude x",
+            {"output": "OUT", "exclude": ["x"]},
+            "--exclude x:",
+            "exclude=['x']:",
+        ),
         (
             "quantize PATH -o OUT --precision int8",
             {"output": "OUT", "precision": "int8"},
@@ -180,7 +185,7 @@ def test_command_lines_in_a_message_stay_command_lines() -> None:
 
 def test_the_next_word_of_a_sentence_is_no_value() -> None:
     options = options_of(trtopt.quantize)
-    assert with_parameters("--table and --calib exclude", options) == "table and calib exclude"
+    assert with_parameters("--table and --calib exclude", options) == "table and data exclude"
     assert with_parameters("--method entropy: unknown", options) == "method='entropy': unknown"
     assert with_parameters("--precision int8, or --target 10", options) == "precision='int8', or target='10'"
 

@@ -217,13 +217,15 @@ def test_a_value_of_the_wrong_type_is_refused_and_its_key_named(profile: Path, k
         ("workspace_mib", "1" + "0" * 30),
     ],
 )
-def test_a_value_out_of_range_is_refused_and_its_key_and_value_named(
+def test_a_value_out_of_range_is_refused_and_named_with_its_option(
     profile: Path, key: str, value: str
 ) -> None:
     profile.write_text(f"{key} = {value}")
     with pytest.raises(UsageError) as caught:
         make_recipe(str(profile), {})
-    assert f"{key} = {value}" in caught.value.problem
+    option = {"jobs": "--jobs", "opt_level": "--opt-level", "workspace_mib": "--workspace"}.get(key)
+    expected = f"{option} {value}: out of range" if option else f"{key} = {value}"
+    assert expected in caught.value.problem
     assert caught.value.remedy
 
 

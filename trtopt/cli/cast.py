@@ -8,6 +8,7 @@ import click
 
 from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.aliases import OptionWithAliases
+from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option
 from trtopt.cli.options.target import target_option
@@ -35,7 +36,12 @@ from trtopt.cli.options.target import target_option
 )
 @click.option("--cast-io", is_flag=True, help="Make the model's FP32 inputs and outputs 16-bit too.")
 @click.option("--no-compare", is_flag=True, help="Do not compare the result with the original.")
-@click.option("--explain", metavar="NODE", help="Explain why this node became 16-bit or stayed FP32.")
+@click.option(
+    "--explain",
+    metavar="NODE",
+    shell_complete=node_names,
+    help="Explain why this node became 16-bit or stayed FP32.",
+)
 @strict_option
 @json_option()
 def cast(

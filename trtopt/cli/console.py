@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable
 from typing import IO, Any
 
@@ -64,10 +65,24 @@ def say(*lines: str, err: bool = False) -> None:
     print("\n".join(map(visible, lines)), file=_stream(err))  # click.echo would write past a live display
 
 
+def say_wrapped(*lines: str, err: bool = False) -> None:
+    """Print lines; on a terminal those that are too long break between words, and are indented."""
+    screen = console(stderr=err)
+    say(*(piece for line in lines for piece in wrapped(line, screen.width)), err=err)
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """The line in pieces of at most so many columns, as far as its words allow."""
+    pieces = textwrap.wrap(
+        visible(line), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return pieces or [line]
+
+
 def note(text: str) -> None:
     """A note on standard error; none with --quiet."""
     if verbosity() != QUIET:
-        say(f"trtopt: {text}", err=True)
+        say_wrapped(f"trtopt: {text}", err=True)
     LOG.info("%s", text)
 
 
@@ -78,7 +93,7 @@ def show_notes(notes: Iterable[Note], *, err: bool = False) -> None:
         LOG.info("%s", line)
     lines = note_lines(notes, verbose=is_verbose())
     if lines and verbosity() != QUIET:
-        say(*lines, err=err)
+        say_wrapped(*lines, err=err)
 
 
 def warn(texts: Iterable[str]) -> None:

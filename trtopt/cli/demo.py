@@ -27,7 +27,7 @@ def demo(context: click.Context, output: Path | None) -> None:
     Uses what is installed: TensorRT or TensorRT-RTX to build, a GPU or ONNX Runtime to measure.
     """
     from trtopt.cli.console import say
-    from trtopt.cli.optimize import write_page
+    from trtopt.cli.optimize import write_report
     from trtopt.errors import OutputError
     from trtopt.files.shipped import shipped_folder
 
@@ -41,7 +41,7 @@ def demo(context: click.Context, output: Path | None) -> None:
     run_command(
         context, ["bench", str(folder), "--backend", "auto", *_SHORT, "--input", str(samples), *result]
     )
-    write_page(context, folder)
+    write_report(folder)
     say(f"trtopt: the engines are in {folder}; next: trtopt optimize MODEL.onnx", err=True)
 
 

@@ -25,7 +25,7 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
     environment variables and the manifest, logs and layers of DIR. The home folder, the names of user and
     host and apparent secrets of the environment are removed from every file.
     """
-    from trtopt.cli.console import say
+    from trtopt.cli.console import say, say_wrapped
     from trtopt.errors import UsageError
     from trtopt.files.writable import check_writable
     from trtopt.records import to_json
@@ -41,7 +41,7 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
     if json is not None:
         json.write(to_json(findings))
     if bundle is None and (json is None or not json.is_stdout):
-        say(*doctor_lines(findings))
+        say_wrapped(*doctor_lines(findings))
     if bundle is not None:
         for name in write_bundle(bundle, findings, folder):
             say(f"trtopt: packed {name}", err=True)

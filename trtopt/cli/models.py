@@ -19,12 +19,12 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 @click.argument("name", required=False, shell_complete=names_or_files(model_names))
 def models(name: str | None) -> None:
     """List the model collection, or show the details of NAME."""
-    from trtopt.cli.console import say
+    from trtopt.cli.console import say, say_wrapped
     from trtopt.export.collection import files, find
     from trtopt.export.spec import read_spec
 
     if name is None:
-        say(*_table({stem: read_spec(path) for stem, path in files().items()}))
+        say_wrapped(*_table({stem: read_spec(path) for stem, path in files().items()}))
     else:
         path = find(name)
         say(*_details(path, read_spec(path)))

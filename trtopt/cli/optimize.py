@@ -71,18 +71,18 @@ def optimize(
             listener=listener,
         )
     console().print(optimized_summary(found))
-    write_page(context, Path(found.folder))
+    write_report(Path(found.folder))
     if not found.met:
         context.exit(NOT_MET)
 
 
-def write_page(context: click.Context, folder: Path) -> None:
+def write_report(folder: Path) -> None:
     """The report of a folder, or one line that says what is missing for it."""
     from trtopt.cli.console import say
-    from trtopt.cli.report import report
+    from trtopt.cli.report import write_build_page
     from trtopt.errors import BackendMissingError
 
     try:
-        context.invoke(report, folder=folder, output=folder / PAGE)
+        write_build_page(folder, folder / PAGE)
     except BackendMissingError as error:
         say(f"trtopt: no report page: {error.problem}; {error.remedy}", err=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.options.alarms import check_alarms, strict_option
-from trtopt.cli.options.completion import method_names, names
+from trtopt.cli.options.completion import method_names, names, node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option
@@ -92,7 +92,9 @@ def _smoothing(text: str) -> float | str:
     help="Measure on this GPU, at these batch sizes, where quantising pays; the rest stays float [sizes: 1].",
 )
 @recipe_option("The recipe that --verdict builds with.")
-@click.option("--explain", metavar="NODE", help="Explain the decision on this node.")
+@click.option(
+    "--explain", metavar="NODE", shell_complete=node_names, help="Explain the decision on this node."
+)
 @strict_option
 @json_option()
 def quantize(

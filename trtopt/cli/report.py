@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from trtopt.report.html.blocks import Page
 
 
 @click.command()
@@ -24,35 +29,63 @@ def report(folder: Path, other: Path | None, output: Path | None) -> None:
     write, all of it or some; or it is a sweep's folder. With a second folder the page shows both side by
     side, DIR_B against the baseline DIR.
     """
-    from trtopt.cli.console import say
     from trtopt.errors import UsageError
-    from trtopt.files.atomic import write_atomically
-    from trtopt.files.writable import check_writable
     from trtopt.report.html.folder import report_page
-    from trtopt.report.html.library import plotting_library
-    from trtopt.report.html.page import page_of
     from trtopt.report.html.pair import pair_page
     from trtopt.report.html.sweep import sweep_page
-    from trtopt.version import __version__
-    from trtopt.workflows.invocation import command_line, now
+    from trtopt.workflows.invocation import command_line
     from trtopt.workflows.report import collect, default_output, differences_of
     from trtopt.workflows.sweep.folder import is_sweep, read_sweep
 
-    file = output or default_output(folder, other)
-    check_writable(file)
-    argv = command_line()
-    if other is not None:
+    def page() -> Page:
+        argv = command_line()
+        if other is None:
+            return (
+                sweep_page(read_sweep(folder), argv)
+                if is_sweep(folder)
+                else report_page(collect(folder), argv)
+            )
         if is_sweep(folder) or is_sweep(other):
             raise UsageError(
                 "a sweep's folder cannot be shown side by side with another",
                 "give two build folders, or one of the sweep's folders builds/…",
             )
         a, b = collect(folder), collect(other)
-        shown = pair_page(a, b, differences_of(a, b), argv)
-    elif is_sweep(folder):
-        shown = sweep_page(read_sweep(folder), argv)
-    else:
-        shown = report_page(collect(folder), argv)
-    text = page_of(shown, plotting_library(), f"trtopt {__version__}, {now()}")
-    write_atomically(file, text.encode())
+        return pair_page(a, b, differences_of(a, b), argv)
+
+    write_page(page, output or default_output(folder, other))
+
+
+def write_build_page(folder: Path, file: Path) -> None:
+    """The page of a build just made: what an earlier build left in the folder is not shown.
+
+    Raises:
+        TrtoptError: a file of the folder is broken, or the page cannot be written.
+    """
+    from trtopt.report.html.folder import report_page
+    from trtopt.workflows.invocation import command_line
+    from trtopt.workflows.report import collect
+
+    write_page(lambda: report_page(collect(folder, leave_out_others=True), command_line()), file)
+
+
+def write_page(page: Callable[[], Page], file: Path) -> None:
+    """Make a page and write it to a file, whose name is shown.
+
+    Raises:
+        TrtoptError: the page cannot be made or written.
+    """
+    from trtopt.cli.console import say
+    from trtopt.cli.progress import phases
+    from trtopt.files.atomic import write_atomically
+    from trtopt.files.writable import check_writable
+    from trtopt.report.html.library import plotting_library
+    from trtopt.report.html.page import page_of
+    from trtopt.version import __version__
+    from trtopt.workflows.invocation import now
+
+    check_writable(file)
+    with phases(f"writing {file.name}"):
+        text = page_of(page(), plotting_library(), f"trtopt {__version__}, {now()}")
+        write_atomically(file, text.encode())
     say(f"trtopt: {file}", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.options.completion import lists_of, rule_names
+from trtopt.cli.options.completion import lists_of, node_names, rule_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option
@@ -42,7 +42,12 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
     help="Skip these rules.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and exit.")
-@click.option("--explain", metavar="NODE", help="Show what was done or declined at this node, and why.")
+@click.option(
+    "--explain",
+    metavar="NODE",
+    shell_complete=node_names,
+    help="Show what was done or declined at this node, and why.",
+)
 @click.option("--no-check", is_flag=True, help="Do not run both models to compare them.")
 @data_option("Real inputs for the check")
 @io_options
@@ -65,7 +70,7 @@ def rewrite(
     json: JsonOutput | None,
 ) -> None:
     """Rewrite the ONNX file MODEL for TensorRT and check that it still computes the same function."""
-    from trtopt.cli.console import note, say, show_notes
+    from trtopt.cli.console import note, say, show_notes, warn
     from trtopt.cli.progress import phases
     from trtopt.errors import UsageError
     from trtopt.records import to_json
@@ -102,6 +107,7 @@ def rewrite(
             accept=lambda trace: explain is None or words.of_node(trace, explain),
             note=note,
         )
+    warn(trace.alarms)
     if json is not None:
         json.write(to_json(trace))
     if json is not None and json.is_stdout:

@@ -103,14 +103,10 @@ def sweep(
     from trtopt.workflows.sweep.request import SweepRequest
     from trtopt.workflows.sweep.sweep import sweep as run
 
-    precisions = _names(precision)
-    shared = recipe.recipe({"backend": backend, "calib": calib})
-    if calib is None and set(precisions or (shared.precision,)) - {None, "fp32"}:
-        shared = recipe.recipe({"backend": backend, "calib": data})
     request = SweepRequest(
-        recipe=shared,
+        recipe=recipe.recipe({"backend": backend, "calib": calib or data}),
         batch=batch,
-        precisions=precisions,
+        precisions=_names(precision),
         streams=parse_streams(streams),
         axes=axes,
         neighbours=_names(neighbours),

@@ -62,13 +62,9 @@ def choose_for_building(requested: str) -> BackendChoice:
         return _requested(requested)
     has_gpu = bool(probe.gpus())
     if has_gpu and _is_installed("tensorrt"):
-        return BackendChoice(TENSORRT, "TensorRT and a GPU are here")
+        return BackendChoice(TENSORRT, "found TensorRT and a GPU")
     if _is_installed("tensorrt_rtx"):
-        why = (
-            "TensorRT is not installed"
-            if has_gpu
-            else "no GPU was found, and TensorRT-RTX builds without one"
-        )
+        why = "TensorRT is not installed" if has_gpu else "no GPU found, and TensorRT-RTX builds without one"
         return BackendChoice(RTX, why)
     raise BackendMissingError(
         "no TensorRT that can build here is installed",
@@ -78,7 +74,7 @@ def choose_for_building(requested: str) -> BackendChoice:
 
 
 def choose_for_running(requested: str, built_with: str | None = None) -> BackendChoice:
-    """What to run with: `requested`; for `auto` what built the engine if a GPU is here, else the CPU.
+    """What to run with: `requested`; for `auto` what built the engine if there is a GPU, else the CPU.
 
     Raises:
         UsageError: no such backend.
@@ -88,9 +84,9 @@ def choose_for_running(requested: str, built_with: str | None = None) -> Backend
     if built_with == ONNXRUNTIME:
         return BackendChoice(ONNXRUNTIME, "that is what the engines were built with")
     if not probe.gpus():
-        return BackendChoice(ONNXRUNTIME, "no GPU was found: the model runs on the CPU, not the engines")
+        return BackendChoice(ONNXRUNTIME, "no GPU found, so ONNX Runtime runs the model on the CPU")
     name = built_with or (TENSORRT if _is_installed("tensorrt") else RTX)
-    return BackendChoice(name, "a GPU is here")
+    return BackendChoice(name, "found a GPU")
 
 
 def _requested(name: str) -> BackendChoice:

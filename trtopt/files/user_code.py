@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +40,9 @@ def function_of_user(reference: str) -> Callable[[], Any]:
         sys.path.remove(here)
     function = getattr(module, name, None)
     if not callable(function):
-        raise UsageError(f"{module_name} has no callable {name!r}", "give package.module:callable")
+        near = get_close_matches(name, [one for one in vars(module) if callable(getattr(module, one))], n=1)
+        remedy = f"did you mean {module_name}:{near[0]}?" if near else f"define it in {module_name}"
+        raise UsageError(f"{module_name} has no callable {name!r}", remedy)
     return function  # type: ignore[no-any-return]
 
 

@@ -22,7 +22,7 @@ def check_summary(report: CheckReport) -> list[str]:
             task = subject.task
             lines.append(f"  {task.metric}: {task.checked:.4f}, the reference {task.reference:.4f}")
         lines += [
-            f"  NOT MET: {item.measure} of {item.output} is {item.found:.6g}, the bound is {item.bound:.6g}"
+            f"  NOT MET: {item.measure} of {item.output} is {item.found:.6g}, the bound is {item.bound:.12g}"
             for item in subject.violations
         ]
     if report.layers:

@@ -16,6 +16,7 @@ from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.records.typed_io import NO_REQUEST, IoRequest
 from trtopt.rewrite import batch, batch_check, equivalence, typed_io
 from trtopt.rewrite.catalogue import RULES
@@ -283,5 +284,6 @@ def _trace_of(
         undone=attempt.undone,
         checked=attempt.checked,
         notes=(*notes, *bound),
+        alarms=weight_alarms(original),
         seconds=0.0,
     )

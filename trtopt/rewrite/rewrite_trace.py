@@ -56,7 +56,10 @@ class Deviation(Record, frozen=True, kw_only=True):
 
 
 class RewriteTrace(Result, Record, frozen=True, kw_only=True):
-    """All of a rewrite. `checked` is empty if no check was requested; nodes in subgraphs count too."""
+    """All of a rewrite. `checked` is empty if no check was requested; nodes in subgraphs count too.
+
+    `alarms` are about weights that hold NaN or infinity.
+    """
 
     schema: str = TRACE_SCHEMA
     source: str
@@ -72,6 +75,7 @@ class RewriteTrace(Result, Record, frozen=True, kw_only=True):
     undone: tuple[Undone, ...] = ()
     checked: tuple[Deviation, ...] = ()
     notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
     seconds: float
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trtopt.builder.shapes import fixed_batch
 from trtopt.data import open_data
+from trtopt.data.value_range import range_notes
 from trtopt.device.backends import choose_for_building, open_builder
 from trtopt.files.atomic import write_atomically
 from trtopt.measure.analysis.findings import untrustworthy
@@ -72,9 +73,8 @@ def optimize(
     """
     source, listener = Path(model), _once(listener)
     goal = parse_goal(slo, "--slo") if slo is not None else None
-    if data is not None:
-        open_data(data)
     onnx = read_onnx(source)
+    unscaled = () if data is None else range_notes(onnx.inputs, open_data(data))
     folder = Path(output) if output is not None else default_output(source)
     chosen = choose_for_building(backend).name
     own = open_builder(chosen).backend
@@ -110,7 +110,7 @@ def optimize(
         data=checked.data,
         samples=max(subject.samples for subject in checked.subjects),
         findings=len(findings),
-        notes=() if problem is None else (f"the precision is the graph's: {problem}",),
+        notes=(*unscaled, *(() if problem is None else (f"the precision is the graph's: {problem}",))),
     )
 
 

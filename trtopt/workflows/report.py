@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
@@ -36,10 +36,11 @@ _HEAD = 4096
 """How many bytes of a page hold the line above."""
 
 
-def collect(folder: Path) -> Collected:
+def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
     """Read every JSON file of a folder, not of those below it.
 
-    What is not for a report is left out with a reason; a file of trtopt's that is broken is an error.
+    What is not for a report is left out with a reason; a file of trtopt's that is broken is an error. So is
+    one of another build than the manifest's, which with `leave_out_others` is left out too.
 
     Raises:
         ArtifactError: no such folder; nothing in it; a file that cannot be read or is of a newer trtopt;
@@ -76,6 +77,11 @@ def collect(folder: Path) -> Collected:
                 del checks[name]
     for name in _parts_of(manifest):
         left_out.pop(name, None)
+    if manifest is not None and leave_out_others:
+        for name in _of_other_builds(folder, manifest, {**results, **profiles}):
+            results.pop(name, None)
+            profiles.pop(name, None)
+            left_out[name] = "of another build"
     found = Collected(
         folder=str(folder),
         name=folder.resolve().name,
@@ -180,6 +186,20 @@ def _foreign(file: Path) -> str:
     if "Layers" in found:
         return "what an engine inspector wrote"
     return "a trace for Perfetto" if "traceEvents" in found else "no file of trtopt's"
+
+
+def _of_other_builds(
+    folder: Path, manifest: Manifest, reports: Mapping[str, BenchReport | ProfileReport]
+) -> Iterator[str]:
+    """Those that were made with other engines, or of another model."""
+    for name, report in reports.items():
+        try:
+            check_model(
+                report.model_sha256, manifest.onnx.sha256, folder / name, f"that of {MANIFEST}", _APART
+            )
+            check_engines(report, manifest, folder / name, folder, _APART)
+        except ArtifactError:
+            yield name
 
 
 def _check(folder: Path, found: Collected) -> None:

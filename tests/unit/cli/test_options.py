@@ -12,6 +12,7 @@ import pytest
 from click.shell_completion import CompletionItem
 from click.testing import CliRunner
 
+from tests.support.command_line import DIGITS
 from trtopt.cli.main import COMMANDS, cli
 from trtopt.cli.options.json_output import JsonOutput
 from trtopt.errors import OutputError, UsageError
@@ -171,6 +172,15 @@ def test_closed_sets_are_choices_or_are_offered() -> None:
     assert offered("export", "model", "resnet5") == ["resnet50", "file"]
     assert "any" in offered("lint", "--fail-on")
     assert offered("bench", "--data") == offered("bench", "path") == offered("bench", "--json") == ["file"]
+
+
+def test_nodes_of_the_typed_model_are_offered() -> None:
+    found = command("rewrite")
+    context = click.Context(found, resilient_parsing=True)
+    explain = next(one for one in found.params if one.name == "explain")
+    assert explain.shell_complete(context, "") == []
+    context.params["model"] = str(DIGITS)
+    assert [item.value for item in explain.shell_complete(context, "/classifier")] == ["/classifier/Gemm"]
 
 
 # ── exit codes ──────────────────────────────────────────────────────────────────────────────────────────

@@ -10,10 +10,11 @@ import onnx
 import pytest
 
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.precision.alarms import accuracy_alarms
-from trtopt.precision.casting.weights import weight_alarms
 from trtopt.precision.deviation import Deviation
 from trtopt.records.checking import OutputDifference
+from trtopt.rewrite.rewrite import rewrite_model
 
 SOUND = OutputDifference(output="y", values=8, cosine=0.99, sqnr_db=20.0, max_abs=0.1)
 
@@ -66,3 +67,14 @@ def test_weights_may_be_infinite_only_as_masks_and_limits(
     alarms = weight_alarms(ModelFile(onnx.helper.make_model(graph), tmp_path, external=False))
     expected = "1 weight holds NaN or infinity, such as 'w': export the model from an intact checkpoint"
     assert alarms == (() if is_sound else (expected,))
+
+
+def test_a_rewrite_warns_of_weights_that_are_no_numbers(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Add", ["x", "w"], ["y"])
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("x", "y")]
+    weight = onnx.numpy_helper.from_array(np.array([1.0, np.nan], np.float32), "w")
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [weight])
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
+    (alarm,) = rewrite_model(tmp_path / "m.onnx", tmp_path / "out.onnx", target="10").alarms
+    assert alarm.startswith("1 weight holds NaN or infinity, such as 'w'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
@@ -34,6 +35,19 @@ def lists_of(table: Names) -> Completer:
         return [CompletionItem(f"{done}{comma}{name}") for name in table() if name.startswith(last)]
 
     return offered
+
+
+def node_names(context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Offer the nodes of MODEL, where it has been typed and can be read."""
+    from trtopt.errors import TrtoptError
+    from trtopt.onnxio import model_file
+    from trtopt.onnxio.graph_walk import graphs_of
+
+    try:
+        graph = model_file.load(Path(context.params["model"])).proto.graph
+    except (KeyError, TypeError, OSError, TrtoptError):
+        return []
+    return _matching((node.name for part in graphs_of(graph) for node in part.node if node.name), begun)
 
 
 def recipe_names() -> Iterable[str]:

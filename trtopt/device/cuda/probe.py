@@ -60,7 +60,7 @@ def gpu(ordinal: int, binding: str | None = None) -> DeviceInfo:
     """
     found = gpus()
     if ordinal >= len(found):
-        raise NoGpuError("no CUDA device was found, or its driver cannot be loaded", NO_GPU_REMEDY)
+        raise NoGpuError("no CUDA device found, or its driver cannot be loaded", NO_GPU_REMEDY)
     return msgspec.structs.replace(found[ordinal], binding=binding)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +9,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of, is_external, spooled_parts
-
-_FLOATING = {
-    onnx.TensorProto.FLOAT,
-    onnx.TensorProto.FLOAT16,
-    onnx.TensorProto.BFLOAT16,
-    onnx.TensorProto.DOUBLE,
-}
-_STRETCH = 1 << 21  # values at a time, so that scratch memory stays small next to the weights
+from trtopt.onnxio.nonfinite_weights import stretches
 
 
 def dtype_of(low: int) -> np.dtype[Any]:
@@ -67,7 +58,7 @@ def fit_of(array: NDArray[Any], low: int) -> Fit:
     peak = 0.0
     vanishing = nonzero = 0
     tiny = _rounded_to_zero(low)
-    for part in _stretches(array):
+    for part in stretches(array):
         sizes = np.abs(part)
         if not np.isfinite(sizes.max()):
             sizes = sizes[np.isfinite(sizes)]
@@ -76,33 +67,6 @@ def fit_of(array: NDArray[Any], low: int) -> Fit:
         nonzero += filled
         vanishing += filled - int(np.count_nonzero(sizes > tiny))
     return Fit(peak, vanishing, nonzero)
-
-
-def weight_alarms(model: ModelFile) -> tuple[str, ...]:
-    """What to say of floating-point weights with NaN or infinity in them, wherever they lie."""
-    odd = [
-        item.name
-        for part in graphs_of(model.proto.graph)
-        for item in (
-            *part.initializer,
-            *(a.t for node in part.node for a in node.attribute if a.HasField("t")),
-        )
-        if item.data_type in _FLOATING and not _is_sound(array_of(item, model.folder))
-    ]
-    if not odd:
-        return ()
-    count = f"{len(odd)} weights hold" if len(odd) > 1 else "1 weight holds"
-    return (f"{count} NaN or infinity, such as {odd[0]!r}: export the model from an intact checkpoint",)
-
-
-def _is_sound(array: NDArray[Any]) -> bool:
-    """Finite; or a limit (one infinite value), or a mask: minus infinity among zeros."""
-    if all(bool(np.isfinite(values).all()) for values in _stretches(array)):
-        return True
-    wide = np.asarray(array, np.float32)
-    if np.isnan(wide).any():
-        return False
-    return wide.size == 1 or bool(((wide == 0) | (wide == -np.inf)).all())
 
 
 def rounding_error(array: NDArray[Any], low: int) -> float:
@@ -114,17 +78,11 @@ def rounding_error(array: NDArray[Any], low: int) -> float:
     return float(np.abs(rounded / sizes - 1).max(initial=0.0))
 
 
-def _stretches(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    flat = array.reshape(-1)
-    for start in range(0, flat.size, _STRETCH):
-        yield flat[start : start + _STRETCH]
-
-
 def converted(tensor: onnx.TensorProto, model: ModelFile, name: str, to: int) -> onnx.TensorProto:
     """The weight in the type `to`, called `name`; a large one goes into the model's spool."""
     array = array_of(tensor, model.folder)
     if is_external(tensor) and model.spool is not None:
-        parts = (_in_type(part, to) for part in _stretches(array))
+        parts = (_in_type(part, to) for part in stretches(array))
         return spooled_parts(parts, dtype_of(to), array.shape, name, model.spool)
     return onnx.helper.make_tensor(name, to, tensor.dims, _in_type(array, to).tobytes(), raw=True)
 

@@ -177,7 +177,7 @@ def _warnings(collected: Collected) -> Iterator[str]:
             for missed in subject.violations:
                 yield (
                     f"{subject.name}: {missed.measure} of {missed.output} is {missed.found:.6g}, "
-                    f"the bound is {missed.bound:.6g}"
+                    f"the bound is {missed.bound:.12g}"
                 )
 
 

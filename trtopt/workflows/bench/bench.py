@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 
 from trtopt.builder.shapes import shapes_at
+from trtopt.data import open_data
+from trtopt.data.value_range import range_notes
 from trtopt.device.affinity import listed
 from trtopt.device.api import ClockControl
 from trtopt.device.backends import check_device_options, open_clock_control
@@ -59,6 +61,8 @@ def bench(path: str | Path, request: BenchRequest, listener: Listener = SILENT) 
     sizes = request.sizes
     wanted = resolve_engines(path, request.batch, request.backend, notes, listener, request.trust, sizes)
     with wanted as resolved:
+        if request.data is not None:
+            notes += range_notes(resolved.inputs, open_data(request.data))
         measured = points(resolved.engines, request.batch)
         jobs = [_job(job_of, resolved, engine, size, sizes) for engine, size in measured]
         with _clocks(control, request.lock_clocks, notes):

@@ -255,9 +255,7 @@ def _rebuilt(
     """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
     builder = open_builder(backend)
     graphs = verified_graphs(folder, manifest)
-    notes.append(
-        f"measured instead: the same model, built for this measurement with {builder.backend}",
-    )
+    notes.append(f"the same model was built for this measurement, with {builder.backend}")
     unique = {plan.label: plan for plan in plans}
     own = [
         msgspec.structs.replace(plan, settings=BuildSettings(), backend=builder.backend)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trtopt.data import open_data
+from trtopt.data.value_range import range_notes
 from trtopt.device.backends import choose_for_building, open_builder, require_builders_memory
 from trtopt.device.building import EngineBuilder
 from trtopt.device.nvtx import require_nvtx
@@ -18,7 +20,7 @@ from trtopt.files.replace_folder import names_of_user_files
 from trtopt.files.temporary import locked_folder
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.precision.casting.weights import weight_alarms
+from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.recipe import Recipe, check_recipe, io_request
 from trtopt.records import Manifest, OnnxArtifact
 from trtopt.version import __version__
@@ -71,6 +73,8 @@ def build(
         ):
             how = BuildOptions(cache, store, executor, recipe.build_timeout, nvtx=nvtx, memory=memory)
             made = select_engines(kept.onnx, recipe, builder, folder, how, listener, kept.io)
+        if recipe.calib is not None:
+            notes += range_notes(onnx.inputs, open_data(recipe.calib))
         manifest = Manifest(
             trtopt=__version__,
             created=now(),

@@ -186,8 +186,8 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
         return Kind.FILES
     if b is not None and (models := [path for path in (a, b) if _is_model(path)]):
         raise UsageError(
-            f"{models[0]}: one build of a model says nothing of the model, for no two builds are alike",
-            "compare several builds a side with --builds 4, or two build folders for what they are",
+            f"{models[0]}: is a model, and no two builds of a model are equally fast",
+            "add --builds 4, which builds each model four times; or give two build folders",
         )
     return Kind.ENGINES
 

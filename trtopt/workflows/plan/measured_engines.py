@@ -114,6 +114,13 @@ def _points(source: Path) -> Iterator[_Point]:
     for file, report in _results(source):
         for point in report.points:
             artifact = engines.get(point.latency.engine.sha256)
+            if artifact is None and report.environment.backend.name != manifest.engines[0].plan.backend.name:
+                raise ArtifactError(
+                    f"{file}: was measured with {report.environment.backend.name}, not with the engines of "
+                    f"{source} ({manifest.engines[0].plan.backend.name})",
+                    "measure them on a machine with their GPU; to plan for this CPU, build with "
+                    "--backend onnxruntime: trtopt build --help",
+                )
             if artifact is None:
                 raise ArtifactError(
                     f"{file}: batch {point.batch} is of another engine than the folder holds",

@@ -28,9 +28,9 @@ from trtopt.onnxio.data_dependent import data_dependent_outputs
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.bounds import Bounds, violations
-from trtopt.precision.casting.weights import weight_alarms
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.layer_errors import layer_differences
 from trtopt.precision.reference_runs import add_outputs, open_model

@@ -22,10 +22,10 @@ from trtopt.onnxio.disk_space import check_output_room
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.onnxio.unique_names import name_apart
 from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.calibration.table import AUTO, check_method, read_table
-from trtopt.precision.casting.weights import weight_alarms
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.placement_plan import PlacementOptions, Precision

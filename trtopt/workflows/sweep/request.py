@@ -165,8 +165,8 @@ def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
         if precision in QUANTISED:
             request_for(swept.onnx, str(precision), recipe.calib, backend)
     has_begun = is_sweep(swept.folder)  # goes on with the data that it has, needed or not
-    needs_none = all(swept.calib_for(one) is None for one in plan.precisions)
-    if recipe.calib is not None and needs_none and not has_begun:
+    is_needless = terms.data is None and all(swept.calib_for(one) is None for one in plan.precisions)
+    if recipe.calib is not None and is_needless and not has_begun:
         raise UsageError(
             "--data: nothing here needs data", "add --precision fp16, bf16, int8 or fp8, or omit it"
         )
