@@ -190,7 +190,7 @@ def check_recipe(recipe: Recipe) -> None:
     check_range(f"--jobs {recipe.jobs}", recipe.jobs, 1, 256)
     check_ranges(recipe)
     io_request(recipe)
-    check_range("retries", recipe.retries, 0, 100)
+    check_range(f"--retries {recipe.retries}", recipe.retries, 0, 100)
     _check_executor(recipe)
     if recipe.build_timeout is not None:
         written = f"--build-timeout {recipe.build_timeout:g}"

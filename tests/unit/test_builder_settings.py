@@ -23,6 +23,7 @@ from trtopt.records import Backend, BuildSettings, CacheTerms
 PAGE = ROOT / "docs" / "reference" / "builder-settings.md"
 FIXED = {"timing_cache", "calib", "precision", "verdict", "bounds", "rewrite", "jobs", "build_timeout"}
 TYPED = {"io", "normalize", "preprocess"}
+WHERE = {"executor", "gpu_model", "retries"}
 SHAPES = {"batch", "ranges", "dynamic", "shapes", "axes", "backend"}
 """Fields of a recipe that are no settings of the builder."""
 
@@ -62,7 +63,7 @@ def test_the_page_of_settings_says_what_is_declared() -> None:
 
 
 def test_the_records_have_a_field_for_each_setting_and_no_other() -> None:
-    assert {one.name for one in SETTINGS} | FIXED | TYPED | SHAPES == {*Recipe.__struct_fields__}
+    assert {one.name for one in SETTINGS} | FIXED | TYPED | WHERE | SHAPES == {*Recipe.__struct_fields__}
     assert {one.recorded for one in SETTINGS} == {*BuildSettings.__struct_fields__}
     deciding = {one.recorded for one in SETTINGS if one.decides_tactics}
     assert deciding == {*CacheTerms.__struct_fields__}

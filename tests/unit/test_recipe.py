@@ -256,7 +256,7 @@ def test_the_ends_of_a_range_belong_to_it(key: str, value: int) -> None:
         ({"executor": "slurm"}, "--executor slurm: no such executor"),
         ({"executor": "ray://host"}, "no such executor"),
         ({"gpu_model": "L4"}, "--gpu-model L4: jobs run on this host"),
-        ({"executor": "ray", "retries": -1}, "retries = -1"),
+        ({"executor": "ray", "retries": -1}, "--retries -1"),
     ],
 )
 def test_an_executor_that_is_none_and_options_without_one_are_refused(

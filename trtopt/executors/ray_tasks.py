@@ -52,6 +52,7 @@ _MAIL_S = 0.2
 _LOOK_S = 2.0
 _PATIENCE_S = 60.0
 """So long jobs wait while no node can run them: a cluster may replace those that it has lost."""
+_LOOK = "see `ray status`, and the node's logs"
 _NODE = "ray.io/node-id"
 _GLIMPSE = 0.01
 """Of a GPU: Ray hides GPUs from tasks that take nothing of one."""
@@ -234,9 +235,9 @@ class RayExecutor:
             try:
                 outcome = unpack(packed, *self._ray.get(refs[node.id], timeout=1)).outcome
             except self._ray.exceptions.GetTimeoutError:
-                outcome = DeviceError(f"does not answer within {2 * _PATIENCE_S:g} s")
+                outcome = DeviceError(f"does not answer within {2 * _PATIENCE_S:g} s", _LOOK)
             except self._ray.exceptions.RayError as error:
-                outcome = DeviceError(reason_of_loss(error))
+                outcome = DeviceError(reason_of_loss(error), _LOOK)
             if isinstance(outcome, Identified):
                 found[node.id] = node, outcome.identity
             else:

@@ -35,7 +35,7 @@ def weight_alarms(model: ModelFile) -> tuple[str, ...]:
     if not odd:
         return ()
     count = f"{len(odd)} weights hold" if len(odd) > 1 else "1 weight holds"
-    return (f"{count} NaN or infinity, such as {odd[0]!r}: export the model from a sound checkpoint",)
+    return (f"{count} NaN or infinity, such as {odd[0]!r}: export the model from an intact checkpoint",)
 
 
 def _is_sound(array: NDArray[Any]) -> bool:

@@ -55,7 +55,7 @@ def check_weight(weight: NDArray[Any], name: str, node: str) -> None:
     place = [int(index) for index in np.unravel_index(int(np.argmin(finite)), weight.shape)]
     raise ModelError(
         f"weight {name!r} of node {node!r} is not finite: {weight[tuple(place)]} at {place}",
-        "export the model again from a sound checkpoint",
+        "export the model again from an intact checkpoint",
     )
 
 
