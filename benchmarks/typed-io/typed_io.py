@@ -55,7 +55,7 @@ def build(model: Path, pixels: Path, work: Path, batches: tuple[int, ...], backe
             work / name,
             batch=batches,
             precision="int8",
-            calib=pixels if is_pixels else floats,
+            data=pixels if is_pixels else floats,
             verdict=False,
             io={spec.name: io},
             preprocess="imagenet" if is_pixels else None,

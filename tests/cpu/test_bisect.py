@@ -270,7 +270,7 @@ def test_the_model_is_not_overwritten(data: str, tmp_path: Path) -> None:
 
 def test_a_16_bit_model_is_refused(data: str, tmp_path: Path) -> None:
     cast_model(DIGITS, tmp_path / "half.onnx", precision="fp16", data=data, compare=False)
-    with pytest.raises(UsageError, match=r"half.onnx has 16-bit types already: against itself"):
+    with pytest.raises(UsageError, match=r"half.onnx already has 16-bit types"):
         bisect(tmp_path / "half.onnx", request(data, precision="bf16"))
 
 

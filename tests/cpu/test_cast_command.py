@@ -12,9 +12,9 @@ import pytest
 from tests.support.cast_models import CHAIN, saved
 from trtopt.errors import UsageError
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.casting.weights import weight_alarms
 from trtopt.precision.deviation import Deviation
 from trtopt.records.casting import CastReport
 from trtopt.report.casting import cast_summary, difference_line

@@ -23,6 +23,7 @@ from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 from tests.support.paths import DATA
 from trtopt.cli.main import cli
 from trtopt.errors import DeviceError, NoGpuError, TrtoptError, UsageError
+from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Lottery
 from trtopt.measure.loop.rounds import latency_blocks
 from trtopt.measure.statistics.comparison import Verdict, compare as evaluator
@@ -30,7 +31,6 @@ from trtopt.records import CompareReport, read_versioned, to_json
 from trtopt.report.comparison import comparison_markdown
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Interleaved, Result
-from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench import interleaved as interleave
 from trtopt.workflows.compare import builds as compare_builds, contracts as compare_contracts
 
@@ -81,13 +81,13 @@ def test_a_device_that_falls_away_leaves_the_file_no_verdict_and_exit_code_1(
 ) -> None:
     """The first of two batch sizes is measured; its device is said to have failed then."""
 
-    def failing(jobs: Sequence[Job], **options: Any) -> Iterator[tuple[int, Result]]:
-        for index, result in run_jobs(jobs, **options):
+    def failing(executor: Executor, jobs: Sequence[Job], **options: Any) -> Iterator[tuple[int, Result]]:
+        for index, result in run_jobs_of(executor, jobs, **options):
             assert isinstance(result, Interleaved)
             broken = msgspec.structs.replace(result.run, failure="the GPU fell off the bus")
             yield index, Interleaved(run=broken)
 
-    monkeypatch.setattr(interleave, "run_jobs", failing)
+    monkeypatch.setattr(interleave, "run_jobs_of", failing)
     file = tmp_path / "c.json"
     options = ["--duration", "0.05", "--json", str(file), "--markdown"]
     done = CliRunner().invoke(cli, ["compare", str(cpu_build), str(cpu_build), *options])
@@ -286,10 +286,10 @@ def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(
         (["{build}", "{build}", "--control", "0"], 2, "--control 0"),
         (["{build}", "{build}", "--contract", "mine"], 2, "no such contract"),
         (["{build}", "{build}", "--batch", "3"], 2, "no engine here admits it"),
-        (["{build}", "{build}", "--opt-level", "3"], 2, "build options: means nothing"),
-        (["{build}", "{build}", "--executor", "ray"], 2, "--executor: means nothing"),
+        (["{build}", "{build}", "--opt-level", "3"], 2, "build options: has no effect"),
+        (["{build}", "{build}", "--executor", "ray"], 2, "--executor: has no effect"),
         (["{build}", "{result}"], 2, "a result file and an engine"),
-        (["{result}", "{result}", "--control", "3"], 2, "--control: means nothing"),
+        (["{result}", "{result}", "--control", "3"], 2, "--control: has no effect"),
         (["{result}", "{result}", "--batch", "1"], 2, "for trtexec's files"),
         (["{result}", "{result}", "--across-contracts"], 2, "no difference to explain"),
         (["{result}", "{result}", "--across-contracts", "isolated,serving"], 2, "their own contracts"),

@@ -126,13 +126,13 @@ def test_what_has_no_newer_form_is_refused_with_its_name(calib: str, tmp_path: P
 def test_tensorrt_rtx_takes_int8_at_every_opset_that_it_builds(calib: str, tmp_path: Path) -> None:
     newest = target_named("rtx").loaded_opset
     source = between_convolutions(tmp_path, newest, _node("Relu"))
-    for name, more in (("plain", {}), ("int8", {"precision": "int8", "calib": calib})):
+    for name, more in (("plain", {}), ("int8", {"precision": "int8", "data": calib})):
         manifest = trtopt.build(source, tmp_path / name, backend="tensorrt-rtx", **more)
         assert len(manifest.engines) == 1
     model = onnx.load(source)
     model.opset_import[0].version = newest + 1
     onnx.save(model, source)
-    for name, more in (("plain", {}), ("int8", {"precision": "int8", "calib": calib})):
+    for name, more in (("plain", {}), ("int8", {"precision": "int8", "data": calib})):
         with pytest.raises(ModelError, match=f"opset {newest + 1} is newer than"):
             trtopt.build(source, tmp_path / name, backend="tensorrt-rtx", force=True, **more)
 

@@ -58,7 +58,7 @@ def samples(model: Path) -> Path:
 def int8(model: Path, samples: Path) -> Path:
     """The model quantised, its input INT8."""
     out = model.with_name("int8.onnx")
-    trtopt.quantize(model, out, precision="int8", calib=samples, target="rtx", io={"x": "int8"})
+    trtopt.quantize(model, out, precision="int8", data=samples, target="rtx", io={"x": "int8"})
     return out
 
 
@@ -116,7 +116,7 @@ def test_real_samples_of_the_new_input_take_part_in_the_build_s_check(model: Pat
     np.savez(pixels, x=np.random.default_rng(4).integers(0, 256, (4, 16, 16, 3), np.uint8))
     io = {"x": "uint8:nhwc"}
     manifest = trtopt.build(
-        model, tmp_path / "out", io=io, precision="fp16", calib=pixels, backend="onnxruntime"
+        model, tmp_path / "out", io=io, precision="fp16", data=pixels, backend="onnxruntime"
     )
     assert any("verified on 3 inputs" in note for note in manifest.notes)
 
@@ -126,7 +126,7 @@ def test_an_int8_input_keeps_its_scale_in_the_manifest_for_pack(
 ) -> None:
     folder = tmp_path / "int8"
     manifest = trtopt.build(
-        model, folder, batch=4, precision="int8", calib=samples, io={"x": "int8:hwc16"}, backend=RTX
+        model, folder, batch=4, precision="int8", data=samples, io={"x": "int8:hwc16"}, backend=RTX
     )
     (tensor,) = manifest.io
     image = np.load(samples)["x"][:4]

@@ -324,9 +324,13 @@ def test_a_model_with_q_dq_of_its_own_is_not_measured(calib: dict[Path, str], tm
 @pytest.mark.parametrize(
     ("recipe", "kind", "message"),
     [
-        ({"precision": "best", "calib": None}, UsageError, "precision='best' needs data"),
+        ({"precision": "best", "data": None}, UsageError, "precision='best' needs data"),
         ({"precision": "best", "verdict": False}, UsageError, "cannot be done here: verdict=False"),
-        ({"precision": "fp16", "bounds": {"min_cosine": 0.9}}, UsageError, "min_cosine: no precision"),
+        (
+            {"precision": "fp16", "bounds": {"min_cosine": 0.9}},
+            UsageError,
+            "min_cosine: has no effect",
+        ),
         ({"bounds": {"min_speed": 1.0}}, UsageError, "known bounds: min_cosine"),
     ],
 )

@@ -15,7 +15,7 @@ def test_a_sweep_tells_memory_and_energy_of_every_point_and_resumes(tmp_path: Pa
         "batch": (1, 8),
         "precision": ("fp16", "int8"),
         "streams": (1, 2),
-        "calib": str(HELDOUT),
+        "data": str(HELDOUT),
         "tactic_sources": SOURCES,
         "backend": "tensorrt",
         "duration": 0.5,

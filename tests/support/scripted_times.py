@@ -28,7 +28,7 @@ LayerScript = Callable[[str, int, onnx.NodeProto], float]
 
 
 class ScriptedTimes:
-    """Stands for `supervisor.run_jobs` where jobs measure. `latency_ms` is by candidate and batch size."""
+    """Stands for `run_jobs_of` where jobs measure. `latency_ms` is by candidate and batch size."""
 
     def __init__(self, latency_ms: Mapping[tuple[str, int], float], layer_ms: LayerScript) -> None:
         self._latency_ms, self._layer_ms = latency_ms, layer_ms
@@ -36,7 +36,7 @@ class ScriptedTimes:
         self.in_turns: list[tuple[int, tuple[str, ...]]] = []
         """Batch size and candidates of every run in turns."""
 
-    def __call__(self, jobs: Sequence[Job], **_: object) -> Iterator[tuple[int, Result]]:
+    def __call__(self, _executor: object, jobs: Sequence[Job], **_: object) -> Iterator[tuple[int, Result]]:
         """Answer each job at once."""
         for index, job in enumerate(jobs):
             if isinstance(job, InterleaveJob):

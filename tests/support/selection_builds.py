@@ -26,13 +26,13 @@ def script(monkeypatch: pytest.MonkeyPatch, layers: LayerScript, **latency_ms: f
         name, _, batch = key.rpartition("_")
         by_key[name.replace("_", "."), int(batch)] = value
     times = ScriptedTimes(by_key, layers)
-    monkeypatch.setattr(interleave, "run_jobs", times)
-    monkeypatch.setattr(select_precision, "run_jobs", times)
+    monkeypatch.setattr(interleave, "run_jobs_of", times)
+    monkeypatch.setattr(select_precision, "run_jobs_of", times)
     return times
 
 
-def build(model: Path, folder: Path, data: dict[Path, str], **recipe: Any) -> Manifest:
-    wanted: dict[str, Any] = {"precision": "int8", "batch": (1, 8), "calib": data[model]} | recipe
+def build(model: Path, folder: Path, samples: dict[Path, str], **recipe: Any) -> Manifest:
+    wanted: dict[str, Any] = {"precision": "int8", "batch": (1, 8), "data": samples[model]} | recipe
     return trtopt.build(model, folder, backend="onnxruntime", **wanted)
 
 

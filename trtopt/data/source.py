@@ -120,6 +120,11 @@ class SampleSource:
         lengths = [reader.lengths for reader in self._readers]
         return None if None in lengths else sum(max(known.values()) for known in lengths if known)
 
+    @property
+    def is_function(self) -> bool:
+        """Whether a function of the user's makes them."""
+        return any(isinstance(reader, FunctionReader) for reader in self._readers)
+
     def has(self, name: str) -> bool:
         """Whether there is such an array, as far as is known without reading."""
         return all(name in (reader.names or ()) for reader in self._readers)

@@ -74,7 +74,7 @@ def build(
             how = BuildOptions(cache, store, executor, recipe.build_timeout, nvtx=nvtx, memory=memory)
             made = select_engines(kept.onnx, recipe, builder, folder, how, listener, kept.io)
         if recipe.calib is not None:
-            notes += range_notes(onnx.inputs, open_data(recipe.calib))
+            notes += range_notes(kept.onnx.inputs, open_data(recipe.calib))
         manifest = Manifest(
             trtopt=__version__,
             created=now(),
