@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 
 if TYPE_CHECKING:
     from trtopt.records import BenchReport
@@ -51,11 +51,10 @@ class Outputs:
 
     def save(self, report: BenchReport) -> None:
         """After every engine: a later failure must not take finished measurements along."""
-        from trtopt.records import to_json
 
         self._latest = report
-        if self._json is not None and not self._json.is_stdout:
-            self._json.write(to_json(report, indent=None))
+        if not takes_stdout(self._json):
+            write_json(self._json, report, indent=None)
 
     def finish(self, subject: str) -> None:
         """Write trtexec's files, then the table, to standard error if the result goes to standard output.
@@ -63,7 +62,6 @@ class Outputs:
         They show the latest report on `subject`; without one nothing is written.
         """
         from trtopt.cli.console import is_verbose, show, show_notes, warn
-        from trtopt.records import to_json
         from trtopt.report.notes import plain
         from trtopt.report.text import bench_summary
         from trtopt.report.trust import all_notes, bench_notes, trust_warnings
@@ -72,9 +70,9 @@ class Outputs:
         if report is None:
             return
         self._export(report)
-        is_stdout = self._json is not None and self._json.is_stdout
-        if self._json is not None and is_stdout:
-            self._json.write(to_json(report, indent=None))
+        is_stdout = takes_stdout(self._json)
+        if is_stdout:
+            write_json(self._json, report, indent=None)
         warn(trust_warnings(report))
         show(bench_summary(report, subject, verbose=is_verbose()), err=is_stdout)
         notes = plain(all_notes(report)) if is_verbose() else bench_notes(report)

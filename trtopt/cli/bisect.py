@@ -12,7 +12,7 @@ from trtopt.cli.options.accuracy_bounds import bounds_options
 from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.completion import files, method_names, names
 from trtopt.cli.options.data import data_option
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, timeout_option
 from trtopt.cli.options.recipe import recipe_option
 from trtopt.cli.options.target import target_option
@@ -91,7 +91,6 @@ def bisect(
     """
     from trtopt.cli.console import say, show_notes
     from trtopt.cli.progress import listening
-    from trtopt.records import to_json
     from trtopt.report.bisecting import bisect_summary
     from trtopt.report.notes import plain
     from trtopt.workflows.precision.bisect import Request, bisect as run
@@ -114,9 +113,8 @@ def bisect(
     )
     with listening() as listener:
         report = run(model, request, out, listener)
-    if json is not None:
-        json.write(to_json(report))
-    if json is None or not json.is_stdout:
+    write_json(json, report)
+    if not takes_stdout(json):
         say(*bisect_summary(report))
         show_notes(plain(report.notes))
     if report.verdict == "not met":

@@ -12,7 +12,7 @@ from trtopt.cli.options.accuracy_bounds import bounds_options
 from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.batch import parse_range
 from trtopt.cli.options.data import data_option
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, nvtx_option
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
 
@@ -80,7 +80,6 @@ def build(
     """
     from trtopt.cli.console import show, show_notes, warn
     from trtopt.cli.progress import listening
-    from trtopt.records import to_json
     from trtopt.report.notes import plain
     from trtopt.report.profile import build_memories_summary, receipts_summary
     from trtopt.report.text import build_summary, engine_notes
@@ -114,15 +113,13 @@ def build(
     receipts = receipts_of(target, manifest)
     memories = build_memories_summary(memories_of(target, manifest))
     verdict_parts = () if manifest.verdict is None else (verdict_summary(manifest.verdict),)
-    is_stdout = json is not None and json.is_stdout
-    if json is not None:
-        json.write(to_json(manifest))
+    write_json(json, manifest)
     verdict_notes = () if manifest.verdict is None else manifest.verdict.notes
     warn(manifest.alarms)
     parts = (build_summary(manifest, str(target)), receipts_summary(receipts), memories, *verdict_parts)
-    show(*parts, err=is_stdout)
+    show(*parts, err=takes_stdout(json))
     notes = dict.fromkeys((*manifest.notes, *engine_notes(manifest), *verdict_notes))
-    show_notes(plain(notes), err=is_stdout)
+    show_notes(plain(notes), err=takes_stdout(json))
     if not allow_fallback:
         check_receipts(receipts)
     check_alarms(manifest.alarms, strict=strict)

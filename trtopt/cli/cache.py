@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 
 _MIB = 2**20
 
@@ -32,14 +32,12 @@ def cache() -> None:
 def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
     from trtopt.cli.console import show as display
-    from trtopt.records import to_json
     from trtopt.report.caching import entries_table
     from trtopt.workflows.build.timing_cache_commands import entries, store_folder
 
     cache_entries = entries(cache_dir)
-    if json is not None:
-        json.write(b"".join(to_json(entry, indent=None) for entry in cache_entries))
-    if json is None or not json.is_stdout:
+    write_json(json, *cache_entries, indent=None)
+    if not takes_stdout(json):
         display(entries_table(cache_entries, str(store_folder(cache_dir))))
 
 
@@ -54,7 +52,6 @@ def show(
 ) -> None:
     """Show where and by which builds the cache NAME (or a part of its name) was made."""
     from trtopt.cli.console import show as display
-    from trtopt.records import to_json
     from trtopt.report.caching import difference_table, entry_summary, tactics_table
     from trtopt.workflows.build import timing_cache_commands as caches
 
@@ -64,9 +61,8 @@ def show(
         display(tactics_table(caches.tactics(name, cache_dir)))
     else:
         entry = caches.entry(name, cache_dir)
-        if json is not None:
-            json.write(to_json(entry))
-        if json is None or not json.is_stdout:
+        write_json(json, entry)
+        if not takes_stdout(json):
             display(entry_summary(entry))
 
 

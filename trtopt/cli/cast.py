@@ -10,7 +10,7 @@ from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.aliases import OptionWithAliases
 from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.data import data_option
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.target import target_option
 
 
@@ -64,7 +64,6 @@ def cast(
     from trtopt.cli.console import note, say, show_notes, warn
     from trtopt.cli.progress import phases
     from trtopt.precision.casting.cast import cast_model
-    from trtopt.records import to_json
     from trtopt.report.casting import cast_notes, cast_summary, of_node
 
     with phases(f"casting {model.name}"):
@@ -84,13 +83,10 @@ def cast(
             note=note,
         )
     warn(report.alarms)
-    if json is not None:
-        json.write(to_json(report))
-    if json is not None and json.is_stdout:
-        pass
-    elif explain is not None:
+    write_json(json, report)
+    if explain is not None and not takes_stdout(json):
         say(*of_node(report, explain))
-    else:
+    elif not takes_stdout(json):
         say(*cast_summary(report))
         show_notes(cast_notes(report))
     check_alarms(report.alarms, strict=strict)

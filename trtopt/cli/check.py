@@ -11,7 +11,7 @@ from trtopt.cli.options.accuracy_bounds import bounds_options
 from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.completion import model_names, names_or_files
 from trtopt.cli.options.data import data_option
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, timeout_option, trust_option
 from trtopt.cli.options.shapes import shape_options
 from trtopt.precision.bounds import Bounds
@@ -59,7 +59,6 @@ def check(
     """
     from trtopt.cli.console import say, show_notes, warn
     from trtopt.cli.progress import listening
-    from trtopt.records import to_json
     from trtopt.report.checking import check_notes, check_summary
     from trtopt.workflows.precision.check import CheckRequest, check as run
 
@@ -78,9 +77,8 @@ def check(
     with listening() as listener:
         report = run(model, against, request, listener)
     warn(report.alarms)
-    if json is not None:
-        json.write(to_json(report))
-    if json is None or not json.is_stdout:
+    write_json(json, report)
+    if not takes_stdout(json):
         say(*check_summary(report))
         show_notes(check_notes(report))
     if not report.passed:

@@ -12,7 +12,7 @@ from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.completion import contract_names, names
 from trtopt.cli.options.contract import contract_flags
 from trtopt.cli.options.data import data_option, older_data_option
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_option, timeout_option, trust_option
 from trtopt.cli.options.recipe import RecipeFlags, recipe_options
 
@@ -100,7 +100,6 @@ def compare(
     from trtopt.cli.console import is_verbose, show, show_notes
     from trtopt.cli.progress import listening
     from trtopt.errors import DeviceError
-    from trtopt.records import to_json
     from trtopt.report.comparison import comparison_markdown, comparison_notes, comparison_summary
     from trtopt.workflows.compare.compare import CompareRequest, compare as run
 
@@ -125,15 +124,12 @@ def compare(
     )
     with listening() as listener:
         compared = run(a, b, request, listener)
-    record = to_json(compared.report, indent=None)
-    is_stdout = json is not None and json.is_stdout
-    if json is not None:
-        json.write(record)
+    write_json(json, compared.report, indent=None)
     if markdown:
-        click.echo(comparison_markdown(compared.outcome), nl=False, err=is_stdout)
+        click.echo(comparison_markdown(compared.outcome), nl=False, err=takes_stdout(json))
     else:
-        show(comparison_summary(compared.outcome, verbose=is_verbose()), err=is_stdout)
-        show_notes(comparison_notes(compared.outcome), err=is_stdout)
+        show(comparison_summary(compared.outcome, verbose=is_verbose()), err=takes_stdout(json))
+        show_notes(comparison_notes(compared.outcome), err=takes_stdout(json))
     if compared.failure is not None:
         raise DeviceError(
             compared.failure,

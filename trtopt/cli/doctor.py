@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 
 
 @click.command()
@@ -28,7 +28,6 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
     from trtopt.cli.console import say, say_wrapped
     from trtopt.errors import UsageError
     from trtopt.files.writable import check_writable
-    from trtopt.records import to_json
     from trtopt.report.doctor import doctor_lines
     from trtopt.workflows.doctor import examine
     from trtopt.workflows.support_bundle import write_bundle
@@ -38,9 +37,8 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
     if bundle is not None:
         check_writable(bundle)
     findings = examine()
-    if json is not None:
-        json.write(to_json(findings))
-    if bundle is None and (json is None or not json.is_stdout):
+    write_json(json, findings)
+    if bundle is None and not takes_stdout(json):
         say_wrapped(*doctor_lines(findings))
     if bundle is not None:
         for name in write_bundle(bundle, findings, folder):

@@ -8,7 +8,7 @@ import click
 
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.completion import lint_check_names, lists_of
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.target import target_option
 
 
@@ -26,7 +26,6 @@ def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None)
     """Show what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
     from trtopt.cli.console import say
     from trtopt.errors import UsageError
-    from trtopt.records import to_json
     from trtopt.rewrite.lint.lint import CHECKS, lint_model
 
     requested = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
@@ -36,9 +35,8 @@ def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None)
             f"there is no check {sorted(unknown)[0]!r}", f"choose of any, {', '.join(sorted(known))}"
         )
     report = lint_model(model, target=target)
-    if json is not None:
-        json.write(to_json(report))
-    if json is None or not json.is_stdout:
+    write_json(json, report)
+    if not takes_stdout(json):
         findings = "1 finding" if len(report.advice) == 1 else f"{len(report.advice)} findings"
         say(f"{findings} in {report.nodes} nodes for TensorRT {report.target}")
         for check in CHECKS:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from trtopt.cli.options.completion import files, names_or_files
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -77,7 +77,6 @@ def plan(
     from trtopt.cli.console import is_verbose, show, show_notes
     from trtopt.cli.progress import phases
     from trtopt.files.writable import check_writable
-    from trtopt.records import to_json
     from trtopt.report.notes import plain
     from trtopt.report.planning import plan_text
     from trtopt.workflows.plan.plan import plan as make
@@ -100,11 +99,9 @@ def plan(
         made = make(sources, output, request, enter)
         if verify:
             made = put_to_the_test(output, timeout, enter, trust)
-    is_stdout = json is not None and json.is_stdout
-    if json is not None:
-        json.write(to_json(made))
-    show(plan_text(made, verbose=is_verbose()), err=is_stdout)
-    show_notes(plain(made.notes), err=is_stdout)
+    write_json(json, made)
+    show(plan_text(made, verbose=is_verbose()), err=takes_stdout(json))
+    show_notes(plain(made.notes), err=takes_stdout(json))
 
 
 def _bytes(text: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trtopt.cli.options.batch import batch_option
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import (
     backend_option,
     inputs_option,
@@ -120,11 +120,9 @@ def profile(
         report = run(path, request, listener)
     if file is not None:
         write_atomically(file, to_json(report, indent=None))
-    is_stdout = json is not None and json.is_stdout
-    if json is not None:
-        json.write(to_json(report, indent=None))
-    show(profile_summary(report, verbose=is_verbose()), err=is_stdout)
-    show_notes(profile_notes(report), err=is_stdout)
+    write_json(json, report, indent=None)
+    show(profile_summary(report, verbose=is_verbose()), err=takes_stdout(json))
+    show_notes(profile_notes(report), err=takes_stdout(json))
     if file is not None and with_trace:
         if any(layer.ms for engine in report.engines for layer in engine.layers):
             write_atomically(file.with_name(TRACE_FILE), trace(report))

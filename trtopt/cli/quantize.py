@@ -12,7 +12,7 @@ from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.completion import method_names, names, node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.recipe import recipe_option
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT, targets_where
@@ -120,7 +120,6 @@ def quantize(
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
     from trtopt.cli.console import say, show_notes, warn
     from trtopt.cli.progress import phases
-    from trtopt.records import to_json
     from trtopt.report.notes import plain
     from trtopt.report.quantize import explain as explained, quantize_summary
     from trtopt.workflows.listener import Listener
@@ -154,13 +153,10 @@ def quantize(
             accept=lambda report: explain is None or explained(report, explain),
         )
     warn(report.alarms)
-    if json is not None:
-        json.write(to_json(report))
-    if json is not None and json.is_stdout:
-        pass
-    elif explain is not None:
+    write_json(json, report)
+    if explain is not None and not takes_stdout(json):
         say(*explained(report, explain))
-    else:
+    elif not takes_stdout(json):
         say(*quantize_summary(report))
         show_notes(plain(report.notes))
     check_alarms(report.alarms, strict=strict)
@@ -181,7 +177,6 @@ def _by_verdict(
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
     from trtopt.precision.alarms import verdict_alarms
-    from trtopt.records import to_json
     from trtopt.report.notes import plain
     from trtopt.report.verdict import verdict_summary
     from trtopt.workflows.build.break_even import quantize_where_it_pays
@@ -199,9 +194,8 @@ def _by_verdict(
         )
     alarms = verdict_alarms(result.verdict)
     warn(alarms)
-    if json is not None:
-        json.write(to_json(result.verdict))
-    if json is not None and json.is_stdout:
+    write_json(json, result.verdict)
+    if takes_stdout(json):
         return alarms
     show(verdict_summary(result.verdict))
     for path, sizes in result.written.items():

@@ -10,7 +10,7 @@ import click
 from trtopt.cli.options.completion import lists_of, node_names, rule_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.target import target_option
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def rewrite(
     from trtopt.cli.console import note, say, show_notes, warn
     from trtopt.cli.progress import phases
     from trtopt.errors import UsageError
-    from trtopt.records import to_json
     from trtopt.report.notes import plain
     from trtopt.rewrite import explain as words
     from trtopt.rewrite.catalogue import RULES
@@ -85,7 +84,7 @@ def rewrite(
         else:
             click.echo("\n".join(words.catalogue(RULES)))
         return
-    if explain is not None and json is not None and json.is_stdout:
+    if explain is not None and takes_stdout(json):
         raise UsageError(
             "--explain answers in words, --json - prints the whole trace",
             "omit one of them, or write the trace to a file with --json FILE",
@@ -108,12 +107,9 @@ def rewrite(
             note=note,
         )
     warn(trace.alarms)
-    if json is not None:
-        json.write(to_json(trace))
-    if json is not None and json.is_stdout:
-        pass
-    elif explain is not None:
+    write_json(json, trace)
+    if explain is not None and not takes_stdout(json):
         say(*words.of_node(trace, explain))
-    else:
+    elif not takes_stdout(json):
         say(*words.summary(trace))
         show_notes(plain(trace.notes))

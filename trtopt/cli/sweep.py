@@ -12,7 +12,7 @@ from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.completion import lists_of, neighbour_names
 from trtopt.cli.options.contract import contract_flags_of_one_stream
 from trtopt.cli.options.data import data_option, older_data_option
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, duration_option, timeout_option, warmup_option
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
 from trtopt.cli.options.shapes import axes_by_name
@@ -98,7 +98,6 @@ def sweep(
     from trtopt.cli.console import say, show, show_notes
     from trtopt.cli.options.batch import parse_streams
     from trtopt.cli.progress import listening_to_sweep
-    from trtopt.records import to_json
     from trtopt.report.sweep import sweep_notes, sweep_summary
     from trtopt.workflows.sweep.request import SweepRequest
     from trtopt.workflows.sweep.sweep import sweep as run
@@ -125,11 +124,9 @@ def sweep(
     except KeyboardInterrupt:
         say("trtopt: run the same command again to continue after the measured points", err=True)
         raise
-    is_stdout = json is not None and json.is_stdout
-    if json is not None:
-        json.write(to_json(report))
-    show(sweep_summary(report), err=is_stdout)
-    show_notes(sweep_notes(report), err=is_stdout)
+    write_json(json, report)
+    show(sweep_summary(report), err=takes_stdout(json))
+    show_notes(sweep_notes(report), err=takes_stdout(json))
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from trtopt.cli.options.accuracy_bounds import bounds_options
 from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.completion import contract_names, names
 from trtopt.cli.options.data import data_option
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, timeout_option
 from trtopt.cli.options.recipe import cache_dir_option, recipe_option
 from trtopt.records.tuning import CandidateKind, Objective
@@ -117,18 +117,15 @@ def tune(
     from trtopt.cli.console import say, show, show_notes
     from trtopt.cli.progress import listening
     from trtopt.recipe import make_recipe
-    from trtopt.records import to_json
     from trtopt.report.notes import Note, Severity
     from trtopt.report.tuning import score_summary, tuned_summary
     from trtopt.workflows.tune.request import DEFAULT_BOUNDS, TuneRequest
     from trtopt.workflows.tune.tune import score as scored, tune as run
 
-    is_stdout = json is not None and json.is_stdout
     if score:
         found = scored(backend or "auto", cache_dir)
-        if json is not None:
-            json.write(to_json(found))
-        show(score_summary(found), err=is_stdout)
+        write_json(json, found)
+        show(score_summary(found), err=takes_stdout(json))
         return
     if model is None:
         raise click.UsageError("Missing argument 'MODEL'.")
@@ -154,7 +151,6 @@ def tune(
     except KeyboardInterrupt:
         say("trtopt: run the same command with --resume to continue after the candidates tried", err=True)
         raise
-    if json is not None:
-        json.write(to_json(tuned))
-    show(tuned_summary(tuned), err=is_stdout)
-    show_notes((Note(Severity.NOTE, text) for text in tuned.notes), err=is_stdout)
+    write_json(json, tuned)
+    show(tuned_summary(tuned), err=takes_stdout(json))
+    show_notes((Note(Severity.NOTE, text) for text in tuned.notes), err=takes_stdout(json))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trtopt.cli.options.completion import files
-from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 
 
 @click.command()
@@ -43,7 +43,6 @@ def verify(
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import listening
-    from trtopt.records import to_json
     from trtopt.report.verifying import check_lines
     from trtopt.workflows.build.rebuild import check_folder, repair, trust
 
@@ -54,9 +53,8 @@ def verify(
             check = repair(folder, listener, trusted, signer)
     else:
         check = check_folder(folder, signer)
-    if json is not None:
-        json.write(to_json(check))
-    if json is None or not json.is_stdout:
+    write_json(json, check)
+    if not takes_stdout(json):
         say(*check_lines(str(folder), check))
     if not check.is_whole:
         click.get_current_context().exit(1)

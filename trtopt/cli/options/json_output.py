@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtopt.cli.options.completion import files
+
+if TYPE_CHECKING:
+    from trtopt.records import Record
 
 
 @dataclass(frozen=True)
@@ -18,13 +21,8 @@ class JsonOutput:
 
     file: Path | None
 
-    @property
-    def is_stdout(self) -> bool:
-        """Whether standard output is taken by it."""
-        return self.file is None
-
-    def write(self, record: bytes) -> None:
-        """Write a record, which ends with a line's end.
+    def write(self, text: bytes) -> None:
+        """Write JSON that ends with a line's end.
 
         Raises:
             OutputError: the file cannot be written.
@@ -32,9 +30,26 @@ class JsonOutput:
         from trtopt.files.atomic import write_atomically
 
         if self.file is None:
-            click.echo(record, nl=False)
+            click.echo(text, nl=False)
         else:
-            write_atomically(self.file, record)
+            write_atomically(self.file, text)
+
+
+def takes_stdout(output: JsonOutput | None) -> bool:
+    """Whether the JSON is requested, and on standard output."""
+    return output is not None and output.file is None
+
+
+def write_json(output: JsonOutput | None, *records: Record, indent: int | None = 2) -> None:
+    """Write the records one after the other, if JSON is requested.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    from trtopt.records import to_json
+
+    if output is not None:
+        output.write(b"".join(to_json(record, indent=indent) for record in records))
 
 
 def json_option(what: str = "the report") -> Callable[[Callable[..., Any]], Any]:

@@ -124,7 +124,7 @@ def select_engines(
     listener: Listener,
     io: tuple[TypedTensor, ...] = (),
 ) -> SelectedEngines:
-    """Engines of `base`, a model in `folder`, in the precision that the recipe asks for; `io` as it is typed.
+    """Engines of `base`, a model in `folder`, in the requested precision; `io`: its typed tensors.
 
     Quantised engines are measured against FP16 on machines that can run them, and selected only where they
     are no slower; where they cannot be measured a note says so.
