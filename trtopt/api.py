@@ -15,6 +15,7 @@ from trtopt.errors import UsageError
 from trtopt.export.export import DType, Exported
 from trtopt.export.spec import Exporter
 from trtopt.files.manifests import read_manifest
+from trtopt.measure.contracts import DURATION_S, WARMUP_S
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.parameters import naming_parameters
 from trtopt.precision.bounds import Bounds, bounds_in
@@ -226,8 +227,8 @@ def bench(
     backend: Backend | None = None,
     contract: str | None = None,
     terms: Terms | None = None,
-    duration: float = 3.0,
-    warmup: float = 0.2,
+    duration: float = DURATION_S,
+    warmup: float = WARMUP_S,
     data: str | Path | None = None,
     layers: bool = False,
     memory: bool = False,
@@ -508,8 +509,8 @@ def sweep(
     retries: int | None = None,
     contract: str | None = None,
     terms: Terms | None = None,
-    duration: float = 3.0,
-    warmup: float = 0.2,
+    duration: float = DURATION_S,
+    warmup: float = WARMUP_S,
     data: str | Path | None = None,
     timeout: float | None = None,
     listener: Listener = SILENT,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trtopt.errors import DataError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.records import Shape, TensorSpec
+from trtopt.records import TensorSpec
 from trtopt.records.typed_io import VECTORS, TypedTensor, stored_shape
 
 Array = NDArray[Any]
@@ -152,8 +152,3 @@ def on_host(array: object) -> Array:
         array = array.get()
     found: Array = np.asarray(array)
     return found
-
-
-def fits_stored(layout: str, shape: Shape, array: Array) -> bool:
-    """Whether an array is in the format already that a tensor of NCHW `shape` has."""
-    return layout in VECTORS and array.shape == stored_shape(layout, shape)

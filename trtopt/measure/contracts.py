@@ -36,6 +36,8 @@ _TABLE = (
 CONTRACTS = {contract.name: contract for contract, _ in _TABLE}
 SUMMARIES = {contract.name: summary for contract, summary in _TABLE}
 DEFAULT = "trtexec-11"
+DURATION_S, WARMUP_S = 3.0, 0.2
+"""Of sampling per pass, and before samples count, unless the user gives others."""
 
 
 _FLAGS = {"queue_ahead": "queue"}

@@ -12,6 +12,7 @@ from trtopt.data.value_range import range_notes
 from trtopt.device.backends import choose_for_building, open_builder
 from trtopt.files.atomic import write_atomically
 from trtopt.measure.analysis.findings import untrustworthy
+from trtopt.measure.contracts import DURATION_S
 from trtopt.measure.load.arrivals import Goal, parse_goal
 from trtopt.measure.statistics.summaries import percentile, throughput
 from trtopt.onnxio.model_info import read_onnx
@@ -44,7 +45,7 @@ def optimize(
     min_cosine: float = MIN_COSINE,
     batch: int | Sequence[int] | None = None,
     backend: str = "auto",
-    duration: float = 3.0,
+    duration: float = DURATION_S,
     force: bool = False,
     listener: Listener = SILENT,
 ) -> Optimized:

@@ -9,6 +9,7 @@ import click
 
 from trtopt.cli.options.completion import files
 from trtopt.cli.options.data import data_option
+from trtopt.measure.contracts import DURATION_S, WARMUP_S
 from trtopt.targets import BACKENDS
 
 
@@ -23,7 +24,7 @@ backend_option = backend_choice(
 duration_option = click.option(
     "--duration",
     type=float,
-    default=3.0,
+    default=DURATION_S,
     show_default=True,
     metavar="S",
     help="Seconds of sampling per pass.",
@@ -31,7 +32,7 @@ duration_option = click.option(
 warmup_option = click.option(
     "--warmup",
     type=float,
-    default=0.2,
+    default=WARMUP_S,
     show_default=True,
     metavar="S",
     help="Seconds of warm-up before samples count.",

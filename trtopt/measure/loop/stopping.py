@@ -9,6 +9,7 @@ from enum import Enum
 
 import numpy as np
 
+from trtopt.measure.contracts import DURATION_S, WARMUP_S
 from trtopt.measure.statistics.intervals import MedianInterval, median_interval
 
 TARGET = 0.005
@@ -32,8 +33,8 @@ class Limits:
     but say nothing of the next second. `target` is the relative half-width that is precise enough.
     """
 
-    warmup_s: float = 0.2
-    duration_s: float = 3.0
+    warmup_s: float = WARMUP_S
+    duration_s: float = DURATION_S
     min_warmups: int = 3
     min_queries: int = 10
     max_warmup_s: float = 5.0

@@ -9,6 +9,7 @@ from typing import Any
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.outcomes import Comparisons
 from trtopt.measure.analysis.result_comparison import compare_reports
+from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.measure.statistics.summaries import percentile
 from trtopt.records import BenchPoint, BenchReport, Collected, EngineDifference, EngineProfile
 from trtopt.report.html.blocks import (
@@ -38,9 +39,6 @@ from trtopt.report.html.fusion import difference_table
 from trtopt.report.html.notes import grouped, trust_notes
 from trtopt.report.html.provenance import commands_of, file_notes, machine_facts, typed
 from trtopt.report.html.summary import facts, mark_of
-
-_THRESHOLD = 0.01
-"""That of `trtopt compare`."""
 
 _LEVELS = ("good", "caution", "bad")
 _KINDS = 10
@@ -104,7 +102,7 @@ def _compared(a: Collected, b: Collected) -> tuple[Comparisons | None, list[str]
     if first is None or second is None:
         return None, ["Not compared: a side has no measurements."]
     try:
-        compared = compare_reports(first, second, threshold=_THRESHOLD, force=True)
+        compared = compare_reports(first, second, threshold=THRESHOLD, force=True)
     except UsageError as error:
         return None, [f"Not compared: {error.problem}."]
     return compared, list(compared.notes)
@@ -202,7 +200,7 @@ def _by_batch(sides: Sequence[Collected], compared: Comparisons | None) -> list[
                 verdict.verdict.value if verdict is not None else None,
             ]
         )
-    title = f"By batch size; a difference below {_THRESHOLD:.0%} counts as none"
+    title = f"By batch size; a difference below {THRESHOLD:.0%} counts as none"
     return [Table(title, *known_columns(_BATCHES, rows))] if rows else []
 
 

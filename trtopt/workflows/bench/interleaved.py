@@ -12,6 +12,7 @@ from trtopt.errors import UsageError
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.executors.local import THIS_HOST
 from trtopt.measure.analysis.comparability import Work
+from trtopt.measure.contracts import WARMUP_S
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.statistics.comparison import RUN_BLOCKS, Comparison
 from trtopt.recipe import Recipe, shape_flags
@@ -23,7 +24,6 @@ _ANY_SIZES = Recipe()
 ROUNDS = RUN_BLOCKS
 """Turns of each subject in one process."""
 
-WARMUP_S = 0.2
 MAX_REPEATS = 1000
 
 

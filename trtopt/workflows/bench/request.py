@@ -10,6 +10,7 @@ from trtopt.data import open_data
 from trtopt.device.affinity import AUTO, parse_cores
 from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import UsageError
+from trtopt.measure.contracts import DURATION_S, WARMUP_S
 from trtopt.recipe import Recipe, check_timeout, input_sizes
 from trtopt.records import Terms
 from trtopt.workflows.bench.resolve_engines import check_trust
@@ -25,8 +26,8 @@ class BenchRequest:
     backend: str | None = None
     contract: str | None = None
     terms: Terms = field(default_factory=lambda: Terms())
-    duration: float = 3.0
-    warmup: float = 0.2
+    duration: float = DURATION_S
+    warmup: float = WARMUP_S
     data: str | Path | None = None
     layers: bool = False
     memory: bool = False

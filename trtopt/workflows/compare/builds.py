@@ -20,13 +20,13 @@ from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
 from trtopt.measure.analysis.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
+from trtopt.measure.contracts import WARMUP_S
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.loop.rounds import notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.builds import compare_builds, compare_paired, spread
 from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings, EngineArtifact, InterleavedRun, Manifest
 from trtopt.workflows.bench.interleaved import (
-    WARMUP_S,
     Setting,
     check_repeats,
     loaded,

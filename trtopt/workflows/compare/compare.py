@@ -11,7 +11,7 @@ from trtopt.data import open_data
 from trtopt.errors import UsageError
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.outcomes import Comparisons, Outcome
-from trtopt.measure.contracts import DEFAULT, changed, contract_named
+from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.recipe import LOCAL, Recipe, check_timeout, input_sizes
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
@@ -24,7 +24,6 @@ from trtopt.workflows.compare.result_files import compare_files, is_result_file,
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 
-DURATION_S = 3.0
 MAX_DURATION_S = 86400.0
 _SIZES = ("shapes", "axes")
 """Fields of the recipe that engines have a use for too, which are measured at the given lengths."""

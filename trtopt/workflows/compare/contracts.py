@@ -10,11 +10,11 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.measure.analysis.gap_runs import Ends, ends_of, evaluate_gap, gap_variants, has_bare_loop
 from trtopt.measure.analysis.outcomes import Gaps
 from trtopt.measure.analysis.result_comparison import distrust, machine_notes, paired_points, work_notes
-from trtopt.measure.contracts import contract_named
+from trtopt.measure.contracts import WARMUP_S, contract_named
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
 from trtopt.records import BenchPoint, BenchReport, Contract, InterleavedRun
-from trtopt.workflows.bench.interleaved import ROUNDS, WARMUP_S, Setting, loaded, measure_in_turns
+from trtopt.workflows.bench.interleaved import ROUNDS, Setting, loaded, measure_in_turns
 from trtopt.workflows.bench.resolve_engines import check_trust, resolve_engines
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import Listener

@@ -15,7 +15,7 @@ from trtopt.data import open_data
 from trtopt.data.source import fingerprint_of
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
-from trtopt.measure.contracts import DEFAULT, changed, contract_named
+from trtopt.measure.contracts import DEFAULT, DURATION_S, WARMUP_S, changed, contract_named
 from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe, io_request
 from trtopt.records import SweepSetting, SweepTerms, Terms
 from trtopt.workflows.build.apply_precision import QUANTISED, request_for
@@ -44,8 +44,8 @@ class SweepRequest:
     adaptive: bool = False
     contract: str | None = None
     terms: Terms = field(default_factory=lambda: Terms())
-    duration: float = 3.0
-    warmup: float = 0.2
+    duration: float = DURATION_S
+    warmup: float = WARMUP_S
     data: str | Path | None = None
     timeout: float | None = None
     cache_dir: str | Path | None = None
