@@ -40,10 +40,10 @@ def vouched_engine(
 def check_stream_memory(
     device: Device, session: Session, name: str, shapes: Mapping[str, Shape], contract: Contract
 ) -> None:
-    """Warn if the lanes of a contract may find too little room.
+    """Warn if the streams of a contract may find too little room.
 
-    A lane takes what the engine states for a context's activations, at the largest shapes that it admits, and
-    its sets of inputs and outputs.
+    A stream takes what the engine states for a context's activations, at the largest shapes that it admits,
+    and its sets of inputs and outputs.
     """
     tensors = _nbytes((*session.inputs, *session.outputs), shapes)
     parts = {

@@ -53,8 +53,8 @@ class Terms(TypedDict, total=False):
 class Samples(Record, frozen=True, kw_only=True):
     """Raw samples, one entry per query, in the order of enqueueing.
 
-    `start_ms` and `end_ms` are host times since the pass began; `lane` is the stream that ran the query.
-    The device's columns are empty where its times were not requested; those of copies also under a
+    `start_ms` and `end_ms` are host times since the pass began; `inference_stream` is the one that ran
+    the query. The device's columns are empty where its times were not requested; those of copies also under a
     contract without transfers. `group` is the group of samples that a query belongs to (a warm-up: that it
     precedes); empty, there was one group.
     """

@@ -1,7 +1,7 @@
 """The open loop: requests arrive by plan, wait if they must, and are served in order.
 
 One host thread does all: it sees arrivals become due, hands the oldest waiting request to a free slot of the
-least busy lane, and polls the device for what has finished. It never waits for a query while it could hand
+least busy stream, and polls the device for what has finished. It never waits for a query while it could hand
 over another one.
 """
 
@@ -112,7 +112,7 @@ class OpenLoop:
         self.most_waiting = max(self.most_waiting, self.arrived - self._taken - free)
 
     def _collect(self) -> None:
-        """Work of one lane finishes in the order in which it was handed over."""
+        """Work of one stream finishes in the order in which it was handed over."""
         for inference_stream, flying in enumerate(self._flying):
             while flying and flying[0].slot.completion.reached():
                 flight = flying.popleft()
@@ -134,7 +134,7 @@ class OpenLoop:
         return ""
 
     def _free_stream(self) -> int | None:
-        """An idle lane before one with a queue: a request must not wait behind another without need."""
+        """An idle stream before one with a queue: a request must not wait behind another without need."""
         free = [
             index
             for index, inference_stream in enumerate(self._inference_streams)

@@ -77,7 +77,7 @@ def bare_throughput(
 def _hand_over(
     device: Device, loops: Sequence[tuple[Callable[[], None], Callable[[], None]]], count: int
 ) -> float:
-    """Seconds for `count` queries, handed to the lanes in turn."""
+    """Seconds for `count` queries, handed to the streams in turn."""
     launches = [loops[index % len(loops)][0] for index in range(count)]
     began_s = device.now()
     for launch in launches:
@@ -231,7 +231,7 @@ def _make_runner(
 
 
 class InterleavedRunner:
-    """One variant with its lanes open; collects its blocks and warm-ups."""
+    """One variant with its streams open; collects its blocks and warm-ups."""
 
     def __init__(
         self, device: Device, session: Session, subject: Subject, variant: Variant, resources: ExitStack

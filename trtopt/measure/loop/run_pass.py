@@ -1,4 +1,4 @@
-"""One pass over an engine in one mode under one contract: lanes, warm-up, samples, record."""
+"""One pass over an engine in one mode under one contract: streams, warm-up, samples, record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sample_groups import take_samples
 from trtopt.measure.loop.sampling import no_garbage_collection
-from trtopt.measure.loop.stopping import Limits, Precision
+from trtopt.measure.loop.stopping import Limits, StoppingRule
 from trtopt.measure.loop.warmup import WarmUp
 from trtopt.records import Contract, EngineRef, Measurement, Shape
 
@@ -61,7 +61,7 @@ def measure(
             notes.append(f"measured without a CUDA graph: {refused}")
         notes += notes_on(device, inference_streams[0])
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
-        enough = Precision(
+        enough = StoppingRule(
             limits.target,
             min_count=limits.min_queries,
             min_s=limits.min_duration_s,
@@ -99,7 +99,7 @@ def terms_of(mode: Mode, contract: Contract) -> Contract:
 
 
 def notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
-    """What the lanes do otherwise than the contract's words would have it."""
+    """What the streams do otherwise than the contract's words would have it."""
     notes = []
     if inference_stream.refills_late is not None:
         notes.append(
@@ -134,7 +134,7 @@ def open_inference_streams(
     )
     if refused is None:
         return inference_streams, None
-    resources.close()  # all lanes run on the same terms, or the result has none
+    resources.close()  # all streams run on the same terms, or the result has none
     plain = msgspec.structs.replace(terms, graph=False)
     return _inference_streams(device, session, subject, plain, resources), refused
 

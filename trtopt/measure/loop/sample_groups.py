@@ -19,7 +19,7 @@ from trtopt.errors import DeviceError
 from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sampling import Criterion, Finished, Until, as_samples, drive
-from trtopt.measure.loop.stopping import Precision
+from trtopt.measure.loop.stopping import StoppingRule
 from trtopt.measure.loop.warmup import WarmUp
 from trtopt.records import ClockReading, ClockReference, Samples
 
@@ -105,7 +105,7 @@ class _Stretches:
 
 
 def take_samples(
-    device: Device, inference_streams: Sequence[InferenceStream], warm: WarmUp, enough: Precision
+    device: Device, inference_streams: Sequence[InferenceStream], warm: WarmUp, enough: StoppingRule
 ) -> Taken:
     """Warm up, then sample in groups until `enough` is finished.
 
@@ -125,7 +125,7 @@ def take_samples(
 def _take_groups(
     device: Device,
     inference_streams: Sequence[InferenceStream],
-    enough: Precision,
+    enough: StoppingRule,
     warmups: _Stretches,
     sensor: ClockSensor,
 ) -> Taken:

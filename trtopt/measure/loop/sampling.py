@@ -1,4 +1,4 @@
-"""The sampling loop: keeps lanes busy and collects their queries until a criterion is met."""
+"""The sampling loop: keeps streams busy and collects their queries until a criterion is met."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Until:
 
 
 def sample(device: Device, inference_streams: Sequence[InferenceStream], criterion: Criterion) -> Samples:
-    """Keep every slot of every lane busy until the criterion is met, then let all of them finish."""
+    """Keep every slot of every stream busy until the criterion is met, then let all of them finish."""
     began_s = device.now()
     finished: list[Finished] = []
     drive(device, inference_streams, criterion, finished)
@@ -67,7 +67,7 @@ def drive(
     for the device at the same time.
 
     Raises:
-        DeviceError: the first query that failed, in whichever thread. The others let go of their lanes first.
+        DeviceError: the first query that failed, in whichever thread. The others release theirs first.
     """
     try:
         if inference_streams[0].contract.threads == "one" or len(inference_streams) == 1:
@@ -152,7 +152,7 @@ def _keep_busy_in_threads(
     finished: list[Finished],
     timed: bool,
 ) -> None:
-    """One thread a lane; whatever ends one of them ends all, and none uses its lane when this returns.
+    """One thread per stream; whatever ends one of them ends all, and none uses its stream when this returns.
 
     No thread touches the device before all have started: one whose start is interrupted cannot be waited for.
     An interruption may leave a `threading.Event` locked, and `join` takes a thread for ended in whose wait it

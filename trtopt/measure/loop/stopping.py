@@ -50,7 +50,7 @@ class StopCode(str, Enum):
     TIME_LIMIT = "time limit"
 
 
-class Precision:
+class StoppingRule:
     """Ends a pass when its median is known well enough, when more samples stop helping, or at a time limit.
 
     Cheap enough for every query of a fast engine: `add` appends to an array. The interval is computed only at

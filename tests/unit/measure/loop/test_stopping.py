@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from tests.unit.measure.statistics.test_intervals import autocorrelated
-from trtopt.measure.loop.stopping import Limits, Precision, StopCode, has_stalled
+from trtopt.measure.loop.stopping import Limits, StopCode, StoppingRule, has_stalled
 
 
-def run(values: list[float] | np.ndarray, precision: Precision, query_s: float = 1e-3) -> int:
+def run(values: list[float] | np.ndarray, precision: StoppingRule, query_s: float = 1e-3) -> int:
     """Feed latencies, `query_s` apart; how many it took."""
     for count, value in enumerate(values, 1):
         precision.add(value)
@@ -19,7 +19,7 @@ def noise(sigma: float, count: int, seed: int = 0) -> np.ndarray:
 
 
 def test_a_steady_run_ends_at_its_minimum_time() -> None:
-    precision = Precision(0.005, min_s=0.5)
+    precision = StoppingRule(0.005, min_s=0.5)
     assert run([1.0] * 3000, precision) == 500
     assert precision.ended_by is StopCode.PRECISE
     assert precision.reason == (
@@ -28,12 +28,12 @@ def test_a_steady_run_ends_at_its_minimum_time() -> None:
 
 
 def test_a_steady_run_of_fast_queries_ends_no_sooner_than_at_a_hundred() -> None:
-    assert run([1.0] * 3000, Precision(0.005, min_s=0)) == 100
+    assert run([1.0] * 3000, StoppingRule(0.005, min_s=0)) == 100
 
 
 def test_a_noisier_run_takes_longer() -> None:
     """σ = 5 %: n for a half-width of 0.5 % is about (2.09 · 1.25 · 10)² = 690, met at the next look."""
-    precision = Precision(0.005, min_s=0, max_s=60)
+    precision = StoppingRule(0.005, min_s=0, max_s=60)
     assert run(noise(0.05, 60_000), precision) == 757
     assert precision.ended_by is StopCode.PRECISE
     assert precision.interval is not None
@@ -41,7 +41,7 @@ def test_a_noisier_run_takes_longer() -> None:
 
 
 def test_a_run_too_noisy_for_its_time_ends_at_the_limit_with_what_is_known() -> None:
-    precision = Precision(0.005, max_s=1.0)
+    precision = StoppingRule(0.005, max_s=1.0)
     assert run(noise(0.5, 3000), precision) == 1000
     assert precision.ended_by is StopCode.TIME_LIMIT
     assert precision.interval is not None
@@ -52,7 +52,7 @@ def test_a_run_too_noisy_for_its_time_ends_at_the_limit_with_what_is_known() -> 
 def test_a_run_that_wanders_ends_when_more_samples_stop_helping() -> None:
     """Clocks that go up and down by 15 % every 20,000 queries."""
     wandering = noise(0.02, 30_000) * (1 + 0.15 * np.sin(np.arange(30_000) * 2 * np.pi / 20_000))
-    precision = Precision(0.005, min_s=2, max_s=60)
+    precision = StoppingRule(0.005, min_s=2, max_s=60)
     assert run(wandering, precision) == 11925
     assert precision.ended_by is StopCode.STALLED
     assert precision.reason.startswith("noise has stabilised at ±")
@@ -63,7 +63,7 @@ def test_steady_noise_is_not_taken_for_a_stalled_run() -> None:
     """50 runs whose target is out of reach; every one has to go on to its time limit."""
     ended = []
     for seed in range(50):
-        precision = Precision(1e-6, min_s=0, max_s=30)
+        precision = StoppingRule(1e-6, min_s=0, max_s=30)
         run(noise(0.05, 30_000, seed), precision)
         ended.append(precision.ended_by)
     assert ended.count(StopCode.TIME_LIMIT) == 50
@@ -72,7 +72,7 @@ def test_steady_noise_is_not_taken_for_a_stalled_run() -> None:
 def test_correlated_latencies_are_not_called_precise_as_soon_as_independent_ones() -> None:
     independent = noise(0.02, 30_000)
     correlated = np.repeat(independent, 20)[:30_000]
-    counts = [run(values, Precision(0.002, min_s=0, max_s=60)) for values in (independent, correlated)]
+    counts = [run(values, StoppingRule(0.002, min_s=0, max_s=60)) for values in (independent, correlated)]
     assert counts == [757, 13794]
 
 
@@ -80,20 +80,20 @@ def test_a_run_called_precise_is_so_nine_times_in_ten_even_if_strongly_correlate
     """AR(1), φ = 0.9, σ = 5 %, the true median 1: of 100 runs, those that are precise and within 0.5 %."""
     right = 0
     for values in autocorrelated(0.9, 30_000, 100, seed=3):
-        precision = Precision(0.005, min_s=0, max_s=60)
+        precision = StoppingRule(0.005, min_s=0, max_s=60)
         taken = run(values, precision)
         right += precision.ended_by is StopCode.PRECISE and abs(np.median(values[:taken]) - 1) <= 0.005
     assert right == 94
 
 
 def test_few_slow_queries_end_at_the_time_limit_but_not_below_the_minimum_count() -> None:
-    precision = Precision(0.005, min_count=10, max_s=3.0)
+    precision = StoppingRule(0.005, min_count=10, max_s=3.0)
     assert run([1000.0] * 20, precision, query_s=1.0) == 10
     assert precision.ended_by is StopCode.TIME_LIMIT
 
 
 def test_too_few_queries_for_an_interval_report_it() -> None:
-    precision = Precision(0.005, min_count=2, max_s=3.0)
+    precision = StoppingRule(0.005, min_count=2, max_s=3.0)
     run([1000.0] * 5, precision, query_s=1.0)
     assert precision.reason == (
         "time limit of 3 s: 3 queries are too few, or too correlated, to estimate its precision, "
@@ -102,13 +102,13 @@ def test_too_few_queries_for_an_interval_report_it() -> None:
 
 
 def test_looks_grow_so_rare_that_thirty_thousand_queries_need_only_a_few() -> None:
-    precision = Precision(1e-9, min_s=0, max_s=60)
+    precision = StoppingRule(1e-9, min_s=0, max_s=60)
     run(noise(0.05, 30_000), precision)
     assert len(precision._looks) == 26
 
 
 def test_an_ended_pass_stays_ended() -> None:
-    precision = Precision(0.005, min_s=0)
+    precision = StoppingRule(0.005, min_s=0)
     run([1.0] * 100, precision)
     precision.add(50.0)
     assert precision.is_finished(0.0)
@@ -142,7 +142,7 @@ def test_limits_keep_their_order_of_fields() -> None:
 
 
 def test_queries_taken_back_leave_no_trace_on_the_median() -> None:
-    interfered, calm = Precision(min_s=0), Precision(min_s=0)
+    interfered, calm = StoppingRule(min_s=0), StoppingRule(min_s=0)
     values = noise(0.3, 2900)
     run(values, interfered)
     run([9.0] * 500, interfered)
@@ -155,7 +155,7 @@ def test_queries_taken_back_leave_no_trace_on_the_median() -> None:
 
 
 def test_a_precision_that_rests_on_queries_taken_back_is_none() -> None:
-    precision = Precision(min_s=0)
+    precision = StoppingRule(min_s=0)
     assert run([1.0] * 400, precision) == 100
     precision.take_back(100)
     assert precision.ended_by is None
@@ -165,7 +165,7 @@ def test_a_precision_that_rests_on_queries_taken_back_is_none() -> None:
 
 
 def test_a_time_limit_stays_reached_whatever_is_taken_back() -> None:
-    precision = Precision(min_s=0, max_s=0.02)
+    precision = StoppingRule(min_s=0, max_s=0.02)
     assert run([1.0] * 30, precision) == 20
     assert precision.ended_by is StopCode.TIME_LIMIT
     precision.take_back(20)
@@ -174,7 +174,7 @@ def test_a_time_limit_stays_reached_whatever_is_taken_back() -> None:
 
 
 def test_taking_nothing_back_changes_nothing() -> None:
-    precision = Precision(min_s=0)
+    precision = StoppingRule(min_s=0)
     run([1.0] * 100, precision)
     precision.take_back(0)
     assert precision.ended_by is StopCode.PRECISE
