@@ -72,4 +72,4 @@ def of_node(report: CastReport, node: str) -> list[str]:
         return [
             f"{node} becomes {report.precision.upper()}: its operator supports it, and weights and values fit"
         ]
-    raise UsageError(f"no floating-point node is named {node!r}", "see the names with --json")
+    raise UsageError(f"no floating-point node is named {node!r}", "see the names with --json -")

@@ -72,7 +72,7 @@ def explain(report: QuantizeReport, node: str) -> list[str]:
     if not decisions:
         raise UsageError(
             f"--explain {node}: no node of that name computes floating-point numbers after rewriting",
-            "--json lists every node with its decision",
+            "--json - lists every node with its decision",
         )
     return [
         f"{item.node} ({item.op}): "

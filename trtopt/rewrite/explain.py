@@ -50,7 +50,7 @@ def of_node(trace: RewriteTrace, node: str) -> list[str]:
     if not applied and not declined and not undone:
         raise UsageError(
             f"no rule matches at node {node!r}",
-            "check the name; `--json` lists every node with a rule",
+            "check the name; `--json -` lists every node with a rule",
         )
     return [f"{node}: {line}" for line in (*applied, *undone, *declined)]
 

@@ -47,7 +47,7 @@ def _read(path: Path) -> BenchReport:
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read as a result of trtopt bench: {reason_of(error)}",
-            "measure again with trtopt bench --json, or remove the file",
+            "measure again with trtopt bench --json FILE, or remove the file",
         ) from None
 
 

@@ -136,7 +136,7 @@ def _read_check(file: Path) -> CheckReport:
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{file}: cannot be read as a check: {reason_of(error)}",
-            "make it again with `trtopt check --json`, or move it elsewhere",
+            "make it again with `trtopt check --json FILE`, or move it elsewhere",
         ) from None
 
 

@@ -10,7 +10,7 @@ import onnx
 from trtopt.errors import UsageError
 from trtopt.onnxio.graph_walk import graphs_of
 
-_GIVE_A_NAME = "give a node's name with * and ?, in quotes: --json lists them"
+_GIVE_A_NAME = "give a node's name with * and ?, in quotes: --json - lists them"
 _NAMED = 5
 
 

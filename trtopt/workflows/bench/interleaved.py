@@ -104,7 +104,7 @@ def measure_in_turns(
     if len(backends) > 1:
         raise UsageError(
             f"engines of {' and '.join(sorted(backends))} cannot be interleaved in one process",
-            "measure each with `trtopt bench --json` and compare the result files",
+            "measure each with `trtopt bench --json FILE` and compare the result files",
         )
     listener.plans(labels)
     runs: dict[int, InterleavedRun] = {}
