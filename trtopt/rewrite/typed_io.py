@@ -1,7 +1,8 @@
 """Types, layouts and normalisation of inputs and outputs, written into the graph and verified.
 
 An input becomes input → Cast → Transpose → (x − mean) · 1/std → the model's own input; an output the
-reverse. `fold-scale-before` then folds the arithmetic into the first convolution where that is exact.
+reverse. `fold-scale-before` then folds the arithmetic into the first convolution where that is exact; a mean
+that all channels share is padded first, so that it is exact of a convolution that pads, too.
 INT8 is separate: its Q is in the graph only after quantisation, and `move_quantisation` then takes it out.
 """
 
@@ -38,6 +39,8 @@ from trtopt.targets import Target
 
 Array = np.ndarray[Any, Any]
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+_PAD_OPSET = 11
+"""From here on Pad takes its amounts and its value as inputs."""
 _TO_NCHW, _TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
@@ -95,7 +98,7 @@ def type_graph(
     made.proto.CopyFrom(model.proto)
     edits = list(_edits(made.proto.graph, request))
     for edit in edits:
-        (_type_input if edit.tensor.role == "input" else _type_output)(made.proto.graph, edit)
+        (_type_input if edit.tensor.role == "input" else _type_output)(made.proto, edit)
     tensors = tuple(edit.tensor for edit in edits)
     checked = _verified(model, made, tensors, data) if check and tensors else ()
     return TypedGraph(made, tensors, checked)
@@ -108,7 +111,7 @@ def typed_reference(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFi
     values = {item.name: item for item in (*made.proto.graph.input, *made.proto.graph.output)}
     for tensor in tensors:
         edit = _Edit(tensor, values[tensor.name])
-        (_type_input if tensor.role == "input" else _type_output)(made.proto.graph, edit)
+        (_type_input if tensor.role == "input" else _type_output)(made.proto, edit)
     return made
 
 
@@ -330,15 +333,15 @@ def _keep_value(graph: GraphProto, value: ValueInfoProto, name: str) -> None:
     kept.name = name
 
 
-def _type_input(graph: GraphProto, edit: _Edit) -> None:
-    tensor, value = edit.tensor, edit.value
+def _type_input(model: onnx.ModelProto, edit: _Edit) -> None:
+    graph, tensor, value = model.graph, edit.tensor, edit.value
     held, given = value.type.tensor_type.elem_type, edit.graph_dtype
     nhwc = tensor.layout == "nhwc"
     if given == held and not nhwc and not tensor.mean:
         return
     rank = _rank(value)
     chain = _Chain(graph, tensor.name)
-    last = tensor.name
+    last, pads = tensor.name, tuple[int, ...]()
     current = given
     computed = TensorProto.FLOAT if tensor.mean or tensor.scale is not None else held
     if current != computed:
@@ -348,6 +351,10 @@ def _type_input(graph: GraphProto, edit: _Edit) -> None:
     if nhwc:
         last = chain.add("Transpose", last, perm=_TO_NCHW)
     if tensor.mean:
+        pads = _take_padding(model, tensor) if computed == held else ()
+        if pads:
+            ends, value_of = np.array(pads, np.int64), np.float32(tensor.mean[0])
+            last = chain.add("Pad", last, chain.constant(ends, "pads"), chain.constant(value_of, "padding"))
         axes = (-1, *[1] * ((rank or 2) - 2)) if len(tensor.mean) > 1 else ()
         mean, factor = (
             np.asarray(numbers, np.float64).astype(np.float32).reshape(axes)
@@ -358,14 +365,40 @@ def _type_input(graph: GraphProto, edit: _Edit) -> None:
     if current != held:
         last = chain.add("Cast", last, to=held)
     _rename(graph, tensor.name, last, outputs=False)
-    _keep_value(graph, value, last)
+    if not pads:
+        _keep_value(graph, value, last)
     for place, node in enumerate(chain.nodes):
         graph.node.insert(place, node)
     _retype(value, given, _TO_NHWC if nhwc else None)
 
 
-def _type_output(graph: GraphProto, edit: _Edit) -> None:
-    tensor, value = edit.tensor, edit.value
+def _take_padding(model: onnx.ModelProto, tensor: TypedTensor) -> tuple[int, ...]:
+    """The zero padding of the convolution that alone reads a tensor, as Pad's `pads`; it has none afterwards.
+
+    A mean that all channels share is then padded before it is subtracted, so that the subtraction can be
+    folded: a shift commutes with an unpadded convolution only. Empty where that cannot be.
+    """
+    graph, readers = model.graph, _readers(model.graph, tensor.name)
+    own = {node.output[0]: node for node in graph.node}
+    if len(readers) != 1 or readers[0].op_type != "Conv" or tensor.name in {one.name for one in graph.output}:
+        return ()
+    conv = own.get(readers[0].output[0])
+    opset = max(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
+    if conv is None or list(conv.input).index(tensor.name) or len({*tensor.mean}) > 1 or opset < _PAD_OPSET:
+        return ()
+    given = {item.name: helper.get_attribute_value(item) for item in conv.attribute}
+    pads = given.get("pads", ())
+    if given.get("auto_pad", b"NOTSET") != b"NOTSET" or not any(pads) or min(pads) < 0:
+        return ()
+    kept = [item for item in conv.attribute if item.name != "pads"]
+    del conv.attribute[:]
+    conv.attribute.extend(kept)
+    half = len(pads) // 2
+    return (0, 0, *pads[:half], 0, 0, *pads[half:])
+
+
+def _type_output(model: onnx.ModelProto, edit: _Edit) -> None:
+    graph, tensor, value = model.graph, edit.tensor, edit.value
     held, given = value.type.tensor_type.elem_type, edit.graph_dtype
     nhwc = tensor.layout == "nhwc"
     if given == held and not nhwc:
