@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import trtopt
+from tests.support.selection_builds import build, script
 from trtopt.device.backends import open_builder
 from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.model_info import read_onnx
@@ -136,7 +137,6 @@ def test_an_int8_input_keeps_its_scale_in_the_manifest_for_pack(
     levels = np.clip(np.rint(image / np.float32(tensor.scale)), -128, 127)
     np.testing.assert_array_equal(packed[..., :3].transpose(0, 3, 1, 2), levels)
     assert manifest.engines[0].plan.io_layouts == {"x": "hwc16"}
-    assert any("INT8 inputs and outputs exist only" in note for note in manifest.notes)
 
 
 def test_a_format_that_the_backend_does_not_have_leaves_nothing(model: Path, tmp_path: Path) -> None:
@@ -145,3 +145,24 @@ def test_a_format_that_the_backend_does_not_have_leaves_nothing(model: Path, tmp
     with pytest.raises(UsageError, match="ONNX cannot express"):
         trtopt.build(model, tmp_path / "out", io={"x": "fp16:hwc8"}, backend="onnxruntime")
     assert not list(tmp_path.iterdir())
+
+
+def test_int8_of_an_int8_input_is_measured_against_fp16_that_takes_the_same_values(
+    model: Path, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, image = tmp_path / "out", np.load(samples)["x"][:2]
+    answers = {}
+    for chosen, ms in (("fp16", 2.0), ("int8", 0.5)):
+        script(monkeypatch, lambda *_: 0.1, fp16_2=1.0, int8_2=ms, int8_part1_2=ms)
+        manifest = build(model, folder, {model: str(samples)}, batch=2, io={"x": "int8"})
+        assert manifest.verdict is not None
+        assert manifest.verdict.batches[0].chosen == chosen
+        assert {one.name for one in manifest.verdict.candidates} >= {"fp16", "int8"}
+        assert read_onnx(folder / manifest.onnx.path).sha256 == manifest.onnx.sha256
+        assert [spec.dtype for spec in manifest.onnx.inputs] == ["int8"]
+        (tensor,) = manifest.io
+        with EnginePool.open(folder) as pool:
+            answers[chosen] = pool.run({"x": trtopt.pack(folder, image, saturate=True)})["y"], tensor.scale
+    (fp16, scale), (int8, other) = answers.values()
+    assert scale == other
+    assert 0 < np.abs(fp16 - int8).max() < 0.1 * np.abs(fp16).max()

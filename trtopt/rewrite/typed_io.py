@@ -444,6 +444,35 @@ def move_quantisation(
     return TypedGraph(made, after, checked)
 
 
+def quantise_ends(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
+    """A model with Q/DQ of the given scales at its INT8 inputs and outputs, whatever it does with them then.
+
+    `move_quantisation` then makes any precision of a model take the same INT8 values.
+    """
+    made = replace(model, proto=onnx.ModelProto())
+    made.proto.CopyFrom(model.proto)
+    graph = made.proto.graph
+    values = {item.name: item for item in (*graph.input, *graph.output)}
+    for tensor in tensors:
+        if tensor.scale is None or tensor.dtype != "int8" or _scale_at(made, tensor) == tensor.scale:
+            continue
+        held = values[tensor.name].type.tensor_type.elem_type
+        chain = _Chain(graph, tensor.name)
+        inner, is_input = chain.name("float"), tensor.role == "input"
+        _rename(graph, tensor.name, inner, outputs=not is_input)
+        last = tensor.name if is_input else inner
+        last = last if held == TensorProto.FLOAT else chain.add("Cast", last, to=TensorProto.FLOAT)
+        scale, zero = chain.constant(np.float32(tensor.scale), "scale"), chain.constant(np.int8(0), "zero")
+        last = chain.add("DequantizeLinear", chain.add("QuantizeLinear", last, scale, zero), scale, zero)
+        if held != TensorProto.FLOAT:
+            chain.add("Cast", last, to=held)
+        chain.nodes[-1].output[0] = inner if is_input else tensor.name
+        nodes = list(graph.node)
+        del graph.node[:]
+        graph.node.extend([*chain.nodes, *nodes] if is_input else [*nodes, *chain.nodes])
+    return made
+
+
 def _constant(model: ModelFile, name: str) -> Array | None:
     graph = model.proto.graph
     for item in graph.initializer:
@@ -465,19 +494,40 @@ def _scale_of(model: ModelFile, node: NodeProto) -> float | None:
     return float(scale.reshape(()))
 
 
-def _without_q(model: ModelFile, name: str) -> float:
-    """Make the input INT8, its Q taken out; casts and transposes in front of it stay, in INT8."""
-    graph = model.proto.graph
+def _behind(graph: GraphProto, name: str) -> tuple[list[NodeProto], str, list[NodeProto]]:
+    """The casts and transposes of an input, what they make of it, and what reads that."""
     passed, last = list[NodeProto](), name
     while True:
         readers = _readers(graph, last)
         if len(readers) != 1 or readers[0].op_type not in ("Cast", "Transpose", "Identity"):
-            break
+            return passed, last, readers
         passed.append(readers[0])
         last = readers[0].output[0]
+
+
+def _scale_read(model: ModelFile, name: str, readers: Sequence[NodeProto]) -> float | None:
+    """The one scale of all that reads a tensor, if it is but quantised."""
     scales = {_scale_of(model, node) if node.op_type == "QuantizeLinear" else None for node in readers}
-    found = scales.pop() if len(scales) == 1 else None
-    if found is None or last in {item.name for item in graph.output}:
+    is_output = name in {item.name for item in model.proto.graph.output}
+    return scales.pop() if len(scales) == 1 and not is_output else None
+
+
+def _scale_at(model: ModelFile, tensor: TypedTensor) -> float | None:
+    """The scale that a model itself quantises an input or output with, first or last of all."""
+    graph = model.proto.graph
+    if tensor.role == "input":
+        _, last, readers = _behind(graph, tensor.name)
+        return _scale_read(model, last, readers)
+    maker = next((node for node in graph.node if tensor.name in node.output), None)
+    return _scale_of(model, maker) if maker is not None and maker.op_type == "DequantizeLinear" else None
+
+
+def _without_q(model: ModelFile, name: str) -> float:
+    """Make the input INT8, its Q taken out; casts and transposes in front of it stay, in INT8."""
+    graph = model.proto.graph
+    passed, last, readers = _behind(graph, name)
+    found = _scale_read(model, last, readers)
+    if found is None:
         other = next((node for node in readers if node.op_type != "QuantizeLinear"), None)
         reason = (
             f"node {other.name or other.output[0]!r} ({other.op_type}) uses it as numbers"
