@@ -166,3 +166,39 @@ def test_int8_of_an_int8_input_is_measured_against_fp16_that_takes_the_same_valu
     (fp16, scale), (int8, other) = answers.values()
     assert scale == other
     assert 0 < np.abs(fp16 - int8).max() < 0.1 * np.abs(fp16).max()
+
+
+@pytest.mark.parametrize(
+    ("io", "precision"), [("uint8:nhwc", None), ("int8", "int8"), ("fp16", "int8"), ("fp32:nhwc", None)]
+)
+def test_a_typed_file_is_checked_against_its_original_and_keeps_what_its_inputs_are(
+    io: str, precision: str | None, model: Path, samples: Path, tmp_path: Path
+) -> None:
+    typed, pixels = tmp_path / "typed.onnx", io == "uint8:nhwc"
+    normalize = {"x": PIXELS} if pixels else None
+    if precision is None:
+        trtopt.rewrite(model, typed, target="rtx", io={"x": io}, normalize=normalize)
+    else:
+        trtopt.quantize(model, typed, precision=precision, random_data=True, target="rtx", io={"x": io})
+    (output,) = trtopt.check(typed, model).subjects[0].outputs
+    least = 15 if precision else 80
+    assert output.sqnr_db is None or output.sqnr_db > least  # None: equal
+    (output,) = trtopt.check(typed, typed).subjects[0].outputs
+    assert output.max_abs == 0
+    manifest = trtopt.build(typed, tmp_path / "out", batch=2, backend="onnxruntime")
+    (tensor,) = manifest.io
+    assert (tensor.dtype, tensor.mean != (), tensor.scale is not None) == (
+        TYPES[io.partition(":")[0]],
+        pixels,
+        io == "int8",
+    )
+    (output,) = trtopt.check(tmp_path / "out", model).subjects[0].outputs
+    assert output.sqnr_db is None or output.sqnr_db > least
+
+
+def test_a_typed_file_gets_a_vectorised_format_and_keeps_its_scale(int8: Path, tmp_path: Path) -> None:
+    manifest = trtopt.build(int8, tmp_path / "out", batch=2, backend=RTX, io={"x": "int8:chw4"})
+    (tensor,) = manifest.io
+    assert (tensor.layout, tensor.model_dtype) == ("chw4", "float32")
+    assert tensor.scale
+    assert trtopt.pack(manifest, np.zeros((2, 3, 16, 16), np.float32)).shape == (2, 1, 16, 16, 4)

@@ -99,8 +99,8 @@ class TypedTensor(Record, frozen=True, kw_only=True):
 
 
 def has_int8(tensors: Sequence[TypedTensor]) -> bool:
-    """Whether the caller of a float model is to exchange quantised values with it."""
-    return any(one.dtype == "int8" != one.model_dtype for one in tensors)
+    """Whether callers of a float model are to exchange INT8 values whose scale is not known yet."""
+    return any(one.dtype == "int8" != one.model_dtype and one.scale is None for one in tensors)
 
 
 def read_io_request(io: Mapping[str, str], normalize: Mapping[str, str], preprocess: str | None) -> IoRequest:

@@ -39,6 +39,8 @@ from trtopt.targets import Target
 
 Array = np.ndarray[Any, Any]
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+_RECORD = "trtopt.io"
+"""Metadata of this key holds the typed tensors of a file, as JSON."""
 _PAD_OPSET = 11
 """From here on Pad takes its amounts and its value as inputs."""
 _TO_NCHW, _TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -101,16 +103,59 @@ def type_graph(
         (_type_input if edit.tensor.role == "input" else _type_output)(made.proto, edit)
     tensors = tuple(edit.tensor for edit in edits)
     checked = _verified(model, made, tensors, data) if check and tensors else ()
+    if tensors:
+        tensors = _joined(recorded_in(model.proto), tensors)
+        _record(made.proto, tensors)
     return TypedGraph(made, tensors, checked)
 
 
+def recorded_in(model: onnx.ModelProto) -> tuple[TypedTensor, ...]:
+    """What a file says of its typed inputs and outputs, as far as its graph still has them so."""
+    text = next((item.value for item in model.metadata_props if item.key == _RECORD), "[]")
+    try:
+        found = msgspec.json.decode(text, type=tuple[TypedTensor, ...])
+    except msgspec.DecodeError:
+        return ()  # anyone may write metadata
+    values = {item.name: item.type.tensor_type for item in (*model.graph.input, *model.graph.output)}
+    return tuple(
+        one
+        for one in found
+        if one.name in values and helper.tensor_dtype_to_np_dtype(values[one.name].elem_type) == one.dtype
+    )
+
+
+def _record(model: onnx.ModelProto, tensors: Sequence[TypedTensor]) -> None:
+    kept = [item for item in model.metadata_props if item.key != _RECORD]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    model.metadata_props.add(key=_RECORD, value=msgspec.json.encode(tensors).decode())
+
+
+def _joined(before: Sequence[TypedTensor], after: Sequence[TypedTensor]) -> tuple[TypedTensor, ...]:
+    """Of a typed model that is typed again: a format that is given to a tensor leaves the rest as it was."""
+    known, again = {one.name: one for one in before}, {one.name: one for one in after}
+    for name, one in again.items():
+        if name in known and one.dtype == one.model_dtype == known[name].dtype and not one.mean:
+            layout = known[name].layout if one.layout == "nchw" else one.layout
+            again[name] = msgspec.structs.replace(known[name], layout=layout)
+    return tuple((known | again).values())
+
+
 def typed_reference(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
-    """The user's model with the inputs and outputs that a build of it has, as a reference for that."""
+    """The original model with the inputs and outputs of one that was made of it, as a reference for that.
+
+    What it has so already stays.
+    """
     made = replace(model, proto=onnx.ModelProto())
     made.proto.CopyFrom(model.proto)
     values = {item.name: item for item in (*made.proto.graph.input, *made.proto.graph.output)}
+    same = {one.name for one in recorded_in(model.proto)}
     for tensor in tensors:
+        if tensor.name in same or tensor.name not in values:
+            continue
         edit = _Edit(tensor, values[tensor.name])
+        if edit.held != tensor.model_dtype:
+            continue
         (_type_input if tensor.role == "input" else _type_output)(made.proto, edit)
     return made
 
@@ -139,6 +184,11 @@ class _Edit:
 
     tensor: TypedTensor
     value: ValueInfoProto
+
+    @property
+    def held(self) -> str:
+        """The type before the change, by NumPy name."""
+        return str(helper.tensor_dtype_to_np_dtype(self.value.type.tensor_type.elem_type))
 
     @property
     def graph_dtype(self) -> int:
@@ -441,6 +491,7 @@ def move_quantisation(
     after = tuple(msgspec.structs.replace(one, scale=scales.get(one.name)) for one in tensors)
     moved = tuple(one for one in after if one.scale is not None)
     checked = _verified(model, made, moved, None, only_type=True) if check else ()
+    _record(made.proto, after)
     return TypedGraph(made, after, checked)
 
 

@@ -88,6 +88,7 @@ class Candidates:
         self._base, self._folder, self._backend = base, folder, backend
         self.io = io
         """The typed tensors; those of INT8 get the scale of what is quantised first, and all take it."""
+        self._exchanges_int8 = has_int8(io)
         self._request, self._bounds = request, bounds
         model = model_file.load(Path(base.path))
         model = replace(model, proto=prepare.prepare(model.proto)[0])
@@ -162,12 +163,12 @@ class Candidates:
         left: tuple[str, ...] = (),
     ) -> Entry:
         model = model_file.load(Path(onnx.path))
-        if has_int8(self.io):
+        if self._exchanges_int8:
             model = quantise_ends(model, self.io)
             moved = move_quantisation(model, self.io)
             self.io = moved.tensors
         differences = () if precision == AS_GIVEN else self._differences(model)
-        if has_int8(self.io):
+        if self._exchanges_int8:
             onnx = self._saved(moved.model, folder, onnx, name)
         candidate = Candidate(
             name=name,
