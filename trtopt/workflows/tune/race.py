@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import msgspec
 
@@ -12,7 +14,8 @@ from trtopt.measure.contracts import changed
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import valid_rounds
 from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict, compare
-from trtopt.records import InterleavedRun
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.records import InterleavedRun, TensorSpec
 from trtopt.workflows.bench.interleaved import Setting, measure_in_turns, turns_job
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.tune.objective import Measure, cost_blocks, joules, typical
@@ -51,13 +54,49 @@ def race(
     return found
 
 
-def cost_of(racer: Racer, measure: Measure, setting: Setting, listener: Listener) -> float:
+@dataclass(frozen=True)
+class Cost:
+    """What an engine costs on its own, and the share of a query that copying each input and output takes."""
+
+    cost: float
+    copied: dict[str, float]
+
+
+def baseline_of(racer: Racer, measure: Measure, setting: Setting, listener: Listener) -> Cost:
     """The typical cost of an engine on its own.
 
     Raises:
         TrtoptError: what keeps it from being measured.
     """
-    return typical(_blocks(_run((racer,), measure, setting, None, listener), (racer,), measure)[0])
+    run = _run((racer,), measure, setting, None, listener)
+    return Cost(typical(_blocks(run, (racer,), measure)[0]), _copied(run, racer))
+
+
+def _copied(run: InterleavedRun, racer: Racer) -> dict[str, float]:
+    """By the bytes of each tensor; none under a contract without transfers."""
+    artifact, blocks = racer.engine.artifact, run.turns[0].blocks
+    whole = median(value for block in blocks for value in block.latency_ms)
+    shares: dict[str, float] = {}
+    for specs, times in (
+        (artifact.inputs, [value for block in blocks for value in block.h2d_ms]),
+        (artifact.outputs, [value for block in blocks for value in block.d2h_ms]),
+    ):
+        if not times or whole <= 0:
+            continue
+        sizes = {spec.name: _bytes_at(spec, racer.batch) for spec in specs}
+        total = max(sum(sizes.values()), 1)
+        shares |= {name: median(times) / whole * size / total for name, size in sizes.items()}
+    return shares
+
+
+def _bytes_at(spec: TensorSpec, batch: int) -> int:
+    """With the batch, and 1 for any other length that is open."""
+    first, *others = (*spec.shape, 1)
+    axes = [
+        first if isinstance(first, int) else batch,
+        *(one if isinstance(one, int) else 1 for one in others),
+    ]
+    return math.prod(axes) * numpy_dtype(spec.dtype).itemsize
 
 
 def _run(
