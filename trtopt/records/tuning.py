@@ -23,14 +23,16 @@ TuneVerdict = Literal["accepted", "same", "slower", "undecided", "inaccurate", "
 class TuneTerms(Record, frozen=True, kw_only=True):
     """What all entries of a ledger share; a ledger on other terms is not continued.
 
-    `batch` are the batch sizes that may be chosen, `recipe` the baseline's recipe as JSON, `data` a hash of
-    the samples (None: seeded random input), `bounds` the accuracy to keep.
+    `rate` is in requests per second, which arrive independently of one another; None: one query after
+    another. `batch` are the batch sizes that may be chosen, `recipe` the baseline's recipe as JSON, `data` a
+    hash of the samples (None: seeded random input), `bounds` the accuracy to keep.
     """
 
     model_sha256: str
     backend: Backend
     device: DeviceInfo
     objective: Objective
+    rate: float | None = None
     contract: Contract
     batch: tuple[int, ...]
     recipe: str

@@ -18,7 +18,10 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import InterleavedRun, TensorSpec
 from trtopt.workflows.bench.interleaved import Setting, measure_in_turns, turns_job
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.tune.objective import Measure, cost_blocks, joules, typical
+from trtopt.workflows.tune.objective import Measure, capacity, cost_blocks, joules, typical
+
+_SUSTAINED = 0.7
+"""Of what an engine serves at most, a rate at which queues stay short."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,17 @@ def baseline_of(racer: Racer, measure: Measure, setting: Setting, listener: List
     """The typical cost of an engine on its own.
 
     Raises:
+        UsageError: it cannot keep up with the rate.
         TrtoptError: what keeps it from being measured.
     """
     run = _run((racer,), measure, setting, None, listener)
+    served = None if measure.rate is None else capacity(run.turns[0].blocks)
+    if served is not None:
+        raise UsageError(
+            f"--rate {measure.rate:g}: the baseline serves {served:.4g} requests per second, and a queue "
+            "would grow without end",
+            f"give --rate {max(1, int(_SUSTAINED * served))} or less, or requests of a larger batch",
+        )
     return Cost(typical(_blocks(run, (racer,), measure)[0]), _copied(run, racer))
 
 
@@ -108,13 +119,16 @@ def _run(
         msgspec.structs.replace(
             variant,
             mode=measure.mode,
+            rate=measure.rate,
             contract=changed(setting.contract, {"streams": one.streams})
             if one.streams > 1
             else setting.contract,
         )
         for variant, one in zip(job.variants, racers, strict=True)
     )
-    job = msgspec.structs.replace(job, variants=variants, rounds=rounds or job.rounds)
+    job = msgspec.structs.replace(
+        job, variants=variants, rounds=rounds or job.rounds, block_queries=measure.block_queries
+    )
     label = " against ".join(reversed(names))
     (run,) = measure_in_turns([job], [label], listener, setting.timeout)
     if run.failure is not None:

@@ -67,7 +67,7 @@ from trtopt.workflows.tune.ledger import (
     stored_ledgers,
 )
 from trtopt.workflows.tune.make import Maker
-from trtopt.workflows.tune.objective import MEASURES
+from trtopt.workflows.tune.objective import measure_for
 from trtopt.workflows.tune.prediction import build_spread_of, predict, predicted_cost_s, spread_of
 from trtopt.workflows.tune.queue import Queued, next_of
 from trtopt.workflows.tune.race import Racer, baseline_of, race
@@ -148,6 +148,7 @@ def _terms(
         backend=builder.backend,
         device=builder.device,
         objective=request.objective,
+        rate=request.rate,
         contract=contract_named(request.contract or DEFAULT),
         batch=batches,
         recipe=msgspec.json.encode(recipe, order="deterministic").decode(),
@@ -175,7 +176,7 @@ class _Run:
         self._request, self._terms, self._builder, self._listener = request, terms, builder, listener
         self._data = str(request.data) if request.data is not None else None
         self._budget_s = parse_budget(request.budget)
-        self._measure = MEASURES[request.objective]
+        self._measure = measure_for(request.objective, request.rate)
         self._checker = Checker(source, None, request.bounds)
         self._quiet = replace(listener, note=lambda text: None)
         self._earlier = stored_ledgers(builder.device, builder.backend.name, request.cache_dir)
@@ -304,6 +305,7 @@ class _Run:
             batches=self._terms.batch,
             streams=incumbent.streams,
             is_rate=self._measure.per_sample,
+            is_loaded=self._measure.rate is not None,
             recipe=incumbent.recipe,
             selected=incumbent.selected,
             data=self._data,

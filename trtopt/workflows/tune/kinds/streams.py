@@ -1,4 +1,4 @@
-"""Several streams, where a rate is the objective."""
+"""Several streams, where queries can overlap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _FILLED = 0.5
 
 
 def _changes(situation: Situation) -> Iterator[Change]:
-    if not situation.is_rate or situation.backend.name == ONNXRUNTIME:  # which runs one query after another
+    overlap = situation.is_rate or situation.is_loaded
+    if not overlap or situation.backend.name == ONNXRUNTIME:  # which runs one query after another
         return
     idle = 1 - growing_share(situation)
     for count in _COUNTS:
