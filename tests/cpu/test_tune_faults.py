@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import DIGITS, CommandLine
+from tests.support.command_line import DIGITS
 from tests.support.killing import run_killed
 from trtopt.files.manifests import read_manifest
 from trtopt.records import LedgerEntry
@@ -53,6 +53,9 @@ tuning.tune(model, out, request)
 """Starts from a slow engine; of the candidates, `all` undoes that, and `foreign` cannot be built."""
 
 
+TWO = ("all", "foreign")
+
+
 def tuned(folder: Path, calls: str, kill_at: int, *names: str, **environment: str) -> int:
     where = (str(DIGITS), str(folder / "out"), str(folder / "cache"))
     return run_killed(calls, kill_at, "-c", FEW, *where, *names, env=os.environ | environment)
@@ -75,4 +78,47 @@ def test_a_candidate_that_hangs_is_ended_counted_and_does_not_end_the_run(tmp_pa
     assert by_name["foreign"].verdict == "failed"
     assert by_name["all"].verdict == "accepted"
     assert read_manifest(tmp_path / "out").tuning is not None
+    assert check_folder(tmp_path / "out").is_whole
+
+
+@pytest.mark.parametrize(
+    ("calls", "kill_at"), [("exchange", 1), ("replace", 3), ("replace", 12), ("fsync", 6)]
+)
+def test_a_killed_run_is_continued_and_measures_nothing_twice(
+    calls: str, kill_at: int, tmp_path: Path
+) -> None:
+    assert tuned(tmp_path, calls, kill_at, *TWO) == -signal.SIGKILL
+    out = tmp_path / "out"
+    before = entries(tmp_path) if (out / LEDGER).is_file() else ()
+    assert tuned(tmp_path, calls, 0, *TWO) == 0
+    assert entries(tmp_path)[: len(before)] == before
+    ledger = read_ledger(out / LEDGER)
+    assert [(entry.candidate, entry.verdict) for entry in ledger.entries] == [
+        ("all", "accepted"),
+        ("foreign", "failed"),
+    ]
+    assert "--tiling" in ledger.entries[1].reason
+    assert check_folder(out).is_whole
+    manifest = read_manifest(out)
+    assert manifest.tuning is not None
+    assert manifest.tuning.changes == ("all",)
+    assert manifest.tuning.gain == ledger.gain > 0.1
+    assert manifest.engines[0].plan.settings.graph_optimization == "all"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
+    assert tuned(tmp_path, calls, 0, *TWO) == 0  # which has nothing left to do
+    assert read_ledger(out / LEDGER) == ledger
+
+
+def test_an_interrupted_run_says_how_to_continue(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trtopt", "tune", str(DIGITS), "-o", str(tmp_path / "out")]
+    command += ["--backend", "onnxruntime", "--cache-dir", str(tmp_path / "cache"), "--budget", "1h"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "expected" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "run the same command with --resume" in said
     assert check_folder(tmp_path / "out").is_whole
