@@ -22,7 +22,7 @@ from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.precision.calibration.table import AUTO
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.quantize import Smoothing
-from trtopt.recipe import Precision, Recipe, batch_sizes, make_recipe
+from trtopt.recipe import Precision, Recipe, Rewriting, batch_sizes, make_recipe
 from trtopt.records import BatchPlan, BenchReport, Manifest, ProfileReport, SweepReport, TensorSpec, Terms
 from trtopt.records.casting import CastReport
 from trtopt.records.checking import CheckReport
@@ -68,7 +68,7 @@ def build(
     data: str | Path | None = None,
     verdict: bool | None = None,
     bounds: Mapping[str, float] | None = None,
-    rewrite: bool | None = None,
+    rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
     preprocess: Literal["imagenet"] | None = None,
@@ -117,7 +117,8 @@ def build(
             [default: True].
         bounds: the required accuracy, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute)
             and `min_top1` (share, 0 to 1) [default: none].
-        rewrite: rewrite the graph first so that it fuses better [default: True].
+        rewrite: rewrite rules to apply first: `default` those with evidence for the TensorRT that builds,
+            `all` those of `trtopt.rewrite`, or `none` [default: `default`].
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
             `int8`, `uint8`; layouts: `nchw`, `nhwc` and TensorRT's `chw2`, `chw4`, `chw16`,
             `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes such arrays [default: the model's].
@@ -484,7 +485,7 @@ def sweep(
     neighbours: Sequence[str] = (),
     adaptive: bool = False,
     shapes: Mapping[str, str] | None = None,
-    rewrite: bool | None = None,
+    rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
     preprocess: Literal["imagenet"] | None = None,

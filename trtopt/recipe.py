@@ -25,6 +25,9 @@ Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 GRAPH_PRECISIONS = tuple(one for one in PRECISIONS if one != "best")
 """Those that can be written into a graph."""
+Rewriting = Literal["default", "all", "none"]
+REWRITINGS: tuple[Rewriting, ...] = get_args(Rewriting)
+"""Which rewrite rules a build applies: those that earned it for its TensorRT, all of them, or none."""
 LOCAL, RAY = "local", "ray"
 _RAY_CLIENT = re.compile(r"ray://[^/\s]+:\d+")
 _WHERE = ("executor", "gpu_model", "retries")
@@ -46,6 +49,9 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
     `records.typed_io` reads them; `preprocess` names a normalisation of the image.
+
+    `rewrite` says which rewrite rules are applied first: `default` those that have earned it for the target
+    (see `rewrite.evidence`), `all` those of `trtopt rewrite`, or `none`.
 
     `timing_cache` is a file to read and extend, `none` to start empty, None for the store of caches;
     with `reproducible` it must hold every timing.
@@ -77,7 +83,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     calib: str | None = None
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012
-    rewrite: bool = True
+    rewrite: Rewriting = "default"
     io: dict[str, str] = {}  # noqa: RUF012
     normalize: dict[str, str] = {}  # noqa: RUF012
     preprocess: str | None = None

@@ -283,7 +283,7 @@ def build_side(file: Path, batch: int, backend: str) -> dict[str, Any]:
 
     start, folder = time.monotonic(), file.with_suffix("")
     manifest = trtopt.build(
-        file, folder, batch=(batch,), backend=backend, rewrite=False,
+        file, folder, batch=(batch,), backend=backend, rewrite="none",
         tactic_sources=turns.SOURCES if backend == "tensorrt" else None,
     )  # fmt: skip
     layers = manifest.engines[0].layers

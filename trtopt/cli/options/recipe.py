@@ -15,7 +15,7 @@ from trtopt.cli.options.aliases import OptionWithAliases
 from trtopt.cli.options.completion import files, names_or_files, recipe_names
 from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.shapes import axis_option, shape_option
-from trtopt.recipe import LOCAL, PRECISIONS, RAY, Recipe, make_recipe
+from trtopt.recipe import LOCAL, PRECISIONS, RAY, REWRITINGS, Recipe, make_recipe
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -100,9 +100,10 @@ _OPTIONS: dict[str, Decorator] = {
         help="Timing cache to read, extend and save; none: start empty [default: the store].",
     ),
     "rewrite": click.option(
-        "--rewrite/--no-rewrite",
-        default=None,
-        help="Rewrite the graph first so that it fuses better [default: yes].",
+        "--rewrite",
+        type=click.Choice(REWRITINGS),
+        help="Rewrite rules to apply first: those with evidence for this TensorRT, all, or none "
+        "[default: default].",
     ),
     **IO_OPTIONS,
 }
