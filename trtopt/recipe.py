@@ -15,6 +15,7 @@ from trtopt.errors import UsageError
 from trtopt.files.shipped import shipped_folder
 from trtopt.files.toml import read_toml
 from trtopt.records import Record
+from trtopt.records.quantisation import PLAIN_RESIDUALS, Residuals
 from trtopt.records.typed_io import IoRequest, read_io_request
 
 _MAX_DIGITS = 10
@@ -45,7 +46,8 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `precision` is written into the graph (None: unchanged), with the data that `calib` names; `best` selects
     the fastest of all. With `verdict` quantised engines are measured against FP16 and selected where they are
-    no slower. `bounds` is the required accuracy, with the names of `precision.bounds.Bounds`.
+    no slower. `residuals` says which residual Adds of an INT8 graph read INT8. `bounds` is the required
+    accuracy, with the names of `precision.bounds.Bounds`.
 
     `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
     `records.typed_io` reads them; `preprocess` names a normalisation of the image.
@@ -81,6 +83,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     plugins: tuple[str, ...] = ()
     precision: Precision | None = None
     calib: str | None = None
+    residuals: Residuals = PLAIN_RESIDUALS
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012
     rewrite: Rewriting = "default"

@@ -16,6 +16,7 @@ from trtopt.cli.options.completion import files, names_or_files, recipe_names
 from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.shapes import axis_option, shape_option
 from trtopt.recipe import LOCAL, PRECISIONS, RAY, REWRITINGS, Recipe, make_recipe
+from trtopt.records.quantisation import RESIDUALS
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -52,6 +53,14 @@ def recipe_option(text: str) -> Decorator:
         shell_complete=names_or_files(recipe_names),
         help=text,
     )
+
+
+residuals_option = click.option(
+    "--residuals",
+    type=click.Choice(RESIDUALS),
+    help="Residual Adds that read INT8: those that convolutions take in; behind matrix products the skip, or "
+    "both branches [default: convolutions].",
+)
 
 
 _OPTIONS: dict[str, Decorator] = {
@@ -99,6 +108,7 @@ _OPTIONS: dict[str, Decorator] = {
         shell_complete=names_or_files(lambda: ("none",)),
         help="Timing cache to read, extend and save; none: start empty [default: the store].",
     ),
+    "residuals": residuals_option,
     "rewrite": click.option(
         "--rewrite",
         type=click.Choice(REWRITINGS),
