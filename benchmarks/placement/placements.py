@@ -198,6 +198,7 @@ NETWORKS: dict[str, tuple[Callable[[Net], tuple[tuple[int, ...], str]], dict[str
             "weights, skip": ("weights", "skip"),
             "weights, skip and main": ("weights", "skip", "main"),
             "weights, attention": ("weights", "attention"),
+            "weights, skip, attention": ("weights", "skip", "attention"),
             "all": ("weights", "skip", "main", "attention"),
             "fp16 written": ("written",),
             "weights, fp16 written": ("weights", "written"),
