@@ -22,11 +22,11 @@ from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.precision.calibration.table import AUTO
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.quantize import Smoothing
-from trtopt.recipe import Precision, Recipe, batch_sizes, make_recipe
+from trtopt.recipe import Precision, Recipe, Rewriting, batch_sizes, make_recipe
 from trtopt.records import BatchPlan, BenchReport, Manifest, ProfileReport, SweepReport, TensorSpec, Terms
 from trtopt.records.casting import CastReport
 from trtopt.records.checking import CheckReport
-from trtopt.records.quantisation import QuantizeReport
+from trtopt.records.quantisation import PLAIN_RESIDUALS, QuantizeReport, Residuals
 from trtopt.records.tuning import CandidateKind, Objective, Tuned
 from trtopt.records.typed_io import TypedTensor, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
@@ -68,7 +68,8 @@ def build(
     data: str | Path | None = None,
     verdict: bool | None = None,
     bounds: Mapping[str, float] | None = None,
-    rewrite: bool | None = None,
+    residuals: Residuals | None = None,
+    rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
     preprocess: Literal["imagenet"] | None = None,
@@ -117,7 +118,10 @@ def build(
             [default: True].
         bounds: the required accuracy, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute)
             and `min_top1` (share, 0 to 1) [default: none].
-        rewrite: rewrite the graph first so that it fuses better [default: True].
+        residuals: residual Adds of an INT8 graph that read INT8: those that `convolutions` take in, behind
+            matrix products also the `skip`, or `both` branches [default: `convolutions`].
+        rewrite: rewrite rules to apply first: `default` those with evidence for the TensorRT that builds,
+            `all` those of `trtopt.rewrite`, or `none` [default: `default`].
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
             `int8`, `uint8`; layouts: `nchw`, `nhwc` and TensorRT's `chw2`, `chw4`, `chw16`,
             `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes such arrays [default: the model's].
@@ -181,6 +185,7 @@ def build(
             "calib": _text(data),
             "verdict": verdict,
             "bounds": dict(bounds) if bounds is not None else None,
+            "residuals": residuals,
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
@@ -484,7 +489,8 @@ def sweep(
     neighbours: Sequence[str] = (),
     adaptive: bool = False,
     shapes: Mapping[str, str] | None = None,
-    rewrite: bool | None = None,
+    residuals: Residuals | None = None,
+    rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
     preprocess: Literal["imagenet"] | None = None,
@@ -531,7 +537,7 @@ def sweep(
         axes: lengths of other dynamic axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where the throughput curve bends.
-        shapes, rewrite, io, normalize, preprocess, profile: as for `build`.
+        shapes, residuals, rewrite, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
         aux_streams, tiling, graph_optimization, intra_op_threads, execution_mode: as for `build`.
@@ -568,6 +574,7 @@ def sweep(
         {
             "shapes": dict(shapes) if shapes is not None else None,
             "calib": _text(data),
+            "residuals": residuals,
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
@@ -649,8 +656,8 @@ def tune(
         rate: with `p99`, requests per second that arrive independently of one another, each a query; its
             latency counts from its arrival [default: one query after another].
         budget: time to spend, that of earlier runs of the folder included: `90s`, `30m`, `2h`.
-        include: only these kinds of candidates: `precision`, `io-types`, `batch`, `streams`,
-            `builder-setting`, `rewrite-rule` and `build-lottery` [default: all].
+        include: only these kinds of candidates: `precision`, `placement`, `io-types`, `batch`,
+            `streams`, `builder-setting`, `rewrite-rule` and `build-lottery` [default: all].
         exclude: kinds of candidates to leave out.
         resume: continue in a folder that an earlier run began.
         data: samples to measure and check with, and to calibrate on: an .npz, a folder of them, Polygraphy's
@@ -1040,6 +1047,7 @@ def quantize(
     exclude: Sequence[str] = (),
     include: Sequence[str] = (),
     smoothquant: Smoothing = AUTO,
+    residuals: Residuals = PLAIN_RESIDUALS,
     store_weights: bool = False,
     random_data: bool = False,
     io: Mapping[str, str] | None = None,
@@ -1063,6 +1071,8 @@ def quantize(
         include: patterns of names, or operators, to quantise anyway.
         smoothquant: move outliers of channels into weights: `auto` (INT8, where it gains), `off`, or the
             exponent alpha, 0 to 1.
+        residuals: residual Adds that read INT8: those that `convolutions` take in, behind matrix products
+            also the `skip`, or `both` branches.
         store_weights: keep weights in their narrow type (INT4 always; not on 8.6).
         random_data: calibrate on random values: to try, never to deploy.
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
@@ -1095,6 +1105,7 @@ def quantize(
         exclude=exclude,
         include=include,
         smoothquant=smoothquant,
+        residuals=residuals,
         store_weights=store_weights,
         random_data=random_data,
         io=read_io_request(io or {}, normalize or {}, preprocess),

@@ -219,7 +219,7 @@ class Jobs:
             path, engines = folder / f"{form}.onnx", folder / form
             onnx.save(model, path)
             try:
-                self._build(path, engines, ["--no-rewrite"])
+                self._build(path, engines, ["--rewrite", "none"])
                 for data in sized.data:
                     found[f"{form}, {data}"] = self._benched(engines, folder / f"{data}.npz")
                 if form == "dynamic":

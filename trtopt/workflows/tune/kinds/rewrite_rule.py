@@ -1,15 +1,17 @@
-"""Rewrite rules that are off by default and find something in the incumbent's graph."""
+"""Rewrite rules that builds leave out and that find something in the incumbent's graph: all, and each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from trtopt.onnxio.model_file import load
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed, rewrite
 from trtopt.targets import target_named, target_of
+from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
 from trtopt.workflows.tune.prediction import Prior
 
@@ -20,22 +22,30 @@ _REMEMBERED = 512
 
 def _changes(situation: Situation) -> Iterator[Change]:
     name, evidence = target_of(situation.backend).name, situation.evidence
-    for rule in RULES:
-        if name in rule.default:
-            continue
-        nodes = _touched(evidence.model, evidence.model_sha256, rule.name, name)
-        if not nodes:
-            continue
-        share = evidence.share_of(evidence.covering(nodes))
-        known = bool(evidence.layers)
-        gain = _SAVED * share if known else KIND.prior.gain
-        yield Change(
-            "rewrite-rule",
-            f"rule={rule.name}",
-            rule=rule.name,
-            prior=Prior(gain, KIND.prior.probability, max(gain, 0.01), KIND.prior.risk),
-            evidence=f"it changes {len(nodes)} places" + (f", in {share:.1%} of the time" if known else ""),
-        )
+    left = [rule for rule in RULES if not rule.is_built_in(name)]
+    touched = {
+        rule.name: nodes
+        for rule in left
+        if (nodes := _touched(evidence.model, evidence.model_sha256, rule.name, name))
+    }
+    together = {rule.name for rule in left if name in rule.default} & touched.keys()
+    if situation.recipe.rewrite == "default" and len(together) > 1:
+        nodes = tuple(node for rule in together for node in touched[rule])
+        yield _change(evidence, "rewrite=all", nodes, recipe={"rewrite": "all"})
+    for rule, nodes in touched.items():
+        yield _change(evidence, f"rule={rule}", nodes, rule=rule)
+
+
+def _change(evidence: Evidence, name: str, nodes: tuple[str, ...], **what: Any) -> Change:
+    share, known = evidence.share_of(evidence.covering(nodes)), bool(evidence.layers)
+    gain = _SAVED * share if known else KIND.prior.gain
+    return Change(
+        "rewrite-rule",
+        name,
+        prior=Prior(gain, KIND.prior.probability, max(gain, 0.01), KIND.prior.risk),
+        evidence=f"it changes {len(nodes)} places" + (f", in {share:.1%} of the time" if known else ""),
+        **what,
+    )
 
 
 @lru_cache(_REMEMBERED)

@@ -7,6 +7,7 @@ from trtopt.workflows.tune.kinds import (
     build_lottery,
     builder_setting,
     io_types,
+    placement,
     precision,
     rewrite_rule,
     streams,
@@ -14,6 +15,7 @@ from trtopt.workflows.tune.kinds import (
 
 KINDS = (
     precision.KIND,
+    placement.KIND,
     io_types.KIND,
     batch_size.KIND,
     streams.KIND,
