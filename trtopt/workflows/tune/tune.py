@@ -50,7 +50,11 @@ from trtopt.workflows.build.engines import check_opset
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.profile.profile import PROFILE_FILE, profile
+from trtopt.workflows.profile.request import ProfileRequest
 from trtopt.workflows.same_terms import check_same_terms
+from trtopt.workflows.tune.built import Built
+from trtopt.workflows.tune.evidence import evidence_of
 from trtopt.workflows.tune.kinds.kind import Situation
 from trtopt.workflows.tune.kinds.table import KINDS
 from trtopt.workflows.tune.ledger import (
@@ -62,7 +66,7 @@ from trtopt.workflows.tune.ledger import (
     store_ledger,
     stored_ledgers,
 )
-from trtopt.workflows.tune.make import Built, Maker
+from trtopt.workflows.tune.make import Maker
 from trtopt.workflows.tune.objective import MEASURES
 from trtopt.workflows.tune.prediction import predict, predicted_cost_s
 from trtopt.workflows.tune.queue import Queued, next_of
@@ -71,6 +75,8 @@ from trtopt.workflows.tune.request import TuneRequest, batches_of, check_request
 
 _LIMIT_TIMES, _LIMIT_LEAST_S = 10, 60.0
 """A candidate's build or measurement that takes so many times the baseline's, and so long, has failed."""
+_PROFILE_S = 1.0
+"""Of sampling for a profile, at most."""
 _FOLDER_SUFFIX = ".tuned"
 _VERDICTS: dict[Verdict, TuneVerdict] = {
     Verdict.FASTER: "accepted",
@@ -199,6 +205,7 @@ class _Run:
                     "loosen the bound, or see what deviates with `trtopt check --layers`",
                 )
             cost = cost_of(self._racer(built), self._measure, self._setting(built, limit_s), self._listener)
+            self._profiled(built, limit_s)
             total_s = time.monotonic() - began_s
             if total_s >= self._budget_s:
                 raise UsageError(
@@ -275,6 +282,7 @@ class _Run:
             is_rate=self._measure.per_sample,
             recipe=incumbent.recipe,
             selected=incumbent.selected,
+            evidence=evidence_of(incumbent),
             data=self._data,
         )
         tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
@@ -302,10 +310,11 @@ class _Run:
             found = _Outcome("failed", "")
             built: Built | None = None
             try:
-                built = self._maker(self._limit_s(ledger), self._quiet).make(
-                    incumbent, change, scratch / "candidate"
-                )
-                found = self._raced(built, incumbent, self._limit_s(ledger))
+                limit_s = self._limit_s(ledger)
+                built = self._maker(limit_s, self._quiet).make(incumbent, change, scratch / "candidate")
+                found = self._raced(built, incumbent, limit_s)
+                if found.verdict == "accepted":
+                    self._profiled(built, limit_s)
             except OutputError:
                 raise
             except TrtoptError as error:
@@ -355,6 +364,18 @@ class _Run:
             limit_s=limit_s,
             listener=listener,
         )
+
+    def _profiled(self, built: Built, limit_s: float) -> None:
+        """Write a profile of the engine into its folder; without one, a note says why."""
+        request = ProfileRequest(
+            batch=(built.batch,), duration=min(self._request.duration, _PROFILE_S), timeout=limit_s
+        )
+        try:
+            report = profile(built.folder, request, self._quiet)
+        except TrtoptError as error:
+            self._notes.append(f"candidates are predicted without a profile: {error.problem.splitlines()[0]}")
+        else:
+            write_atomically(built.folder / PROFILE_FILE, to_json(report, indent=None))
 
     def _checked(self, built: Built, limit_s: float) -> CheckedSubject:
         there = resolved(built.folder, built.manifest, (built.engine,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
 from trtopt.workflows.tune.prediction import Prior
 
@@ -16,4 +15,4 @@ def _changes(situation: Situation) -> Iterator[Change]:
                 yield Change("batch", f"batch={size}", recipe={"batch": (size,)})
 
 
-KIND = Kind("batch", "another batch size", Prior(0.2, 0.4), 1, _changes)
+KIND = Kind("batch", Prior(0.2, 0.4), 1, _changes)

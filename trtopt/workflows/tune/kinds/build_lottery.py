@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
 from trtopt.workflows.tune.prediction import Prior
@@ -15,4 +14,4 @@ def _changes(situation: Situation) -> Iterator[Change]:
         yield from (Change("build-lottery", f"build {number}", fresh=True) for number in (2, 3, 4))
 
 
-KIND = Kind("build-lottery", "another build of the same", Prior(0.02, 0.15), 1, _changes)
+KIND = Kind("build-lottery", Prior(0.02, 0.15), 1, _changes)

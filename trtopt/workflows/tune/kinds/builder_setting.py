@@ -42,4 +42,4 @@ def _onnxruntime(situation: Situation) -> Iterator[tuple[str, Any]]:
     yield "execution_mode", "parallel"
 
 
-KIND = Kind("builder-setting", "settings of the builder", Prior(0.03, 0.15), 1, _changes)
+KIND = Kind("builder-setting", Prior(0.03, 0.15), 1, _changes)

@@ -10,6 +10,7 @@ from trtopt.builder_settings import SETTINGS
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, DeviceInfo
 from trtopt.records.tuning import CandidateKind
+from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.prediction import Prior
 
 _OF_THE_PLAN = {"batch", *(one.name for one in SETTINGS)}
@@ -63,17 +64,17 @@ class Situation:
     selected: str | None
     """The candidate that was selected for the incumbent among precisions; None if none was."""
     data: str | None
+    evidence: Evidence
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of candidates: `builds` is how many builds of the baseline one takes.
+    """A kind of candidates: its prior, and how many builds of the baseline one takes.
 
     `changes` yields those of a situation, also ones that have been tried: names tell them apart.
     """
 
     name: CandidateKind
-    help: str
     prior: Prior
     builds: float
     changes: Callable[[Situation], Iterator[Change]]

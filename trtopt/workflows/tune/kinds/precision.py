@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
 from trtopt.workflows.tune.prediction import Prior
 
@@ -14,4 +13,4 @@ def _changes(situation: Situation) -> Iterator[Change]:
         yield Change("precision", "precision=best", recipe={"precision": "best"})
 
 
-KIND = Kind("precision", "the fastest precision that keeps the accuracy", Prior(0.35, 0.7), 5, _changes)
+KIND = Kind("precision", Prior(0.35, 0.7), 5, _changes)

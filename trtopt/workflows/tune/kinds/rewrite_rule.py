@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-
 from trtopt.rewrite.catalogue import RULES
 from trtopt.targets import target_of
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
@@ -18,4 +17,4 @@ def _changes(situation: Situation) -> Iterator[Change]:
             yield Change("rewrite-rule", f"rule={rule.name}", rule=rule.name)
 
 
-KIND = Kind("rewrite-rule", "rewrite rules that are off by default", Prior(0.03, 0.1), 1.5, _changes)
+KIND = Kind("rewrite-rule", Prior(0.03, 0.1), 1.5, _changes)

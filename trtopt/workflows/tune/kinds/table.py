@@ -1,4 +1,4 @@
-"""All kinds of candidates, in the order in which equal ones are tried: a new one takes a module and a line."""
+"""All kinds of candidates, in the order in which equal ones are tried."""
 
 from __future__ import annotations
 

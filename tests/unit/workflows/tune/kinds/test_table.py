@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,9 +12,11 @@ from tests.support import examples
 from tests.support.trt_exercise import VERSIONS, build, target
 from tests.support.trt_surface import Surface, load
 from trtopt.builder_settings import SETTINGS, check_backend, check_ranges
+from trtopt.inspect.graph import Graph
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, BuildSettings
 from trtopt.records.tuning import CandidateKind
+from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.kinds.kind import Change, Situation
 from trtopt.workflows.tune.kinds.table import KINDS
 
@@ -28,6 +31,7 @@ ORT = Situation(
     recipe=Recipe(),
     selected=None,
     data=None,
+    evidence=Evidence(Path("model.onnx"), Graph((), frozenset(), frozenset(), {}, {})),
 )
 
 
