@@ -108,7 +108,9 @@ class Graph:
 
 def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
     """The main graph with its inputs at `shapes`, and what ONNX's inference finds from there."""
-    graph = _inferred(model, shapes).graph
+    from trtopt.onnxio.prepare import inferred_at
+
+    graph = inferred_at(model, shapes).graph
     weights = model.graph.initializer  # those of the inferred graph lack what is kept outside
     known: dict[str, Shape] = {item.name: tuple(item.dims) for item in weights}
     dtypes = {item.name: dtype_name(item.data_type) for item in weights}
@@ -125,28 +127,6 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
         shapes=known,
         dtypes=dtypes,
     )
-
-
-def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.ModelProto:
-    import onnx
-
-    from trtopt.onnxio.prepare import skeleton
-    from trtopt.onnxio.shape_inference import infer_shapes
-
-    fixed = skeleton(model)
-    for value in fixed.graph.input:
-        wanted = shapes.get(value.name)
-        axes = value.type.tensor_type.shape.dim
-        if wanted is not None and len(axes) == len(wanted):
-            for axis, size in zip(axes, wanted, strict=True):
-                axis.dim_value = size
-    del fixed.graph.value_info[:]  # inferred again from the fixed shapes
-    for value in fixed.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    try:
-        return infer_shapes(fixed)
-    except onnx.shape_inference.InferenceError:
-        return fixed
 
 
 def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Node]:

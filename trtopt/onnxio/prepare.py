@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
@@ -257,6 +258,24 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         raise InvalidModelError(f"the model's shapes contradict each other: {error}", _EXPORT_AGAIN) from None
     except ValueError as error:  # such as an output of a type that there is not
         raise InvalidModelError(f"the model's shapes cannot be inferred: {error}", _EXPORT_AGAIN) from None
+
+
+def inferred_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """The model's skeleton with its inputs at `shapes`, and what ONNX's inference finds from there, if it can."""
+    fixed = skeleton(model)
+    for value in fixed.graph.input:
+        wanted = shapes.get(value.name)
+        axes = value.type.tensor_type.shape.dim
+        if wanted is not None and len(axes) == len(wanted):
+            for axis, size in zip(axes, wanted, strict=True):
+                axis.dim_value = size
+    del fixed.graph.value_info[:]  # inferred again from the fixed shapes
+    for value in fixed.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    try:
+        return infer_shapes(fixed)
+    except onnx.shape_inference.InferenceError:
+        return fixed
 
 
 def check(model: onnx.ModelProto) -> None:

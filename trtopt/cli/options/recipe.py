@@ -105,6 +105,13 @@ _OPTIONS: dict[str, Decorator] = {
         help="Rewrite the graph first so that it fuses better [default: yes].",
     ),
     **IO_OPTIONS,
+    "split": click.option(
+        "--split",
+        multiple=True,
+        metavar="TENSOR[=LAYOUT][,…]:PARTS",
+        callback=lambda context, option, texts: texts or None,
+        help="Cut the graph at a tensor and run what is before it on parts of the batch: one chain of engines.",
+    ),
 }
 """By click's parameter names."""
 

@@ -19,7 +19,16 @@ from trtopt.executors.local import THIS_HOST
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
 from trtopt.recipe import LOCAL, Recipe, io_request, shape_flags
-from trtopt.records import Backend, BuildPlan, BuildSettings, EngineArtifact, OnnxArtifact
+from trtopt.records import (
+    Backend,
+    BatchSplit,
+    BuildPlan,
+    BuildSettings,
+    EngineArtifact,
+    OnnxArtifact,
+    Profile,
+)
+from trtopt.records.batch_split import read_splits
 from trtopt.targets import target_of
 from trtopt.workers.protocol import Built
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder
@@ -79,7 +88,9 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
         if recipe.dynamic
         else [profiles_for(onnx, ((size,),), flags, recipe.axes) for size in sorted(set(batches))]
     )
-    settings = recorded_settings(recipe, BuildSettings)
+    settings, splits = recorded_settings(recipe, BuildSettings), read_splits(recipe.split)
+    for profiles in engines if splits else ():
+        _check_splits(splits, profiles[0])
     return [
         BuildPlan(
             onnx_sha256=onnx.sha256,
@@ -89,9 +100,33 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
             backend=backend,
             multi_profile=profiles if len(profiles) > 1 else (),
             io_layouts=io_request(recipe).vectorised,
+            splits=splits,
         )
         for profiles in engines
     ]
+
+
+def _check_splits(splits: Sequence[BatchSplit], profile: Profile) -> None:
+    """Refuse parts and shapes that a chain cannot have.
+
+    Raises:
+        UsageError: parts that do not divide the batch, or an axis with a range.
+    """
+    batch = profile.batch.opt[0]
+    for split in splits:
+        if batch % split.parts:
+            fitting = ", ".join(str(parts) for parts in range(2, batch + 1) if batch % parts == 0)
+            raise UsageError(
+                f"--split {split}: a batch of {batch} has no {split.parts} equal parts",
+                f"choose among {fitting}" if fitting else "choose a larger batch",
+            )
+    for name, given in profile.shapes.items():
+        if not given.is_fixed:
+            raise UsageError(
+                f"--split: input {name!r} has a range of shapes ({given.min} to {given.max}), and a chain "
+                "runs one",
+                "give one shape with --shape, or one length with --axis",
+            )
 
 
 def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
