@@ -11,13 +11,14 @@ import msgspec
 
 from trtopt.device.api import ProgressSink
 from trtopt.device.building import BuiltEngine, EngineBuilder, LogSink, joined_layers, name_in_segment
-from trtopt.errors import BuildError
+from trtopt.errors import BuildError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.chain_file import Chain, pack_chain
 from trtopt.onnxio import model_file
 from trtopt.onnxio.segments import GraphSegment, segments_of
 from trtopt.records import AllocationEvent, BuildPlan, MemoryPass, Segment, ShapeRange, TensorSpec
-from trtopt.targets import ONNXRUNTIME
+from trtopt.records.typed_io import IMAGE_RANK
+from trtopt.targets import ONNXRUNTIME, target_of
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,12 @@ def build_chain(
     on_gpu = builder.backend.name != ONNXRUNTIME
     shapes = {name: given.opt for name, given in plan.shapes.items()}
     model = model_file.load(onnx)
+    known = target_of(builder.backend).io_formats
     found = segments_of(model, plan.splits, shapes, aligned=on_gpu)
     made: list[BuiltEngine] = []
     plans = [_plan_of(segment, plan) for segment in found]
+    for segment, own in zip(found, plans, strict=True):
+        _check_formats(segment, own, known)
     with scratch_folder() as scratch:
         for number, (segment, own) in enumerate(zip(found, plans, strict=True), 1):
             file = scratch / f"segment{number}.onnx"
@@ -98,6 +102,30 @@ def _plan_of(segment: GraphSegment, plan: BuildPlan) -> BuildPlan:
         io_layouts={name: layout for name, layout in layouts.items() if name in names},
         splits=(),
     )
+
+
+def _check_formats(segment: GraphSegment, plan: BuildPlan, known: Mapping[str, Sequence[str]]) -> None:
+    """Refuse formats that the backend does not have for a tensor's type, or for one that is no image.
+
+    Raises:
+        UsageError: one; with those that it has.
+    """
+    for spec in (*segment.inputs, *segment.outputs):
+        layout = plan.io_layouts.get(spec.name)
+        if layout is None:
+            continue
+        if len(spec.shape) != IMAGE_RANK:
+            raise UsageError(
+                f"--split {spec.name}={layout}: needs a tensor of rank {IMAGE_RANK}, this one has rank "
+                f"{len(spec.shape)}",
+                "omit the layout",
+            )
+        if layout not in known.get(spec.dtype, ()):
+            offered = ", ".join(known.get(spec.dtype, ()))
+            raise UsageError(
+                f"--split {spec.name}={layout}: {plan.backend} has no {spec.dtype} in {layout}",
+                f"choose among {offered}, or omit the layout" if offered else "omit the layout",
+            )
 
 
 def _typed(known: Sequence[TensorSpec], built: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

@@ -148,9 +148,10 @@ class CutGraph:
             segments |= dict.fromkeys(self.ancestors(split.tensors), number)
         empty = set(range(len(splits) + 1)) - set(segments.values())
         if empty:
-            cut = splits[min(min(empty), len(splits) - 1)]
+            place = min(empty)
+            cut, side = (splits[place], "before") if place < len(splits) else (splits[-1], "behind")
             raise UsageError(
-                f"--split {cut}: there is nothing to run between this cut and the next",
+                f"--split {cut}: nothing is left to run {side} this cut",
                 "give the cuts in the order of the graph, each behind the one before",
             )
         for number, split in enumerate(splits):
