@@ -622,6 +622,7 @@ def tune(
     *,
     batch: int | Sequence[int] | None = None,
     objective: Objective = "latency",
+    rate: float | None = None,
     budget: str = "30m",
     include: Sequence[CandidateKind] = (),
     exclude: Sequence[CandidateKind] = (),
@@ -650,13 +651,15 @@ def tune(
         batch: the batch size; with the objective `throughput` or `energy` several to choose among, the
             baseline's first [default: what the model fixes, else 1].
         objective: `latency` (median), `p99`, `throughput`, or `energy` per sample (GPUs only).
+        rate: with `p99`, requests per second that arrive independently of one another, each a query; its
+            latency counts from its arrival [default: one query after another].
         budget: time to spend, that of earlier runs of the folder included: `90s`, `30m`, `2h`.
-        include: only these kinds of candidates: `precision`, `batch`, `streams`, `builder-setting`,
-            `rewrite-rule` and `build-lottery` [default: all].
+        include: only these kinds of candidates: `precision`, `io-types`, `batch`, `streams`,
+            `builder-setting`, `rewrite-rule` and `build-lottery` [default: all].
         exclude: kinds of candidates to leave out.
         resume: continue in a folder that an earlier run began.
         data: samples to measure and check with, and to calibrate on: an .npz, a folder of them, Polygraphy's
-            JSON or `module:function` [default: seeded random input, and no precisions are tried].
+            JSON or `module:function` [default: seeded random input, and INT8 is not tried].
         bounds: the accuracy that every candidate must keep against the model, any of `min_cosine` (-1 to 1),
             `min_sqnr` (dB), `max_error` (absolute) and `min_top1` (share, 0 to 1)
             [default: `min_cosine` 0.99].
@@ -683,18 +686,19 @@ def tune(
     Example:
         >>> import trtopt
         >>> tuned = trtopt.tune(
-        ...     "model.onnx", "tuned", backend="onnxruntime", budget="5m", include=["rewrite-rule"],
+        ...     "model.onnx", "tuned", backend="onnxruntime", budget="5m", include=["builder-setting"],
         ...     duration=0.1,
         ... )
         >>> tuned.stopped
         'every candidate was tried'
         >>> {row["kind"] for row in tuned.rows()}
-        {'rewrite-rule'}
+        {'builder-setting'}
     """
     request = TuneRequest(
         recipe=make_recipe(profile, {"backend": backend}),
         batch=batch_sizes(batch),
         objective=objective,
+        rate=rate,
         data=data,
         bounds=DEFAULT_BOUNDS if not bounds else bounds if isinstance(bounds, Bounds) else bounds_in(bounds),
         budget=budget,

@@ -46,6 +46,12 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
     help="What to improve.",
 )
 @click.option(
+    "--rate",
+    type=float,
+    metavar="PER_S",
+    help="With --objective p99: requests per second, arriving independently [default: one after another].",
+)
+@click.option(
     "--budget",
     metavar="TIME",
     default="30m",
@@ -91,6 +97,7 @@ def tune(
     output: Path | None,
     batch: tuple[int, ...] | None,
     objective: Objective,
+    rate: float | None,
     budget: str,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
@@ -133,6 +140,7 @@ def tune(
         recipe=make_recipe(profile, {"backend": backend}),
         batch=batch,
         objective=objective,
+        rate=rate,
         data=data,
         bounds=bounds if bounds.any else DEFAULT_BOUNDS,
         budget=budget,

@@ -20,6 +20,9 @@ from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.measure.contracts import changed
 from trtopt.measure.engine import check_fits, input_batch
 from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
+from trtopt.measure.load.arrivals import Load, arrivals_s
+from trtopt.measure.load.load_pass import bounds_of
+from trtopt.measure.load.open_loop import OpenLoop
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams, terms_of
 from trtopt.measure.loop.sampling import Criterion, Until, no_garbage_collection, sample
@@ -74,6 +77,29 @@ def bare_throughput(
     return _bare_samples([0.0] * count, [took_ms] * count)
 
 
+def open_latency(
+    device: Device, inference_streams: Sequence[InferenceStream], load: Load, window_s: float, seed: int
+) -> Samples:
+    """Requests of a load, from each one's arrival; one that was given up took until then at least."""
+    arrivals = arrivals_s(load, window_s, seed)
+    loop = OpenLoop(device, inference_streams, arrivals, bounds_of(window_s, len(arrivals)))
+    with device.captured():
+        loop.run()
+    ended_ms = (device.now() - loop.began_s) * 1e3
+    ends = {one.index: (one.query.end_s - loop.began_s) * 1e3 for one in loop.served}
+    return _bare_samples(
+        [arrival_s * 1e3 for arrival_s in arrivals[: loop.arrived]],
+        [ends.get(index, ended_ms) for index in range(loop.arrived)],
+    )
+
+
+def _terms_of(variant: Variant) -> Contract:
+    """In an open loop all slots of a stream take requests, and one host thread polls."""
+    if variant.rate is None:
+        return terms_of(variant.mode, variant.contract)
+    return changed(variant.contract, {"sync": "spin", "threads": "one"})
+
+
 def _hand_over(
     device: Device, loops: Sequence[tuple[Callable[[], None], Callable[[], None]]], count: int
 ) -> float:
@@ -116,19 +142,25 @@ class LoadedEngine(Record, frozen=True, kw_only=True):
 
 
 class Variant(Record, frozen=True, kw_only=True):
-    """One subject: which engine (an index), under which terms. `bare` runs it without the sampling loop."""
+    """One subject: which engine (an index), under which terms. `bare` runs it without the sampling loop.
+
+    With a `rate` a block is an open loop: so many requests a second arrive, independent of one another, and
+    the latency of each counts from its arrival.
+    """
 
     name: str
     engine: int
     contract: Contract
     mode: Literal["latency", "throughput"] = "latency"
     bare: bool = False
+    rate: float | None = None
 
 
 class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
     """A worker's job: load `engines`, run one block of each of `variants` in each of `rounds`.
 
-    `data` is what `trtopt.data.open_data` takes; None gives seeded random input.
+    `data` is what `trtopt.data.open_data` takes; None gives seeded random input. A block has
+    `block_queries` at least.
     """
 
     engines: tuple[LoadedEngine, ...]
@@ -139,6 +171,7 @@ class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
     data: str | None
     warmup_s: float
     block_s: float
+    block_queries: int = BLOCK_QUERIES
     seed: int = msgspec.field(default_factory=partial(secrets.randbits, 32))
     """What the order of turns is drawn from; see `measure.comparison.in_turns`."""
 
@@ -222,7 +255,7 @@ def _make_runner(
     )
     own = resources.enter_context(ExitStack())
     try:
-        return InterleavedRunner(target.device, session, subject, variant, own)
+        return InterleavedRunner(target.device, session, subject, variant, job, own)
     except DeviceMemoryError as error:
         raise DeviceMemoryError(
             f"{error.problem}; {len(job.variants)} subjects that take turns are in memory at once",
@@ -234,16 +267,24 @@ class InterleavedRunner:
     """One variant with its streams open; collects its blocks and warm-ups."""
 
     def __init__(
-        self, device: Device, session: Session, subject: Subject, variant: Variant, resources: ExitStack
+        self,
+        device: Device,
+        session: Session,
+        subject: Subject,
+        variant: Variant,
+        job: InterleaveJob,
+        resources: ExitStack,
     ) -> None:
         self._device, self._subject, self._variant = device, subject, variant
+        self._least, self._seed = job.block_queries, job.seed
         self._notes: list[str] = []
-        self._terms = terms_of(variant.mode, variant.contract)
+        self._terms = _terms_of(variant)
         self._inference_streams, refused = open_inference_streams(
             device, session, subject, self._terms, resources
         )
         if refused is not None:
-            self._terms = terms_of(variant.mode, changed(variant.contract, {"graph": False}))
+            plain = changed(variant.contract, {"graph": False})
+            self._terms = _terms_of(msgspec.structs.replace(variant, contract=plain))
             self._notes.append(f"measured without a CUDA graph: {refused}")
         self._notes += notes_on(device, self._inference_streams[0])
         self._blocks: list[Samples] = []
@@ -255,10 +296,19 @@ class InterleavedRunner:
 
     def take_turn(self, block_s: float) -> None:
         """Warm up after the switch, then one block."""
-        self._warmups.append(self._block(SWITCH_QUERIES, SWITCH_S))
-        self._blocks.append(self._block(BLOCK_QUERIES, block_s))
+        self._warmups.append(self._closed(SWITCH_QUERIES, SWITCH_S))
+        self._blocks.append(self._block(self._least, block_s))
 
     def _block(self, min_queries: int, min_s: float) -> Samples:
+        if self._variant.rate is None:
+            return self._closed(min_queries, min_s)
+        # each subject serves the same arrivals in a round
+        seed = (self._seed + len(self._blocks)) % 2**32
+        window = max(min_s, min_queries / self._variant.rate)
+        load = Load(self._variant.rate, "poisson")
+        return open_latency(self._device, self._inference_streams, load, window, seed)
+
+    def _closed(self, min_queries: int, min_s: float) -> Samples:
         if not self._variant.bare:
             return sample(self._device, self._inference_streams, Until(min_queries, min_s))
         if self._variant.mode == "latency":

@@ -11,28 +11,27 @@ from trtopt.builder.shapes import shapes_at
 from trtopt.errors import ArtifactError
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.onnxio.model_file import load
-from trtopt.records import DevicePeaks, EngineProfile, ProfiledLayer
+from trtopt.records import DevicePeaks, ProfiledLayer
 from trtopt.workflows.profile.profile import read_profile
 from trtopt.workflows.tune.built import Built
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The incumbent's graph at its shapes, and a profile of its engine where one could be taken.
+    """The incumbent's graph at its shapes, and its layers' times where a profile could be taken.
 
-    Shares are of the layers' time, from 0 to 1; without a profile nothing has a share.
+    `latency_ms` is that of a query outside of the profiler, `floor_ms` the least that the roofline allows all
+    layers; None where they are not known. Shares are of the layers' time, from 0 to 1.
     """
 
     model: Path
+    model_sha256: str
     graph: Graph
-    profile: EngineProfile | None = None
+    layers: tuple[ProfiledLayer, ...] = ()
+    """The timed ones; none without a profile."""
+    latency_ms: float | None = None
+    floor_ms: float | None = None
     peaks: DevicePeaks | None = None
-
-    @property
-    def layers(self) -> tuple[ProfiledLayer, ...]:
-        """The timed layers; none without a profile."""
-        found = self.profile.layers if self.profile is not None else ()
-        return tuple(layer for layer in found if layer.ms)
 
     @cached_property
     def total_ms(self) -> float:
@@ -56,11 +55,17 @@ def evidence_of(built: Built) -> Evidence:
         ModelError: the graph cannot be read.
     """
     engine, manifest = built.engine, built.manifest
-    model = built.folder / manifest.graph_of(engine).path
+    onnx = manifest.graph_of(engine)
+    model = built.folder / onnx.path
     graph = read_graph(load(model).proto, shapes_at(manifest.onnx.inputs, engine.plan, built.batch))
     try:
         report = read_profile(built.folder)
     except ArtifactError:
-        return Evidence(model, graph)
-    found = [one for one in report.engines if one.engine.sha256 == engine.sha256]
-    return Evidence(model, graph, found[0] if found else None, report.peaks)
+        return Evidence(model, onnx.sha256, graph)
+    for one in report.engines:
+        if one.engine.sha256 == engine.sha256:
+            timed = tuple(layer for layer in one.layers if layer.ms)
+            return Evidence(
+                model, onnx.sha256, graph, timed, one.latency_ms, one.roofline.floor_ms, report.peaks
+            )
+    return Evidence(model, onnx.sha256, graph)

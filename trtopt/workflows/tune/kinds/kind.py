@@ -8,7 +8,7 @@ from typing import Any
 
 from trtopt.builder_settings import SETTINGS
 from trtopt.recipe import Recipe
-from trtopt.records import Backend, DeviceInfo
+from trtopt.records import Backend, DeviceInfo, TensorSpec
 from trtopt.records.tuning import CandidateKind
 from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.prediction import Prior
@@ -59,11 +59,22 @@ class Situation:
     streams: int
     is_rate: bool
     """Whether the objective is a rate: other batch sizes and several streams may serve it."""
+    is_loaded: bool
+    """Whether requests arrive while others are served: several streams may serve them."""
     recipe: Recipe
     """The incumbent's."""
     selected: str | None
     """The candidate that was selected for the incumbent among precisions; None if none was."""
     data: str | None
+    threshold: float
+    """The smallest gain that is accepted."""
+    inputs: tuple[TensorSpec, ...]
+    """The engine's, as its outputs."""
+    outputs: tuple[TensorSpec, ...]
+    copied: Mapping[str, float]
+    """The share of a query that copying an input or output takes, by its name; empty without transfers."""
+    build_spread: float
+    """Standard deviation of the gains of further builds."""
     evidence: Evidence
 
 

@@ -6,6 +6,7 @@ from trtopt.workflows.tune.kinds import (
     batch_size,
     build_lottery,
     builder_setting,
+    io_types,
     precision,
     rewrite_rule,
     streams,
@@ -13,6 +14,7 @@ from trtopt.workflows.tune.kinds import (
 
 KINDS = (
     precision.KIND,
+    io_types.KIND,
     batch_size.KIND,
     streams.KIND,
     builder_setting.KIND,
