@@ -655,7 +655,7 @@ def tune(
             latency counts from its arrival [default: one query after another].
         budget: time to spend, that of earlier runs of the folder included: `90s`, `30m`, `2h`.
         include: only these kinds of candidates: `precision`, `io-types`, `batch`, `streams`,
-            `builder-setting`, `rewrite-rule` and `build-lottery` [default: all].
+            `builder-setting`, `batch-split`, `rewrite-rule` and `build-lottery` [default: all].
         exclude: kinds of candidates to leave out.
         resume: continue in a folder that an earlier run began.
         data: samples to measure and check with, and to calibrate on: an .npz, a folder of them, Polygraphy's

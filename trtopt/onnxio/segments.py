@@ -23,7 +23,9 @@ from trtopt.onnxio.model_info import dtype_name
 from trtopt.onnxio.prepare import inferred_at
 from trtopt.records import BatchSplit, Shape, TensorSpec
 
-_MIXING = frozenset(("Softmax", "LogSoftmax", "Hardmax", "CumSum", "TopK", "ArgMax", "ArgMin", "Concat", "Split"))
+_MIXING = frozenset(
+    ("Softmax", "LogSoftmax", "Hardmax", "CumSum", "TopK", "ArgMax", "ArgMin", "Concat", "Split")
+)
 """Operators that leave the batch in front and mix samples where their axis is 0."""
 _ALIGNMENT = 256
 """Bytes; CUDA engines want their inputs and outputs at such addresses."""
@@ -60,7 +62,9 @@ class CutGraph:
         twice = {name: (2 * shape[0], *shape[1:]) if shape else shape for name, shape in shapes.items()}
         self._twice = _specs_at(proto, twice)
         self.reads = [reads_of(node) for node in self.graph.node]
-        self.maker = {name: index for index, node in enumerate(self.graph.node) for name in node.output if name}
+        self.maker = {
+            name: index for index, node in enumerate(self.graph.node) for name in node.output if name
+        }
         depends = set(self.inputs)
         self.working: list[int] = []
         """The nodes that depend on an input, in order."""
@@ -69,6 +73,15 @@ class CutGraph:
                 depends |= set(node.output)
                 self.working.append(index)
         self.depends = depends
+
+    @property
+    def fixed_input(self) -> str | None:
+        """An input without an open batch axis in front; None where all have one."""
+        for item in self.graph.input:
+            axes = item.type.tensor_type.shape.dim
+            if item.name in self.inputs and (not axes or axes[0].dim_value > 0):
+                return str(item.name)
+        return None
 
     @cached_property
     def readers(self) -> dict[str, list[int]]:
@@ -250,7 +263,7 @@ def segments_of(
         UsageError: the graph cannot be cut there.
     """
     cut = CutGraph(model.proto, shapes)
-    _check_open(cut)
+    _check_ends(cut)
     segments = cut.assigned(splits)
     made = []
     for number in range(len(splits) + 1):
@@ -273,14 +286,12 @@ def segments_of(
     return tuple(made)
 
 
-def _check_open(cut: CutGraph) -> None:
-    for item in cut.graph.input:
-        axes = item.type.tensor_type.shape.dim
-        if item.name in cut.inputs and (not axes or axes[0].dim_value > 0):
-            raise UsageError(
-                f"--split: input {item.name!r} has no open batch axis in front",
-                "make it dynamic first: trtopt rewrite MODEL --dynamic-batch -o FILE",
-            )
+def _check_ends(cut: CutGraph) -> None:
+    if cut.fixed_input is not None:
+        raise UsageError(
+            f"--split: input {cut.fixed_input!r} has no open batch axis in front",
+            "make it dynamic first: trtopt rewrite MODEL --dynamic-batch -o FILE",
+        )
     read = set().union(*cut.reads)
     for name in cut.outputs:
         if name not in cut.depends or name in cut.inputs:

@@ -34,7 +34,8 @@ def read_splits(texts: Sequence[str]) -> tuple[BatchSplit, ...]:
     splits = tuple(map(_read, texts))
     if splits and all(one.parts == 1 for one in splits):
         raise UsageError(
-            f"--split {splits[0]}: every engine would run the whole batch", "give at least 2 parts, or omit it"
+            f"--split {splits[0]}: every engine would run the whole batch",
+            "give at least 2 parts, or omit it",
         )
     names = [name for one in splits for name in one.tensors]
     for name in names:

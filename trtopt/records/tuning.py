@@ -14,7 +14,14 @@ LEDGER_SCHEMA = "trtopt.ledger/1"
 
 Objective = Literal["latency", "throughput", "p99", "energy"]
 CandidateKind = Literal[
-    "precision", "io-types", "batch", "streams", "builder-setting", "rewrite-rule", "build-lottery"
+    "precision",
+    "io-types",
+    "batch",
+    "streams",
+    "builder-setting",
+    "batch-split",
+    "rewrite-rule",
+    "build-lottery",
 ]
 TuneVerdict = Literal["accepted", "same", "slower", "undecided", "inaccurate", "failed", "unchanged"]
 """`accepted`: significantly better, and the incumbent from then on; `unchanged`: the engine is the same."""

@@ -15,6 +15,7 @@ from trtopt.onnxio.segments import GraphSegment, segments_of
 from trtopt.records import BatchSplit, Shape
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.equivalence import Array
+from trtopt.rewrite.rule import Exactness
 
 _PARTS, _ROWS = 2, 4
 """What mixes samples shows in two parts of two samples each."""
@@ -40,7 +41,7 @@ def check_split(
     given = feeds.seeded(_at(model.proto, sized))[0]
     (wanted,) = equivalence.run(model, [given])
     found = run_segments(segments, given.values)
-    kind = "N" if _QUANTISED.isdisjoint(types) else "A"  # a rounding may move a value by one step
+    kind: Exactness = "N" if _QUANTISED.isdisjoint(types) else "A"  # a rounding may move a value by one step
     worst = 0.0
     for name, value in wanted.items():
         error = equivalence.error_between(value, found[name])
@@ -67,9 +68,7 @@ def run_segments(segments: Sequence[GraphSegment], inputs: Mapping[str, Array]) 
             for turn in range(segment.parts)
         ]
         made = equivalence.run(segment.model, parts)
-        values |= {
-            spec.name: np.concatenate([one[spec.name] for one in made]) for spec in segment.outputs
-        }
+        values |= {spec.name: np.concatenate([one[spec.name] for one in made]) for spec in segment.outputs}
     return values
 
 

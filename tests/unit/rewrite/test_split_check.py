@@ -37,7 +37,8 @@ def test_samples_on_their_own_are_verified() -> None:
 def test_a_slice_that_turns_the_batch_around_is_found() -> None:
     ends = {"start": [-1], "end": [-(2**31)], "axes": [0], "step": [-1]}
     turned = model_of(
-        helper.make_node("Slice", ["x", *ends], ["a"]), **{name: np.array(value) for name, value in ends.items()}
+        helper.make_node("Slice", ["x", *ends], ["a"]),
+        **{name: np.array(value) for name, value in ends.items()},
     )
     with pytest.raises(ModelError, match="mixes the samples of a batch"):
         check_split(turned, ["float32"], SPLIT, SHAPES)

@@ -115,7 +115,8 @@ def _check_splits(splits: Sequence[BatchSplit], profile: Profile, backend: Backe
     for split in splits if backend.name == ONNXRUNTIME else ():
         if split.layouts:
             raise UsageError(
-                f"--split {split}: {backend} has no vectorised formats", "omit the layout, or build with TensorRT"
+                f"--split {split}: {backend} has no vectorised formats",
+                "omit the layout, or build with TensorRT",
             )
     batch = profile.batch.opt[0]
     for split in splits:
@@ -226,7 +227,9 @@ def _verify_splits(requested: Sequence[EngineRequest], listener: Listener) -> No
         try:
             error = check_split(model_file.load(Path(one.onnx.path)), one.onnx.types, one.plan.splits, shapes)
         except Unrunnable as reason:
-            listener.note(f"--split: not verified, because ONNX Runtime cannot run the graph: {reason.problem}")
+            listener.note(
+                f"--split: not verified, because ONNX Runtime cannot run the graph: {reason.problem}"
+            )
         else:
             listener.note(f"--split: the cut graph was verified on one input: largest error {error:.3g}")
 
