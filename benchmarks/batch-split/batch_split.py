@@ -1,6 +1,6 @@
 """What a chain of engines gains: a CNN in INT8, its front on parts of the batch, against the whole engine.
 
-    python benchmarks/batch-split/batch_split.py run --light resnet50.onnx.gz --work WORK --out OUT --budget 540
+    python benchmarks/batch-split/batch_split.py run --light GRAPH.gz --work WORK --out OUT --budget 540
     python benchmarks/batch-split/batch_split.py table OUT
     python benchmarks/batch-split/batch_split.py run --dry-run --work WORK --out OUT
 

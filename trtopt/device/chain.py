@@ -98,13 +98,13 @@ class ChainSession:
         for name, shape in self._fixed.items():
             if tuple(shapes[name]) != shape:
                 raise UsageError(
-                    f"input {name!r}: shape {tuple(shapes[name])} is not what the chain was built for ({shape})",
+                    f"input {name!r}: shape {tuple(shapes[name])} is not the chain's ({shape})",
                     "choose that batch or shape, or build an engine for this one",
                 )
         return ChainContext(self._chain, self._sessions, self._device)
 
     def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> LayerPass | None:
-        """Each segment's, on the first slice of what the segments before it make; times are of all its runs."""
+        """Each segment's, on the first slice of what those before it make; times are of all its runs."""
         values = dict(data)
         first = self._pass_of(0, values, runs)
         if first is None:
@@ -269,7 +269,8 @@ class ChainContext:
 
     def request_layers(self) -> bool:
         """Report the layers of every segment."""
-        return all([part.context.request_layers() for part in self._parts])
+        reported = [part.context.request_layers() for part in self._parts]
+        return all(reported)
 
     def inspect(self) -> str | None:
         """The layers of all segments."""
@@ -299,7 +300,7 @@ def _whole(parts: Sequence[_Part]) -> dict[str, Binding]:
             other = found.setdefault(one.name, whole)
             if (other.dtype, other.shape, other.layout) != (whole.dtype, whole.shape, whole.layout):
                 raise IncompatibleEngineError(
-                    f"{one.name!r} is {_said(other)} in one engine of the chain and {_said(whole)} in another",
+                    f"{one.name!r} is {_said(other)} in one engine and {_said(whole)} in another",
                     "build it again with another --split",
                 )
     return found

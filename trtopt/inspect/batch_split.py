@@ -1,4 +1,4 @@
-"""What running the front of a graph on parts of the batch saves: its layers' memory traffic stays in the cache.
+"""What running the front of a graph on parts of the batch saves: its layers' traffic stays in the cache.
 
 A layer gains where what it reads and writes exceeds the cache at the whole batch and fits into it at a part.
 The share of its time that is spent on that traffic then shrinks by how much faster the cache is; every
@@ -36,7 +36,7 @@ _UNKNOWN_SHARE = 0.5
 
 @dataclass(frozen=True)
 class PredictedSplit:
-    """A cut, the parts that the nodes before it run on, and the milliseconds that this is expected to save."""
+    """A cut, the parts that the nodes before it run on, and the milliseconds that this may save."""
 
     tensors: tuple[str, ...]
     parts: int

@@ -261,7 +261,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def inferred_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """The model's skeleton with its inputs at `shapes`, and what ONNX's inference finds from there, if it can."""
+    """The model's skeleton with its inputs at `shapes`, and what ONNX's inference finds from there."""
     fixed = skeleton(model)
     for value in fixed.graph.input:
         wanted = shapes.get(value.name)

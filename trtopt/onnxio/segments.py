@@ -152,7 +152,7 @@ class CutGraph:
         """The segment of every working node, from 0.
 
         Raises:
-            UsageError: a tensor is none that a cut may name, a segment has no node, or another tensor crosses.
+            UsageError: a tensor that no cut may name, a segment has no node, or another tensor crosses.
         """
         for name in (name for split in splits for name in split.tensors):
             self._check_name(name)

@@ -110,7 +110,7 @@ _OPTIONS: dict[str, Decorator] = {
         multiple=True,
         metavar="TENSOR[=LAYOUT][,…]:PARTS",
         callback=lambda context, option, texts: texts or None,
-        help="Cut the graph at a tensor and run what is before it on parts of the batch: one chain of engines.",
+        help="Cut the graph at a tensor and run what is before it on parts of the batch: a chain of engines.",
     ),
 }
 """By click's parameter names."""

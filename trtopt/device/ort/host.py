@@ -29,7 +29,6 @@ from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
 from trtopt.records import DeviceInfo
 
-
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 

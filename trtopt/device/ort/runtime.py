@@ -80,10 +80,12 @@ class OnnxRuntimeTarget:
         """Open a model in memory, or the models of a chain."""
         if track is not None:
             raise no_allocator()
-        return load_chain(engine, self.device, self._load) if is_chain(engine) else self._load(engine)
+        if is_chain(engine):  # one engine's threads would spin while the next runs: it took twice the time
+            return load_chain(engine, self.device, lambda one: self._load(one, shares_cores=True))
+        return self._load(engine, shares_cores=self._shares_cores)
 
-    def _load(self, engine: bytes) -> Session:
-        return OnnxRuntimeSession(open_session(engine, shares_cores=self._shares_cores), engine)
+    def _load(self, engine: bytes, *, shares_cores: bool) -> Session:
+        return OnnxRuntimeSession(open_session(engine, shares_cores=shares_cores), engine)
 
     def close(self) -> None:
         """Nothing is held."""

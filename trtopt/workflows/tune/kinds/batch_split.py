@@ -42,7 +42,7 @@ def _changes(situation: Situation) -> Iterator[Change]:
             f"split={split}",
             recipe={"split": (split,)},
             prior=Prior(gain, _PRIOR.probability, _PRIOR.loss, _PRIOR.risk),
-            evidence=f"on {one.parts} parts of the batch the front's tensors fit into {cache >> 20} MiB of cache",
+            evidence=f"on {one.parts} parts of the batch the front fits into {cache >> 20} MiB of cache",
         )
 
 
