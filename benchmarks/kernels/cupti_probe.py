@@ -283,22 +283,19 @@ def step_graph_as_a_whole() -> dict[str, Any]:
 
 
 def step_calls() -> dict[str, Any]:
-    """Calls of the driver and the runtime beside kernels: the same correlation ids, and names by cbid."""
+    """Calls of the driver beside kernels: the same correlation ids, and names by cbid."""
     gpu = Gpu()
-    recording = Recording("CONCURRENT_KERNEL", "MEMCPY", "MEMSET", "DRIVER", "RUNTIME", "SYNCHRONIZATION")
+    recording = Recording("CONCURRENT_KERNEL", "MEMCPY", "MEMSET", "DRIVER", "SYNCHRONIZATION")
     gpu.work()
     gpu.wait()
     records = recording.flushed()
     found = shown(records, 16)
-    domains = {
-        "DRIVER": recording.cupti.CallbackDomain.DRIVER_API,
-        "RUNTIME": recording.cupti.CallbackDomain.RUNTIME_API,
-    }
+    domain = int(recording.cupti.CallbackDomain.DRIVER_API)
     with telling(found, "names"):
         found["names"] = [
-            recording.cupti.get_callback_name(int(domains[one["kind"]]), one["cbid"])
+            recording.cupti.get_callback_name(domain, one["cbid"])
             for one in records
-            if one["kind"] in domains
+            if one["kind"] == "DRIVER"
         ]
     return found
 
@@ -306,7 +303,7 @@ def step_calls() -> dict[str, Any]:
 def step_external() -> dict[str, Any]:
     """External correlation ids pushed around launches, plain and captured."""
     gpu = Gpu()
-    recording = Recording("CONCURRENT_KERNEL", "EXTERNAL_CORRELATION", "RUNTIME", "DRIVER")
+    recording = Recording("CONCURRENT_KERNEL", "EXTERNAL_CORRELATION", "DRIVER")
     cupti = recording.cupti
     kind = int(cupti.ExternalCorrelationKind.CUSTOM0)
 
@@ -328,14 +325,21 @@ def step_external() -> dict[str, Any]:
 
 def step_nvtx() -> dict[str, Any]:
     """MARKER records of NVTX ranges, with CUPTI as what NVTX injects."""
-    import nvtx
-
     gpu = Gpu()
     recording = Recording("CONCURRENT_KERNEL", "MARKER", "MARKER_DATA", "DRIVER")
-    with nvtx.annotate("outer", domain="probe"), nvtx.annotate("inner", domain="probe"):
-        gpu.launch()
+    library = ctypes.CDLL(None)
+    found: dict[str, Any] = {"injected": os.environ.get("NVTX_INJECTION64_PATH")}
+    with telling(found, "package"):
+        import nvtx
+
+        with nvtx.annotate("outer", domain="probe"), nvtx.annotate("inner", domain="probe"):
+            gpu.launch()
     gpu.wait()
-    return {**shown(recording.flushed(), 16), "injected": os.environ.get("NVTX_INJECTION64_PATH")}
+    return {
+        **shown(recording.flushed(), 16),
+        **found,
+        "exported": hasattr(library, "InitializeInjectionNvtx2"),
+    }
 
 
 def step_again() -> dict[str, Any]:

@@ -5,7 +5,7 @@
 Several ways of running it, each with what that way alone tells:
 
     graph     replays of a CUDA graph
-    plain     enqueued anew each time, with the calls of the driver and the runtime
+    plain     enqueued anew each time, with the calls of the driver
     profiled  with TensorRT's profiler attached, whose events lie between layers
     nvtx      with TensorRT's NVTX ranges, one per layer (CUPTI must be what NVTX injects)
     synced    with a synchronisation after each layer
@@ -35,7 +35,7 @@ from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
 RUNS = 3
 WARM_RUNS = 5
 KERNELS = ("CONCURRENT_KERNEL", "MEMCPY", "MEMSET")
-CALLS = ("DRIVER", "RUNTIME")
+CALLS = ("DRIVER",)
 WAYS = {
     "graph": KERNELS,
     "plain": (*KERNELS, *CALLS),

@@ -108,10 +108,9 @@ class Graph:
 
 def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
     """The main graph with its inputs at `shapes`, and what ONNX's inference finds from there."""
-    from trtopt.onnxio.prepare import inferred_at
-
-    graph = inferred_at(model, shapes).graph
+    graph = _inferred(model, shapes).graph
     weights = model.graph.initializer  # those of the inferred graph lack what is kept outside
+    computed = {item.name: tuple(item.dims) for item in graph.initializer}
     known: dict[str, Shape] = {item.name: tuple(item.dims) for item in weights}
     dtypes = {item.name: dtype_name(item.data_type) for item in weights}
     for value in (*graph.input, *graph.value_info, *graph.output):
@@ -121,12 +120,25 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
         if tensor.HasField("shape") and all(axis.HasField("dim_value") for axis in tensor.shape.dim):
             known.setdefault(value.name, tuple(axis.dim_value for axis in tensor.shape.dim))
     return Graph(
-        nodes=tuple(_nodes(graph.node)),
+        nodes=tuple(_nodes(model.graph.node)),
         outputs=frozenset(value.name for value in graph.output),
         constants=frozenset(item.name for item in weights),
-        shapes=known,
+        shapes=computed | known,
         dtypes=dtypes,
     )
+
+
+def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.ModelProto:
+    import onnx
+
+    from trtopt.inspect.concrete_shapes import infer_concrete
+    from trtopt.onnxio.prepare import skeleton_at
+
+    fixed = skeleton_at(model, shapes)
+    try:
+        return infer_concrete(fixed)
+    except onnx.shape_inference.InferenceError:
+        return fixed
 
 
 def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Node]:

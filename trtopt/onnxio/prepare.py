@@ -260,8 +260,8 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         raise InvalidModelError(f"the model's shapes cannot be inferred: {error}", _EXPORT_AGAIN) from None
 
 
-def inferred_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """The model's skeleton with its inputs at `shapes`, and what ONNX's inference finds from there."""
+def skeleton_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """The model's skeleton with its inputs at `shapes`, and no shape but these."""
     fixed = skeleton(model)
     for value in fixed.graph.input:
         wanted = shapes.get(value.name)
@@ -269,13 +269,10 @@ def inferred_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> 
         if wanted is not None and len(axes) == len(wanted):
             for axis, size in zip(axes, wanted, strict=True):
                 axis.dim_value = size
-    del fixed.graph.value_info[:]  # inferred again from the fixed shapes
+    del fixed.graph.value_info[:]
     for value in fixed.graph.output:
         value.type.tensor_type.ClearField("shape")
-    try:
-        return infer_shapes(fixed)
-    except onnx.shape_inference.InferenceError:
-        return fixed
+    return fixed
 
 
 def check(model: onnx.ModelProto) -> None:

@@ -20,7 +20,8 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.graph_walk import reads_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import dtype_name
-from trtopt.onnxio.prepare import inferred_at
+from trtopt.onnxio.prepare import skeleton_at
+from trtopt.onnxio.shape_inference import infer_shapes
 from trtopt.records import BatchSplit, Shape, TensorSpec
 
 _MIXING = frozenset(
@@ -241,7 +242,11 @@ class CutGraph:
 
 def _specs_at(proto: onnx.ModelProto, shapes: Mapping[str, Shape]) -> dict[str, TensorSpec]:
     """The tensors of the main graph whose type and shape are known."""
-    graph = inferred_at(proto, shapes).graph
+    fixed = skeleton_at(proto, shapes)
+    try:
+        graph = infer_shapes(fixed).graph
+    except onnx.shape_inference.InferenceError:
+        graph = fixed.graph
     found = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
         kind = value.type.tensor_type
