@@ -73,6 +73,7 @@ def build(
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
     preprocess: Literal["imagenet"] | None = None,
+    split: Sequence[str] | None = None,
     profile: str | None = None,
     backend: Backend | None = None,
     opt_level: int | None = None,
@@ -128,6 +129,9 @@ def build(
         normalize: (x - mean) / std of inputs, computed in the graph, in the new input's units:
             `{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].
         preprocess: `imagenet`: the same for the image input, with its means and deviations [default: none].
+        split: cuts of the graph, in its order: `["relu_3:4"]` runs what makes tensor `relu_3` on 4 parts of
+            the batch, one after the other, and the rest on all of it; `relu_3=chw32:4` hands it on in a
+            vectorised format [default: one engine].
         profile: a recipe: the name of a shipped one, or a TOML file; parameters given here override it.
         backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`].
         opt_level: builder optimisation level, 0 to 5 [default: TensorRT's].
@@ -190,6 +194,7 @@ def build(
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
             "preprocess": preprocess,
+            "split": split,
             "backend": backend,
             "opt_level": opt_level,
             "workspace_mib": workspace_mib,
@@ -657,7 +662,7 @@ def tune(
             latency counts from its arrival [default: one query after another].
         budget: time to spend, that of earlier runs of the folder included: `90s`, `30m`, `2h`.
         include: only these kinds of candidates: `precision`, `placement`, `io-types`, `batch`,
-            `streams`, `builder-setting`, `rewrite-rule` and `build-lottery` [default: all].
+            `streams`, `builder-setting`, `batch-split`, `rewrite-rule` and `build-lottery` [default: all].
         exclude: kinds of candidates to leave out.
         resume: continue in a folder that an earlier run began.
         data: samples to measure and check with, and to calibrate on: an .npz, a folder of them, Polygraphy's

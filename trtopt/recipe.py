@@ -15,6 +15,7 @@ from trtopt.errors import UsageError
 from trtopt.files.shipped import shipped_folder
 from trtopt.files.toml import read_toml
 from trtopt.records import Record
+from trtopt.records.batch_split import read_splits
 from trtopt.records.quantisation import PLAIN_RESIDUALS, Residuals
 from trtopt.records.typed_io import IoRequest, read_io_request
 
@@ -55,6 +56,8 @@ class Recipe(Record, frozen=True, kw_only=True):
     `rewrite` says which rewrite rules are applied first: `default` those that have earned it for the target
     (see `rewrite.evidence`), `all` those of `trtopt rewrite`, or `none`.
 
+    `split` cuts the graph for a chain of engines, as `records.batch_split` reads it.
+
     `timing_cache` is a file to read and extend, `none` to start empty, None for the store of caches;
     with `reproducible` it must hold every timing.
 
@@ -90,6 +93,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     io: dict[str, str] = {}  # noqa: RUF012
     normalize: dict[str, str] = {}  # noqa: RUF012
     preprocess: str | None = None
+    split: tuple[str, ...] = ()
     jobs: int = 1
     build_timeout: float | None = None
     executor: str = LOCAL
@@ -199,6 +203,11 @@ def check_recipe(recipe: Recipe) -> None:
     check_range(f"--jobs {recipe.jobs}", recipe.jobs, 1, 256)
     check_ranges(recipe)
     io_request(recipe)
+    if read_splits(recipe.split) and recipe.dynamic:
+        raise UsageError(
+            "--split: a chain runs one batch size, and --dynamic asks for one engine of several",
+            "omit --dynamic: --batch 64,128 builds a chain for each",
+        )
     check_range(f"--retries {recipe.retries}", recipe.retries, 0, 100)
     _check_executor(recipe)
     if recipe.build_timeout is not None:

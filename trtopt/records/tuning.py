@@ -20,6 +20,7 @@ CandidateKind = Literal[
     "batch",
     "streams",
     "builder-setting",
+    "batch-split",
     "rewrite-rule",
     "build-lottery",
 ]

@@ -116,6 +116,13 @@ _OPTIONS: dict[str, Decorator] = {
         "[default: default].",
     ),
     **IO_OPTIONS,
+    "split": click.option(
+        "--split",
+        multiple=True,
+        metavar="TENSOR[=LAYOUT][,…]:PARTS",
+        callback=lambda context, option, texts: texts or None,
+        help="Cut the graph at a tensor and run what is before it on parts of the batch: a chain of engines.",
+    ),
 }
 """By click's parameter names."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trtopt.workflows.tune.kinds import (
     batch_size,
+    batch_split,
     build_lottery,
     builder_setting,
     io_types,
@@ -20,6 +21,7 @@ KINDS = (
     batch_size.KIND,
     streams.KIND,
     builder_setting.KIND,
+    batch_split.KIND,
     rewrite_rule.KIND,
     build_lottery.KIND,
 )
