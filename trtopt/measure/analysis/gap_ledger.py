@@ -111,7 +111,7 @@ def entry(before: Point, after: Point) -> Entry:
     """What the step from one point to the next changes: Student's t interval of the loads' differences.
 
     Both ran in the same rounds, so that the difference cancels their conditions; but each has a context of
-    its own, whose place in memory no number of rounds averages out. One load gives no uncertainty.
+    its own, and how contexts differ is averaged out by loads, not by rounds. One load gives no uncertainty.
 
     Raises:
         ValueError: they were not measured in the same loads.

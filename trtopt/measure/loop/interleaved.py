@@ -1,7 +1,7 @@
 """Subjects that take turns in one process: slow drift and a neighbour's noise fall on all of them alike.
 
-What a subject has in memory (its engine, context, buffers and graph) makes it faster or slower for as long as
-it has it. So between rounds all subjects are closed and loaded again, as often as the time allows, each time
+A subject (its engine, context, buffers, stream and graph) is faster or slower for as long as it stays loaded.
+So between rounds all subjects are closed and loaded again, as often as the time allows, each time
 in another order. A turn begins with queries that warm the subject up after the switch (they are no samples),
 then takes one block of samples.
 """

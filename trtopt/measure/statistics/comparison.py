@@ -5,9 +5,9 @@ interval of the ratio of medians excluding 1, and practice: the ratio itself at 
 1. SAME needs the whole 95 % interval within the threshold. Thresholds are taken on the logarithm, so that
 swapping A and B mirrors the verdict: 1 % is from 1/1.01 to 1.01.
 
-Two loads of one engine differ: each keeps its own place in memory, which no number of queries averages out.
-So engines in turns are loaded several times, and the load is the unit of replication: each gives one ratio,
-whatever the number of its blocks, and the interval is over loads.
+Two loads of one engine differ for as long as they stay loaded (benchmarks/contexts), and no number of queries
+averages that out. So engines in turns are loaded several times, and the load is the unit of replication: each
+gives one ratio, whatever the number of its blocks, and the interval is over loads.
 
 A winner must be significant at 99 %: on a machine so noisy that the threshold excludes nothing, 95 % would by
 definition find a winner in 5 % of A/A pairs. benchmarks/verdict-rates has the simulated rates.

@@ -1,7 +1,7 @@
 """What differences of pairs come to when the sign of each is a toss-up unless the sides differ. Pure.
 
 Which engine of a pair was loaded first, and which ran first, is drawn at random. Whatever else made one of
-them slow (its place in memory, a neighbour that comes back every second, a clock that wanders) fell on either
+them slow (what its load keeps, a neighbour that comes back every second, a clock that wanders) fell on either
 side with equal odds, however regular it is. So Wilcoxon's signed-rank test needs no assumption on the noise,
 and the interval of all shifts that it does not reject covers the true one: ranks, because one pair that was
 badly disturbed should not outweigh all others.

@@ -266,7 +266,7 @@ def test_pairs_that_disagree_make_no_winner() -> None:
 
 
 def placed(logs: list[float], rounds: int) -> tuple[list[list[float]], list[list[float]], list[int]]:
-    """Blocks of equal engines of which B is slower by that much in each load, for its place alone."""
+    """Blocks of equal engines of which B is slower by that much in each load, for no reason of its own."""
     loads = [load for load in range(len(logs)) for _ in range(rounds)]
     noise = np.random.RandomState(1).standard_normal((2, len(loads), 20)) * 1e-4
     a, b = np.exp(noise[0]), np.exp(noise[1] + np.array(logs)[loads][:, None])
