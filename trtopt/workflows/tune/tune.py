@@ -30,6 +30,7 @@ from trtopt.files.replace_folder import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.statistics.comparison import Comparison, Verdict
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.recipe import Recipe
 from trtopt.records import (
     Ledger,
     LedgerEntry,
@@ -50,7 +51,8 @@ from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.same_terms import check_same_terms
-from trtopt.workflows.tune.candidates import KINDS, Situation
+from trtopt.workflows.tune.kinds.kind import Situation
+from trtopt.workflows.tune.kinds.table import KINDS
 from trtopt.workflows.tune.ledger import (
     LEDGER,
     history_of,
@@ -237,7 +239,8 @@ class _Run:
                 "tune into another folder",
             )
         self._listener.note(f"continuing after {len(ledger.entries)} candidates")
-        return ledger, Built(self._folder, manifest, chosen.batch, chosen.streams, chosen.changes)
+        recipe = msgspec.json.decode(chosen.recipe, type=Recipe)
+        return ledger, Built(self._folder, manifest, recipe, chosen.batch, chosen.streams, chosen.changes)
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -264,13 +267,14 @@ class _Run:
         """What has not been tried, predicted from what is known by now."""
         situation = Situation(
             backend=self._builder.backend,
+            device=self._builder.device,
             cores=len(present_cores()),
             batch=incumbent.batch,
             batches=self._terms.batch,
             streams=incumbent.streams,
             is_rate=self._measure.per_sample,
-            is_float=incumbent.is_float,
-            settings=incumbent.engine.plan.settings,
+            recipe=incumbent.recipe,
+            selected=incumbent.selected,
             data=self._data,
         )
         tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
@@ -281,10 +285,12 @@ class _Run:
             if kind.name not in self._request.kinds:
                 continue
             past = [entry for entry in history if entry.kind == kind.name]
-            prediction = predict(kind.prior, past)
-            cost_s = predicted_cost_s(kind.builds * baseline.build_s + baseline.measure_s, past)
-            changes = (change for change in kind.changes(situation) if change.name not in tried)
-            waiting += [Queued(change, prediction, cost_s) for change in changes]
+            for change in kind.changes(situation):
+                if change.name in tried or (change.makes_graph and incumbent.is_rewritten):
+                    continue
+                builds = kind.builds if change.builds is None else change.builds
+                cost_s = predicted_cost_s(builds * baseline.build_s + baseline.measure_s, past)
+                waiting.append(Queued(change, predict(change.prior or kind.prior, past), cost_s))
         return waiting
 
     def _tried(self, queued: Queued, ledger: Ledger, incumbent: Built) -> tuple[Ledger, Built]:
@@ -339,12 +345,9 @@ class _Run:
     # ── its parts ───────────────────────────────────────────────────────────────────────────────────────
 
     def _maker(self, limit_s: float, listener: Listener) -> Maker:
-        recipe = self._request.recipe
-        if recipe.precision not in (None, "fp32") and recipe.calib is None:
-            recipe = msgspec.structs.replace(recipe, calib=self._data)
         return Maker(
             source=self._source,
-            recipe=recipe,
+            recipe=self._request.recipe,
             builder=self._builder,
             bounds=self._request.bounds.given,
             data=self._data,
@@ -400,6 +403,7 @@ class _Run:
                 batch=built.batch,
                 streams=built.streams,
                 changes=built.changes,
+                recipe=msgspec.json.encode(built.recipe, order="deterministic").decode(),
                 gain=ledger.gain,
                 ledger=LEDGER,
             )
