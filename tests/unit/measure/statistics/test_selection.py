@@ -10,8 +10,8 @@ SAME, UNDECIDED = Verdict.SAME, Verdict.UNDECIDED
 
 
 def blocks(median: float, spread: float = 0.001) -> list[list[float]]:
-    """Twenty blocks around a median, alternating by so much to either side."""
-    return [[median * (1 + spread * (-1) ** block)] * 5 for block in range(20)]
+    """Twenty blocks around a median, two and two by so much to either side."""
+    return [[median * (1 + spread * (-1) ** (block // 2))] * 5 for block in range(20)]
 
 
 def against(ms: float, spread: float = 0.001) -> Comparison:
