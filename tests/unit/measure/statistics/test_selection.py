@@ -32,7 +32,7 @@ def timed(
         (1.2, 0.001, SLOWER, "fp16", "fp16"),
         (1.001, 0.001, SAME, "int8", "fp16"),
         (0.98, 0.3, UNDECIDED, "int8", "fp16"),
-        (1.5, 0.3, UNDECIDED, "fp16", "fp16"),
+        (1.2, 0.3, UNDECIDED, "fp16", "fp16"),
     ],
 )
 def test_what_was_requested_is_taken_where_it_costs_no_time_and_otherwise_only_what_is_faster(
