@@ -42,7 +42,8 @@ COLUMNS = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNDECIDED)
 class Machine:
     """`sigma`: standard deviation of the log latency; `phi`: correlation of neighbours; `wander`: standard
     deviation of a random walk over the whole session, felt by both sides; `run_offset`: of what differs
-    between separate runs of the same engine. `drift`: by how much all gets slower over the session. A `beat`
+    between separate runs of the same engine; `place`: of what a load keeps; `second`: by how much what is
+    loaded second is slower. `drift`: by how much all gets slower over the session. A `beat`
     of 10 % comes back every so many blocks, beginning anywhere: as a sine, or, `switched`, in one half of
     the period."""
 
@@ -53,6 +54,8 @@ class Machine:
     wander: float = 0.0
     run_offset: float = 0.0
     drift: float = 0.0
+    place: float = 0.0
+    second: float = 0.0
     beat: int = 0
     switched: bool = False
 
@@ -99,10 +102,23 @@ def latencies(machine: Machine, count: int, pairs: int, random: np.random.Random
     return np.exp(logs) * np.where(spiked, 1.5 + random.standard_exponential((count, pairs)), 1.0)
 
 
-def interleaved_rates(machine: Machine, effect: float, pairs: int, seed: int) -> Counter[Verdict]:
+PLACED = (
+    Machine("quiet, loads differ by 1%", sigma=0.01, phi=0.3, spikes=0.001, place=0.01),
+    Machine("quiet, loads differ by 2%", sigma=0.01, phi=0.3, spikes=0.001, place=0.02),
+    Machine("usual, loads differ by 1%", sigma=0.03, phi=0.8, spikes=0.005, place=0.01),
+    Machine("quiet, the second is 1.6% slower", 0.01, 0.3, 0.001, place=0.002, second=0.016),
+)
+LOADS = (20, 8, 4)
+UNCOUNTED = "loaded once, and blocks taken for independent"
+
+
+def interleaved_rates(
+    machine: Machine, effect: float, pairs: int, seed: int, loads: int | None = None
+) -> Counter[Verdict]:
     """Verdicts over `pairs` sessions of blocks in turns, in which B's latency is (1 + effect) times A's.
 
-    Each session has an order of its own, as each run has.
+    Each session has an order of its own, as each run has. With `loads` the blocks are of so many loads; of
+    one all blocks are taken for independent, as they were before.
     """
     random = np.random.RandomState(seed)
     session = latencies(machine, 2 * BLOCKS * BLOCK_LENGTH, pairs, random)
@@ -111,8 +127,24 @@ def interleaved_rates(machine: Machine, effect: float, pairs: int, seed: int) ->
     for index in range(pairs):
         is_b = np.array(in_turns(2, BLOCKS, seed * pairs + index)) == 1
         one = blocks[:, :, index]
-        counts[compare(list(one[~is_b]), list(one[is_b] * (1 + effect))).verdict] += 1
+        a, b = one[~is_b], one[is_b] * (1 + effect)
+        of_load = None
+        if loads is not None:
+            numbers = [block * loads // BLOCKS for block in range(BLOCKS)]
+            places = _places(machine, loads, random)
+            a, b = a * places[0][numbers], b * places[1][numbers]
+            of_load = numbers if loads > 1 else None
+        counts[compare(a.tolist(), b.tolist(), loads=of_load).verdict] += 1
     return counts
+
+
+def _places(machine: Machine, loads: int, random: np.random.RandomState) -> np.ndarray:
+    """The factor that each load keeps: [side, load, 1]. Every second load is in the reverse order."""
+    logs = machine.place * random.standard_normal((2, loads))
+    drawn = random.randint(2, size=(loads + 1) // 2)
+    for load in range(loads):
+        logs[drawn[load // 2] ^ (load % 2), load] += machine.second
+    return np.exp(logs)[:, :, None]
 
 
 def common(machine: Machine, pairs: int, random: np.random.RandomState) -> np.ndarray:
@@ -134,7 +166,9 @@ def separate_rates(
     a = a * np.exp(machine.run_offset * random.standard_normal(pairs))
     b = b * np.exp(machine.run_offset * random.standard_normal(pairs)) * (1 + effect)
     return Counter(
-        compare(blocks_of(list(a[:, i])), blocks_of(list(b[:, i])), interleaved=False, noise=noise).verdict
+        compare(
+            blocks_of(a[:, i].tolist()), blocks_of(b[:, i].tolist()), interleaved=False, noise=noise
+        ).verdict
         for i in range(pairs)
     )
 
@@ -169,6 +203,12 @@ def all_rates(pairs: int) -> list[dict[str, object]]:
             add(name, effect, build_rates(builds, runs, between, effect, pairs, len(rows)))
     silent = Noise(0.0, decide(Ratio.of_log(0.0, 0.0, 0.0), 0.01))
     add(UNALLOWED, 0.0, separate_rates(SEPARATE[1], 0.0, pairs, len(rows), silent))
+    for machine in PLACED:
+        add(f"{machine.name}, {UNCOUNTED}", 0.0, interleaved_rates(machine, 0.0, pairs, len(rows), 1))
+        for loads in LOADS:
+            for effect in EFFECTS:
+                counts = interleaved_rates(machine, effect, pairs, len(rows), loads)
+                add(f"{machine.name}, {loads} loads", effect, counts)
     for machine in MOVING:
         add(machine.name, 0.0, interleaved_rates(machine, 0.0, pairs, len(rows)))
     return rows
@@ -198,7 +238,7 @@ def main() -> None:
         "pairs": arguments.pairs,
         "blocks_a_side": BLOCKS,
         "block_length": BLOCK_LENGTH,
-        "machines": [asdict(machine) for machine in (*MACHINES, *SEPARATE, *MOVING)],
+        "machines": [asdict(machine) for machine in (*MACHINES, *SEPARATE, *PLACED, *MOVING)],
         "numpy": np.__version__,
         "python": platform.python_version(),
         "rows": rows,

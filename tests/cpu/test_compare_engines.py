@@ -25,8 +25,8 @@ from trtopt.cli.main import cli
 from trtopt.errors import DeviceError, NoGpuError, TrtoptError, UsageError
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Lottery
-from trtopt.measure.loop.rounds import latency_blocks
-from trtopt.measure.statistics.comparison import Verdict, compare as evaluator
+from trtopt.measure.loop.rounds import latency_blocks, valid_rounds
+from trtopt.measure.statistics.comparison import MIN_LOADS, Verdict, compare as evaluator
 from trtopt.records import CompareReport, read_versioned, to_json
 from trtopt.report.comparison import comparison_markdown
 from trtopt.workers.jobs import Job
@@ -66,7 +66,10 @@ def test_two_folders_are_measured_in_turns_and_the_file_holds_the_samples(
     assert (run.batch, run.purpose, run.environment.device.kind) == (8, "comparison", "cpu")
     a, b = run.turns
     assert [len(turns.blocks) for turns in run.turns] == [20, 20]
-    again = evaluator(latency_blocks(a), latency_blocks(b))
+    loads = valid_rounds(run).loads
+    assert len(set(loads)) == len(run.loadings) >= MIN_LOADS
+    assert f"loaded {len(run.loadings)} times" in done.stdout
+    again = evaluator(latency_blocks(a), latency_blocks(b), loads=loads)
     assert verdict.verdict == again.verdict.value == row[-1]
     assert again.ratio is not None
     assert verdict.ratio == again.ratio.value

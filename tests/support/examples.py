@@ -26,6 +26,7 @@ from trtopt.records import (
     InterleavedRun,
     LayerPass,
     LayerTime,
+    Loading,
     MachineSurvey,
     Manifest,
     Measurement,
@@ -297,6 +298,7 @@ def comparison() -> CompareReport:
         clock_reference=ClockReference(mhz=1980, kind="application", problem="none"),
         seed=7,
         order=(0,),
+        loadings=(Loading(round=0, order=(0,), took_s=0.1, clock=reading),),
     )
     verdict = ComparisonVerdict(
         batch=8, verdict="SAME", ratio=1.0, low=0.99, high=1.01, reasons=("a reason",)

@@ -16,6 +16,7 @@ from trtopt.records import (
     InterleavedRun,
     LayerPass,
     LayerTime,
+    Loading,
     Measurement,
     Samples,
     TurnSamples,
@@ -69,6 +70,10 @@ class ScriptedTimes:
             ),
             clocks=tuple(sensor.read(float(turn)) for turn in range(20 * len(names) + 1)),
             clock_reference=sensor.reference,
+            loadings=tuple(
+                Loading(round=number, order=tuple(range(len(names))), took_s=0.0, clock=sensor.read(0.0))
+                for number in range(20)
+            ),
         )
 
     def _point(self, job: BenchJob) -> BenchPoint:

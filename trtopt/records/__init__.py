@@ -42,6 +42,7 @@ from trtopt.records.comparing import (
     COMPARE_SCHEMA as COMPARE_SCHEMA,
     CompareReport as CompareReport,
     InterleavedRun as InterleavedRun,
+    Loading as Loading,
     MeasuredRunSpread as MeasuredRunSpread,
     Purpose as Purpose,
     TurnSamples as TurnSamples,

@@ -10,7 +10,7 @@ from trtopt.records.machine import DeviceInfo
 from trtopt.records.measuring import ClockReading, ClockReference, Contract, EngineRef, Environment, Samples
 from trtopt.records.verdicts import ComparisonVerdict
 
-COMPARE_SCHEMA = "trtopt.compare/2"
+COMPARE_SCHEMA = "trtopt.compare/3"
 RUN_SPREAD_SCHEMA = "trtopt.runspread/1"
 
 
@@ -33,6 +33,18 @@ class TurnSamples(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class Loading(Record, frozen=True, kw_only=True):
+    """The subjects were loaded, again unless it is the first time, before round `round`, counted from 0.
+
+    `order` are indices of `turns`; `took_s` is until all had run. `clock` was read when that was done.
+    """
+
+    round: int
+    order: tuple[int, ...]
+    took_s: float
+    clock: ClockReading
+
+
 Purpose = Literal["comparison", "control", "builds", "contracts", "precisions", "tuning"]
 
 
@@ -45,7 +57,8 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     have one more than others.
 
     `order` is the subject of each turn, as indices of `turns`, drawn from `seed`. In files of
-    `trtopt.compare/1` it is empty: every second round was in reverse.
+    `trtopt.compare/1` it is empty: every second round was in reverse. `loadings` is empty where subjects were
+    loaded once, as in files before `trtopt.compare/3`.
     """
 
     purpose: Purpose
@@ -57,6 +70,7 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     failure: str | None = None
     seed: int | None = None
     order: tuple[int, ...] = ()
+    loadings: tuple[Loading, ...] = ()
 
 
 class MeasuredRunSpread(Record, frozen=True, kw_only=True):

@@ -36,7 +36,6 @@ _COLOURS = {Verdict.SLOWER: "red", Verdict.FASTER: "green", Verdict.SAME: "", Ve
 _REASONS = {
     ReasonCode.NEAR_THRESHOLD: "the difference is real, but may be above or below the threshold",
     ReasonCode.TOO_NOISY: "too noisy for the threshold; take more samples",
-    ReasonCode.PAIRS_DISAGREE: "paired blocks disagree on which side is faster",
     ReasonCode.DISTURBED: "the latencies of A or B are not steady or not trustworthy",
 }
 """Reasons that differ in their figures only, or that name a side."""

@@ -55,15 +55,15 @@ def steps_between(start: Contract, end: Contract) -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class Point:
-    """A step's figure in milliseconds, a value a round. In a round every step has its turn."""
+    """A step's figure in milliseconds, a value for each load of the engine, in which every step had turns."""
 
     term: str
-    rounds_ms: tuple[float, ...]
+    loads_ms: tuple[float, ...]
 
     @property
     def mean_ms(self) -> float:
-        """Over all rounds."""
-        return fmean(self.rounds_ms)
+        """Over all loads."""
+        return fmean(self.loads_ms)
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,15 @@ class Ledger:
 
 
 def entry(before: Point, after: Point) -> Entry:
-    """What the step from one point to the next changes: Student's t interval of the rounds' differences.
+    """What the step from one point to the next changes: Student's t interval of the loads' differences.
 
-    Both ran in each round, so that the difference cancels the round's conditions. One round gives no
-    uncertainty.
+    Both ran in the same rounds, so that the difference cancels their conditions; but each has a context of
+    its own, and how contexts differ is averaged out by loads, not by rounds. One load gives no uncertainty.
 
     Raises:
-        ValueError: they were not measured in the same rounds.
+        ValueError: they were not measured in the same loads.
     """
-    changes = [(b - a) * 1e3 for a, b in zip(before.rounds_ms, after.rounds_ms, strict=True)]
+    changes = [(b - a) * 1e3 for a, b in zip(before.loads_ms, after.loads_ms, strict=True)]
     if len(changes) == 1:
         return Entry(after.term, changes[0], math.inf)
     error = stdev(changes) / math.sqrt(len(changes))
@@ -130,7 +130,7 @@ def ledger(points: Sequence[Point], start_ms: float | None = None, end_ms: float
     from the chain, in result files for instance; by default the chain's own ends.
 
     Raises:
-        ValueError: no points, or not all of the same rounds.
+        ValueError: no points, or not all of the same loads.
     """
     if not points:
         raise ValueError("a ledger needs at least its start")

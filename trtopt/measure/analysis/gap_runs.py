@@ -17,6 +17,8 @@ from trtopt.measure.analysis.gap_ledger import HOST_LOOP, Ledger, Point, Step, e
 from trtopt.measure.analysis.outcomes import Gap
 from trtopt.measure.contracts import one_in_flight
 from trtopt.measure.loop.interleaved import Variant
+from trtopt.measure.loop.rounds import ValidRounds
+from trtopt.measure.statistics.signed_rank import by_load
 from trtopt.records import BenchPoint, Contract, Samples, TurnSamples
 
 Ends = tuple[float, float]
@@ -53,7 +55,7 @@ def evaluate_gap(
     batch: int,
     start: Contract,
     end: Contract,
-    turns: Sequence[TurnSamples],
+    rounds: ValidRounds,
     latency_ends: Ends | None = None,
     per_query_ends: Ends | None = None,
 ) -> Gap:
@@ -62,10 +64,12 @@ def evaluate_gap(
     The ends are figures in milliseconds that were measured elsewhere: their difference is to be explained.
     """
     steps = steps_between(start, end)
-    modes = [{turn.name: turn for turn in turns if turn.mode == mode} for mode in ("latency", "throughput")]
-    chains = [_chain(steps, found) for found in modes]
+    modes = [
+        {turn.name: turn for turn in rounds.turns if turn.mode == mode} for mode in ("latency", "throughput")
+    ]
+    chains = [_chain(steps, found, rounds.loads) for found in modes]
     loops = [
-        entry(chain[-1], _point(found[HOST_LOOP])) if HOST_LOOP in found else None
+        entry(chain[-1], _point(found[HOST_LOOP], rounds.loads)) if HOST_LOOP in found else None
         for chain, found in zip(chains, modes, strict=True)
     ]
     return Gap(
@@ -81,25 +85,24 @@ def _ledger(chain: Sequence[Point], ends: Ends | None) -> Ledger:
     return ledger(chain, *(ends or ()))
 
 
-def _chain(steps: Sequence[Step], turns: Mapping[str, TurnSamples]) -> list[Point]:
+def _chain(steps: Sequence[Step], turns: Mapping[str, TurnSamples], loads: Sequence[int]) -> list[Point]:
     """A point a step. One that was not measured, or ran on the same terms in fact, is the one before it."""
     chain: list[Point] = []
     terms: Contract | None = None
     for step in steps:
         found = turns.get(step.term)
         if found is None or (terms is not None and _unnamed(found.contract) == _unnamed(terms)):
-            chain.append(Point(step.term, chain[-1].rounds_ms))
+            chain.append(Point(step.term, chain[-1].loads_ms))
         else:
-            chain.append(_point(found))
+            chain.append(_point(found, loads))
             terms = found.contract
     return chain
 
 
-def _point(turns: TurnSamples) -> Point:
-    if turns.mode == "latency":
-        return Point(turns.name, tuple(map(median_latency, turns.blocks)))
-    figure = time_per_query if turns.bare else time_between
-    return Point(turns.name, tuple(map(figure, turns.blocks)))
+def _point(turns: TurnSamples, loads: Sequence[int]) -> Point:
+    throughput = time_per_query if turns.bare else time_between
+    figure = median_latency if turns.mode == "latency" else throughput
+    return Point(turns.name, tuple(by_load(list(map(figure, turns.blocks)), loads).values()))
 
 
 def median_latency(samples: Samples) -> float:

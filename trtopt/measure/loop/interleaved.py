@@ -1,19 +1,23 @@
 """Subjects that take turns in one process: slow drift and a neighbour's noise fall on all of them alike.
 
-Every subject keeps its context, buffers and graph for the whole run. A turn begins with queries that warm it
-up after the switch (they are no samples), then takes one block of samples.
+A subject (its engine, context, buffers, stream and graph) is faster or slower for as long as it stays loaded.
+So between rounds all subjects are closed and loaded again, as often as the time allows, each time
+in another order. A turn begins with queries that warm the subject up after the switch (they are no samples),
+then takes one block of samples.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, DeviceMemoryError
@@ -23,11 +27,12 @@ from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
 from trtopt.measure.load.arrivals import Load, arrivals_s
 from trtopt.measure.load.load_pass import bounds_of
 from trtopt.measure.load.open_loop import OpenLoop
+from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams, terms_of
 from trtopt.measure.loop.sampling import Criterion, Until, no_garbage_collection, sample
 from trtopt.measure.loop.warmup import WarmUp
-from trtopt.measure.statistics.comparison import in_turns
+from trtopt.measure.statistics.comparison import MIN_LOADS, in_turns
 from trtopt.records import (
     ClockReading,
     Contract,
@@ -35,6 +40,7 @@ from trtopt.records import (
     EngineRef,
     Environment,
     InterleavedRun,
+    Loading,
     Purpose,
     Record,
     Samples,
@@ -133,8 +139,12 @@ BLOCK_QUERIES = 5
 """A block holds no fewer, however slow the engine."""
 
 
+RELOADING_SHARE = 0.5
+"""Loading again takes no more than this share of the time of the turns, but for the loads that are needed."""
+
+
 class LoadedEngine(Record, frozen=True, kw_only=True):
-    """An engine file that is loaded once; the same file twice gives two that share nothing."""
+    """An engine file to load; the same file twice gives two that share nothing."""
 
     path: str
     artifact: EngineArtifact
@@ -160,7 +170,8 @@ class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
     """A worker's job: load `engines`, run one block of each of `variants` in each of `rounds`.
 
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input. A block has
-    `block_queries` at least.
+    `block_queries` at least. With `reloads` all are loaded again between rounds; a job that is one of several
+    processes of the same need not.
     """
 
     engines: tuple[LoadedEngine, ...]
@@ -172,6 +183,7 @@ class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
     warmup_s: float
     block_s: float
     block_queries: int = BLOCK_QUERIES
+    reloads: bool = True
     seed: int = msgspec.field(default_factory=partial(secrets.randbits, 32))
     """What the order of turns is drawn from; see `measure.comparison.in_turns`."""
 
@@ -186,113 +198,169 @@ def interleave(
         DataError, DeviceError, UsageError: see `measure.loop`. A device that fails after the first round ends
             the run, which is then marked.
     """
-    with ExitStack() as resources:
-        sessions = [_load(target, engine, resources) for engine in job.engines]
-        runners = [_make_runner(target, job, variant, sessions, resources) for variant in job.variants]
-        with no_garbage_collection():
-            for index, runner in enumerate(runners):
-                progress("warming up", index / len(runners))
-                runner.warm_up(job.warmup_s)
-            order = in_turns(len(runners), job.rounds, job.seed)
-            clocks, failure = _run_interleaved(target.device, runners, order, job.block_s, progress)
+    with closing(_Interleaving(target, job, progress)) as held, no_garbage_collection():
+        failure = held.run()
         return InterleavedRun(
             purpose=job.purpose,
             batch=job.batch,
             environment=environment,
-            turns=tuple(runner.turns() for runner in runners),
-            clocks=clocks,
+            turns=tuple(runner.turns() for runner in held.runners),
+            clocks=tuple(held.clocks),
             clock_reference=target.device.clock_sensor().reference,
             failure=failure,
             seed=job.seed,
-            order=order,
+            order=held.order,
+            loadings=tuple(held.loadings),
         )
 
 
-def _run_interleaved(
-    device: Device,
-    runners: Sequence[InterleavedRunner],
-    order: Sequence[int],
-    block_s: float,
-    progress: ProgressSink,
-) -> tuple[tuple[ClockReading, ...], str | None]:
-    """All turns; the clocks are read before the first and after each. The second is what broke it off.
+def is_reload_due(number: int, rounds: int, again_s: Sequence[float], turns_s: float) -> bool:
+    """Whether to load all subjects again before round `number`, counted from 0.
 
-    Raises:
-        DeviceError: the device failed before everybody had a turn.
+    `MIN_LOADS` are needed, spread over the rounds; more as `RELOADING_SHARE` allows. `again_s` are the
+    seconds that loading again has taken so far, each time.
     """
-    sensor, began_s = device.clock_sensor(), device.now()
-    clocks = [sensor.read(0.0)]
-    for turn, index in enumerate(order):
-        progress(f"turn {turn + 1} of {len(order)}", turn / len(order))
+    if not number:
+        return False
+    if 1 + len(again_s) <= number * MIN_LOADS // rounds:
+        return True
+    return sum(again_s) + (fmean(again_s) if again_s else 0.0) <= RELOADING_SHARE * turns_s
+
+
+class _Interleaving:
+    """A job in progress: a runner of each variant, what all of them have in memory, and what was recorded."""
+
+    def __init__(self, target: Target, job: InterleaveJob, progress: ProgressSink) -> None:
+        self._target, self._job, self._progress = target, job, progress
+        self._contents = [_content(target, engine) for engine in job.engines]
+        self._inputs: dict[int, Inputs] = {}
+        self._memory = ExitStack()
+        self._random = np.random.RandomState(job.seed)
+        self._sensor, self._began_s = target.device.clock_sensor(), target.device.now()
+        self.runners = [InterleavedRunner(target.device, job, variant) for variant in job.variants]
+        self.order = in_turns(len(self.runners), job.rounds, job.seed)
+        self.clocks: list[ClockReading] = []
+        self.loadings: list[Loading] = []
+
+    def run(self) -> str | None:
+        """Load, and take all turns; the clocks are read before the first and after each.
+
+        Gives what broke it off.
+
+        Raises:
+            DeviceError: the device failed before everybody had a turn.
+        """
+        now, count, turns_s = self._target.device.now, len(self.runners), 0.0
+        self._load(0)
+        self.clocks.append(self.loadings[0].clock)
+        for turn, index in enumerate(self.order):
+            self._progress(f"turn {turn + 1} of {len(self.order)}", turn / len(self.order))
+            number, place = divmod(turn, count)
+            try:
+                if not place and self._job.reloads:
+                    again_s = [one.took_s for one in self.loadings[1:]]
+                    if is_reload_due(number, self._job.rounds, again_s, turns_s):
+                        self._load(number)
+                before_s = now()
+                self.runners[index].take_turn(self._job.block_s)
+                turns_s += now() - before_s
+            except DeviceError as error:
+                if turn < count:
+                    raise
+                return error.problem
+            self.clocks.append(self._clock())
+        return None
+
+    def _clock(self) -> ClockReading:
+        return self._sensor.read(round((self._target.device.now() - self._began_s) * 1e3, 3))
+
+    def _load(self, number: int) -> None:
+        """Close all, and load them in an order drawn at random; every second one is the reverse of the last.
+
+        So none is always given the first memory.
+        """
+        device = self._target.device
+        began_s = device.now()
+        self.close()
+        if len(self.loadings) % 2:
+            order = self.loadings[-1].order[::-1]
+        else:
+            order = tuple(map(int, self._random.permutation(len(self.runners))))
+        sessions: dict[int, Session] = {}
+        for index in order:
+            self._open(self.runners[index], sessions)
+        for index, runner in enumerate(self.runners):
+            if not number:
+                self._progress("warming up", index / len(self.runners))
+            runner.warm_up(Until(SWITCH_QUERIES, SWITCH_S) if number else WarmUp(min_s=self._job.warmup_s))
+        took_s = round(device.now() - began_s, 6)
+        if not number:
+            self._began_s = device.now()
+        self.loadings.append(Loading(round=number, order=order, took_s=took_s, clock=self._clock()))
+
+    def _open(self, runner: InterleavedRunner, sessions: dict[int, Session]) -> None:
+        """Give a runner its streams, on a session that all variants of its engine share."""
+        number = runner.variant.engine
+        engine = self._job.engines[number]
+        if number not in sessions:
+            sessions[number] = self._target.load(self._contents[number])
+            self._memory.callback(sessions[number].close)
+        session = sessions[number]
+        if number not in self._inputs:
+            self._inputs[number] = input_batch(session, engine.shapes, self._job.data)
+        if not self.loadings:
+            contract, path = runner.variant.contract, engine.artifact.path
+            check_stream_memory(self._target.device, session, path, engine.shapes, contract)
         try:
-            runners[index].take_turn(block_s)
-        except DeviceError as error:
-            if turn < len(runners):
-                raise
-            return tuple(clocks), error.problem
-        clocks.append(sensor.read(round((device.now() - began_s) * 1e3, 3)))
-    return tuple(clocks), None
+            runner.open(session, self._inputs[number], self._memory.enter_context(ExitStack()))
+        except DeviceMemoryError as error:
+            raise DeviceMemoryError(
+                f"{error.problem}; {len(self.runners)} subjects that take turns are in memory at once",
+                "use a smaller batch, or fewer --builds",
+            ) from None
+
+    def close(self) -> None:
+        """Give back all that is in memory."""
+        self._memory.close()
 
 
-def _load(target: Target, engine: LoadedEngine, resources: ExitStack) -> Session:
+def _content(target: Target, engine: LoadedEngine) -> bytes:
     check_fits(engine.artifact, target)
-    content = vouched_engine(target.device, Path(engine.path), engine.artifact, engine.shapes)
-    session = target.load(content)
-    resources.callback(session.close)
-    return session
-
-
-def _make_runner(
-    target: Target, job: InterleaveJob, variant: Variant, sessions: Sequence[Session], resources: ExitStack
-) -> InterleavedRunner:
-    engine, session = job.engines[variant.engine], sessions[variant.engine]
-    check_stream_memory(target.device, session, engine.artifact.path, engine.shapes, variant.contract)
-    subject = Subject(
-        engine=EngineRef(path=engine.path, sha256=engine.artifact.sha256, label=engine.artifact.plan.label),
-        batch=job.batch,
-        shapes=engine.shapes,
-        data=input_batch(session, engine.shapes, job.data),
-    )
-    own = resources.enter_context(ExitStack())
-    try:
-        return InterleavedRunner(target.device, session, subject, variant, job, own)
-    except DeviceMemoryError as error:
-        raise DeviceMemoryError(
-            f"{error.problem}; {len(job.variants)} subjects that take turns are in memory at once",
-            "use a smaller batch, or fewer --builds",
-        ) from None
+    return vouched_engine(target.device, Path(engine.path), engine.artifact, engine.shapes)
 
 
 class InterleavedRunner:
-    """One variant with its streams open; collects its blocks and warm-ups."""
+    """One variant; collects its blocks and warm-ups, over all of its loads."""
 
-    def __init__(
-        self,
-        device: Device,
-        session: Session,
-        subject: Subject,
-        variant: Variant,
-        job: InterleaveJob,
-        resources: ExitStack,
-    ) -> None:
-        self._device, self._subject, self._variant = device, subject, variant
+    def __init__(self, device: Device, job: InterleaveJob, variant: Variant) -> None:
+        engine = job.engines[variant.engine]
+        sha256, label = engine.artifact.sha256, engine.artifact.plan.label
+        self.variant = variant
+        self._device, self._batch, self._shapes = device, job.batch, engine.shapes
+        self._engine = EngineRef(path=engine.path, sha256=sha256, label=label)
         self._least, self._seed = job.block_queries, job.seed
-        self._notes: list[str] = []
         self._terms = _terms_of(variant)
-        self._inference_streams, refused = open_inference_streams(
-            device, session, subject, self._terms, resources
-        )
-        if refused is not None:
-            plain = changed(variant.contract, {"graph": False})
-            self._terms = _terms_of(msgspec.structs.replace(variant, contract=plain))
-            self._notes.append(f"measured without a CUDA graph: {refused}")
-        self._notes += notes_on(device, self._inference_streams[0])
+        self._inference_streams: list[InferenceStream] = []
+        self._notes: list[str] = []
         self._blocks: list[Samples] = []
         self._warmups: list[Samples] = []
 
-    def warm_up(self, min_s: float) -> None:
-        """Warm up as a pass does."""
-        self._warmups.append(sample(self._device, self._inference_streams, WarmUp(min_s=min_s)))
+    def open(self, session: Session, data: Inputs, resources: ExitStack) -> None:
+        """Take streams on a session, in place of those before."""
+        subject = Subject(engine=self._engine, batch=self._batch, shapes=self._shapes, data=data)
+        self._inference_streams, refused = open_inference_streams(
+            self._device, session, subject, self._terms, resources
+        )
+        notes = notes_on(self._device, self._inference_streams[0])
+        if refused is not None:
+            plain = changed(self.variant.contract, {"graph": False})
+            self._terms = _terms_of(msgspec.structs.replace(self.variant, contract=plain))
+            notes.insert(0, f"measured without a CUDA graph: {refused}")
+        self._notes = list(dict.fromkeys((*self._notes, *notes)))
+
+    def warm_up(self, criterion: Criterion) -> None:
+        """Run until the criterion is met; nothing of it counts."""
+        self._warmups.append(sample(self._device, self._inference_streams, criterion))
 
     def take_turn(self, block_s: float) -> None:
         """Warm up after the switch, then one block."""
@@ -300,29 +368,29 @@ class InterleavedRunner:
         self._blocks.append(self._block(self._least, block_s))
 
     def _block(self, min_queries: int, min_s: float) -> Samples:
-        if self._variant.rate is None:
+        if self.variant.rate is None:
             return self._closed(min_queries, min_s)
         # each subject serves the same arrivals in a round
         seed = (self._seed + len(self._blocks)) % 2**32
-        window = max(min_s, min_queries / self._variant.rate)
-        load = Load(self._variant.rate, "poisson")
+        window = max(min_s, min_queries / self.variant.rate)
+        load = Load(self.variant.rate, "poisson")
         return open_latency(self._device, self._inference_streams, load, window, seed)
 
     def _closed(self, min_queries: int, min_s: float) -> Samples:
-        if not self._variant.bare:
+        if not self.variant.bare:
             return sample(self._device, self._inference_streams, Until(min_queries, min_s))
-        if self._variant.mode == "latency":
+        if self.variant.mode == "latency":
             return bare_latency(self._device, self._inference_streams[0], Until(min_queries, min_s))
         return bare_throughput(self._device, self._inference_streams, min_queries, min_s)
 
     def turns(self) -> TurnSamples:
         """All that was taken."""
         return TurnSamples(
-            name=self._variant.name,
-            engine=self._subject.engine,
+            name=self.variant.name,
+            engine=self._engine,
             contract=self._terms,
-            mode=self._variant.mode,
-            bare=self._variant.bare,
+            mode=self.variant.mode,
+            bare=self.variant.bare,
             blocks=tuple(self._blocks),
             warmups=tuple(self._warmups),
             notes=tuple(self._notes),

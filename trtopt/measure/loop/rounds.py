@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -9,14 +10,19 @@ from statistics import median
 import msgspec
 
 from trtopt.measure.analysis.interference import Interference, evaluate_groups
+from trtopt.measure.statistics.signed_rank import by_load
 from trtopt.records import InterleavedRun, TurnSamples
 
 
 @dataclass(frozen=True)
 class ValidRounds:
-    """The subjects' turns without spoilt rounds. `disturbed` are reasons not to trust what is left."""
+    """The subjects' turns without spoilt rounds, and the number of the load that each round was taken in.
+
+    `interfered` are reasons not to trust what is left.
+    """
 
     turns: tuple[TurnSamples, ...]
+    loads: tuple[int, ...]
     interference: Interference
     failure: str | None = None
 
@@ -46,7 +52,14 @@ def valid_rounds(run: InterleavedRun) -> ValidRounds:
         msgspec.structs.replace(turns, blocks=tuple(turns.blocks[number] for number in rounds))
         for turns in run.turns
     )
-    return ValidRounds(kept, found, run.failure)
+    starts = [one.round for one in run.loadings[1:]]
+    loads = tuple(bisect_right(starts, number) for number in rounds)
+    return ValidRounds(kept, loads, found, run.failure)
+
+
+def ms_by_load(turns: TurnSamples, loads: Sequence[int]) -> list[float]:
+    """The median of the blocks' median latencies in each load, in milliseconds."""
+    return list(by_load([median(block) for block in latency_blocks(turns)], loads).values())
 
 
 def pooled_ms(turns: TurnSamples) -> float:
@@ -60,7 +73,7 @@ def latency_blocks(turns: TurnSamples) -> list[list[float]]:
 
 
 def notes_of(runs: Sequence[InterleavedRun]) -> list[str]:
-    """The subjects' notes and those on the clocks, once each."""
+    """The subjects' notes, how often they were loaded, and those on the clocks, once each."""
     notes = [note for run in runs for turns in run.turns for note in turns.notes]
     for run in runs:
         notes += [
@@ -72,4 +85,7 @@ def notes_of(runs: Sequence[InterleavedRun]) -> list[str]:
             notes.append(found.text)
         elif not found.clocks_known:
             notes.append(f"clocks are unknown: {run.clock_reference.problem or 'not reported'}")
+    if counts := [len(run.loadings) for run in runs if len(run.loadings) > 1]:
+        times = str(min(counts)) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+        notes.append(f"loaded {times} times: the interval is over loads, for loads of one engine differ")
     return list(dict.fromkeys(notes))

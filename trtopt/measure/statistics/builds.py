@@ -14,7 +14,6 @@ from statistics import fmean, variance
 
 from trtopt.measure.statistics.comparison import (
     THRESHOLD,
-    WINNER_CONFIDENCE,
     Comparison,
     Noise,
     Ratio,
@@ -22,8 +21,9 @@ from trtopt.measure.statistics.comparison import (
     ReasonCode,
     Verdict,
     decide,
+    ratio_over_loads,
 )
-from trtopt.measure.statistics.intervals import CONFIDENCE, student
+from trtopt.measure.statistics.intervals import student
 
 Builds = Sequence[Sequence[float]]
 """The median latency of each run of each build."""
@@ -134,7 +134,7 @@ def compare_paired(
 ) -> Comparison:
     """Compare two builds whose runs were taken together: a[i] and b[i] are medians from one process.
 
-    Student's t interval on the mean of the log ratios. This compares two engines, not their recipes.
+    Every run is a load of its own: the interval is over runs. This compares two engines, not their recipes.
 
     Raises:
         ValueError: not as many runs on both sides.
@@ -143,11 +143,7 @@ def compare_paired(
     if len(logs) < 2:
         text = f"{len(logs)} run: one run does not show the spread between runs"
         return decide(None, threshold, None, [Reason(ReasonCode.TOO_FEW_BLOCKS, text)], interfered)
-    error = math.sqrt(variance(logs) / len(logs))
-    half, sure = (
-        student(len(logs) - 1, confidence) * error for confidence in (CONFIDENCE, WINNER_CONFIDENCE)
-    )
-    return decide(Ratio.of_log(fmean(logs), half, sure), threshold, None, (), interfered)
+    return decide(ratio_over_loads(logs), threshold, None, (), interfered)
 
 
 def _welch_half_width(a: Sequence[float], b: Sequence[float]) -> float:

@@ -5,11 +5,12 @@ interval of the ratio of medians excluding 1, and practice: the ratio itself at 
 1. SAME needs the whole 95 % interval within the threshold. Thresholds are taken on the logarithm, so that
 swapping A and B mirrors the verdict: 1 % is from 1/1.01 to 1.01.
 
-A winner among blocks must be significant at 99 %: on a machine so noisy that the threshold excludes nothing,
-95 % would by definition find a winner in 5 % of A/A pairs, and in more where neighbouring blocks are
-correlated. Between blocks in turns the pairs must agree on it too (`measure.pairs`), at the same
-99 %: the interval alone is misled by what comes and goes for some blocks at a time.
-benchmarks/verdict-rates has the simulated rates.
+Two loads of one engine differ for as long as they stay loaded (benchmarks/contexts), and no number of queries
+averages that out. So engines in turns are loaded several times, and the load is the unit of replication: each
+gives one ratio, whatever the number of its blocks, and the interval is over loads.
+
+A winner must be significant at 99 %: on a machine so noisy that the threshold excludes nothing, 95 % would by
+definition find a winner in 5 % of A/A pairs. benchmarks/verdict-rates has the simulated rates.
 
 For rates, where more is better, give the reciprocals.
 """
@@ -21,18 +22,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
+from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.measure.statistics.intervals import student
-from trtopt.measure.statistics.signed_rank import chance, log_ratios
+from trtopt.measure.statistics.intervals import CONFIDENCE, student
+from trtopt.measure.statistics.signed_rank import by_load, centre, interval, log_ratios
 
 THRESHOLD = 0.01
 """A difference below it is of no practical interest, unless --threshold is given."""
 
 MIN_BLOCKS = 8
-"""Below eight pairs of blocks not even unanimity is significant at 99 %: 2 · 2^-7 > 1 %."""
+"""Fewer do not show how blocks differ."""
+
+MIN_LOADS = 4
+"""Fewer loads do not show how loads differ."""
+
+RANKED_LOADS = 8
+"""From eight on ranks can tell at 99 %, where fewer could not if they were unanimous: 2 · 2^-7 > 1 %."""
 
 WINNER_CONFIDENCE = 0.99
 
@@ -65,8 +73,8 @@ class ReasonCode(str, Enum):
     REAL_BUT_SMALL = "real-but-small"
     NEAR_THRESHOLD = "near-threshold"
     TOO_NOISY = "too-noisy"
-    PAIRS_DISAGREE = "pairs-disagree"
     TOO_FEW_BLOCKS = "too-few-blocks"
+    TOO_FEW_LOADS = "too-few-loads"
     TOO_FEW_BUILDS = "too-few-builds"
     INVALID_SAMPLES = "invalid-samples"
     DISTURBED = "disturbed"
@@ -110,10 +118,19 @@ class Ratio:
 
     def widened(self, relative: float) -> Ratio:
         """With an independent error added whose 95 % bound is `relative`."""
-        value, error = math.log(self.value), math.log1p(relative)
-        half, sure = math.log(self.high) - value, math.log(self.sure_high) - value
+        error = math.log1p(relative)
         surer = error * student(math.inf, WINNER_CONFIDENCE) / student(math.inf)
-        return Ratio.of_log(value, math.hypot(half, error), math.hypot(sure, surer))
+
+        def farther(bound: float, by: float, sign: int) -> float:
+            return self.value * math.exp(sign * math.hypot(math.log(bound / self.value), by))
+
+        return Ratio(
+            self.value,
+            farther(self.low, error, -1),
+            farther(self.high, error, +1),
+            farther(self.sure_low, surer, -1),
+            farther(self.sure_high, surer, +1),
+        )
 
     @property
     def change(self) -> str:
@@ -184,23 +201,26 @@ def compare(
     noise: Noise | None = None,
     interfered: Sequence[str] = (),
     run_spread: RunSpread | None = None,
+    loads: Sequence[int] | None = None,
 ) -> Comparison:
     """Compare two sides' blocks of latencies, in the order in which they were taken.
 
-    Interleaved, a[i] and b[i] were taken one after the other, in an order drawn at random, and are resampled
-    together, which takes out whatever both felt. From two separate runs (`blocks_of`) they are resampled
-    apart, and no number of samples shows what differed between the runs: the interval is widened by the noise
-    of a control that was taken in the same way, or by `run_spread` a run, which is this device's own, else by
-    `RUN_LUCK`. `disturbed` are reasons not to trust
-    a side.
+    Interleaved, a[i] and b[i] were taken one after the other, in an order drawn at random, which takes out
+    whatever both felt; `loads[i]` is the load of the engines in which they were taken, by default one of its
+    own. From two separate runs (`blocks_of`) blocks are resampled apart, and no number of samples shows what
+    differed between the runs: the interval is widened by the noise of a control that was taken in the same
+    way, or by `run_spread` a run, which is this device's own, else by `RUN_LUCK`. `interfered` are reasons
+    not to trust a side.
     """
-    missing = _blocks_missing(a, b, interleaved)
+    missing = _blocks_missing(a, b, interleaved, loads)
     if missing is not None:
         return decide(None, threshold, noise, [missing], interfered)
-    ratio = ratio_of_medians(a, b, paired=interleaved)
-    if interleaved or noise is not None:
-        by_chance = chance(log_ratios(a, b)) if interleaved else 0.0
-        return decide(ratio, threshold, noise, (), interfered, by_chance=by_chance)
+    if interleaved:
+        ratio = ratio_over_loads(_of_loads(log_ratios(a, b), range(len(a)) if loads is None else loads))
+        return decide(ratio, threshold, noise, (), interfered)
+    ratio = ratio_of_medians(a, b)
+    if noise is not None:
+        return decide(ratio, threshold, noise, (), interfered)
     allowance = allowed_between_runs(run_spread)
     comparison = decide(ratio.widened(allowance), threshold, None, (), interfered, more_helps=False)
     text = (
@@ -225,7 +245,9 @@ def _spread_source(spread: RunSpread | None) -> str:
     return f"measured on this device in {spread.runs} runs"
 
 
-def _blocks_missing(a: Sequence[Block], b: Sequence[Block], interleaved: bool) -> Reason | None:
+def _blocks_missing(
+    a: Sequence[Block], b: Sequence[Block], interleaved: bool, loads: Sequence[int] | None
+) -> Reason | None:
     if any(len(block) == 0 for block in (*a, *b)):
         return Reason(ReasonCode.TOO_FEW_BLOCKS, "a block holds no samples")
     if any(not 0 < value < math.inf for block in (*a, *b) for value in (min(block), max(block), sum(block))):
@@ -235,6 +257,12 @@ def _blocks_missing(a: Sequence[Block], b: Sequence[Block], interleaved: bool) -
     if min(len(a), len(b)) < MIN_BLOCKS:
         found = f"{len(a)} and {len(b)} blocks"
         return Reason(ReasonCode.TOO_FEW_BLOCKS, f"{found}: at least {MIN_BLOCKS} a side are needed")
+    if interleaved and loads is not None and len(set(loads)) < MIN_LOADS:
+        return Reason(
+            ReasonCode.TOO_FEW_LOADS,
+            f"the engines were loaded {len(set(loads))} times, and loads of one engine differ: at least "
+            f"{MIN_LOADS} are needed",
+        )
     return None
 
 
@@ -246,13 +274,11 @@ def decide(
     interfered: Sequence[str] = (),
     *,
     more_helps: bool = True,
-    by_chance: float = 0.0,
 ) -> Comparison:
     """The only place where a verdict is given: see the module's docstring.
 
     A control's noise widens the interval; a control that found a winner between equal sides bars any
-    verdict. `more_helps` is whether more samples would narrow it; `by_chance` is how often pairs that differ
-    in nothing would agree as well as these do.
+    verdict. `more_helps` is whether more samples would narrow it.
     """
     reasons = [*blockers, *(Reason(ReasonCode.DISTURBED, text) for text in interfered)]
     if noise is not None and noise.control.verdict in (Verdict.FASTER, Verdict.SLOWER):
@@ -264,20 +290,14 @@ def decide(
         ratio = ratio.widened(noise.relative)
         text = f"equal sides seem up to {noise.relative:.1%} apart in the control: that is allowed for"
         reasons.append(Reason(ReasonCode.CONTROL_NOISE, text))
-    verdict, reason = _earn(ratio, threshold, more_helps, by_chance)
+    verdict, reason = _earn(ratio, threshold, more_helps)
     return Comparison(verdict, (reason, *reasons), ratio, threshold)
 
 
-def _earn(ratio: Ratio, threshold: float, more_helps: bool, by_chance: float) -> tuple[Verdict, Reason]:
+def _earn(ratio: Ratio, threshold: float, more_helps: bool) -> tuple[Verdict, Reason]:
     bound = math.log1p(threshold)
     value, low, high = math.log(ratio.value), math.log(ratio.low), math.log(ratio.high)
     significant = ratio.sure_low > 1 or ratio.sure_high < 1
-    if significant and abs(value) >= bound and by_chance > 1 - WINNER_CONFIDENCE:
-        text = (
-            f"latency changes by {ratio.change}, but which side of a pair is slower changes so often that "
-            f"equal sides would differ as much in {by_chance:.1%} of runs; take more"
-        )
-        return Verdict.UNDECIDED, Reason(ReasonCode.PAIRS_DISAGREE, text)
     if significant and abs(value) >= bound:
         text = f"latency changes by {ratio.change}: significant, and at least {threshold:.1%}"
         verdict = Verdict.FASTER if value < 0 else Verdict.SLOWER
@@ -296,8 +316,36 @@ def _earn(ratio: Ratio, threshold: float, more_helps: bool, by_chance: float) ->
     return Verdict.UNDECIDED, Reason(ReasonCode.TOO_NOISY, text)
 
 
-def ratio_of_medians(a: Sequence[Block], b: Sequence[Block], *, paired: bool) -> Ratio:
-    """Median of all B over median of all A, with its intervals by bootstrap over whole blocks.
+def _of_loads(logs: Sequence[float], loads: Sequence[int]) -> list[float]:
+    """A log ratio of each load; or, where ranks can still tell, of each two in opposite orders.
+
+    What is loaded first gets the same places again and again (benchmarks/contexts): between an order and its
+    reverse that cancels.
+    """
+    found = by_load(logs, loads)
+    if len(found) < 2 * RANKED_LOADS:
+        return list(found.values())
+    pairs: dict[int, list[float]] = {}
+    for load, log in found.items():
+        pairs.setdefault(load // 2, []).append(log)
+    return [fmean(own) for own in pairs.values()]
+
+
+def ratio_over_loads(logs: Sequence[float]) -> Ratio:
+    """The ratio and its intervals from the logarithms of two or more independent ratios of loads.
+
+    From `RANKED_LOADS` on by signed ranks, which a few disturbed loads hardly move; below by Student's t.
+    """
+    if len(logs) >= RANKED_LOADS:
+        bounds = (*interval(logs, CONFIDENCE), *interval(logs, WINNER_CONFIDENCE))
+        return Ratio(*map(math.exp, (centre(logs), *bounds)))
+    error = stdev(logs) / math.sqrt(len(logs))
+    half, sure = (student(len(logs) - 1, one) * error for one in (CONFIDENCE, WINNER_CONFIDENCE))
+    return Ratio.of_log(fmean(logs), half, sure)
+
+
+def ratio_of_medians(a: Sequence[Block], b: Sequence[Block]) -> Ratio:
+    """Median of all B over median of all A, with its intervals by bootstrap over each side's whole blocks.
 
     Blocks stay whole because latencies within one are autocorrelated: 100 of them know less than 100
     independent ones, and the spread between blocks shows how much. The interval of the log ratio is
@@ -308,9 +356,8 @@ def ratio_of_medians(a: Sequence[Block], b: Sequence[Block], *, paired: bool) ->
     sides = _SortedSide.of(a), _SortedSide.of(b)
     ones = [np.ones((1, len(side)), np.int64) for side in (a, b)]
     value = float(sides[1].medians(ones[1])[0] / sides[0].medians(ones[0])[0])
-    weights_a = _resampling(len(a), 0)
-    weights_b = weights_a if paired else _resampling(len(b), 1)
-    logs = np.log(sides[1].medians(weights_b) / sides[0].medians(weights_a))
+    medians_a, medians_b = sides[0].medians(_resampling(len(a), 0)), sides[1].medians(_resampling(len(b), 1))
+    logs = np.log(medians_b / medians_a)
     blocks = min(len(a), len(b))
     error = float(logs.std()) * math.sqrt(blocks / (blocks - 1))
     freedom = blocks - 1

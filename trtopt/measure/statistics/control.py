@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev, variance
+from statistics import fmean, stdev
 
+from trtopt.measure.statistics.builds import Builds, spread
 from trtopt.measure.statistics.comparison import (
     THRESHOLD,
     WINNER_CONFIDENCE,
@@ -24,7 +25,8 @@ from trtopt.measure.statistics.intervals import student
 
 MIN_RUNS = 4
 """Fewer separate runs do not show how much runs differ."""
-Pair = tuple[Sequence[Block], Sequence[Block]]
+Pair = tuple[Sequence[Block], Sequence[Block], Sequence[int]]
+"""Both sides' blocks, and the load in which each pair of them was taken."""
 
 
 @dataclass(frozen=True)
@@ -39,29 +41,31 @@ class Control:
         return sum(comparison.verdict is verdict for comparison in self.comparisons)
 
 
-def run_spread(medians: Sequence[Sequence[float]]) -> RunSpread | None:
-    """How much separate runs of one engine differ, from the medians of runs of each batch size.
+def run_spread(medians: Sequence[Builds]) -> RunSpread | None:
+    """How much separate runs of one engine differ, from each batch size's medians: [process][load].
 
-    Variances of the logarithms are averaged over batch sizes. None from fewer than `MIN_RUNS` runs of each.
+    A separate run is one load in one process: its variance is that between processes and that between the
+    loads of one. Variances of the logarithms are averaged over batch sizes. None from fewer than `MIN_RUNS`
+    processes of each.
     """
-    counted = [runs for runs in medians if len(runs) >= MIN_RUNS]
-    if not counted:
+    counted = [spread(runs) for runs in medians if len(runs) >= MIN_RUNS]
+    variances = [(one.between or 0.0) ** 2 + one.within**2 for one in counted if one.within is not None]
+    if not variances:
         return None
-    variances = [variance([math.log(value) for value in runs]) for runs in counted]
-    return RunSpread(math.sqrt(fmean(variances)), min(map(len, counted)))
+    return RunSpread(math.sqrt(fmean(variances)), min(one.builds for one in counted))
 
 
 def evaluate_control(pairs: Sequence[Pair], *, threshold: float = THRESHOLD) -> Control:
     """Compare each pair as A and B would be; every pair comes from a process of its own."""
-    comparisons = tuple(compare(a, b, threshold=threshold) for a, b in pairs)
+    comparisons = tuple(compare(a, b, threshold=threshold, loads=loads) for a, b, loads in pairs)
     return Control(comparisons, noise_of_controls(comparisons, threshold=threshold))
 
 
 def noise_of_controls(controls: Sequence[Comparison], *, threshold: float = THRESHOLD) -> Noise | None:
     """How far apart equal sides may seem, at 95 %, from several controls.
 
-    What K processes drew each (memory placement, which side was loaded first) is in the spread of their log
-    ratios about the true 0: t(K) · √(Σ r² / K). What a process felt besides is in it too, so that a verdict
+    What K processes drew each, with as many loads as a comparison has, is in the spread of their log ratios
+    about the true 0: t(K) · √(Σ r² / K). Loads are in a comparison's own interval, too, so that a verdict
     which allows for both errs towards UNDECIDED. All of them together are evaluated as one control: a side
     that wins on average wins for a reason that has nothing to do with what is compared.
     """

@@ -344,7 +344,10 @@ class _PrecisionSelection:
         baseline, *others = evaluated.turns
         compared: dict[str, Comparison] = {
             turns.name: compare(
-                latency_blocks(baseline), latency_blocks(turns), interfered=evaluated.interfered
+                latency_blocks(baseline),
+                latency_blocks(turns),
+                interfered=evaluated.interfered,
+                loads=evaluated.loads,
             )
             for turns in others
         }

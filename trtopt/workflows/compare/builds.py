@@ -236,6 +236,7 @@ def _job(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> Inter
         data=setting.data,
         warmup_s=WARMUP_S,
         block_s=setting.duration / (RUNS * _ROUNDS),
+        reloads=False,  # every process loads them anew
     )
 
 

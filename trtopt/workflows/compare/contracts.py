@@ -173,7 +173,7 @@ def _explain(
         device=f"{environment.device.name} with {environment.backend}",
         gaps=tuple(
             evaluate_gap(
-                subject.batch, *ends, valid_rounds(run).turns, subject.latency_ends, subject.per_query_ends
+                subject.batch, *ends, valid_rounds(run), subject.latency_ends, subject.per_query_ends
             )
             for subject, run in pairs
         ),

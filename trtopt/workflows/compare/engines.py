@@ -10,9 +10,9 @@ from trtopt.errors import UsageError
 from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
 from trtopt.measure.analysis.outcomes import Comparisons, ControlRow, Row
 from trtopt.measure.loop.interleaved import LoadedEngine
-from trtopt.measure.loop.rounds import latency_blocks, notes_of, pooled_ms, valid_rounds
+from trtopt.measure.loop.rounds import latency_blocks, ms_by_load, notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import compare
-from trtopt.measure.statistics.control import Control, evaluate_control, run_spread
+from trtopt.measure.statistics.control import Control, Pair, evaluate_control, run_spread
 from trtopt.records import InterleavedRun
 from trtopt.workflows.bench.interleaved import (
     Setting,
@@ -59,7 +59,10 @@ def compare_engines(
                     turns_job([side[size] for side in sides], ("A", "B"), "comparison", size, setting)
                 )
                 labels.append(f"batch{size}: A and B")
-            jobs += [turns_job([sides[0][size]] * 2, ("A", "A again"), "control", size, setting)] * again
+            jobs += [
+                turns_job([sides[0][size]] * 2, ("A", "A again"), "control", size, setting)
+                for _ in range(again)
+            ]
             labels += [f"batch{size}: A and A, {index + 1} of {again}" for index in range(again)]
         runs = measure_in_turns(jobs, labels, listener, setting.timeout)
     notes += notes_of(runs)
@@ -90,12 +93,13 @@ def compare_engines(
 
 def _kept_spread(runs: Sequence[InterleavedRun]) -> list[str]:
     """Keep how much the control's processes differ for this device; a note on it, if they show that."""
-    medians: dict[int, list[float]] = {}
+    medians: dict[int, list[list[float]]] = {}
     for run in runs:
         if run.purpose == "control" and run.failure is None:
-            medians.setdefault(run.batch, []).append(pooled_ms(valid_rounds(run).turns[0]))
-    found = run_spread([*medians.values()])
-    return [] if found is None else [keep_run_spread(runs[0].environment.device, found)]
+            found = valid_rounds(run)
+            medians.setdefault(run.batch, []).append(ms_by_load(found.turns[0], found.loads))
+    known = run_spread([*medians.values()])
+    return [] if known is None else [keep_run_spread(runs[0].environment.device, known)]
 
 
 def _sized(
@@ -122,8 +126,11 @@ def _common_sizes(sides: Sequence[dict[int, LoadedEngine]], notes: list[str]) ->
 
 
 def _evaluate_control(runs: Sequence[InterleavedRun], threshold: float) -> Control:
-    pairs = [valid_rounds(run).turns for run in runs]
-    return evaluate_control([(latency_blocks(a), latency_blocks(b)) for a, b in pairs], threshold=threshold)
+    pairs: list[Pair] = []
+    for evaluated in map(valid_rounds, runs):
+        a, b = map(latency_blocks, evaluated.turns)
+        pairs.append((a, b, evaluated.loads))
+    return evaluate_control(pairs, threshold=threshold)
 
 
 def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
@@ -139,5 +146,6 @@ def _row(run: InterleavedRun, control: Control | None, threshold: float, failure
             threshold=threshold,
             noise=control.noise if control is not None else None,
             interfered=(*evaluated.interfered, *failures),
+            loads=evaluated.loads,
         ),
     )

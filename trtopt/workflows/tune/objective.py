@@ -85,8 +85,9 @@ def joules(run: InterleavedRun, index: int, batch: int) -> list[Block] | None:
     """
     found: list[Block] = []
     places = [turn for turn, subject in enumerate(run.order) if subject == index]
+    loaded = {one.round * len(run.turns): one.clock for one in run.loadings}
     for place, block in zip(places, run.turns[index].blocks, strict=False):
-        watts = _watts(run.clocks[place], run.clocks[place + 1])
+        watts = _watts(loaded.get(place, run.clocks[place]), run.clocks[place + 1])
         if watts is None:
             return None
         found.append([watts * cost / 1e3 / batch for cost in _per_query_ms(block)])

@@ -51,7 +51,7 @@ def race(
         run = _run(racers, measure, setting, rounds, listener)
         evaluated = valid_rounds(run)
         blocks = _blocks(run, racers, measure)
-        found = compare(*blocks, threshold=threshold, interfered=evaluated.interfered)
+        found = compare(*blocks, threshold=threshold, interfered=evaluated.interfered, loads=evaluated.loads)
         if found.verdict is Verdict.SLOWER:
             break
     return found

@@ -80,8 +80,8 @@ def test_pinning_changes_while_transfers_are_on() -> None:
 MILLISECONDS = st.floats(1e-3, 1e3)
 
 
-def point(term: str, *rounds_ms: float) -> Point:
-    return Point(term, rounds_ms)
+def point(term: str, *loads_ms: float) -> Point:
+    return Point(term, loads_ms)
 
 
 CHAIN = [
@@ -142,7 +142,7 @@ def test_explained_and_unexplained_always_add_up_to_the_difference(chain: list[t
 
 def test_the_table_goes_from_start_to_end_with_the_rest_as_unexplained() -> None:
     unlike = point("sync", 0.9, 0.903)
-    none = Point("streams", unlike.rounds_ms)
+    none = Point("streams", unlike.loads_ms)
     found = ledger([point("start", 1.0, 1.0), point("graph", 0.9, 0.9), unlike, none])
     assert ledger_rows(found) == [
         ("from", "1000.0", ""),

@@ -8,7 +8,9 @@ from tests.support.interleaved_runs import block, turns
 from tests.support.scripted_runs import terms
 from trtopt.measure.analysis.gap_ledger import HOST_LOOP, START
 from trtopt.measure.analysis.gap_runs import ends_of, evaluate_gap, gap_variants, time_between, time_per_query
+from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.contracts import contract_named, one_in_flight
+from trtopt.measure.loop.rounds import ValidRounds
 from trtopt.records import BenchPoint, Contract, TurnSamples
 
 OLD, NEW = contract_named("trtexec-10"), contract_named("trtexec-11")
@@ -50,12 +52,17 @@ def measured(latencies: dict[str, float], per_query: dict[str, float]) -> list[T
     return found
 
 
+def in_loads(found: list[TurnSamples]) -> ValidRounds:
+    """Each round in a load of its own."""
+    return ValidRounds(tuple(found), (0, 1, 2), evaluate_groups([], None))
+
+
 LATENCY = {START: 2.0, "graph": 1.8, "transfers": 1.2, "sync": 1.15, HOST_LOOP: 1.149}
 PER_QUERY = {START: 1.5, "graph": 1.4, "transfers": 1.1, "sync": 1.1, HOST_LOOP: 1.09}
 
 
 def test_both_figures_are_decomposed() -> None:
-    gap = evaluate_gap(8, OLD, NEW, measured(LATENCY, PER_QUERY))
+    gap = evaluate_gap(8, OLD, NEW, in_loads(measured(LATENCY, PER_QUERY)))
     assert [round(entry.change_us) for entry in gap.latency.entries] == [-200, -600, -50]
     assert [round(entry.change_us) for entry in gap.per_query.entries] == [-100, -300, 0]
     assert gap.latency.unexplained_us == pytest.approx(0.0, abs=1e-9)
@@ -71,7 +78,7 @@ def test_a_step_that_ran_on_the_same_terms_in_fact_has_no_part() -> None:
         msgspec.structs.replace(one, contract=msgspec.structs.replace(one.contract, graph=False))
         for one in measured(LATENCY, PER_QUERY)
     ]
-    gap = evaluate_gap(8, OLD, NEW, found)
+    gap = evaluate_gap(8, OLD, NEW, in_loads(found))
     graph = gap.latency.entries[0]
     assert (graph.term, graph.change_us, graph.uncertainty_us) == ("graph", 0.0, 0.0)
     assert round(gap.latency.entries[1].change_us) == -800
@@ -79,7 +86,7 @@ def test_a_step_that_ran_on_the_same_terms_in_fact_has_no_part() -> None:
 
 
 def test_figures_of_result_files_are_the_ends() -> None:
-    gap = evaluate_gap(8, OLD, NEW, measured(LATENCY, PER_QUERY), (2.1, 1.2), None)
+    gap = evaluate_gap(8, OLD, NEW, in_loads(measured(LATENCY, PER_QUERY)), (2.1, 1.2), None)
     assert gap.latency.difference_us == pytest.approx(-900.0)
     assert gap.latency.unexplained_us == pytest.approx(-50.0)
     assert gap.per_query.difference_us == pytest.approx(-400.0)

@@ -19,6 +19,7 @@ from trtopt.measure.loop.interleaved import (
     LoadedEngine,
     Variant,
     interleave,
+    is_reload_due,
 )
 from trtopt.measure.loop.rounds import latency_blocks, notes_of, valid_rounds
 from trtopt.measure.statistics.comparison import Verdict, compare, in_turns
@@ -68,7 +69,7 @@ def test_every_subject_has_a_block_a_round_and_its_queries_after_a_switch_are_no
         assert [len(block.latency_ms) for block in turns.blocks] == [BLOCK_QUERIES] * 3
         settled, *switches = turns.warmups
         assert len(settled.latency_ms) >= 20
-        assert len(switches) == 3
+        assert len(switches) == 3 + 2  # and after each load but the first
         assert all(len(switch.latency_ms) >= SWITCH_QUERIES for switch in switches)
     assert len(run.clocks) == 2 * 3 + 1
     assert device.open == 0
@@ -76,9 +77,48 @@ def test_every_subject_has_a_block_a_round_and_its_queries_after_a_switch_are_no
 
 def test_the_same_engine_twice_is_two_sessions_that_share_nothing(tmp_path: Path) -> None:
     device = ScriptedDevice(Script())
-    play(device, job_in(tmp_path))
+    run = play(device, job_in(tmp_path, rounds=1))
+    assert [one.round for one in run.loadings] == [0]
     assert device.calls.count("load") == 2
     assert device.calls.count("context") == 2
+
+
+def test_subjects_are_loaded_again_in_random_orders_and_their_reverses(tmp_path: Path) -> None:
+    """Virtual loads take no time but their warm-up's: there is time for one in every round or two."""
+    device = ScriptedDevice(Script(compute_ms=repeat(100.0)))
+    job = msgspec.structs.replace(job_in(tmp_path, rounds=20), seed=1)
+    run = play(device, job)
+    assert len(run.loadings) >= 10
+    assert device.calls.count("load") == 2 * len(run.loadings)
+    orders = [one.order for one in run.loadings]
+    assert all(sorted(order) == [0, 1] for order in orders)
+    assert [order[::-1] for order in orders[::2]][: len(orders[1::2])] == orders[1::2]
+    assert len(set(orders[::2])) == 2
+    loads = valid_rounds(run).loads
+    assert [loads.index(number) for number in range(len(run.loadings))] == [one.round for one in run.loadings]
+    assert [load for load in loads if load == 0] != list(loads)
+
+
+def test_a_job_may_keep_its_first_load(tmp_path: Path) -> None:
+    job = msgspec.structs.replace(job_in(tmp_path), reloads=False)
+    device = ScriptedDevice(Script())
+    run = play(device, job)
+    assert (len(run.loadings), device.calls.count("load")) == (1, 2)
+    a, b = map(latency_blocks, valid_rounds(run).turns)
+    assert compare(a, b, loads=valid_rounds(run).loads).verdict is Verdict.UNDECIDED
+
+
+def test_loading_takes_no_more_than_its_share_but_for_the_loads_that_are_needed() -> None:
+    """Rounds of 0.3 s: loads of 0.1 s fit in each, of 0.3 s in every second, of 9 s in four of twenty."""
+    assert [_loads(seconds) for seconds in (0.0, 0.1, 0.3, 9.0)] == [20, 20, 10, 4]
+
+
+def _loads(seconds: float, rounds: int = 20) -> int:
+    again: list[float] = []
+    for number in range(rounds):
+        if is_reload_due(number, rounds, again, 0.3 * number):
+            again.append(seconds)
+    return 1 + len(again)
 
 
 def test_in_every_round_each_has_a_turn_and_each_round_has_its_reverse() -> None:
@@ -118,7 +158,7 @@ def test_latency_and_throughput_of_a_gap_are_known_exactly(tmp_path: Path) -> No
     start, end = terms("trtexec-10"), terms("trtexec-11")
     device = ScriptedDevice(Script(enqueue_ms=repeat(0.2), compute_ms=repeat(1.0), h2d_ms=0.1, d2h_ms=0.1))
     job = job_in(tmp_path, gap_variants(start, end), rounds=3)
-    gap = evaluate_gap(8, start, end, valid_rounds(play(device, job)).turns)
+    gap = evaluate_gap(8, start, end, valid_rounds(play(device, job)))
     assert device.open == 0
     assert gap.latency.start_ms == pytest.approx(1.3)
     assert gap.latency.end_ms == pytest.approx(1.2)

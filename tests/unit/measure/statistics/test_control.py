@@ -28,7 +28,7 @@ def pairs(count: int, luck: float, seed: int, bias: float = 0.0) -> list[Pair]:
         sides = np.exp(0.003 * random.standard_normal((2, 20, 30)))
         sides *= np.exp(luck * random.standard_normal((2, 1, 1)))
         sides[1] *= 1 + bias
-        found.append((sides[0].tolist(), sides[1].tolist()))
+        found.append((sides[0].tolist(), sides[1].tolist(), range(20)))
     return found
 
 
@@ -62,16 +62,18 @@ def test_noise_from_known_ratios() -> None:
 
 def test_what_a_process_draws_is_allowed_for_in_the_verdict() -> None:
     control = evaluate_control(pairs(20, luck=0.01, seed=3))
-    wins = Counter(compare(a, b, noise=control.noise).verdict for a, b in pairs(100, luck=0.01, seed=4))
+    wins = Counter(compare(a, b, noise=control.noise).verdict for a, b, _ in pairs(100, luck=0.01, seed=4))
     assert wins[Verdict.FASTER] + wins[Verdict.SLOWER] <= 5
-    assert compare(*pairs(1, luck=0.01, seed=5, bias=0.1)[0], noise=control.noise).verdict is Verdict.SLOWER
+    assert (
+        compare(*pairs(1, luck=0.01, seed=5, bias=0.1)[0][:2], noise=control.noise).verdict is Verdict.SLOWER
+    )
 
 
 def test_a_side_that_wins_on_average_bars_every_verdict() -> None:
     control = evaluate_control(pairs(20, luck=0.001, seed=6, bias=0.03))
     assert control.noise is not None
     assert control.noise.control.verdict is Verdict.SLOWER
-    found = compare(*pairs(1, luck=0.0, seed=7, bias=0.3)[0], noise=control.noise)
+    found = compare(*pairs(1, luck=0.0, seed=7, bias=0.3)[0][:2], noise=control.noise)
     assert found.verdict is Verdict.UNDECIDED
     assert ReasonCode.CONTROL_FOUND_WINNER in {reason.code for reason in found.reasons}
 
@@ -82,7 +84,7 @@ def test_one_control_is_as_noisy_as_its_own_interval() -> None:
 
 
 def test_too_few_blocks_tell_no_noise() -> None:
-    control = evaluate_control([([[1.0]] * 3, [[1.0]] * 3)])
+    control = evaluate_control([([[1.0]] * 3, [[1.0]] * 3, range(3))])
     assert control.noise is None
     assert control.count(Verdict.UNDECIDED) == 1
 
@@ -91,14 +93,21 @@ def test_too_few_blocks_tell_no_noise() -> None:
 
 
 def test_runs_that_differ_by_two_percent_either_way_have_that_spread() -> None:
-    found = run_spread([[1.02, 1 / 1.02, 1.02, 1 / 1.02]])
+    found = run_spread([[[ms, ms] for ms in (1.02, 1 / 1.02, 1.02, 1 / 1.02)]])
     assert found is not None
     assert found.deviation == pytest.approx(math.log(1.02) * math.sqrt(4 / 3))
     assert found.runs == 4
 
 
+def test_a_separate_run_is_one_load_and_differs_as_loads_do() -> None:
+    """Four processes alike, whose loads differ by 2 % either way: so would runs of one load each."""
+    found = run_spread([[[1.02, 1 / 1.02] * 5] * 4])
+    assert found is not None
+    assert found.deviation == pytest.approx(math.log(1.02), rel=0.1)
+
+
 def test_batch_sizes_share_their_spread_but_not_their_level() -> None:
-    calm, wild = [1.0, 1.0, 1.0, 1.0], [10.2, 10 / 1.02, 10.2, 10 / 1.02]
+    calm, wild = [[1.0, 1.0]] * 4, [[ms, ms] for ms in (10.2, 10 / 1.02, 10.2, 10 / 1.02)]
     both, alone = run_spread([calm, wild]), run_spread([wild])
     assert both is not None
     assert alone is not None
@@ -106,7 +115,7 @@ def test_batch_sizes_share_their_spread_but_not_their_level() -> None:
 
 
 def test_three_runs_do_not_show_how_much_runs_differ() -> None:
-    assert run_spread([[1.0, 1.1, 1.2]]) is None
+    assert run_spread([[[1.0, 1.0], [1.1, 1.1], [1.2, 1.2]]]) is None
     assert run_spread([]) is None
 
 
