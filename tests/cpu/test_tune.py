@@ -15,6 +15,7 @@ from tests.rewrite_graphs.case import model
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from tests.support.killing import run_killed
 from trtopt.device.backends import open_builder
+from trtopt.executors.local import THIS_HOST
 from trtopt.files.manifests import read_manifest
 from trtopt.recipe import Recipe
 from trtopt.workflows.build.rebuild import check_folder
@@ -131,6 +132,7 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
         data=None,
         cache_dir=None,
         limit_s=60.0,
+        executor=THIS_HOST,
         listener=SILENT,
     )
     built = maker.baseline(tmp_path / "0", 2)

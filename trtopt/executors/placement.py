@@ -139,18 +139,18 @@ class Neighbours:
     _running: dict[str, dict[int, str]] = field(default_factory=dict)
     _beside: dict[int, dict[str, None]] = field(default_factory=dict)
 
-    def began(self, index: int, node: str, doing: str) -> None:
-        """Job `index` is on `node` now."""
+    def began(self, number: int, node: str, doing: str) -> None:
+        """Submission `number` is on `node` now."""
         there = self._running.setdefault(node, {})
-        if index in there:
+        if number in there:
             return
-        self._beside[index] = dict.fromkeys(there.values())
+        self._beside[number] = dict.fromkeys(there.values())
         for other in there:
             self._beside[other][doing] = None
-        there[index] = doing
+        there[number] = doing
 
-    def ended(self, index: int) -> tuple[str, ...]:
-        """Job `index` has ended; returns what else ran on its host meanwhile, in words."""
+    def ended(self, number: int) -> tuple[str, ...]:
+        """Submission `number` has ended; returns what else ran on its host meanwhile, in words."""
         for there in self._running.values():
-            there.pop(index, None)
-        return tuple(self._beside.pop(index, ()))
+            there.pop(number, None)
+        return tuple(self._beside.pop(number, ()))

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -147,7 +149,7 @@ class _Task:
 class RayExecutor:
     """Runs jobs on the nodes of a Ray cluster that have this machine's trtopt and TensorRT.
 
-    `work` is what a task runs.
+    Several threads may submit jobs at the same time. `work` is what a task runs.
     """
 
     has_many_hosts = True
@@ -178,7 +180,11 @@ class RayExecutor:
         self._surveyed: dict[str, tuple[Node, Identity | str]] = {}
         self._fleet = Fleet((), None, {})
         self._alive: tuple[Node, ...] = ()
-        self._submissions = 0
+        self._numbers = count(1)
+        self._inbox: dict[int, list[Message]] = {}
+        self._neighbours = Neighbours()
+        self._lock = threading.RLock()
+        self._is_cancelled = threading.Event()
         self._look()
         if not self._alive:
             lacks = "; ".join(f"{name}: {why}" for name, why in self._fleet.refused.items())
@@ -194,6 +200,10 @@ class RayExecutor:
 
     def _look(self) -> None:
         """Find out which nodes are there, and what new ones are."""
+        with self._lock:
+            self._look_alone()
+
+    def _look_alone(self) -> None:
         present = {
             one["NodeID"]: Node(one["NodeID"], one["NodeManagerHostname"], one["Resources"])
             for one in self._ray.nodes()
@@ -244,6 +254,16 @@ class RayExecutor:
                 found[node.id] = node, getattr(outcome, "problem", "unknown")
         return found
 
+    @property
+    def at_once(self) -> int:
+        """See `Executor.at_once`: a job per GPU, or per node where jobs need no GPU."""
+        places = (int(node.offers.get("GPU", 0)) if self._gpus else 1 for node in self._alive)
+        return max(1, sum(places))
+
+    def cancel(self) -> None:
+        """See `Executor.cancel`."""
+        self._is_cancelled.set()
+
     def require_measuring(self) -> None:
         """See `Executor.require_measuring`."""
         check_offers(self._alive, Needs(self._gpus, is_alone=True))
@@ -277,10 +297,11 @@ class RayExecutor:
         self, waiting: deque[_Task], limit_s: float | None, on_progress: OnProgress
     ) -> Generator[tuple[int, Result | TrtoptError]]:
         sent: dict[Any, _Task] = {}
-        neighbours = Neighbours()
         mailed = looked = could_run = time.monotonic()
         try:
             while waiting or sent:
+                if self._is_cancelled.is_set():
+                    raise DeviceError("the command was ended", "run it again")
                 while waiting and len(sent) < _IN_FLIGHT and self._can_run(waiting[0]):
                     task = waiting.popleft()
                     try:
@@ -289,11 +310,11 @@ class RayExecutor:
                         yield task.index, _as_trtopt(error)
                 done = self._done(sent)
                 if time.monotonic() - mailed >= _MAIL_S or any(sent[ref].needs.is_alone for ref in done):
-                    self._read_mail({task.number: task for task in sent.values()}, neighbours, on_progress)
+                    self._read_mail({task.number: task for task in sent.values()}, on_progress)
                     mailed = time.monotonic()
                 for ref in done:
                     task = sent.pop(ref)
-                    beside = neighbours.ended(task.index)
+                    beside = self._left(task)
                     outcome = self._outcome(task, ref, beside)
                     if outcome is None:
                         waiting.appendleft(task)
@@ -310,7 +331,8 @@ class RayExecutor:
                 elif time.monotonic() - could_run > _PATIENCE_S:
                     yield from self._give_up(waiting)
         finally:
-            for ref in sent:
+            for ref, task in sent.items():
+                self._left(task)
                 with suppress(self._ray.exceptions.RayError):
                     self._ray.cancel(ref, force=True)
 
@@ -322,8 +344,8 @@ class RayExecutor:
         if not task.packed.parcel:
             self._pack(task, limit_s)
         nodes = candidates(able(self._alive, task.needs), task.failed_on)
-        self._submissions += 1
-        task.number, task.node = self._submissions, None
+        task.number, task.node = next(self._numbers), None
+        self._inbox[task.number] = []
         task.nodes = frozenset(node.id for node in nodes)
         task.stored = [self._store(sha256, file) for sha256, file in task.packed.files.items()]
         refs = dict(zip(task.packed.files, (one.ref for one in task.stored), strict=True))
@@ -358,17 +380,20 @@ class RayExecutor:
         )
 
     def _store(self, sha256: str, file: Path) -> _Stored:
-        stored = self._stored.get(sha256)
-        if stored is None:
-            try:
-                stored = _Stored(self._ray.put(file.read_bytes()))
-            except (self._ray.exceptions.ObjectStoreFullError, self._ray.exceptions.OutOfDiskError) as error:
-                raise DeviceError(
-                    f"{file}: does not fit into Ray's object store: {reason_of_loss(error)}",
-                    "free space on the disk of /tmp/ray, where Ray moves what its memory cannot hold",
-                ) from None
-            self._stored[sha256] = stored
-        return stored
+        with self._lock:
+            stored = self._stored.get(sha256)
+            if stored is None:
+                stored = self._stored[sha256] = _Stored(self._put(file))
+            return stored
+
+    def _put(self, file: Path) -> Any:
+        try:
+            return self._ray.put(file.read_bytes())
+        except (self._ray.exceptions.ObjectStoreFullError, self._ray.exceptions.OutOfDiskError) as error:
+            raise DeviceError(
+                f"{file}: does not fit into Ray's object store: {reason_of_loss(error)}",
+                "free space on the disk of /tmp/ray, where Ray moves what its memory cannot hold",
+            ) from None
 
     def _hash_of(self, path: Path) -> str:
         status = path.stat()
@@ -388,18 +413,32 @@ class RayExecutor:
             done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
         return list(done)
 
-    def _read_mail(self, sent: Mapping[int, _Task], neighbours: Neighbours, on_progress: OnProgress) -> None:
-        try:
-            messages: list[Message] = self._ray.get(self._mailbox.take.remote(), timeout=_PATIENCE_S)
-        except self._ray.exceptions.RayError:
-            return  # progress is lost with its actor; results are not
+    def _read_mail(self, sent: Mapping[int, _Task], on_progress: OnProgress) -> None:
         names = {node.id: node.name for node in self._alive}
-        for number, index, node, phase, fraction in messages:
-            if (task := sent.get(number)) is not None:
-                task.node = node
-                neighbours.began(index, node, task.doing)
-                if phase != DONE:
-                    on_progress(index, f"{phase} on {names.get(node, node)}", fraction)
+        for number, index, node, phase, fraction in self._messages(sent):
+            sent[number].node = node
+            with self._lock:
+                self._neighbours.began(number, node, sent[number].doing)
+            if phase != DONE:
+                on_progress(index, f"{phase} on {names.get(node, node)}", fraction)
+
+    def _messages(self, numbers: Iterable[int]) -> list[Message]:
+        """What has come about these submissions; that about other threads' waits for them."""
+        with self._lock:
+            # progress is lost with its actor; results are not
+            with suppress(self._ray.exceptions.RayError):
+                for message in self._ray.get(self._mailbox.take.remote(), timeout=_PATIENCE_S):
+                    self._inbox.get(message[0], []).append(message)
+            found = [message for number in numbers for message in self._inbox[number]]
+            for number in numbers:
+                self._inbox[number] = []
+            return found
+
+    def _left(self, task: _Task) -> tuple[str, ...]:
+        """A submission is over; returns what else ran on its host meanwhile, in words."""
+        with self._lock:
+            self._inbox.pop(task.number, None)
+            return self._neighbours.ended(task.number)
 
     def _outcome(self, task: _Task, ref: Any, beside: tuple[str, ...]) -> Result | TrtoptError | None:
         """What a finished task has come to; None: it was lost, and is to be tried again."""
@@ -436,7 +475,10 @@ class RayExecutor:
         for ref in stranded:
             with suppress(self._ray.exceptions.RayError):
                 self._ray.cancel(ref)
-        return [sent.pop(ref) for ref in stranded]
+        recalled = [sent.pop(ref) for ref in stranded]
+        for task in recalled:
+            self._left(task)
+        return recalled
 
     def _give_up(self, waiting: deque[_Task]) -> Iterator[tuple[int, TrtoptError]]:
         """All that can run nowhere any more."""

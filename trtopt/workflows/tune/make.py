@@ -12,6 +12,7 @@ import msgspec
 
 from trtopt.builder_settings import SETTINGS
 from trtopt.device.building import EngineBuilder
+from trtopt.executors.api import Executor
 from trtopt.files.manifests import write_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
@@ -68,6 +69,7 @@ class Maker:
     data: str | None
     cache_dir: str | Path | None
     limit_s: float | None
+    executor: Executor
     listener: Listener
 
     def baseline(self, folder: Path, batch: int) -> Built:
@@ -102,7 +104,14 @@ class Maker:
         recipe = msgspec.structs.replace(
             recipe, batch=(batch,), backend=self.builder.backend.name, build_timeout=self.limit_s
         )
-        return build(self.source, folder, recipe, cache_dir=self.cache_dir, listener=self.listener)
+        return build(
+            self.source,
+            folder,
+            recipe,
+            cache_dir=self.cache_dir,
+            executor=self.executor,
+            listener=self.listener,
+        )
 
     def _recipe_settings(self, plan: BuildPlan) -> dict[str, Any]:
         """The incumbent's settings, as a recipe has those that candidates change."""
@@ -164,7 +173,7 @@ class Maker:
             (folder / TIMING_CACHE_FILE).unlink(missing_ok=True)
         if change.fresh and cache is not None:
             cache, store = folder / TIMING_CACHE_FILE, None
-        return BuildOptions(cache, store, limit_s=self.limit_s)
+        return BuildOptions(cache, store, self.executor, self.limit_s)
 
 
 def _copy_without(source: Path, folder: Path, manifest: Manifest) -> None:

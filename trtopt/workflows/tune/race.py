@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from trtopt.errors import DeviceError, UsageError
+from trtopt.executors.api import Executor
 from trtopt.measure.contracts import changed
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import valid_rounds
@@ -33,6 +34,7 @@ def race(
     measure: Measure,
     setting: Setting,
     threshold: float,
+    executor: Executor,
     listener: Listener,
 ) -> Comparison:
     """The candidate's cost against the incumbent's; one that is slower after a few rounds gets no more.
@@ -42,7 +44,7 @@ def race(
     """
     racers = (incumbent, candidate)
     for rounds in (MIN_BLOCKS, None):
-        run = _run(racers, measure, setting, rounds, listener)
+        run = _run(racers, measure, setting, rounds, executor, listener)
         evaluated = valid_rounds(run)
         blocks = _blocks(run, racers, measure)
         found = compare(*blocks, threshold=threshold, interfered=evaluated.interfered)
@@ -51,17 +53,25 @@ def race(
     return found
 
 
-def cost_of(racer: Racer, measure: Measure, setting: Setting, listener: Listener) -> float:
+def cost_of(
+    racer: Racer, measure: Measure, setting: Setting, executor: Executor, listener: Listener
+) -> float:
     """The typical cost of an engine on its own.
 
     Raises:
         TrtoptError: what keeps it from being measured.
     """
-    return typical(_blocks(_run((racer,), measure, setting, None, listener), (racer,), measure)[0])
+    run = _run((racer,), measure, setting, None, executor, listener)
+    return typical(_blocks(run, (racer,), measure)[0])
 
 
 def _run(
-    racers: Sequence[Racer], measure: Measure, setting: Setting, rounds: int | None, listener: Listener
+    racers: Sequence[Racer],
+    measure: Measure,
+    setting: Setting,
+    rounds: int | None,
+    executor: Executor,
+    listener: Listener,
 ) -> InterleavedRun:
     names = ("incumbent", "candidate")[: len(racers)]
     job = turns_job([one.engine for one in racers], names, "tuning", racers[-1].batch, setting)
@@ -77,7 +87,7 @@ def _run(
     )
     job = msgspec.structs.replace(job, variants=variants, rounds=rounds or job.rounds)
     label = " against ".join(reversed(names))
-    (run,) = measure_in_turns([job], [label], listener, setting.timeout)
+    (run,) = measure_in_turns([job], [label], listener, setting.timeout, executor)
     if run.failure is not None:
         raise DeviceError(run.failure, "check the GPU with nvidia-smi")
     return run
