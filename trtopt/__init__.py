@@ -30,11 +30,13 @@ if TYPE_CHECKING:
         tune,
         unpack,
     )
+    from trtopt.errors import TrtoptError
     from trtopt.measure.statistics.summaries import summarise, throughput
     from trtopt.recipe import Recipe
 
 __all__ = [
     "Recipe",
+    "TrtoptError",
     "__version__",
     "bench",
     "build",
@@ -57,6 +59,7 @@ __all__ = [
 
 _HOMES = {
     "Recipe": ("trtopt.recipe", "Recipe"),
+    "TrtoptError": ("trtopt.errors", "TrtoptError"),
     "bench": ("trtopt.api", "bench"),
     "build": ("trtopt.api", "build"),
     "cast": ("trtopt.api", "cast"),

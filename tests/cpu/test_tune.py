@@ -20,7 +20,7 @@ from trtopt.files.manifests import read_manifest
 from trtopt.recipe import Recipe
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.listener import SILENT
-from trtopt.workflows.tune.candidates import Change
+from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.ledger import LEDGER, read_ledger
 from trtopt.workflows.tune.make import Maker
 
@@ -30,12 +30,13 @@ from dataclasses import replace
 from pathlib import Path
 from trtopt.recipe import Recipe
 from trtopt.workflows.tune import tune as tuning
-from trtopt.workflows.tune.candidates import KINDS, Change
+from trtopt.workflows.tune.kinds.kind import Change
+from trtopt.workflows.tune.kinds.table import KINDS
 from trtopt.workflows.tune.request import TuneRequest
 
 found = [
-    Change("builder-setting", "all", settings={"graph_optimization": "all"}),
-    Change("builder-setting", "foreign", settings={"tiling": "full"}),
+    Change("builder-setting", "all", recipe={"graph_optimization": "all"}),
+    Change("builder-setting", "foreign", recipe={"tiling": "full"}),
 ]
 kind = next(kind for kind in KINDS if kind.name == "builder-setting")
 tuning.KINDS = (replace(kind, changes=lambda situation: iter(found)),)
@@ -139,8 +140,8 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
     source = built.manifest.source_sha256
     changes = (
         Change("rewrite-rule", "rule=merge-matmuls", rule="merge-matmuls"),
-        Change("builder-setting", "threads", settings={"intra_op_threads": 1}),
-        Change("batch", "batch=4", batch=4),
+        Change("builder-setting", "threads", recipe={"intra_op_threads": 1}),
+        Change("batch", "batch=4", recipe={"batch": (4,)}),
     )
     for number, change in enumerate(changes, 1):
         built = maker.make(built, change, tmp_path / str(number))

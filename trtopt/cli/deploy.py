@@ -13,7 +13,7 @@ def deploy() -> None:
 
 
 @deploy.command()
-@click.argument("plan", type=click.Path(exists=True, path_type=Path))
+@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The model repository's folder."
 )

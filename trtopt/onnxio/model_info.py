@@ -127,7 +127,15 @@ def dtype_name(elem_type: int) -> str:
 
 
 def _element_types(model: onnx.ModelProto) -> set[str]:
-    """Types that appear in the graph (inputs and outputs, constants, casts), or are allowed besides."""
+    """Types that appear in the graph, or are allowed besides."""
+    allowed = {
+        name for entry in model.metadata_props if entry.key == WEAK_TYPES for name in entry.value.split()
+    }
+    return (written_types(model) | allowed) - {"unknown"}
+
+
+def written_types(model: onnx.ModelProto) -> set[str]:
+    """Types that appear in the graph: inputs and outputs, constants, casts."""
     import onnx
 
     found = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
@@ -137,10 +145,7 @@ def _element_types(model: onnx.ModelProto) -> set[str]:
             found |= {attribute.i for attribute in node.attribute if attribute.name in TYPE_ATTRIBUTES}
             if node.op_type == "QuantizeLinear" and len(node.input) < 3:
                 found.add(onnx.TensorProto.UINT8)  # the operator's default zero point
-    allowed = {
-        name for entry in model.metadata_props if entry.key == WEAK_TYPES for name in entry.value.split()
-    }
-    return ({dtype_name(elem_type) for elem_type in found} | allowed) - {"unknown"}
+    return {dtype_name(elem_type) for elem_type in found}
 
 
 def _check_opset(model: onnx.ModelProto, path: Path) -> None:

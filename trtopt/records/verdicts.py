@@ -80,14 +80,15 @@ class BatchVerdict(Record, frozen=True, kw_only=True):
 class TuningChoice(Record, frozen=True, kw_only=True):
     """What tuning chose: the accepted candidates, and the batch size and streams to run the engine with.
 
-    `gain` is the share of the baseline's cost that they save; `ledger` is the file in the folder with all
-    candidates.
+    `recipe` is the engine's, as JSON; `gain` is the share of the baseline's cost that they save; `ledger` is
+    the file in the folder with all candidates.
     """
 
     objective: str
     batch: int
     streams: int
     changes: tuple[str, ...]
+    recipe: str
     gain: float
     ledger: str
 

@@ -7,16 +7,20 @@ by layer, and PREFER_PRECISION_CONSTRAINTS makes the builder keep to them wherev
 What the graph has as FP32 is read in the ONNX file, by tensor name: a weakly typed network calls almost every
 tensor FLOAT until it is built, also those that came as FLOAT16 (seen on 8.6). A layer whose tensors have no
 name in the file is left to the builder. So are graphs with Q/DQ: there a layer's precision follows from the
-pairs around it.
+pairs around it. So are graphs that have no 16-bit tensor and only allow 16-bit types (`trtopt.weak_types`):
+theirs is the choice of `trtexec --fp16`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trtopt.onnxio.model_info import load_graph
+from trtopt.onnxio.model_info import load_graph, written_types
+
+if TYPE_CHECKING:
+    import onnx
 
 _HALF_TYPES = {"float16", "bfloat16"}
 _QUANTISED_TYPES = {"int8", "float8_e4m3fn", "int4"}
@@ -40,14 +44,15 @@ _NO_ARITHMETIC = {
 }
 
 
-def hold_fp32(trt: Any, network: Any, config: Any, types: Sequence[str], onnx: Path) -> int:
-    """Hold the layers of `network` that the file `onnx` has in FP32; returns how many there are.
+def hold_fp32(trt: Any, network: Any, config: Any, types: Sequence[str], file: Path) -> int:
+    """Hold the layers of `network` that the ONNX file has in FP32; returns how many there are.
 
-    `types` are the element types that the graph contains; without 16-bit ones nothing can run in 16 bits.
+    `types` are the element types that the graph contains or allows; without 16-bit ones nothing can run in 16
+    bits.
     """
     if _HALF_TYPES.isdisjoint(types) or not _QUANTISED_TYPES.isdisjoint(types):
         return 0
-    held, fp32 = 0, _declared_fp32(onnx)
+    held, fp32 = 0, declared_fp32(load_graph(file))
     for layer in map(network.get_layer, range(network.num_layers)):
         if layer.type.name in _NO_ARITHMETIC:
             continue
@@ -67,10 +72,11 @@ def hold_fp32(trt: Any, network: Any, config: Any, types: Sequence[str], onnx: P
     return held
 
 
-def _declared_fp32(onnx: Path) -> set[str]:
-    """The tensors of the main graph that the file declares as FP32."""
-    graph = load_graph(onnx).graph
-    values = (*graph.value_info, *graph.output)
+def declared_fp32(model: onnx.ModelProto) -> set[str]:
+    """The tensors of the main graph that the file has as FP32 beside others of 16 bits."""
+    if _HALF_TYPES.isdisjoint(written_types(model)):
+        return set()
+    values = (*model.graph.value_info, *model.graph.output)
     return {value.name for value in values if value.type.tensor_type.elem_type == _ONNX_FLOAT}
 
 

@@ -6,17 +6,15 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from trtopt.builder_settings import SETTINGS
 from trtopt.device.building import EngineBuilder
 from trtopt.executors.api import Executor
 from trtopt.files.manifests import write_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
-from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, to_json
+from trtopt.records import EngineArtifact, Manifest, OnnxArtifact, to_json
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.targets import target_of
 from trtopt.version import __version__
@@ -32,16 +30,17 @@ from trtopt.workflows.build.engines import (
 from trtopt.workflows.build.verified_graphs import verified_graphs
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.tune.candidates import Change
+from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.ledger import LEDGER
 
 
 @dataclass(frozen=True)
 class Built:
-    """A build folder with one engine, and what it is run with."""
+    """A build folder with one engine, the recipe of that, and what it is run with."""
 
     folder: Path
     manifest: Manifest
+    recipe: Recipe
     batch: int
     streams: int
     changes: tuple[str, ...] = ()
@@ -52,10 +51,15 @@ class Built:
         return next(one for one in self.manifest.engines if one.plan.span_of(self.batch) is not None)
 
     @property
-    def is_float(self) -> bool:
-        """Whether no precision was selected for the graph, and no rule of a candidate changed it."""
-        names = {name.partition("=")[0] for name in self.changes}
-        return self.manifest.verdict is None and not names & {"precision", "rule"}
+    def selected(self) -> str | None:
+        """The candidate that was selected for it among precisions; None if none was."""
+        verdict = self.manifest.verdict
+        return None if verdict is None else verdict.batches[0].chosen
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether a rule of a candidate has changed the graph: a graph made again would lack it."""
+        return any(name.startswith("rule=") for name in self.changes)
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,8 @@ class Maker:
         Raises:
             TrtoptError: what keeps it from being built.
         """
-        return Built(folder, self._build(self.recipe, folder, batch), batch, 1)
+        recipe = self._limited(msgspec.structs.replace(self.recipe, batch=(batch,)))
+        return Built(folder, self._build(recipe, folder), recipe, batch, 1)
 
     def make(self, incumbent: Built, change: Change, folder: Path) -> Built:
         """The incumbent with a change, in a folder to be made.
@@ -86,24 +91,31 @@ class Maker:
         Raises:
             TrtoptError: what keeps it from being built.
         """
-        batch, streams = change.batch or incumbent.batch, change.streams or incumbent.streams
-        changes = (*incumbent.changes, change.name)
-        if change.precision is not None:
-            settings = self._recipe_settings(incumbent.engine.plan)
-            recipe = msgspec.structs.replace(
-                self.recipe,
-                **settings,
-                precision=change.precision,
-                calib=self.data,
-                bounds=dict(self.bounds),
-            )
-            return Built(folder, self._build(recipe, folder, batch), batch, streams, changes)
-        return Built(folder, self._derived(incumbent, change, folder, batch), batch, streams, changes)
-
-    def _build(self, recipe: Recipe, folder: Path, batch: int) -> Manifest:
-        recipe = msgspec.structs.replace(
-            recipe, batch=(batch,), backend=self.builder.backend.name, build_timeout=self.limit_s
+        recipe = self._limited(msgspec.structs.replace(incumbent.recipe, **change.recipe))
+        assert recipe.batch is not None
+        manifest = (
+            self._build(recipe, folder)
+            if change.makes_graph
+            else self._derived(incumbent, change, recipe, folder)
         )
+        return Built(
+            folder,
+            manifest,
+            recipe,
+            recipe.batch[0],
+            change.streams or incumbent.streams,
+            (*incumbent.changes, change.name),
+        )
+
+    def _limited(self, recipe: Recipe) -> Recipe:
+        return msgspec.structs.replace(recipe, backend=self.builder.backend.name, build_timeout=self.limit_s)
+
+    def _build(self, recipe: Recipe, folder: Path) -> Manifest:
+        """From the user's model; samples and bounds are for what selects a precision by measuring."""
+        if recipe.precision not in (None, "fp32"):
+            recipe = msgspec.structs.replace(recipe, calib=recipe.calib or self.data)
+        if recipe.precision == "best":
+            recipe = msgspec.structs.replace(recipe, bounds=dict(self.bounds))
         return build(
             self.source,
             folder,
@@ -113,12 +125,8 @@ class Maker:
             listener=self.listener,
         )
 
-    def _recipe_settings(self, plan: BuildPlan) -> dict[str, Any]:
-        """The incumbent's settings, as a recipe has those that candidates change."""
-        return {one.name: getattr(plan.settings, one.recorded) for one in SETTINGS if one.tuned}
-
-    def _derived(self, incumbent: Built, change: Change, folder: Path, batch: int) -> Manifest:
-        """The incumbent's folder with another graph, other settings or another build."""
+    def _derived(self, incumbent: Built, change: Change, recipe: Recipe, folder: Path) -> Manifest:
+        """The incumbent's folder with one more rule, other settings or another build."""
         manifest, engine = incumbent.manifest, incumbent.engine
         _copy_without(incumbent.folder, folder, manifest)
         graphs = verified_graphs(folder, manifest)
@@ -130,14 +138,8 @@ class Maker:
                 return manifest
             intermediates = (*intermediates, in_folder(graph))
             graph = rewritten
-        plan = engine.plan
-        if batch != incumbent.batch:
-            sized = msgspec.structs.replace(self.recipe, batch=(batch,))
-            (plan,) = make_plans(graph, sized, self.builder.backend)
-            plan = msgspec.structs.replace(plan, settings=engine.plan.settings)
-        settings = msgspec.structs.replace(plan.settings, **change.settings)
-        plan = msgspec.structs.replace(plan, settings=settings, onnx_sha256=graph.sha256)
-        if change.builds:
+        (plan,) = make_plans(graph, recipe, self.builder.backend)
+        if change.builds_engine:
             engines = build_engines((graph,), (plan,), folder, self._how(folder, change), self.listener)
         else:
             engines = (engine,)
@@ -169,7 +171,7 @@ class Maker:
     def _how(self, folder: Path, change: Change) -> BuildOptions:
         """The incumbent's timings, but where others compete or a build is to time everything again."""
         cache, store = caches_for(self.recipe, self.builder, folder, self.cache_dir)
-        if change.settings or change.fresh:
+        if change.recipe or change.fresh:
             (folder / TIMING_CACHE_FILE).unlink(missing_ok=True)
         if change.fresh and cache is not None:
             cache, store = folder / TIMING_CACHE_FILE, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtopt.workflows.tune.candidates import Change
+from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.prediction import Prediction
 
 LEAST_EXPECTED = 0.0005

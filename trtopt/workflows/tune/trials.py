@@ -16,7 +16,7 @@ from trtopt.measure.statistics.comparison import Comparison
 from trtopt.records import LedgerEntry
 from trtopt.records.tuning import TuneVerdict
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.tune.candidates import Change
+from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.make import Built
 from trtopt.workflows.tune.queue import Queued
 

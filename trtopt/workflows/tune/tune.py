@@ -35,7 +35,7 @@ from trtopt.files.replace_folder import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.statistics.comparison import Verdict
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import LOCAL
+from trtopt.recipe import WHERE, Recipe
 from trtopt.records import (
     Ledger,
     OnnxArtifact,
@@ -55,7 +55,8 @@ from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.same_terms import check_same_terms
-from trtopt.workflows.tune.candidates import KINDS, Situation
+from trtopt.workflows.tune.kinds.kind import Situation
+from trtopt.workflows.tune.kinds.table import KINDS
 from trtopt.workflows.tune.ledger import (
     LEDGER,
     history_of,
@@ -143,7 +144,7 @@ def _has_begun(folder: Path, resume: bool) -> bool:
 def _terms(
     onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder, batches: tuple[int, ...]
 ) -> TuneTerms:
-    anywhere = {"executor": LOCAL, "gpu_model": None, "retries": 0, "jobs": 1}
+    anywhere = {name: getattr(Recipe(), name) for name in WHERE}
     recipe = msgspec.structs.replace(request.recipe, batch=None, backend="auto", calib=None, **anywhere)
     return TuneTerms(
         model_sha256=onnx.sha256,
@@ -251,7 +252,8 @@ class _Run:
                 "tune into another folder",
             )
         self._listener.note(f"continuing after {len(ledger.entries)} candidates")
-        return ledger, Built(self._folder, manifest, chosen.batch, chosen.streams, chosen.changes)
+        recipe = msgspec.json.decode(chosen.recipe, type=Recipe)
+        return ledger, Built(self._folder, manifest, recipe, chosen.batch, chosen.streams, chosen.changes)
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -277,13 +279,14 @@ class _Run:
         """What has not been tried, predicted from what is known by now."""
         situation = Situation(
             backend=self._builder.backend,
+            device=self._builder.device,
             cores=len(present_cores()),
             batch=incumbent.batch,
             batches=self._terms.batch,
             streams=incumbent.streams,
             is_rate=self._measure.per_sample,
-            is_float=incumbent.is_float,
-            settings=incumbent.engine.plan.settings,
+            recipe=incumbent.recipe,
+            selected=incumbent.selected,
             data=self._data,
         )
         tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
@@ -294,10 +297,12 @@ class _Run:
             if kind.name not in self._request.kinds:
                 continue
             past = [entry for entry in history if entry.kind == kind.name]
-            prediction = predict(kind.prior, past)
-            cost_s = predicted_cost_s(kind.builds * baseline.build_s + baseline.measure_s, past)
-            changes = (change for change in kind.changes(situation) if change.name not in tried)
-            waiting += [Queued(change, prediction, cost_s) for change in changes]
+            for change in kind.changes(situation):
+                if change.name in tried or (change.makes_graph and incumbent.is_rewritten):
+                    continue
+                builds = kind.builds if change.builds is None else change.builds
+                cost_s = predicted_cost_s(builds * baseline.build_s + baseline.measure_s, past)
+                waiting.append(Queued(change, predict(change.prior or kind.prior, past), cost_s))
         return waiting
 
     def _until_better(self, ledger: Ledger, incumbent: Built, scratch: Path) -> tuple[Ledger, Built, str]:
@@ -383,12 +388,9 @@ class _Run:
     # ── its parts ───────────────────────────────────────────────────────────────────────────────────────
 
     def _maker(self, limit_s: float, listener: Listener) -> Maker:
-        recipe = self._request.recipe
-        if recipe.precision not in (None, "fp32") and recipe.calib is None:
-            recipe = msgspec.structs.replace(recipe, calib=self._data)
         return Maker(
             source=self._source,
-            recipe=recipe,
+            recipe=self._request.recipe,
             builder=self._builder,
             bounds=self._request.bounds.given,
             data=self._data,
@@ -443,6 +445,7 @@ class _Run:
                 batch=built.batch,
                 streams=built.streams,
                 changes=built.changes,
+                recipe=msgspec.json.encode(built.recipe, order="deterministic").decode(),
                 gain=ledger.gain,
                 ledger=LEDGER,
             )

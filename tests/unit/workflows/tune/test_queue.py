@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from trtopt.workflows.tune.candidates import Change
+from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.prediction import Prior, predict
 from trtopt.workflows.tune.queue import LEAST_EXPECTED, Queued, next_of
 

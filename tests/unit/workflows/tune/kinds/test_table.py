@@ -7,23 +7,26 @@ from typing import get_args
 
 import pytest
 
+from tests.support import examples
 from tests.support.trt_exercise import VERSIONS, build, target
 from tests.support.trt_surface import Surface, load
 from trtopt.builder_settings import SETTINGS, check_backend, check_ranges
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, BuildSettings
 from trtopt.records.tuning import CandidateKind
-from trtopt.workflows.tune.candidates import KINDS, Change, Situation
+from trtopt.workflows.tune.kinds.kind import Change, Situation
+from trtopt.workflows.tune.kinds.table import KINDS
 
 ORT = Situation(
     backend=Backend(name="onnxruntime", version="1"),
+    device=examples.GPU,
     cores=8,
     batch=8,
     batches=(8,),
     streams=1,
     is_rate=False,
-    is_float=True,
-    settings=BuildSettings(),
+    recipe=Recipe(),
+    selected=None,
     data=None,
 )
 
@@ -33,7 +36,9 @@ def names(situation: Situation) -> list[str]:
 
 
 def settings_of(situation: Situation) -> list[Change]:
-    return [change for kind in KINDS for change in kind.changes(situation) if change.settings]
+    return [
+        change for kind in KINDS for change in kind.changes(situation) if change.kind == "builder-setting"
+    ]
 
 
 def on(dump: str) -> Situation:
@@ -59,7 +64,7 @@ def test_without_samples_or_on_a_changed_graph_no_precision_is_tried() -> None:
     given = replace(ORT, data="samples.npz")
     assert "precision=best" in names(given)
     assert "precision=best" not in names(ORT)
-    assert "precision=best" not in names(replace(given, is_float=False))
+    assert "precision=best" not in names(replace(given, selected="int8"))
 
 
 def test_onnx_runtime_has_no_lottery_and_threads_up_to_its_cores() -> None:
@@ -72,7 +77,7 @@ def test_onnx_runtime_has_no_lottery_and_threads_up_to_its_cores() -> None:
 
 
 def test_what_the_incumbent_has_is_not_tried_and_the_default_is_where_it_has_another() -> None:
-    basic = names(replace(ORT, settings=BuildSettings(graph_optimization="basic")))
+    basic = names(replace(ORT, recipe=Recipe(graph_optimization="basic")))
     assert "graph_optimization=basic" not in basic
     assert "graph_optimization=all" in basic
     assert "graph_optimization=all" not in names(ORT)
@@ -83,8 +88,8 @@ def test_settings_are_those_of_the_version_and_reach_its_builder(dump: str) -> N
     """By what TensorRT's bindings themselves list."""
     situation = on(dump)
     for change in settings_of(situation):
-        build(Surface(dump), BuildSettings(**change.settings))
-    tries_tiling = any("tiling" in change.settings for change in settings_of(situation))
+        build(Surface(dump), BuildSettings(**change.recipe))
+    tries_tiling = any("tiling" in change.recipe for change in settings_of(situation))
     assert tries_tiling == ("TilingOptimizationLevel" in load(dump)["enums"])
 
 
@@ -97,6 +102,6 @@ def test_the_tactic_sources_of_a_target_are_those_of_its_bindings(dump: str) -> 
 def test_settings_are_ones_that_a_recipe_may_have(situation: Situation) -> None:
     tuned = {one.name for one in SETTINGS if one.tuned}
     for change in settings_of(situation):
-        assert change.settings.keys() <= tuned
-        check_ranges(Recipe(**change.settings))
-        check_backend(BuildSettings(**change.settings), situation.backend)
+        assert change.recipe.keys() <= tuned
+        check_ranges(Recipe(**change.recipe))
+        check_backend(BuildSettings(**change.recipe), situation.backend)

@@ -1,0 +1,79 @@
+"""What a kind of candidates is: what it may change, in which situation, and what is believed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtopt.builder_settings import SETTINGS
+from trtopt.recipe import Recipe
+from trtopt.records import Backend, DeviceInfo
+from trtopt.records.tuning import CandidateKind
+from trtopt.workflows.tune.prediction import Prior
+
+_OF_THE_PLAN = {"batch", *(one.name for one in SETTINGS)}
+"""The fields of a recipe that leave the graph as it is."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One step away from the incumbent; what is empty or None stays what it is.
+
+    `recipe` are fields of the incumbent's `Recipe`; `rule` is a rewrite rule to apply to its graph; `fresh`
+    builds again without a timing cache. `prior`, and how many builds of the baseline it takes, are the
+    kind's own where they are None; `evidence` says what they were drawn from.
+    """
+
+    kind: CandidateKind
+    name: str
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    rule: str | None = None
+    streams: int | None = None
+    fresh: bool = False
+    prior: Prior | None = None
+    builds: float | None = None
+    evidence: str = ""
+
+    @property
+    def builds_engine(self) -> bool:
+        """Whether an engine has to be built for it."""
+        return self.streams is None
+
+    @property
+    def makes_graph(self) -> bool:
+        """Whether the graph is made again from the user's model; else it is the incumbent's."""
+        return not self.recipe.keys() <= _OF_THE_PLAN
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What candidates depend on: the backend, the incumbent, and what the user allows."""
+
+    backend: Backend
+    device: DeviceInfo
+    cores: int
+    batch: int
+    batches: tuple[int, ...]
+    streams: int
+    is_rate: bool
+    """Whether the objective is a rate: other batch sizes and several streams may serve it."""
+    recipe: Recipe
+    """The incumbent's."""
+    selected: str | None
+    """The candidate that was selected for the incumbent among precisions; None if none was."""
+    data: str | None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of candidates: `builds` is how many builds of the baseline one takes.
+
+    `changes` yields those of a situation, also ones that have been tried: names tell them apart.
+    """
+
+    name: CandidateKind
+    help: str
+    prior: Prior
+    builds: float
+    changes: Callable[[Situation], Iterator[Change]]
