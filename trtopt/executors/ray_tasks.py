@@ -132,7 +132,7 @@ def run_parcel(
 def _is_full(what: str) -> DeviceError:
     return DeviceError(
         f"{what}: does not fit into Ray's object store, and the disk that it would be moved to is full",
-        "free space on the disk of /tmp/ray there, or start the node with more --object-store-memory",
+        "free space on the disk of /tmp/ray there, or start the node with a larger object store",
     )
 
 
