@@ -14,7 +14,12 @@ in which a process dies is noted as failed and passed over. `--dry-run` is a sho
     weights         own weights; one scratch memory, one set of inputs and outputs
     scratch         own scratch memory; the rest shared
     io              own inputs and outputs; the rest shared
-    graph           own graph (captured again); the rest shared
+    graph           own graph (captured again) and own stream; the rest shared
+    graphs          own graph, launched on one stream; the rest shared
+    streams         own stream, on which one graph is launched; the rest shared
+    eager           own stream, without a graph; the rest shared
+    one-stream      loads, all launched on one stream
+    eager-loads     loads, without graphs
     context         own execution context; the rest shared, scratch memory too
     swapped         the loads of `loads` made anew; then each with the inputs and outputs of the next
     permuted        engines, contexts and buffers allocated in three orders, each drawn at random
@@ -22,6 +27,7 @@ in which a process dies is noted as failed and passed over. `--dry-run` is a sho
     reloaded-padded as before, behind device memory of a random size
     offsets         one context whose inputs and outputs begin at other offsets from 2 MiB
     alive           one subject in a fresh process, while others are loaded, have contexts, have run, or run
+    alive-parts     as before, while others ran without a graph, or on the same stream, or have but a graph
     power           one subject after pauses, with its clocks
     processes       one subject in each of several processes
 """
@@ -37,6 +43,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import correlation, median
@@ -59,10 +66,13 @@ SOURCES = "EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS"
 FIGURES = ("wall", "gpu", "queued")
 GROUP = (
     *("loads", "weights", "scratch", "io", "graph", "context"),
+    *("graphs", "streams", "eager", "one-stream", "eager-loads"),
     *("swapped", "reloaded", "reloaded-padded", "permuted", "offsets"),
 )
 """Experiments that share a process; the others have one of their own."""
-ORDER = (*GROUP[:6], "alive", *GROUP[6:], "processes", "power")
+PARTS = ("launched", "never launched", "eager", "same stream", "eager on it")
+"""What others have done in `alive-parts`: replayed their graphs on their own stream or on the measured one's,
+captured them, or run without."""
 OFFSETS = (0, 256, 512, 1024, 2048, 4096, 16384, 65536, 262144, 1 << 20, (1 << 20) + 256, (2 << 20) - 4096)
 MEBIBYTE = 1 << 20
 SETTLE_S = 0.008
@@ -131,7 +141,13 @@ class Subject:
     """A context with its inputs and outputs, replayed as a CUDA graph where there is one."""
 
     def __init__(
-        self, device: Device, context: Context, buffers: Mapping[str, DeviceBuffer], stream: Stream
+        self,
+        device: Device,
+        context: Context,
+        buffers: Mapping[str, DeviceBuffer],
+        stream: Stream,
+        *,
+        captured: bool = True,
     ) -> None:
         self._device, self._stream, self._context = device, stream, context
         self.addresses = {name: buffer.address for name, buffer in buffers.items()}
@@ -139,10 +155,23 @@ class Subject:
         context.enqueue(stream)
         stream.synchronize()
         self._graph = None
-        with suppress(GraphCaptureError):
-            self._graph = device.capture(stream, lambda: context.enqueue(stream))
+        if captured:
+            with suppress(GraphCaptureError):
+                self._graph = device.capture(stream, lambda: context.enqueue(stream))
         self._buffers = buffers
         self._events = [device.event(), device.event()]
+
+    def launched_on(self, stream: Stream) -> Subject:
+        """The same graph on another stream; this one closes it."""
+        other = copy(self)
+        other._stream, other._events = stream, [self._device.event(), self._device.event()]
+        other.launch()
+        other.wait()
+        return other
+
+    def wait(self) -> None:
+        """Until its stream is empty."""
+        self._stream.synchronize()
 
     def launch(self) -> None:
         """One replay."""
@@ -244,16 +273,26 @@ class Bench:
         resources.callback(stream.close)
         return stream
 
-    def subject(self, context: Context, buffers: Mapping[str, DeviceBuffer], resources: ExitStack) -> Subject:
-        """With a stream and a graph of its own."""
-        subject = Subject(self.device, context, buffers, self.stream(resources))
+    def subject(
+        self,
+        context: Context,
+        buffers: Mapping[str, DeviceBuffer],
+        resources: ExitStack,
+        stream: Stream | None = None,
+        *,
+        captured: bool = True,
+    ) -> Subject:
+        """With a graph of its own, unless none is to be captured, on a stream of its own or a given one."""
+        own = self.stream(resources) if stream is None else stream
+        subject = Subject(self.device, context, buffers, own, captured=captured)
         resources.callback(subject.close)
         return subject
 
-    def load(self, resources: ExitStack) -> Subject:
-        """Everything anew."""
+    def load(self, resources: ExitStack, stream: Stream | None = None, *, captured: bool = True) -> Subject:
+        """Everything anew, but for a stream that is given."""
         context = self.context(self.session(resources), resources)
-        return self.subject(context, self.buffers(context, resources), resources)
+        buffers = self.buffers(context, resources)
+        return self.subject(context, buffers, resources, stream, captured=captured)
 
     def clocks(self) -> dict[str, Any]:
         """The SM clock, power and temperature now."""
@@ -315,6 +354,39 @@ def graph(bench: Bench, resources: ExitStack) -> dict[str, Any]:
     context = bench.context(bench.session(resources), resources)
     buffers = bench.buffers(context, resources)
     return bench.rounds([bench.subject(context, buffers, resources) for _ in range(bench.size.subjects)])
+
+
+def graphs(bench: Bench, resources: ExitStack) -> dict[str, Any]:
+    """See the module."""
+    context = bench.context(bench.session(resources), resources)
+    buffers, stream = bench.buffers(context, resources), bench.stream(resources)
+    count = bench.size.subjects
+    return bench.rounds([bench.subject(context, buffers, resources, stream) for _ in range(count)])
+
+
+def streams(bench: Bench, resources: ExitStack) -> dict[str, Any]:
+    """See the module."""
+    first = bench.load(resources)
+    others = [first.launched_on(bench.stream(resources)) for _ in range(bench.size.subjects - 1)]
+    return bench.rounds([first, *others])
+
+
+def eager(bench: Bench, resources: ExitStack) -> dict[str, Any]:
+    """See the module."""
+    context = bench.context(bench.session(resources), resources)
+    buffers, count = bench.buffers(context, resources), bench.size.subjects
+    return bench.rounds([bench.subject(context, buffers, resources, captured=False) for _ in range(count)])
+
+
+def one_stream(bench: Bench, resources: ExitStack) -> dict[str, Any]:
+    """See the module."""
+    stream = bench.stream(resources)
+    return bench.rounds([bench.load(resources, stream) for _ in range(bench.size.subjects)])
+
+
+def eager_loads(bench: Bench, resources: ExitStack) -> dict[str, Any]:
+    """See the module."""
+    return bench.rounds([bench.load(resources, captured=False) for _ in range(bench.size.subjects)])
 
 
 def context(bench: Bench, resources: ExitStack) -> dict[str, Any]:
@@ -388,22 +460,23 @@ def offsets(bench: Bench, resources: ExitStack) -> dict[str, Any]:
     return bench.rounds(subjects) | {"offsets": OFFSETS}
 
 
-def alive(bench: Bench, resources: ExitStack) -> dict[str, Any]:
+def alive(bench: Bench, resources: ExitStack, *, parts: bool = False) -> dict[str, Any]:
     """See the module.
 
     `alone` are blocks of the first subject before anything else was loaded. Of each condition, `first` are
     its blocks while the others are alive, `new` those of a subject that was loaded after them, and `after`
     the first one's once they are closed.
     """
-    first = bench.load(resources)
+    stream = bench.stream(resources)
+    first = bench.load(resources, stream)
     first.block(bench.size)
     alone = [first.block(bench.size) for _ in range(2 * bench.size.rounds)]
-    kinds = ("streams", "sessions", "contexts", "ran", "run")
+    kinds = PARTS if parts else ("streams", "sessions", "contexts", "ran", "run")
     conditions = [(kind, count) for kind in kinds for count in bench.size.alive]
     found = []
     for kind, count in bench.random.sample(conditions, len(conditions)):
         with ExitStack() as brief:
-            others = [_other(bench, kind, brief) for _ in range(count)]
+            others = [_other(bench, kind, brief, stream) for _ in range(count)]
             held = {"first": _blocks(bench, first, others)}
             if kind in ("ran", "run"):
                 held["new"] = _blocks(bench, bench.load(brief), others)
@@ -412,10 +485,17 @@ def alive(bench: Bench, resources: ExitStack) -> dict[str, Any]:
     return {"alone": alone, "conditions": found, "clocks": [bench.clocks()]}
 
 
-def _other(bench: Bench, kind: str, resources: ExitStack) -> Subject | None:
+def _other(bench: Bench, kind: str, resources: ExitStack, stream: Stream) -> Subject | None:
     """One that is alive beside the measured one; the subject if it is to run between blocks."""
     if kind == "streams":
         bench.stream(resources).synchronize()
+        return None
+    if kind in PARTS:
+        on = stream if kind in ("same stream", "eager on it") else None
+        subject = bench.load(resources, on, captured="eager" not in kind)
+        if kind != "never launched":
+            subject.launch()
+            subject.wait()
         return None
     if kind in ("ran", "run"):
         subject = bench.load(resources)
@@ -462,12 +542,18 @@ EXPERIMENTS: dict[str, Callable[[Bench, ExitStack], dict[str, Any]]] = {
     "io": io,
     "graph": graph,
     "context": context,
+    "graphs": graphs,
+    "streams": streams,
+    "eager": eager,
+    "one-stream": one_stream,
+    "eager-loads": eager_loads,
     "swapped": swapped,
     "permuted": permuted,
     "reloaded": reloaded,
     "reloaded-padded": lambda bench, resources: reloaded(bench, resources, padded=True),
     "offsets": offsets,
     "alive": alive,
+    "alive-parts": lambda bench, resources: alive(bench, resources, parts=True),
     "power": power,
     "processes": one_process,
 }
@@ -522,9 +608,11 @@ def build(work: Path, backend: str) -> Path:
 
 def processes_of(size: Size) -> Iterator[tuple[str, ...]]:
     """The experiments of each process, the most telling first."""
-    yield ORDER[:6]
+    yield GROUP[:6]
     yield ("alive",)
-    yield GROUP[6:]
+    yield GROUP[6:11]
+    yield ("alive-parts",)
+    yield GROUP[11:]
     for number in range(size.processes):
         yield (f"processes.{number}",)
     yield ("power",)
@@ -547,6 +635,7 @@ def run(arguments: argparse.Namespace) -> None:
                 for name in names
                 if not (arguments.out / f"{folder.name}-{label}-{name}.json").exists()
                 and not (arguments.dry_run and name in NEEDS_TENSORRT)
+                and (not arguments.only or name.partition(".")[0] in arguments.only.split(","))
             ]
             while wanted:
                 left = arguments.budget - (time.monotonic() - began)
@@ -663,6 +752,9 @@ def _remarks(experiments: Mapping[str, dict[str, Any]]) -> Iterator[str]:
     if "loads" in experiments:
         middles = [median(one) for one in experiments["loads"]["wall"]]
         yield f"loads in the order of loading, wall: {_listed(middles)}; {_relation(middles)} with the order"
+    for name in ("graph", "graphs", "streams", "one-stream", "eager-loads"):
+        if name in experiments:
+            yield f"{name}, queued: {_listed([median(one) for one in experiments[name]['queued']])}"
     if "swapped" in experiments:
         held = experiments["swapped"]
         before, after, restored = (
@@ -690,8 +782,10 @@ def _remarks(experiments: Mapping[str, dict[str, Any]]) -> Iterator[str]:
         held = experiments["offsets"]
         pairs = zip(held["offsets"], held["gpu"], strict=True)
         yield "offsets, gpu: " + ", ".join(f"{offset}: {median(one):.5f}" for offset, one in pairs)
-    if "alive" in experiments:
-        yield from _alive_remarks(experiments["alive"])
+    for name in ("alive", "alive-parts"):
+        if name in experiments:
+            yield f"{name}:"
+            yield from _alive_remarks(experiments[name])
     if "power" in experiments:
         for pause in experiments["power"]["pauses"]:
             blocks = [f"{one['wall']:.5f} ({one['sm_mhz']} MHz)" for one in pause["blocks"]]
@@ -734,6 +828,7 @@ def main() -> None:
     runs.add_argument("--out", type=Path, required=True)
     runs.add_argument("--budget", type=float, default=150.0, help="seconds; default 150")
     runs.add_argument("--engine", type=Path, action="append", default=[], help="a build folder")
+    runs.add_argument("--only", default="", help="experiments, with commas between")
     runs.add_argument("--dry-run", action="store_true", help="ONNX Runtime, a short pass")
     tables = commands.add_parser("table")
     tables.add_argument("--out", type=Path, required=True)

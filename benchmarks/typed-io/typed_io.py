@@ -1,159 +1,532 @@
-"""What an input's type and format cost: one model in INT8, built once per input, measured in turns.
+"""What an input's type and format cost: ResNet-50 in INT8, built once per input and batch, measured in turns.
 
-    python benchmarks/typed-io/typed_io.py build MODEL.onnx PIXELS.npz WORK
-    python benchmarks/typed-io/typed_io.py measure WORK > results.json
-    python benchmarks/typed-io/typed_io.py table results.json
+    python benchmarks/typed-io/typed_io.py run --peers FOLDER --work WORK --out OUT --budget 540
+    python benchmarks/typed-io/typed_io.py table --out OUT
 
-PIXELS.npz holds UINT8 images [samples, H, W, 3] under the name of the model's only input, which takes them
-normalised by ImageNet's figures. `--backend onnxruntime --batch 1 --rounds 1` tries the linear inputs on a
-machine without a GPU.
+FOLDER holds the graphs of ../headline; weights and pixels are seeded. For each batch size all engines are
+built, then all of them are measured in one process, in turns of a random order; at the first batch size
+some are also served. An engine is kept in WORK as soon as it is built, a round in OUT as soon as it is
+measured: run it again and it goes on. What will not be done within what is left of the budget is passed
+over; what failed is told in OUT and tried again last.
+
+`build` ends after the engines, which takes no GPU with `--backend tensorrt-rtx`. `--dry-run` goes through all
+of it on ONNX Runtime with a tiny model, without vectorised formats, which that has not.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
+import signal
+import statistics
+import subprocess
 import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "headline"))
+from headline import read, write
+from overhead import placed_samples, saturate
+from peer_graphs import SAMPLES, refilled
+from turns import SOURCES
 
 import trtopt
+from trtopt.data.packing import quantised
+from trtopt.device.backends import open_target
+from trtopt.errors import TrtoptError
 from trtopt.files.manifests import read_manifest
-from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.model_info import read_onnx
-from trtopt.records import BenchPoint
-from trtopt.records.typed_io import stored_shape
+from trtopt.measure.contracts import contract_named, one_in_flight
+from trtopt.measure.engine import check_fits
+from trtopt.measure.engine_memory import vouched_engine
+from trtopt.measure.loop.inference_stream import InferenceStream
+from trtopt.measure.loop.profiling_passes import time_layers
+from trtopt.measure.loop.run_pass import Subject
+from trtopt.measure.loop.sampling import Finished, Until, drive, no_garbage_collection
+from trtopt.measure.statistics.comparison import in_turns
+from trtopt.records import BatchPolicy, EngineRef
+from trtopt.records.typed_io import LINEAR
+from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
 
+ROOT = Path(__file__).resolve().parents[2]
 INPUTS = {
-    "fp32": "fp32",
-    "fp16": "fp16",
-    "uint8-nhwc": "uint8:nhwc",
-    "int8": "int8",
-    "int8-chw4": "int8:chw4",
-    "int8-chw32": "int8:chw32",
+    "fp32": ("fp32", "nchw"),
+    "fp16": ("fp16", "nchw"),
+    "uint8-nhwc": ("uint8", "nhwc"),
+    "int8": ("int8", "nchw"),
+    "int8-chw4": ("int8", "chw4"),
+    "int8-chw32": ("int8", "chw32"),
 }
+"""The type and layout of each side; a type is one graph."""
+BATCHES = (64, 1, 256)
+"""The most telling first."""
+SERVED = ("fp32", "uint8-nhwc", "int8")
+PLACES = ("host", "page-locked")
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-BATCHES = (1, 64, 256)
-ROUNDS = 4
+CONTRACT = "serving"
+"""A CUDA graph, copies from and to page-locked memory; for the rate, the next query's copy meanwhile."""
+ROUNDS, BLOCK_S, STAGED = 6, 0.2, 20
+SERVING_ROUNDS, SERVING_BATCHES = 6, 60
+LAYERS = 12
+"""So many of the first layers are kept, beside those that convert formats."""
+SECONDS = {"first build": 110.0, "build": 35.0, "turns": 45.0, "serving": 40.0}
+"""About what each takes on an H200."""
 
 
-def build(model: Path, pixels: Path, work: Path, batches: tuple[int, ...], backend: str) -> None:
-    """One build folder per input, all of one precision and one calibration set."""
-    (spec,) = read_onnx(model).inputs
-    images = np.load(pixels)[spec.name]
-    floats = work / "floats.npz"
-    normalised = ((images / 255 - MEAN) / STD).transpose(0, 3, 1, 2).astype(np.float32)
-    np.savez(floats, **{spec.name: normalised})
-    for name, io in INPUTS.items():
-        if backend == "onnxruntime" and "chw" in io:
-            continue
-        is_pixels = io.startswith("uint8")
-        trtopt.build(
-            model,
-            work / name,
-            batch=batches,
-            precision="int8",
-            data=pixels if is_pixels else floats,
-            verdict=False,
-            io={spec.name: io},
-            preprocess="imagenet" if is_pixels else None,
-            backend=backend,  # type: ignore[arg-type]
-        )
+class OutOfTimeError(Exception):
+    """The budget ended in the middle of a step."""
 
 
-def measure(work: Path, batches: tuple[int, ...], rounds: int, duration: float) -> dict[str, Any]:
-    """Per input and batch: bytes, and of each turn the times of copies, reformats, and the rate."""
-    names = [name for name in INPUTS if (work / name).is_dir()]
-    found: dict[str, dict[str, Any]] = {
-        name: {
-            str(batch): {"bytes_per_sample": _bytes_per_sample(work / name), "turns": []} for batch in batches
-        }
-        for name in names
-    }
-    for turn in range(rounds):
-        for name in names if turn % 2 == 0 else names[::-1]:
-            report = trtopt.bench(
-                work / name, batch=batches, contract="trtexec-10", duration=duration, layers=turn == 0
-            )
-            for point in report.points:
-                entry = found[name][str(point.batch)]
-                entry["turns"].append(_turn(point))
-                if point.layers is not None:
-                    entry["reformat_ms"] = _reformats(point)
-    return found
-
-
-def _turn(point: BenchPoint) -> dict[str, float]:
-    timed, rated = point.latency.stages, (point.throughput or point.latency).samples
-    host = {
-        key: round(trtopt.summarise(values).median, 4)
-        for key in ("h2d_ms", "gpu_compute_ms")
-        if (values := getattr(timed, key))
-    }
-    host["latency_ms"] = round(trtopt.summarise(point.latency.samples.latency_ms).median, 4)
-    return {**host, "samples_s": round(trtopt.throughput(rated, point.batch).samples_per_s, 1)}
-
-
-def _bytes_per_sample(folder: Path) -> int:
-    """What is copied to the device for one sample."""
-    plan = read_manifest(folder).engines[0].plan
-    ((name, shapes),) = plan.shapes.items()
-    (spec,) = read_manifest(folder).onnx.inputs
-    stored = stored_shape(plan.io_layouts.get(name, "nchw"), (1, *shapes.opt[1:]))
-    return int(np.prod(stored)) * numpy_dtype(spec.dtype).itemsize
-
-
-def _reformats(point: BenchPoint) -> float:
-    """The medians of the layers that convert formats, summed."""
-    assert point.layers is not None
-    layers = [layer for layer in point.layers.layers if "reformat" in layer.name.lower()]
-    return round(float(sum(np.median(layer.ms) for layer in layers)), 4)
-
-
-def table(results: dict[str, dict[str, Any]]) -> None:
-    """Print medians over turns as Markdown."""
-    columns = ("h2d_ms", "gpu_compute_ms", "latency_ms", "samples_s")
-    print(
-        "| input | batch | bytes/sample | copy, ms | reformats, ms | compute, ms | latency, ms | samples/s |"
-    )
-    print("|---|--:|--:|--:|--:|--:|--:|--:|")
-    for name, sizes in results.items():
-        for batch, entry in sizes.items():
-            medians = {
-                key: np.median([turn[key] for turn in entry["turns"] if key in turn] or [np.nan])
-                for key in columns
-            }
-            print(
-                f"| {name} | {batch} | {entry['bytes_per_sample']:,} | {medians['h2d_ms']:.4f} "
-                f"| {entry.get('reformat_ms', float('nan')):.4f} | {medians['gpu_compute_ms']:.4f} "
-                f"| {medians['latency_ms']:.4f} | {medians['samples_s']:,.0f} |"
-            )
+class FailedError(Exception):
+    """A step did not do what was asked."""
 
 
 def main() -> None:
-    """Run one step."""
-    parser = argparse.ArgumentParser()
-    steps = parser.add_subparsers(dest="step", required=True)
-    places = {"build": ("model", "pixels", "work"), "measure": ("work",), "table": ("results",)}
-    for name, paths in places.items():
-        step = steps.add_parser(name)
-        for place in paths:
-            step.add_argument(place, type=Path)
-        step.add_argument("--batch", default=",".join(map(str, BATCHES)))
-        step.add_argument("--backend", default="tensorrt")
-        step.add_argument("--rounds", type=int, default=ROUNDS)
-        step.add_argument("--duration", type=float, default=1.0)
+    """Build and measure what there is time for, or print what there is."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("step", choices=["run", "build", "table", "turns", "serving"])
+    parser.add_argument("--peers", type=Path, help="the graphs without weights")
+    parser.add_argument("--work", type=Path, help="models and engines; may be thrown away")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--budget", type=float, default=540.0, help="seconds")
+    parser.add_argument("--batch", default=",".join(map(str, BATCHES)), help="in this order")
+    parser.add_argument("--backend", default="tensorrt")
+    parser.add_argument("--dry-run", action="store_true", help="a tiny model on ONNX Runtime")
     args = parser.parse_args()
-    batches = tuple(map(int, args.batch.split(",")))
-    if args.step == "build":
-        args.work.mkdir(parents=True, exist_ok=True)
-        build(args.model, args.pixels, args.work, batches, args.backend)
-    elif args.step == "measure":
-        json.dump(measure(args.work, batches, args.rounds, args.duration), sys.stdout, indent=1)
+    if args.dry_run:
+        args.backend = "onnxruntime"
+    if args.step == "table":
+        print(table(args.out))
+        return
+    if args.work is None:
+        parser.error(f"{args.step}: --work is needed")
+    batches = [int(size) for size in args.batch.split(",")]
+    if args.step == "turns":  # of the engines of one batch size; `run` starts it
+        measure_in_turns(args.work, args.out, batches[0], args.backend)
+    elif args.step == "serving":
+        serve(args.work, args.out, batches[0], args.backend)
     else:
-        table(json.loads(args.results.read_text()))
+        args.out.mkdir(parents=True, exist_ok=True)
+        args.work.mkdir(parents=True, exist_ok=True)
+        left = Bench(args).run(batches, measures=args.step == "run")
+        print("left:", ", ".join(left) or "none")
+
+
+class Bench:
+    """Runs steps within the budget, each in a process of its own."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._end = time.monotonic() + args.budget
+        on_cpu = args.backend == "onnxruntime"
+        self._inputs = [name for name, (_, layout) in INPUTS.items() if layout in LINEAR or not on_cpu]
+
+    def run(self, batches: list[int], *, measures: bool) -> list[str]:
+        """All that is missing, in order of value; returns what is left."""
+        self._prepare()
+        left = []
+        for batch in batches:
+            missing = [name for name in self._inputs if not self._is_built(name, batch)]
+            failed = [name for name in missing if self._failure(name, batch).is_file()]
+            for name in [one for one in missing if one not in failed] + failed:
+                self._build(name, batch)
+            left += [f"build {name} {batch}" for name in self._inputs if not self._is_built(name, batch)]
+            there = [name for name in self._inputs if self._is_built(name, batch)]
+            if not measures or not there:
+                continue
+            steps = ["turns", *(["serving"] if batch == batches[0] else [])]
+            for step in steps:
+                place = self._args.out / f"{step}-{batch}.json"
+                if not self._is_complete(place, there, step):
+                    self._measure(step, batch)
+                if not self._is_complete(place, there, step):
+                    left.append(f"{step} {batch}")
+        return left
+
+    def _is_built(self, name: str, batch: int) -> bool:
+        return (self._args.work / f"{batch}-{name}" / "manifest.json").is_file()
+
+    def _failure(self, name: str, batch: int) -> Path:
+        out: Path = self._args.out
+        return out / f"failed-{batch}-{name}.json"
+
+    @staticmethod
+    def _is_complete(place: Path, there: list[str], step: str) -> bool:
+        """Whether all engines that there are took every turn, in one run."""
+        result = read(place)
+        wanted = {name for name in there if step == "turns" or name in SERVED}
+        rounds = ROUNDS if step == "turns" else SERVING_ROUNDS
+        return result.get("rounds") == rounds and result["sides"].keys() >= wanted
+
+    # ── graphs ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _prepare(self) -> None:
+        """The model, its samples and what it answers; then one quantised graph per type, at the same time."""
+        work, out = self._args.work, self._args.out
+        if not (work / "reference.npy").is_file():
+            model = tiny() if self._args.dry_run else refilled(self._args.peers, "r50")
+            onnx.save(model, work / "float.onnx")
+            name = model.graph.input[0].name
+            size = model.graph.input[0].type.tensor_type.shape.dim[2].dim_value
+            pixels = np.random.default_rng(0).integers(0, 256, (SAMPLES, size, size, 3), np.uint8)
+            floats = ((pixels / 255 - MEAN) / STD).transpose(0, 3, 1, 2).astype(np.float32)
+            for kind, array in (("uint8", pixels), ("fp32", floats), ("fp16", floats.astype(np.float16))):
+                np.savez(work / f"{kind}.npz", **{name: array})
+            np.savez(work / "int8.npz", **{name: floats})  # an INT8 input is calibrated on floats
+            session = onnxruntime.InferenceSession(work / "float.onnx", providers=["CPUExecutionProvider"])
+            np.save(work / "reference.npy", session.run(None, {name: floats})[0])
+        kinds = list(dict.fromkeys(INPUTS[name][0] for name in self._inputs))
+        began = time.monotonic()
+        with ThreadPoolExecutor(len(kinds)) as pool:
+            for kind, failure in zip(kinds, pool.map(self._quantise, kinds), strict=True):
+                note(out / f"failed-quantise-{kind}.json", failure)
+        print(f"graphs: {time.monotonic() - began:.1f} s", flush=True)
+
+    def _quantise(self, kind: str) -> str | None:
+        work, out = self._args.work, self._args.work / f"{kind}.onnx"
+        if out.is_file():
+            return None
+        (name,) = np.load(work / f"{kind}.npz").files
+        typed = {"uint8": ["--io", f"{name}=uint8:nhwc", "--preprocess", "imagenet"], "fp32": []}
+        words = ["--precision", "int8", "--data", work / f"{kind}.npz", "--target", self._target()]
+        words += typed.get(kind, ["--io", f"{name}={kind}"])
+        try:
+            self._command("-m", "trtopt", "quantize", work / "float.onnx", "-o", out, *words)
+        except (FailedError, OutOfTimeError) as error:
+            return str(error) or "the budget is over"
+        return None
+
+    def _target(self) -> str:
+        return {"tensorrt": "8.6", "tensorrt-rtx": "rtx"}.get(self._args.backend, "8.6")
+
+    # ── engines ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _build(self, name: str, batch: int) -> None:
+        """From the prepared graph: only the vectorised format is left to ask for."""
+        work, (kind, layout) = self._args.work, INPUTS[name]
+        graph = work / f"{kind}.onnx"
+        is_first = not any(self._is_built(other, batch) for other in self._inputs)
+        if not graph.is_file() or self._left() < SECONDS["first build" if is_first else "build"] / 2:
+            return
+        words = ["-o", work / f"{batch}-{name}", "--batch", batch, "--backend", self._args.backend]
+        words += ["--no-rewrite", "--allow-fallback", "--cache-dir", work / "timings"]
+        if self._args.backend == "tensorrt":
+            words += ["--tactic-sources", ",".join(SOURCES)]
+        if layout not in LINEAR:
+            (tensor,) = np.load(work / f"{kind}.npz").files
+            words += ["--io", f"{tensor}={kind}:{layout}"]
+        self._step(
+            f"build {name} {batch}", self._failure(name, batch), "-m", "trtopt", "build", graph, *words
+        )
+
+    def _measure(self, step: str, batch: int) -> None:
+        if self._left() < SECONDS[step] / 2:
+            return
+        words = ["--work", self._args.work, "--out", self._args.out, "--batch", batch]
+        failure = self._args.out / f"failed-{step}-{batch}.json"
+        self._step(f"{step} {batch}", failure, __file__, step, *words, "--backend", self._args.backend)
+
+    def _step(self, name: str, failure: Path, *words: object) -> None:
+        """A command that says how it went; why it failed goes into a file."""
+        began = time.monotonic()
+        try:
+            self._command(*words)
+            note(failure, None)
+            told = "done"
+        except FailedError as error:
+            note(failure, told := str(error))
+        except OutOfTimeError:
+            told = "the budget is over"
+        print(f"{name}: {told} ({time.monotonic() - began:.1f} s)", flush=True)
+
+    def _left(self) -> float:
+        return self._end - time.monotonic()
+
+    def _command(self, *words: object) -> None:
+        """Run Python on these words; it may take what is left of the budget.
+
+        Raises:
+            OutOfTimeError: it did not end in time, and is killed with all that it started.
+            FailedError: it did not exit with 0.
+        """
+        process = subprocess.Popen(
+            [sys.executable, *map(str, words)], cwd=ROOT, text=True, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        try:
+            _, errors = process.communicate(timeout=max(0.0, self._left()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise OutOfTimeError from None
+        if process.returncode:
+            raise FailedError(f"exit code {process.returncode}: {errors[-2000:].strip()}")
+
+
+def note(place: Path, failure: str | None) -> None:
+    """Keep why something failed, or forget it."""
+    if failure is None:
+        place.unlink(missing_ok=True)
+    else:
+        write(place, {"failed": failure})
+
+
+def tiny() -> onnx.ModelProto:
+    """Of the dry run: two convolutions of an image, padded and not."""
+    random = np.random.default_rng(0)
+    weights = {"w": (8, 3, 3, 3), "v": (8, 8, 3, 3), "u": (8, 10)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["d"]),
+        helper.make_node("GlobalAveragePool", ["d"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("MatMul", ["f", "u"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])],
+        [
+            numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) * 0.2, name)
+            for name, shape in weights.items()
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def filled(work: Path, kind: str, batch: int) -> dict[str, np.ndarray]:
+    """A batch of the samples as the input of this type takes them, in its layout without vectors."""
+    file = np.load(work / f"{kind}.npz")
+    rows = {name: np.resize(file[name], (batch, *file[name].shape[1:])) for name in file.files}
+    if kind != "int8":
+        return rows
+    graph = onnx.load(work / "int8.onnx").graph
+    (reader,) = (node for node in graph.node if graph.input[0].name in node.input)
+    (scale,) = (numpy_helper.to_array(item) for item in graph.initializer if item.name == reader.input[1])
+    return {name: quantised(name, array, float(scale), saturate=True) for name, array in rows.items()}
+
+
+# ── turns ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Side:
+    """One engine, loaded once: a stream with one query in flight, and one that is kept busy."""
+
+    def __init__(self, work: Path, name: str, batch: int, target: Any, resources: ExitStack) -> None:
+        folder = work / f"{batch}-{name}"
+        manifest = read_manifest(folder)
+        (engine,) = manifest.engines
+        check_fits(engine, target)
+        shapes = {tensor: shape.opt for tensor, shape in engine.plan.shapes.items()}
+        content = vouched_engine(target.device, folder / engine.path, engine, shapes)
+        self._device = target.device
+        self._session = resources.enter_context(closing(target.load(content)))
+        ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
+        self._subject = Subject(ref, batch, shapes, filled(work, INPUTS[name][0], batch))
+        terms = contract_named(CONTRACT)
+        self._one, self._busy = (
+            resources.enter_context(
+                closing(InferenceStream(target.device, self._session, shapes, self._subject.data, how))
+            )
+            for how in (one_in_flight(terms), terms)
+        )
+        (given,) = (binding for binding in self._one.bindings if binding.is_input)
+        self.told: dict[str, Any] = {
+            "bytes_per_sample": given.nbytes // batch,
+            "type": given.dtype.name,
+            "layout": given.layout,
+            "graph_refused": self._one.graph_refused,
+            "build_s": round(engine.build_seconds, 1),
+            "engine_sha256": engine.sha256,
+            "notes": [*manifest.notes, *manifest.alarms],
+            "turns": [],
+        }
+
+    def warm_up(self) -> None:
+        """Both streams."""
+        for stream in (self._one, self._busy):
+            drive(self._device, [stream], Until(20, 0.3), [])
+
+    def judge(self, reference: np.ndarray) -> None:
+        """What it answers to the samples, against the FP32 graph."""
+        (got,) = self._one.outputs()[0].values()
+        count = min(len(got), len(reference))
+        found, wanted = got[:count].astype(np.float64).ravel(), reference[:count].astype(np.float64).ravel()
+        noise = float(((found - wanted) ** 2).sum())
+        self.told["cosine"] = float(found @ wanted / np.linalg.norm(found) / np.linalg.norm(wanted))
+        self.told["sqnr_db"] = float(10 * np.log10((wanted**2).sum() / noise)) if noise else None
+
+    def take_turn(self) -> None:
+        """Latency, stages in queries of their own, and the rate; medians of the block."""
+        latency = self._block(self._one, 5, BLOCK_S)
+        staged = self._block(self._one, STAGED, 0.0, timed=True)
+        busy = self._block(self._busy, 20, BLOCK_S)
+        seconds = busy[-1][1].end_s - busy[0][1].start_s
+        turn = {"latency_ms": statistics.median((one.end_s - one.start_s) * 1e3 for _, one in latency)}
+        for stage in ("h2d_ms", "gpu_compute_ms", "d2h_ms"):
+            times = [getattr(one, stage) for _, one in staged]
+            if None not in times:
+                turn[stage] = statistics.median(times)
+        turn["samples_s"] = len(busy) * self._subject.batch / seconds
+        self.told["turns"].append({key: round(value, 5) for key, value in turn.items()})
+
+    def _block(
+        self, stream: InferenceStream, queries: int, seconds: float, *, timed: bool = False
+    ) -> list[Finished]:
+        """After a switch, until when caches are another side's."""
+        drive(self._device, [stream], Until(3, 0.02), [])
+        taken: list[Finished] = []
+        drive(self._device, [stream], Until(queries, seconds), taken, timed=timed)
+        return taken
+
+    def time_layers(self) -> None:
+        """The first layers, and those that convert formats: medians in ms."""
+        layers = [
+            (layer.name, round(float(np.median(layer.ms)), 5))
+            for layer in time_layers(self._device, self._session, self._subject).layers
+        ]
+        converting = [item for item in layers if "reformat" in item[0].lower()]
+        self.told["reformat_ms"] = round(sum(ms for _, ms in converting), 5)
+        self.told["layers_ms"] = round(sum(ms for _, ms in layers), 5)
+        self.told["first_layers"] = layers[:LAYERS]
+        self.told["converting_layers"] = converting
+
+
+def measure_in_turns(work: Path, out: Path, batch: int, backend: str) -> None:
+    """All engines of a batch size in one process; the file is written after each round."""
+    place, reference = out / f"turns-{batch}.json", np.load(work / "reference.npy")
+    names = [name for name in INPUTS if (work / f"{batch}-{name}" / "manifest.json").is_file()]
+    with closing(open_target(backend)) as target, ExitStack() as resources:
+        result: dict[str, Any] = described(target, batch) | {"rounds": 0, "contract": CONTRACT, "sides": {}}
+        sides = []
+        for name in names:
+            try:
+                side = Side(work, name, batch, target, resources)
+                side.warm_up()
+                side.judge(reference)
+                side.time_layers()
+            except TrtoptError as error:
+                result["sides"][name] = {"failed": error.problem}
+            else:
+                sides.append(side)
+                result["sides"][name] = side.told
+        order = in_turns(len(sides), ROUNDS, seed=batch)
+        for turn, index in enumerate(order):
+            with no_garbage_collection():
+                sides[index].take_turn()
+            if (turn + 1) % len(sides) == 0:
+                result["rounds"] += 1
+                write(place, result)
+
+
+def described(target: Any, batch: int) -> dict[str, Any]:
+    """Where and when."""
+    return {
+        "batch": batch,
+        "device": target.device.info.name,
+        "backend": str(target.backend),
+        "trtopt": trtopt.__version__,
+        "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+    }
+
+
+# ── serving ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def serve(work: Path, out: Path, batch: int, backend: str) -> None:
+    """Requests per second through the batcher, samples in pageable and in page-locked memory, in turns."""
+    place = out / f"serving-{batch}.json"
+    names = [name for name in SERVED if (work / f"{batch}-{name}" / "manifest.json").is_file()]
+    policy = BatchPolicy(max_batch=batch, max_delay_ms=1000.0, max_waiting=8 * batch)
+    with closing(open_target(backend)) as target, ExitStack() as resources:
+        ways = {}
+        for name in names:
+            pool = resources.enter_context(EnginePool.open(work / f"{batch}-{name}"))
+            batcher = resources.enter_context(DynamicBatcher(pool, policy))
+            rows = filled(work, INPUTS[name][0], batch)
+            for where in PLACES:
+                ways[name, where] = batcher, placed_samples(where, rows, target.device, resources)
+        result: dict[str, Any] = described(target, batch) | {"rounds": 0, "workers": 1}
+        result["sides"] = {name: {where: [] for where in PLACES} for name in names}
+        serve_promptly()
+        for batcher, samples in ways.values():
+            saturate(batcher, samples, 10 * batch, 4 * batch)
+        keys = list(ways)
+        order = in_turns(len(keys), SERVING_ROUNDS, seed=batch)
+        for turn, index in enumerate(order):
+            batcher, samples = ways[keys[index]]
+            began_s = time.perf_counter()
+            saturate(batcher, samples, SERVING_BATCHES * batch, 4 * batch)
+            rate = SERVING_BATCHES * batch / (time.perf_counter() - began_s)
+            name, where = keys[index]
+            result["sides"][name][where].append(round(rate, 1))
+            if (turn + 1) % len(keys) == 0:
+                result["rounds"] += 1
+                write(place, result)
+
+
+# ── table ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table(out: Path) -> str:
+    """Medians over turns, as Markdown."""
+    found = sorted((read(place) for place in out.glob("turns-*.json")), key=lambda one: one["batch"])
+    lines = list(dict.fromkeys(f"{one['device']}, {one['backend']}, {one['date']}" for one in found))
+    lines += [
+        "",
+        "| input | batch | bytes/sample | copy, ms | reformats, ms | compute, ms | latency, ms | samples/s "
+        "| cosine |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for one in found:
+        for name in INPUTS:
+            lines.append(row(name, one["batch"], one["sides"].get(name)))
+    lines += [
+        "",
+        "| served, samples/s | batch | from pageable memory | from page-locked memory | engine alone |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    measured = {one["batch"]: one["sides"] for one in found}
+    for served in map(read, sorted(out.glob("serving-*.json"))):
+        size = served["batch"]
+        for name, places in served["sides"].items():
+            alone = 1e3 * size / median_of(measured.get(size, {}).get(name, {}), "gpu_compute_ms")
+            rates = [statistics.median(places[where]) for where in PLACES]
+            shown = [f"{rate:,.0f} ({rate / alone:.0%})" for rate in rates]
+            lines.append(f"| {name} | {size} | {' | '.join(shown)} | {alone:,.0f} |")
+    failures = [f"{place.stem}: {read(place)['failed']}" for place in sorted(out.glob("failed-*.json"))]
+    return "\n".join([*lines, *([""] if failures else []), *failures]).strip()
+
+
+def median_of(side: Mapping[str, Any], key: str) -> float:
+    """Over its turns; not a number where nothing was measured."""
+    values = [turn[key] for turn in side.get("turns", ()) if key in turn]
+    return statistics.median(values) if values else float("nan")
+
+
+def row(name: str, batch: int, side: Mapping[str, Any] | None) -> str:
+    """Of the table."""
+    if side is None or "failed" in side:
+        return f"| {name} | {batch} |{' failed |' * 7 if side else ' not measured |' * 7}"
+    times = [f"{median_of(side, key):.4f}" for key in ("h2d_ms", "gpu_compute_ms", "latency_ms")]
+    copy, compute, latency = times
+    return (
+        f"| {name} | {batch} | {side['bytes_per_sample']:,} | {copy} | {side['reformat_ms']:.4f} | {compute} "
+        f"| {latency} | {median_of(side, 'samples_s'):,.0f} | {side['cosine']:.5f} |"
+    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ POST /infer[?deadline_ms=…]  {"input name": nested lists, …}  →  {"output 
 GET  /statistics             what became of the requests, and what the workers hold
 GET  /health                 503 once no worker is left
 
+Values are those of the model's own input: floats for an INT8 one, which are quantised with the manifest's
+scale, and no padding of vectorised formats; pixels for a UINT8 one. Outputs are unpacked in the same way.
+
 A body of more than TRTOPT_MAX_BODY_BYTES (16 MiB) is refused before all of it has come. An answer that holds
 NaN or infinity, which JSON has not, is an error. Large bodies and answers are read and written in a thread.
 """
@@ -19,6 +22,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,6 +32,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
+from trtopt.data.packing import packed, unpacked
 from trtopt.errors import (
     ClosedError,
     DataError,
@@ -38,7 +43,10 @@ from trtopt.errors import (
     UsageError,
     WorkerError,
 )
+from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.records import Manifest
+from trtopt.records.typed_io import VECTORS
 from trtopt.serving import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool, serve_promptly
 
 
@@ -72,9 +80,14 @@ T = TypeVar("T")
 
 
 def make_app(
-    pool: EnginePool, *, policy: BatchPolicy | None = None, max_body_bytes: int = MAX_BODY_BYTES
+    pool: EnginePool,
+    *,
+    policy: BatchPolicy | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    manifest: Manifest | None = None,
 ) -> FastAPI:
-    """The service of a pool, which is closed when the service ends."""
+    """The service of a pool, which is closed when the service ends; a manifest tells of typed tensors."""
+    packs = Packs(manifest) if manifest is not None else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -91,8 +104,9 @@ def make_app(
     async def infer(request: Request, deadline_ms: float | None = None) -> Response:
         state = request.app.state
         body = await body_of(request, max_body_bytes)
-        sample = await aside(state.json_thread, len(body), read_sample, body, state.dtypes)
+        sample = await aside(state.json_thread, len(body), read_sample, body, state.dtypes, packs)
         outputs = await state.batcher.submit(sample, deadline_ms=deadline_ms, copy=False)
+        outputs = packs.unpacked(outputs) if packs is not None else outputs
         nbytes = sum(values.nbytes for values in outputs.values())
         answer = await aside(state.json_thread, nbytes, as_json, outputs)
         return Response(answer, media_type="application/json")
@@ -151,7 +165,44 @@ async def aside(thread: ThreadPoolExecutor, nbytes: int, work: Callable[..., T],
     return await asyncio.get_running_loop().run_in_executor(thread, work, *given)
 
 
-def read_sample(body: bytes, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, np.ndarray]:
+class Packs:
+    """What INT8 and vectorised tensors of a build take and give, for one sample at a time."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._typed = {one.name: one for one in manifest.io if one.scale is not None or one.layout in VECTORS}
+        self._specs = {spec.name: spec for spec in (*manifest.onnx.inputs, *manifest.onnx.outputs)}
+
+    def dtype(self, name: str, taken: np.dtype[Any] | None) -> np.dtype[Any] | None:
+        """The type of the values that are sent for an input of type `taken`."""
+        is_scaled = name in self._typed and self._typed[name].scale is not None
+        return np.dtype(np.float32) if is_scaled else taken
+
+    def packed(self, sample: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """A sample as the engines take it.
+
+        Raises:
+            DataError: another shape than the input's, or values beyond its scale.
+        """
+        return {
+            name: packed(self._specs[name], array[None], self._typed[name])[0]
+            if name in self._typed
+            else array
+            for name, array in sample.items()
+        }
+
+    def unpacked(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """An answer of the engines in the model's own values."""
+        return {
+            name: unpacked(self._specs[name], array[None], self._typed[name])[0]
+            if name in self._typed
+            else array
+            for name, array in outputs.items()
+        }
+
+
+def read_sample(
+    body: bytes, dtypes: Mapping[str, np.dtype[Any]], packs: Packs | None = None
+) -> dict[str, np.ndarray]:
     """The arrays of a request.
 
     Raises:
@@ -165,7 +216,10 @@ def read_sample(body: bytes, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, n
             held = ", ".join(dict.fromkeys(map(str, dtypes.values())))
             problem = f"the body: a number is not finite, or beyond what {held} holds ({error})"
         raise DataError(problem, 'send {"input name": nested lists of finite numbers, …}') from None
-    return {name: as_array(name, values, dtypes.get(name)) for name, values in inputs.items()}
+    if packs is None:
+        return {name: as_array(name, values, dtypes.get(name)) for name, values in inputs.items()}
+    given = {name: packs.dtype(name, dtypes.get(name)) for name in inputs}
+    return packs.packed({name: as_array(name, values, given[name]) for name, values in inputs.items()})
 
 
 def as_json(outputs: Mapping[str, np.ndarray]) -> bytes:
@@ -236,7 +290,9 @@ def main(arguments: Sequence[str]) -> int:
         return UsageError.exit_code
     try:
         max_body_bytes = limit_in(os.environ)
-        app = make_app(EnginePool.open(arguments[0], workers=2), max_body_bytes=max_body_bytes)
+        pool, folder = EnginePool.open(arguments[0], workers=2), Path(arguments[0])
+        manifest = read_manifest(folder) if folder.is_dir() else None
+        app = make_app(pool, max_body_bytes=max_body_bytes, manifest=manifest)
     except TrtoptError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -374,3 +374,33 @@ def test_a_server_that_is_told_to_end_answers_what_it_has_accepted(
     assert [answer.status_code for answer in answers] == [200] * 20
     assert np.allclose([answer.json()["logits"] for answer in answers], right[:20], atol=1e-4)
     process.communicate(timeout=PATIENCE_S)
+
+
+def test_floats_for_an_int8_input_are_packed_by_the_manifest(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    net = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[N, 3, 8, 8] x) => (float[N, 8, 6, 6] y) { y = Conv (x, w) }""")
+    weight = random.standard_normal((8, 3, 3, 3)).astype(np.float32)
+    net.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(net, tmp_path / "net.onnx")
+    images = random.standard_normal((16, 3, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "images.npz", x=images)
+    manifest = trtopt.build(
+        tmp_path / "net.onnx",
+        tmp_path / "int8",
+        batch=4,
+        precision="int8",
+        data=tmp_path / "images.npz",
+        io={"x": "int8"},
+        verdict=False,
+        backend="onnxruntime",
+    )
+    pool, image = EnginePool.open(tmp_path / "int8"), np.clip(images[0], -2, 2)
+    with TestClient(load_app().make_app(pool, manifest=manifest)) as client:
+        answer = client.post("/infer", json={"x": image.tolist()})
+        beyond = client.post("/infer", json={"x": np.full_like(image, 1e6).tolist()})
+    with EnginePool.open(tmp_path / "int8") as again:
+        wanted = again.run({"x": trtopt.pack(manifest, image[None])})["y"][0]
+    np.testing.assert_allclose(answer.json()["y"], wanted, rtol=1e-4, atol=1e-4)
+    assert beyond.status_code == 422
+    assert "is outside INT8 at scale" in beyond.json()["problem"]

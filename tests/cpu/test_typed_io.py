@@ -10,11 +10,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import trtopt
+from tests.support.selection_builds import build, script
 from trtopt.device.backends import open_builder
 from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
+from trtopt.records import Collected
 from trtopt.records.typed_io import TYPES
+from trtopt.report.html.blocks import Section
+from trtopt.report.html.provenance import build_section
 from trtopt.serving import EnginePool
 from trtopt.targets import RTX, target_of
 from trtopt.workflows.build.engines import make_plans
@@ -136,7 +140,6 @@ def test_an_int8_input_keeps_its_scale_in_the_manifest_for_pack(
     levels = np.clip(np.rint(image / np.float32(tensor.scale)), -128, 127)
     np.testing.assert_array_equal(packed[..., :3].transpose(0, 3, 1, 2), levels)
     assert manifest.engines[0].plan.io_layouts == {"x": "hwc16"}
-    assert any("INT8 inputs and outputs exist only" in note for note in manifest.notes)
 
 
 def test_a_format_that_the_backend_does_not_have_leaves_nothing(model: Path, tmp_path: Path) -> None:
@@ -145,3 +148,64 @@ def test_a_format_that_the_backend_does_not_have_leaves_nothing(model: Path, tmp
     with pytest.raises(UsageError, match="ONNX cannot express"):
         trtopt.build(model, tmp_path / "out", io={"x": "fp16:hwc8"}, backend="onnxruntime")
     assert not list(tmp_path.iterdir())
+
+
+def test_int8_of_an_int8_input_is_measured_against_fp16_that_takes_the_same_values(
+    model: Path, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, image = tmp_path / "out", np.load(samples)["x"][:2]
+    answers = {}
+    for chosen, ms in (("fp16", 2.0), ("int8", 0.5)):
+        script(monkeypatch, lambda *_: 0.1, fp16_2=1.0, int8_2=ms, int8_part1_2=ms)
+        manifest = build(model, folder, {model: str(samples)}, batch=2, io={"x": "int8"})
+        assert manifest.verdict is not None
+        assert manifest.verdict.batches[0].chosen == chosen
+        assert {one.name for one in manifest.verdict.candidates} >= {"fp16", "int8"}
+        assert read_onnx(folder / manifest.onnx.path).sha256 == manifest.onnx.sha256
+        assert [spec.dtype for spec in manifest.onnx.inputs] == ["int8"]
+        (tensor,) = manifest.io
+        with EnginePool.open(folder) as pool:
+            answers[chosen] = pool.run({"x": trtopt.pack(folder, image, saturate=True)})["y"], tensor.scale
+    (fp16, scale), (int8, other) = answers.values()
+    assert scale == other
+    assert 0 < np.abs(fp16 - int8).max() < 0.1 * np.abs(fp16).max()
+
+
+@pytest.mark.parametrize(
+    ("io", "precision"), [("uint8:nhwc", None), ("int8", "int8"), ("fp16", "int8"), ("fp32:nhwc", None)]
+)
+def test_a_typed_file_is_checked_against_its_original_and_keeps_what_its_inputs_are(
+    io: str, precision: str | None, model: Path, samples: Path, tmp_path: Path
+) -> None:
+    typed, pixels = tmp_path / "typed.onnx", io == "uint8:nhwc"
+    normalize = {"x": PIXELS} if pixels else None
+    if precision is None:
+        trtopt.rewrite(model, typed, target="rtx", io={"x": io}, normalize=normalize)
+    else:
+        trtopt.quantize(model, typed, precision=precision, random_data=True, target="rtx", io={"x": io})
+    (output,) = trtopt.check(typed, model).subjects[0].outputs
+    least = 15 if precision else 80
+    assert output.sqnr_db is None or output.sqnr_db > least  # None: equal
+    (output,) = trtopt.check(typed, typed).subjects[0].outputs
+    assert output.max_abs == 0
+    manifest = trtopt.build(typed, tmp_path / "out", batch=2, backend="onnxruntime")
+    (tensor,) = manifest.io
+    assert (tensor.dtype, tensor.mean != (), tensor.scale is not None) == (
+        TYPES[io.partition(":")[0]],
+        pixels,
+        io == "int8",
+    )
+    (output,) = trtopt.check(tmp_path / "out", model).subjects[0].outputs
+    assert output.sqnr_db is None or output.sqnr_db > least
+
+
+def test_a_typed_file_gets_a_vectorised_format_and_keeps_its_scale(int8: Path, tmp_path: Path) -> None:
+    manifest = trtopt.build(int8, tmp_path / "out", batch=2, backend=RTX, io={"x": "int8:chw4"})
+    (tensor,) = manifest.io
+    assert (tensor.layout, tensor.model_dtype) == ("chw4", "float32")
+    assert tensor.scale
+    assert trtopt.pack(manifest, np.zeros((2, 3, 16, 16), np.float32)).shape == (2, 1, 16, 16, 4)
+    section = build_section(Collected(manifest=manifest, folder=str(tmp_path), name="out"), "")
+    assert isinstance(section, Section)
+    (row,) = next(block.rows for block in section.panels[0].blocks if "Typed" in getattr(block, "title", ""))
+    assert row == ["x", "input", "int8", "chw4", "float32", tensor.scale, ""]

@@ -43,7 +43,10 @@ def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None)
             matching = [item for item in report.advice if item.check == check.name]
             if matching:
                 say(f"{check.name}: {check.effect}", f"  → {check.remedy}")
-                say(*(f"    {item.node or 'model'}: {item.reason}" for item in matching))
+                for item in matching:
+                    say(f"    {item.node or 'model'}: {item.reason}")
+                    if item.remedy != check.remedy:
+                        say(f"      → {item.remedy}")
     found_names = {item.check for item in report.advice}
     if ("any" in requested and found_names) or requested & found_names:
         raise click.exceptions.Exit(NOT_MET)

@@ -110,6 +110,7 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
     """The main graph with its inputs at `shapes`, and what ONNX's inference finds from there."""
     graph = _inferred(model, shapes).graph
     weights = model.graph.initializer  # those of the inferred graph lack what is kept outside
+    computed = {item.name: tuple(item.dims) for item in graph.initializer}
     known: dict[str, Shape] = {item.name: tuple(item.dims) for item in weights}
     dtypes = {item.name: dtype_name(item.data_type) for item in weights}
     for value in (*graph.input, *graph.value_info, *graph.output):
@@ -119,10 +120,10 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
         if tensor.HasField("shape") and all(axis.HasField("dim_value") for axis in tensor.shape.dim):
             known.setdefault(value.name, tuple(axis.dim_value for axis in tensor.shape.dim))
     return Graph(
-        nodes=tuple(_nodes(graph.node)),
+        nodes=tuple(_nodes(model.graph.node)),
         outputs=frozenset(value.name for value in graph.output),
         constants=frozenset(item.name for item in weights),
-        shapes=known,
+        shapes=computed | known,
         dtypes=dtypes,
     )
 
@@ -130,8 +131,8 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
 def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.ModelProto:
     import onnx
 
+    from trtopt.inspect.concrete_shapes import infer_concrete
     from trtopt.onnxio.prepare import skeleton
-    from trtopt.onnxio.shape_inference import infer_shapes
 
     fixed = skeleton(model)
     for value in fixed.graph.input:
@@ -144,7 +145,7 @@ def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.Model
     for value in fixed.graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
-        return infer_shapes(fixed)
+        return infer_concrete(fixed)
     except onnx.shape_inference.InferenceError:
         return fixed
 

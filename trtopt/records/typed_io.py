@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from trtopt.errors import UsageError
@@ -96,6 +96,11 @@ class TypedTensor(Record, frozen=True, kw_only=True):
         what = f"{self.role} {self.name!r}: {self.dtype}, {self.layout}"
         scale = f", scale {self.scale:.6g}" if self.scale is not None else ""
         return f"{what}{scale}{', normalised in the graph' if self.mean else ''}"
+
+
+def has_int8(tensors: Sequence[TypedTensor]) -> bool:
+    """Whether callers of a float model are to exchange INT8 values whose scale is not known yet."""
+    return any(one.dtype == "int8" != one.model_dtype and one.scale is None for one in tensors)
 
 
 def read_io_request(io: Mapping[str, str], normalize: Mapping[str, str], preprocess: str | None) -> IoRequest:

@@ -1,7 +1,8 @@
 """Types, layouts and normalisation of inputs and outputs, written into the graph and verified.
 
 An input becomes input → Cast → Transpose → (x − mean) · 1/std → the model's own input; an output the
-reverse. `fold-scale-before` then folds the arithmetic into the first convolution where that is exact.
+reverse. `fold-scale-before` then folds the arithmetic into the first convolution where that is exact; a mean
+that all channels share is padded first, so that it is exact of a convolution that pads, too.
 INT8 is separate: its Q is in the graph only after quantisation, and `move_quantisation` then takes it out.
 """
 
@@ -38,6 +39,10 @@ from trtopt.targets import Target
 
 Array = np.ndarray[Any, Any]
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+_RECORD = "trtopt.io"
+"""Metadata of this key holds the typed tensors of a file, as JSON."""
+_PAD_OPSET = 11
+"""From here on Pad takes its amounts and its value as inputs."""
 _TO_NCHW, _TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
@@ -95,20 +100,63 @@ def type_graph(
     made.proto.CopyFrom(model.proto)
     edits = list(_edits(made.proto.graph, request))
     for edit in edits:
-        (_type_input if edit.tensor.role == "input" else _type_output)(made.proto.graph, edit)
+        (_type_input if edit.tensor.role == "input" else _type_output)(made.proto, edit)
     tensors = tuple(edit.tensor for edit in edits)
     checked = _verified(model, made, tensors, data) if check and tensors else ()
+    if tensors:
+        tensors = _joined(recorded_in(model.proto), tensors)
+        _record(made.proto, tensors)
     return TypedGraph(made, tensors, checked)
 
 
+def recorded_in(model: onnx.ModelProto) -> tuple[TypedTensor, ...]:
+    """What a file says of its typed inputs and outputs, as far as its graph still has them so."""
+    text = next((item.value for item in model.metadata_props if item.key == _RECORD), "[]")
+    try:
+        found = msgspec.json.decode(text, type=tuple[TypedTensor, ...])
+    except msgspec.DecodeError:
+        return ()  # anyone may write metadata
+    values = {item.name: item.type.tensor_type for item in (*model.graph.input, *model.graph.output)}
+    return tuple(
+        one
+        for one in found
+        if one.name in values and helper.tensor_dtype_to_np_dtype(values[one.name].elem_type) == one.dtype
+    )
+
+
+def _record(model: onnx.ModelProto, tensors: Sequence[TypedTensor]) -> None:
+    kept = [item for item in model.metadata_props if item.key != _RECORD]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    model.metadata_props.add(key=_RECORD, value=msgspec.json.encode(tensors).decode())
+
+
+def _joined(before: Sequence[TypedTensor], after: Sequence[TypedTensor]) -> tuple[TypedTensor, ...]:
+    """Of a typed model that is typed again: a format that is given to a tensor leaves the rest as it was."""
+    known, again = {one.name: one for one in before}, {one.name: one for one in after}
+    for name, one in again.items():
+        if name in known and one.dtype == one.model_dtype == known[name].dtype and not one.mean:
+            layout = known[name].layout if one.layout == "nchw" else one.layout
+            again[name] = msgspec.structs.replace(known[name], layout=layout)
+    return tuple((known | again).values())
+
+
 def typed_reference(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
-    """The user's model with the inputs and outputs that a build of it has, as a reference for that."""
+    """The original model with the inputs and outputs of one that was made of it, as a reference for that.
+
+    What it has so already stays.
+    """
     made = replace(model, proto=onnx.ModelProto())
     made.proto.CopyFrom(model.proto)
     values = {item.name: item for item in (*made.proto.graph.input, *made.proto.graph.output)}
+    same = {one.name for one in recorded_in(model.proto)}
     for tensor in tensors:
+        if tensor.name in same or tensor.name not in values:
+            continue
         edit = _Edit(tensor, values[tensor.name])
-        (_type_input if tensor.role == "input" else _type_output)(made.proto.graph, edit)
+        if edit.held != tensor.model_dtype:
+            continue
+        (_type_input if tensor.role == "input" else _type_output)(made.proto, edit)
     return made
 
 
@@ -136,6 +184,11 @@ class _Edit:
 
     tensor: TypedTensor
     value: ValueInfoProto
+
+    @property
+    def held(self) -> str:
+        """The type before the change, by NumPy name."""
+        return str(helper.tensor_dtype_to_np_dtype(self.value.type.tensor_type.elem_type))
 
     @property
     def graph_dtype(self) -> int:
@@ -330,15 +383,15 @@ def _keep_value(graph: GraphProto, value: ValueInfoProto, name: str) -> None:
     kept.name = name
 
 
-def _type_input(graph: GraphProto, edit: _Edit) -> None:
-    tensor, value = edit.tensor, edit.value
+def _type_input(model: onnx.ModelProto, edit: _Edit) -> None:
+    graph, tensor, value = model.graph, edit.tensor, edit.value
     held, given = value.type.tensor_type.elem_type, edit.graph_dtype
     nhwc = tensor.layout == "nhwc"
     if given == held and not nhwc and not tensor.mean:
         return
     rank = _rank(value)
     chain = _Chain(graph, tensor.name)
-    last = tensor.name
+    last, pads = tensor.name, tuple[int, ...]()
     current = given
     computed = TensorProto.FLOAT if tensor.mean or tensor.scale is not None else held
     if current != computed:
@@ -348,6 +401,10 @@ def _type_input(graph: GraphProto, edit: _Edit) -> None:
     if nhwc:
         last = chain.add("Transpose", last, perm=_TO_NCHW)
     if tensor.mean:
+        pads = _take_padding(model, tensor) if computed == held else ()
+        if pads:
+            ends, value_of = np.array(pads, np.int64), np.float32(tensor.mean[0])
+            last = chain.add("Pad", last, chain.constant(ends, "pads"), chain.constant(value_of, "padding"))
         axes = (-1, *[1] * ((rank or 2) - 2)) if len(tensor.mean) > 1 else ()
         mean, factor = (
             np.asarray(numbers, np.float64).astype(np.float32).reshape(axes)
@@ -358,14 +415,40 @@ def _type_input(graph: GraphProto, edit: _Edit) -> None:
     if current != held:
         last = chain.add("Cast", last, to=held)
     _rename(graph, tensor.name, last, outputs=False)
-    _keep_value(graph, value, last)
+    if not pads:
+        _keep_value(graph, value, last)
     for place, node in enumerate(chain.nodes):
         graph.node.insert(place, node)
     _retype(value, given, _TO_NHWC if nhwc else None)
 
 
-def _type_output(graph: GraphProto, edit: _Edit) -> None:
-    tensor, value = edit.tensor, edit.value
+def _take_padding(model: onnx.ModelProto, tensor: TypedTensor) -> tuple[int, ...]:
+    """The zero padding of the convolution that alone reads a tensor, as Pad's `pads`; it has none afterwards.
+
+    A mean that all channels share is then padded before it is subtracted, so that the subtraction can be
+    folded: a shift commutes with an unpadded convolution only. Empty where that cannot be.
+    """
+    graph, readers = model.graph, _readers(model.graph, tensor.name)
+    own = {node.output[0]: node for node in graph.node}
+    if len(readers) != 1 or readers[0].op_type != "Conv" or tensor.name in {one.name for one in graph.output}:
+        return ()
+    conv = own.get(readers[0].output[0])
+    opset = max(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
+    if conv is None or list(conv.input).index(tensor.name) or len({*tensor.mean}) > 1 or opset < _PAD_OPSET:
+        return ()
+    given = {item.name: helper.get_attribute_value(item) for item in conv.attribute}
+    pads = given.get("pads", ())
+    if given.get("auto_pad", b"NOTSET") != b"NOTSET" or not any(pads) or min(pads) < 0:
+        return ()
+    kept = [item for item in conv.attribute if item.name != "pads"]
+    del conv.attribute[:]
+    conv.attribute.extend(kept)
+    half = len(pads) // 2
+    return (0, 0, *pads[:half], 0, 0, *pads[half:])
+
+
+def _type_output(model: onnx.ModelProto, edit: _Edit) -> None:
+    graph, tensor, value = model.graph, edit.tensor, edit.value
     held, given = value.type.tensor_type.elem_type, edit.graph_dtype
     nhwc = tensor.layout == "nhwc"
     if given == held and not nhwc:
@@ -408,7 +491,37 @@ def move_quantisation(
     after = tuple(msgspec.structs.replace(one, scale=scales.get(one.name)) for one in tensors)
     moved = tuple(one for one in after if one.scale is not None)
     checked = _verified(model, made, moved, None, only_type=True) if check else ()
+    _record(made.proto, after)
     return TypedGraph(made, after, checked)
+
+
+def quantise_ends(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
+    """A model with Q/DQ of the given scales at its INT8 inputs and outputs, whatever it does with them then.
+
+    `move_quantisation` then makes any precision of a model take the same INT8 values.
+    """
+    made = replace(model, proto=onnx.ModelProto())
+    made.proto.CopyFrom(model.proto)
+    graph = made.proto.graph
+    values = {item.name: item for item in (*graph.input, *graph.output)}
+    for tensor in tensors:
+        if tensor.scale is None or tensor.dtype != "int8" or _scale_at(made, tensor) == tensor.scale:
+            continue
+        held = values[tensor.name].type.tensor_type.elem_type
+        chain = _Chain(graph, tensor.name)
+        inner, is_input = chain.name("float"), tensor.role == "input"
+        _rename(graph, tensor.name, inner, outputs=not is_input)
+        last = tensor.name if is_input else inner
+        last = last if held == TensorProto.FLOAT else chain.add("Cast", last, to=TensorProto.FLOAT)
+        scale, zero = chain.constant(np.float32(tensor.scale), "scale"), chain.constant(np.int8(0), "zero")
+        last = chain.add("DequantizeLinear", chain.add("QuantizeLinear", last, scale, zero), scale, zero)
+        if held != TensorProto.FLOAT:
+            chain.add("Cast", last, to=held)
+        chain.nodes[-1].output[0] = inner if is_input else tensor.name
+        nodes = list(graph.node)
+        del graph.node[:]
+        graph.node.extend([*chain.nodes, *nodes] if is_input else [*nodes, *chain.nodes])
+    return made
 
 
 def _constant(model: ModelFile, name: str) -> Array | None:
@@ -432,19 +545,40 @@ def _scale_of(model: ModelFile, node: NodeProto) -> float | None:
     return float(scale.reshape(()))
 
 
-def _without_q(model: ModelFile, name: str) -> float:
-    """Make the input INT8, its Q taken out; casts and transposes in front of it stay, in INT8."""
-    graph = model.proto.graph
+def _behind(graph: GraphProto, name: str) -> tuple[list[NodeProto], str, list[NodeProto]]:
+    """The casts and transposes of an input, what they make of it, and what reads that."""
     passed, last = list[NodeProto](), name
     while True:
         readers = _readers(graph, last)
         if len(readers) != 1 or readers[0].op_type not in ("Cast", "Transpose", "Identity"):
-            break
+            return passed, last, readers
         passed.append(readers[0])
         last = readers[0].output[0]
+
+
+def _scale_read(model: ModelFile, name: str, readers: Sequence[NodeProto]) -> float | None:
+    """The one scale of all that reads a tensor, if it is but quantised."""
     scales = {_scale_of(model, node) if node.op_type == "QuantizeLinear" else None for node in readers}
-    found = scales.pop() if len(scales) == 1 else None
-    if found is None or last in {item.name for item in graph.output}:
+    is_output = name in {item.name for item in model.proto.graph.output}
+    return scales.pop() if len(scales) == 1 and not is_output else None
+
+
+def _scale_at(model: ModelFile, tensor: TypedTensor) -> float | None:
+    """The scale that a model itself quantises an input or output with, first or last of all."""
+    graph = model.proto.graph
+    if tensor.role == "input":
+        _, last, readers = _behind(graph, tensor.name)
+        return _scale_read(model, last, readers)
+    maker = next((node for node in graph.node if tensor.name in node.output), None)
+    return _scale_of(model, maker) if maker is not None and maker.op_type == "DequantizeLinear" else None
+
+
+def _without_q(model: ModelFile, name: str) -> float:
+    """Make the input INT8, its Q taken out; casts and transposes in front of it stay, in INT8."""
+    graph = model.proto.graph
+    passed, last, readers = _behind(graph, name)
+    found = _scale_read(model, last, readers)
+    if found is None:
         other = next((node for node in readers if node.op_type != "QuantizeLinear"), None)
         reason = (
             f"node {other.name or other.output[0]!r} ({other.op_type}) uses it as numbers"

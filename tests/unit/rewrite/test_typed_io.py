@@ -109,15 +109,28 @@ def test_the_typed_graph_computes_the_same_of_the_converted_input(
     np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=2e-3, atol=1e-3 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize(("pads", "left"), [(0, []), (1, ["Sub"])])
-def test_normalisation_is_folded_into_an_unpadded_convolution_and_its_factor_into_any(
-    pads: int, left: list[str], tmp_path: Path
+EQUAL = "mean=127.5,127.5,127.5:std=58.4,57.1,57.4"
+
+
+@pytest.mark.parametrize(
+    ("pads", "normalise", "left"),
+    [(0, NORMALISE, []), (1, NORMALISE, ["Sub"]), (1, EQUAL, ["Pad"]), (0, EQUAL, [])],
+)
+def test_normalisation_is_folded_where_padding_lets_it_and_its_factor_into_any_convolution(
+    pads: int, normalise: str, left: list[str], tmp_path: Path
 ) -> None:
-    onnx.save(conv(pads), tmp_path / "in.onnx")
-    request = read_io_request({"x": "uint8:nhwc"}, {"x": NORMALISE}, None)
+    onnx.save(model := conv(pads), tmp_path / "in.onnx")
+    request = read_io_request({"x": "uint8:nhwc"}, {"x": normalise}, None)
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", io=request)
-    operators = [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
-    assert [operator for operator in operators if operator in ("Sub", "Mul", "Div", "Add")] == left
+    made = onnx.load(tmp_path / "out.onnx")
+    operators = [node.op_type for node in made.graph.node]
+    assert [one for one in operators if one in ("Sub", "Mul", "Div", "Add", "Pad")] == left
+    pixels = np.random.default_rng(1).integers(0, 256, (2, 4, 4, 3), np.uint8)
+    mean, std = np.array([123.7, 116.3, 103.5] if normalise == NORMALISE else 127.5), [58.4, 57.1, 57.4]
+    onnx.checker.check_model(made, full_check=True)
+    floats = ((pixels - mean) / std).astype(np.float32).transpose(0, 3, 1, 2)
+    wanted = run(model, np.ascontiguousarray(floats))  # its edges show what was padded with
+    np.testing.assert_allclose(run(made, pixels), wanted, atol=1e-4)
     assert {item.ok for item in trace.checked} == {True}
     assert any("uint8, nhwc, normalised" in note for note in trace.notes)
 

@@ -41,6 +41,20 @@ _REMEDIES = {
     ),
 }
 """Of CUPTI's results by name: what is wrong, and what to do."""
+_UNUSABLE = (
+    (
+        "Failed to dlopen libcupti",
+        "its library is not found",
+        "pip install nvidia-cuda-cupti-cu12, of the release of cupti-python",
+    ),
+    ("driver is supported", "the driver is too old", "install a driver of CUDA 12.4 or newer"),
+    (
+        "is not found",
+        "its library, or the driver, is older than cupti-python",
+        "pip install --upgrade nvidia-cuda-cupti-cu12, or see with `trtopt doctor` whether there is a driver",
+    ),
+)
+"""Of other failures by what cupti-python says: what is wrong, and what to do."""
 
 
 def require_cupti() -> None:
@@ -137,9 +151,7 @@ class CuptiRecorder:
         try:
             call()
         except (self._cupti.cuptiError, RuntimeError) as error:
-            name = str(error).partition(" ")[0]
-            problem, remedy = _REMEDIES.get(name, (str(error), "omit --kernels"))
-            raise DeviceError(f"CUPTI refuses {doing}: {problem} ({name})", remedy) from None
+            raise _failure(doing, str(error)) from None
 
     def _disable(self, kind: int) -> None:
         with suppress(self._cupti.cuptiError, RuntimeError):
@@ -148,6 +160,15 @@ class CuptiRecorder:
     def close(self) -> None:
         """Record nothing more."""
         self._enabled.close()
+
+
+def _failure(doing: str, said: str) -> DeviceError:
+    name = said.partition(" ")[0]
+    for sign, problem, remedy in _UNUSABLE:
+        if sign in said:
+            return DeviceError(f"CUPTI cannot be used: {problem} ({said})", remedy)
+    problem, remedy = _REMEDIES.get(name, (said, "omit --kernels"))
+    return DeviceError(f"CUPTI refuses {doing}: {problem} ({name})", remedy)
 
 
 @cache

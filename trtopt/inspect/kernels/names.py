@@ -23,7 +23,7 @@ class KernelTraits:
 
 _FAMILIES: tuple[tuple[KernelFamily, re.Pattern[str]], ...] = (
     ("split-k", re.compile(r"split_?k_?reduce|splitKreduce|splitreduce", re.IGNORECASE)),
-    ("attention", re.compile(r"fmha|_mha|mha_|multihead|flash_?att|attention", re.IGNORECASE)),
+    ("attention", re.compile(r"mha|multihead|flash_?att|attention", re.IGNORECASE)),
     (
         "product",
         re.compile(

@@ -137,8 +137,19 @@ def shares(title: str, rows: Rows, what: str, part: str, share: str, scale: Spec
     )
 
 
-def bars(title: str, rows: Rows, what: str, value: str, unit: str, colour: Spec | None = None) -> Chart:
-    """One bar per row, in the given order; `colour` encodes it, by default all are of one colour."""
+def bars(
+    title: str,
+    rows: Rows,
+    what: str,
+    value: str,
+    unit: str,
+    colour: Spec | None = None,
+    counted: str = "layers",
+) -> Chart:
+    """One bar per row, in the given order; `colour` encodes it, by default all are of one colour.
+
+    Rows have their `share`, and how many of the `counted` they stand for.
+    """
     return Chart(
         title,
         vega_lite(
@@ -149,7 +160,7 @@ def bars(title: str, rows: Rows, what: str, value: str, unit: str, colour: Spec 
                 "x": quantity(value, f"time, {unit}"),
                 **({"color": colour} if colour is not None else {}),
                 "tooltip": tooltip_fields(
-                    (what, "", ""), (value, unit, ".4f"), ("share", "share", ".1%"), ("layers", "layers", "d")
+                    (what, "", ""), (value, unit, ".4f"), ("share", "share", ".1%"), (counted, counted, "d")
                 ),
             },
         ),

@@ -10,6 +10,7 @@ from trtopt.report.html.accuracy import accuracy_answer, checks_section, selecti
 from trtopt.report.html.blocks import Block, Command, Lines, Missing, Page, Question, Section
 from trtopt.report.html.deployment import deployment_of, model_name, profiled, ran_on_stand_in
 from trtopt.report.html.fusion import difference_section, fusion_section, precision_section
+from trtopt.report.html.kernels import kernels_section
 from trtopt.report.html.latency import batch_section, latency_section
 from trtopt.report.html.layers import engine_panels, layers_section
 from trtopt.report.html.memory import memory_section
@@ -47,6 +48,9 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
             [Lines(_why(collected))],
             [
                 layers_section(collected, profile),
+                kernels_section(
+                    collected, f"trtopt profile {source} --kernels -o {folder}" if on_gpu else ""
+                ),
                 fusion_section(collected, profile),
                 roofline_section(collected, profile),
                 memory_section(collected, f"trtopt profile {source} --memory -o {folder}" if on_gpu else ""),

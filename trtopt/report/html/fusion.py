@@ -36,6 +36,7 @@ _CHANGES = (
     Column("layers in A"),
     Column("layers in B"),
 )
+_KERNELS = (*_CHANGES[:3], Column("kernels in A"), Column("kernels in B"), Column("ONNX nodes"))
 
 
 def fusion_section(collected: Collected, command: str) -> Section | Missing:
@@ -104,7 +105,7 @@ def _cause(fallback: Fallback) -> str:
 def difference_section(collected: Collected, command: str) -> Section | Missing:
     """A panel for each difference in a profile."""
     panels = [
-        Panel(f"{one.a} → {one.b}", [difference_table(one)])
+        Panel(f"{one.a} → {one.b}", difference_tables(one))
         for report in collected.profiles.values()
         for one in report.differences
     ]
@@ -113,8 +114,8 @@ def difference_section(collected: Collected, command: str) -> Section | Missing:
     return Section("difference", "Difference from an earlier profile", panels)
 
 
-def difference_table(collected: EngineDifference) -> Table:
-    """What changed from A to B, layer by layer, the costliest change first."""
+def difference_tables(collected: EngineDifference) -> list[Table]:
+    """What changed from A to B, layer by layer, then by kernels if known; the costliest change first."""
     gap = collected.b_ms - collected.a_ms
     rows: list[list[Cell]] = [
         [
@@ -132,7 +133,12 @@ def difference_table(collected: EngineDifference) -> Table:
     title = (
         f"A {collected.a}: {collected.a_ms:.4f} ms; B {collected.b}: {collected.b_ms:.4f} ms ({gap:+.4f} ms)"
     )
-    return Table(title, _CHANGES, rows)
+    kernels: list[list[Cell]] = [
+        [one.a_ms, one.b_ms, one.cost_ms, _names(one.a), _names(one.b), names_text(one.nodes)]
+        for one in collected.kernels
+    ]
+    replaced = [Table("Kernels that were replaced", _KERNELS, kernels)] if kernels else []
+    return [Table(title, _CHANGES, rows), *replaced]
 
 
 def _names(names: Sequence[str]) -> str:

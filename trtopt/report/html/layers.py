@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trtopt.records import Collected, EngineProfile, EngineTensor, LayerGroup, ProfiledLayer, ProfileReport
+from trtopt.records import (
+    Collected,
+    EngineProfile,
+    EngineTensor,
+    KernelGroup,
+    LayerGroup,
+    ProfiledLayer,
+    ProfileReport,
+)
 from trtopt.report.html.blocks import (
     Block,
     Cell,
@@ -83,19 +91,19 @@ def _blocks(engine: EngineProfile) -> Iterator[Block]:
 
 
 def _groups(title: str, groups: Sequence[LayerGroup]) -> Chart:
-    return bars(title, _rows(groups), "key", "ms", "ms")
+    return bars(title, largest(groups, "layers"), "key", "ms", "ms")
 
 
 def _types(groups: Sequence[LayerGroup]) -> Chart:
-    rows = _rows(groups)
+    rows = largest(groups, "layers")
     colour = name("key", scale=type_scale(row["key"] for row in rows), legend=None)
     return bars("Time by type", rows, "key", "ms", "ms", colour)
 
 
-def _rows(groups: Sequence[LayerGroup]) -> list[dict[str, Any]]:
-    """The largest groups, and all others as one."""
+def largest(groups: Sequence[LayerGroup | KernelGroup], counted: str) -> list[dict[str, Any]]:
+    """The largest groups, and all others as one; `counted` names the attribute of what they count."""
     rows: list[dict[str, Any]] = [
-        {"key": group.key, "ms": group.ms, "share": group.share, "layers": group.layers}
+        {"key": group.key, "ms": group.ms, "share": group.share, counted: getattr(group, counted)}
         for group in groups[:_GROUPS]
     ]
     rest = groups[_GROUPS:]
@@ -105,7 +113,7 @@ def _rows(groups: Sequence[LayerGroup]) -> list[dict[str, Any]]:
                 "key": f"{len(rest)} others",
                 "ms": sum(group.ms for group in rest),
                 "share": sum(group.share for group in rest),
-                "layers": sum(group.layers for group in rest),
+                counted: sum(getattr(group, counted) for group in rest),
             }
         )
     return rows

@@ -62,7 +62,7 @@ class Table {
   }
 
   find(text) {
-    this.search.value = text;
+    if (this.search) this.search.value = text;
     this.select();
     this.body.closest(".table").scrollIntoView();
   }
@@ -132,7 +132,7 @@ function showTooltip(handler, event, item, value) {
 // For series without a colour of their own: light enough for dark labels, dark enough for a white page.
 const COLOURS = ["#64a0d8", "#f0a050", "#68b87e", "#e07f7f", "#ae90d6", "#4fb5b5", "#cdb545", "#b8947a", "#e08fbd", "#9aa4ae"];
 
-// Vega hides no tooltip of a layer that has been zoomed out of sight, but shows every other one again at once.
+// Vega hides no tooltip of a bar that has been zoomed out of sight, but shows every other one again at once.
 document.addEventListener("pointermove", () => { tooltip.hidden = true; }, { capture: true });
 
 function looks() {
@@ -167,14 +167,14 @@ function looks() {
 
 async function draw(place) {
   const spec = found.charts[place.dataset.chart];
-  const hasLayers = !spec.$schema.includes("vega-lite");
-  const table = hasLayers ? tables.get(place.closest(".panel").querySelector(".table")) : null;
+  const hasRows = !spec.$schema.includes("vega-lite");
+  const table = hasRows ? tables.get(place.closest(".panel").querySelector(".table")) : null;
   // Names may be long: the page holds them once, in the table's rows.
   for (const one of table ? spec.data[0].values : []) if ("row" in one) one.label = table.rows[one.row][0];
   views.get(place)?.finalize();
   const options = { actions: false, config: looks(), defaultStyle: false, renderer: "canvas", tooltip: showTooltip };
   views.set(place, await vegaEmbed(place, spec, options));
-  if (hasLayers) {
+  if (hasRows) {
     views.get(place).view.addEventListener("click", (event, item) => item?.datum?.label && table.find(item.datum.label));
   }
   place.dataset.drawn = isDark() ? "dark" : "light";

@@ -35,7 +35,7 @@ from trtopt.report.html.blocks import (
 from trtopt.report.html.charts import LEGEND, listed, name, quantity, shares, tooltip_fields, vega_lite
 from trtopt.report.html.colours import SIDES, type_scale
 from trtopt.report.html.deployment import deployment_of, model_name, p50_of, rate_of, sampled
-from trtopt.report.html.fusion import difference_table
+from trtopt.report.html.fusion import difference_tables
 from trtopt.report.html.notes import grouped, trust_notes
 from trtopt.report.html.provenance import commands_of, file_notes, machine_facts, typed
 from trtopt.report.html.summary import facts, mark_of
@@ -248,7 +248,7 @@ def _where(sides: Sequence[Collected]) -> list[Block]:
 
 
 def _difference_sections(differences: Sequence[EngineDifference]) -> list[Section]:
-    panels = [Panel(f"{one.a} → {one.b}", [difference_table(one)]) for one in differences]
+    panels = [Panel(f"{one.a} → {one.b}", difference_tables(one)) for one in differences]
     return [Section("difference", "Layer by layer", panels)] if panels else []
 
 

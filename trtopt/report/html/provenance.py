@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from trtopt.records import Collected, Environment, Manifest
+from trtopt.records.typed_io import TypedTensor
 from trtopt.report.html.blocks import Block, Cell, Column, Command, Lines, Missing, Panel, Section, Table
 
 _ENGINES = (
@@ -18,6 +19,15 @@ _ENGINES = (
     Column("SHA-256"),
 )
 _FACTS = (Column("what"), Column("found"))
+_TENSORS = (
+    Column("tensor"),
+    Column("role"),
+    Column("type"),
+    Column("layout"),
+    Column("type in the model"),
+    Column("scale", "number", 6),
+    Column("mean and deviation in the graph"),
+)
 
 
 def machines_section(collected: Collected) -> Section | None:
@@ -95,6 +105,8 @@ def _build(manifest: Manifest) -> Iterator[Block]:
     ]
     first = manifest.engines[0]
     yield Table(f"Engines, built by {first.plan.backend} on {first.device.name}", _ENGINES, rows)
+    if manifest.io:
+        yield Table("Typed inputs and outputs", _TENSORS, [_tensor(one) for one in manifest.io])
     yield Table("Builder settings", _FACTS, [[*pair] for pair in first.builder_config.items()])
     lines = [f"model {manifest.onnx.path}, SHA-256 {manifest.onnx.sha256}"]
     rewrite = manifest.rewrite
@@ -102,6 +114,12 @@ def _build(manifest: Manifest) -> Iterator[Block]:
         applied = ", ".join(f"{rule} {count}" for rule, count in rewrite.applied.items()) or "no rule applied"
         lines.append(f"rewritten: {rewrite.nodes_before} → {rewrite.nodes_after} nodes ({applied})")
     yield Lines([*lines, *manifest.notes])
+
+
+def _tensor(one: TypedTensor) -> list[Cell]:
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in (one.mean, one.std))
+    normalised = f"({mean}), ({std})" if one.mean else ""
+    return [one.name, one.role, one.dtype, one.layout, one.model_dtype, one.scale, normalised]
 
 
 def commands_of(collected: Collected) -> list[Command]:

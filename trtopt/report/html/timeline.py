@@ -1,12 +1,14 @@
-"""A timeline of layers in Vega, as Vega-Lite has no overview with a brush as wide as the page."""
+"""Timelines in Vega, as Vega-Lite has no overview with a brush as wide as the page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from trtopt.records import EngineProfile
+from trtopt.records import EngineProfile, KernelReport
 from trtopt.report.html.blocks import Chart
-from trtopt.report.html.charts import VEGA
+from trtopt.report.html.charts import VEGA, listed
 from trtopt.report.html.colours import type_scale
 from trtopt.report.html.treemap import container_size, slowest_text
 from trtopt.report.names import kind_text, type_text
@@ -21,34 +23,81 @@ _LEFT = 150
 """Pixels for the names of lanes; a third of a narrow page at most."""
 
 
+_HOW = (
+    "drag the bar below to zoom, the chart to move; a double click shows all, "
+    "a click finds the {what} in the table"
+)
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """What ran in a lane for a time in ms; its name is that of the row of the panel's table."""
+
+    start: float
+    ms: float
+    lane: str
+    row: int
+    dtype: str
+
+
 def timeline(engine: EngineProfile) -> Chart:
     """The layers in the order they ran, end to end, in lanes by kind, coloured by type; it zooms."""
-    timed = [layer for layer in engine.layers if layer.ms]
-    by_time: dict[str, float] = {}
-    for layer in timed:
-        by_time[kind_text(layer)] = by_time.get(kind_text(layer), 0.0) + (layer.ms or 0.0)
-    own = sorted(by_time, key=lambda kind: -by_time[kind])[:_LANES]
-    rows, at = [], 0.0
+    found, at = [], 0.0
     for number, layer in enumerate(engine.layers):
-        if not layer.ms:
-            continue
-        lane = kind_text(layer) if kind_text(layer) in own else "others"
-        ends = {"from": at, "to": at + layer.ms}
-        rows.append({**ends, "ms": layer.ms, "lane": lane, "row": number, "type": type_text(layer)})
-        at += layer.ms
+        if layer.ms:
+            found.append(_Bar(at, layer.ms, kind_text(layer), number, type_text(layer)))
+            at += layer.ms
+    text = slowest_text([layer for layer in engine.layers if layer.ms])
+    return _chart("layer", "kind", "Layers in the order they ran, medians end to end", found, text)
+
+
+def kernel_timeline(kernels: KernelReport) -> Chart:
+    """The launches when they ran, with gaps, in lanes by what their names say they do; it zooms."""
+    found = [
+        _Bar(row.start_ms, row.ms, row.family, number, row.dtype or "–")
+        for number, row in enumerate(kernels.rows)
+    ]
+    text = listed([f"{group.key}: {group.ms:.4f} ms" for group in kernels.by_name])
+    return _chart("kernel", "family", "Kernels when they ran, medians, with the gaps between", found, text)
+
+
+def _chart(what: str, lane: str, title: str, bars: Sequence[_Bar], text: str) -> Chart:
+    by_time: dict[str, float] = {}
+    for bar in bars:
+        by_time[bar.lane] = by_time.get(bar.lane, 0.0) + bar.ms
+    own = sorted(by_time, key=lambda name: -by_time[name])[:_LANES]
+    rows = [
+        {
+            "from": bar.start,
+            "to": bar.start + bar.ms,
+            "ms": bar.ms,
+            "lane": bar.lane if bar.lane in own else "others",
+            "row": bar.row,
+            "type": bar.dtype,
+        }
+        for bar in bars
+    ]
     lanes = [*own, *(["others"] if len(by_time) > len(own) else [])]
-    height = len(lanes) * _LANE
+    height, end = len(lanes) * _LANE, max((bar.start + bar.ms for bar in bars), default=0.0)
     return Chart(
-        "Layers in the order they ran, medians end to end: drag the bar below to zoom, the chart to move; "
-        "a double click shows all, a click finds the layer in the table",
-        _spec(rows, lanes, at, height),
-        slowest_text(timed),
+        f"{title}: {_HOW.format(what=what)}",
+        _spec(rows, lanes, end, height, _tooltip(what, lane)),
+        text,
         height=height + _AXIS + _OVERVIEW + _LEGEND,
         zooms=True,
     )
 
 
-def _spec(rows: list[dict[str, Any]], lanes: list[str], end: float, height: int) -> dict[str, Any]:
+def _tooltip(what: str, lane: str) -> str:
+    return (
+        f"{{{what}: datum.label, {lane}: datum.lane, type: datum.type, ms: format(datum.ms, '.4f'), "
+        "'starts at ms': format(datum.from, '.4f')}"
+    )
+
+
+def _spec(
+    rows: list[dict[str, Any]], lanes: list[str], end: float, height: int, tooltip: str
+) -> dict[str, Any]:
     left, wide = {"name": "left", "update": f"min({_LEFT}, width / 3)"}, "max(width - left - 12, 20)"
     color = {"name": "color", "type": "ordinal", **type_scale(row["type"] for row in rows)}
     return {
@@ -65,10 +114,10 @@ def _spec(rows: list[dict[str, Any]], lanes: list[str], end: float, height: int)
             {"name": "span", "value": [0, end], "on": _span()},
         ],
         "data": [
-            {"name": "layers", "values": rows},
+            {"name": "bars", "values": rows},
             {
                 "name": "seen",
-                "source": "layers",
+                "source": "bars",
                 "transform": [{"type": "filter", "expr": "datum.to > span[0] && datum.from < span[1]"}],
             },
         ],
@@ -88,7 +137,7 @@ def _spec(rows: list[dict[str, Any]], lanes: list[str], end: float, height: int)
                 "legendY": height + _AXIS + _OVERVIEW + 8,
             }
         ],
-        "marks": [_detail(height), _overview(height + _AXIS)],
+        "marks": [_detail(height, tooltip), _overview(height + _AXIS)],
     }
 
 
@@ -125,12 +174,8 @@ def _span() -> list[dict[str, Any]]:
     ]
 
 
-def _detail(height: int) -> dict[str, Any]:
-    tooltip = (
-        "{layer: datum.label, kind: datum.lane, type: datum.type, ms: format(datum.ms, '.4f'), "
-        "'starts at ms': format(datum.from, '.4f')}"
-    )
-    layer = {
+def _detail(height: int, tooltip: str) -> dict[str, Any]:
+    bar = {
         "type": "rect",
         "from": {"data": "seen"},
         "encode": {
@@ -154,14 +199,14 @@ def _detail(height: int) -> dict[str, Any]:
         {"scale": "lane", "orient": "left", "labelLimit": {"signal": "left - 10"}, "domain": False},
     ]
     inside = {**_box(0, height), "update": {**_box(0, height)["update"], "x": {"value": 0}}}
-    clipped = {"type": "group", "name": "detail", "clip": True, "encode": inside, "marks": [layer]}
+    clipped = {"type": "group", "name": "detail", "clip": True, "encode": inside, "marks": [bar]}
     return {"type": "group", "encode": _box(0, height), "axes": axes, "marks": [clipped]}
 
 
 def _overview(top: int) -> dict[str, Any]:
-    layer = {
+    bar = {
         "type": "rect",
-        "from": {"data": "layers"},
+        "from": {"data": "bars"},
         "interactive": False,
         "encode": {
             "enter": {"fill": {"scale": "color", "field": "type"}, "fillOpacity": {"value": 0.8}},
@@ -190,7 +235,7 @@ def _overview(top: int) -> dict[str, Any]:
         "type": "group",
         "name": "overview",
         "encode": _box(top, _OVERVIEW),
-        "marks": [layer, brush],
+        "marks": [bar, brush],
     }
 
 

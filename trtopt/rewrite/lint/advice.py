@@ -35,15 +35,19 @@ class LintReport(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Finding:
-    """Where a check found something (None: the model as a whole), and why it matters."""
+    """Where a check found something (None: the model as a whole), and why it matters.
+
+    `remedy` is this finding's own, where the check's is too general.
+    """
 
     node: object | None
     reason: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question put to every graph of a model; effect and remedy are the same for all its findings."""
+    """One question put to every graph of a model; its effect is the same for all findings."""
 
     name: str
     effect: str

@@ -37,7 +37,7 @@ def lint_model(source: Path, *, target: str) -> LintReport:
                         op=getattr(node, "op", ""),
                         reason=finding.reason,
                         effect=check.effect,
-                        remedy=check.remedy,
+                        remedy=finding.remedy or check.remedy,
                     )
                 )
     return LintReport(

@@ -10,6 +10,7 @@ import onnx
 
 from trtopt.onnxio.data_dependent import SIZING_OPERANDS
 from trtopt.rewrite.lint.advice import Check, Finding
+from trtopt.rewrite.lint.static_forms import advice_for
 from trtopt.rewrite.rules import instance_norm, layer_norm, rms_norm
 from trtopt.rewrite.scope import STANDARD, Scope
 
@@ -133,7 +134,8 @@ def _data_dependent_sizes(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes(*SIZING_OPERANDS):
         operands = [node.inputs[place] for place in SIZING_OPERANDS[node.op] if place < len(node.inputs)]
         if any(not item.is_empty() and _is_of_values(scope, item) for item in operands):
-            yield Finding(node, f"the size of what {node.op} makes depends on the data")
+            own = advice_for(node.op, scope.target.name)
+            yield Finding(node, f"the size of what {node.op} makes depends on the data", own)
 
 
 def _is_of_values(scope: Scope, tensor: Any) -> bool:
@@ -156,8 +158,7 @@ STRUCTURE_CHECKS = (
     Check(
         "data-dependent-size",
         "no CUDA graph; the host waits within each inference; where an output has it, no batch is shared",
-        "use a static form: a constant K for TopK, a mask with Where for NonZero, for NonMaxSuppression "
-        "the plugin EfficientNMS_TRT, which returns a fixed number of boxes and a count",
+        "use a static form",
         _data_dependent_sizes,
     ),
     Check(

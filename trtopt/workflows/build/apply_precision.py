@@ -12,7 +12,7 @@ from trtopt.files.atomic import write_atomically
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, OnnxArtifact, to_json
-from trtopt.records.typed_io import TypedTensor
+from trtopt.records.typed_io import TypedTensor, has_int8
 from trtopt.targets import target_of
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def exchange_int8(kept: OnnxArtifact, io: tuple[TypedTensor, ...]) -> Exchanged 
         UsageError: one is not quantised first, or is used as numbers elsewhere.
         ModelError, OutputError: see `rewrite.typed_io.move_quantisation`.
     """
-    if not any(one.dtype == "int8" != one.model_dtype for one in io):
+    if not has_int8(io):
         return None
     from trtopt.rewrite.typed_io import describe, move_quantisation
 

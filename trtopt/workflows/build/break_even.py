@@ -78,11 +78,6 @@ def quantize_where_it_pays(
             f"--verdict: nothing can be measured here: {problem}",
             "run it on the machine with the GPU, or omit --verdict",
         )
-    if request.io.int8:
-        raise UsageError(
-            "--io int8 and --verdict: INT8 inputs and outputs exist only in the quantised graph",
-            "omit --verdict, or request another type",
-        )
     check_writable(target)
     with scratch_folder() as folder:
         rewrite, io = recipe.rewrite, request.io
@@ -98,7 +93,10 @@ def quantize_where_it_pays(
             BuildOptions(cache, executor=LocalExecutor(places), limit_s=recipe.build_timeout),
             terms,
             listener,
+            kept.io,
         )
+        for tensor in found.io:
+            listener.note(str(tensor))
         written = _write(found.graphs, found.verdict, folder, target)
     return WherePaying(found.verdict, written)
 

@@ -11,7 +11,10 @@ import msgspec
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
+from trtopt.files.atomic import scratch_beside
 from trtopt.onnxio import model_file, prepare
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibration.table import AUTO
 from trtopt.precision.placement import attention
@@ -20,6 +23,8 @@ from trtopt.precision.reference_runs import at_most, compared, open_model
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact, from_json
 from trtopt.records.checking import OutputDifference
 from trtopt.records.quantisation import QuantizeReport
+from trtopt.records.typed_io import TypedTensor, has_int8
+from trtopt.rewrite.typed_io import move_quantisation, quantise_ends
 from trtopt.workflows.build.apply_precision import (
     QUANTISED,
     QUANTISED_FILE,
@@ -71,8 +76,19 @@ class Entry:
 class Candidates:
     """Makes them from one model, whose outputs are cached."""
 
-    def __init__(self, base: OnnxArtifact, folder: Path, backend: Backend, request: Request, bounds: Bounds):
+    def __init__(
+        self,
+        base: OnnxArtifact,
+        folder: Path,
+        backend: Backend,
+        request: Request,
+        bounds: Bounds,
+        io: tuple[TypedTensor, ...] = (),
+    ):
         self._base, self._folder, self._backend = base, folder, backend
+        self.io = io
+        """The typed tensors; those of INT8 get the scale of what is quantised first, and all take it."""
+        self._exchanges_int8 = has_int8(io)
         self._request, self._bounds = request, bounds
         model = model_file.load(Path(base.path))
         model = replace(model, proto=prepare.prepare(model.proto)[0])
@@ -146,7 +162,14 @@ class Candidates:
         request: Request | None,
         left: tuple[str, ...] = (),
     ) -> Entry:
-        differences = () if precision == AS_GIVEN else self._differences(onnx)
+        model = model_file.load(Path(onnx.path))
+        if self._exchanges_int8:
+            model = quantise_ends(model, self.io)
+            moved = move_quantisation(model, self.io)
+            self.io = moved.tensors
+        differences = () if precision == AS_GIVEN else self._differences(model)
+        if self._exchanges_int8:
+            onnx = self._saved(moved.model, folder, onnx, name)
         candidate = Candidate(
             name=name,
             precision=precision,
@@ -157,10 +180,20 @@ class Candidates:
         )
         return Entry(candidate, onnx, folder, request, {})
 
-    def _differences(self, onnx: OnnxArtifact) -> tuple[OutputDifference, ...]:
+    def _saved(self, model: ModelFile, folder: Path, before: OnnxArtifact, name: str) -> OnnxArtifact:
+        """A candidate that exchanges INT8, in place of the one that it was made of."""
+        source = Path(before.path)
+        place = folder / (source.name if source.parent == folder else f"{source.stem}.{name}{source.suffix}")
+        with scratch_beside(place) as scratch:
+            model_file.save(model, scratch / place.name)
+            for file in scratch.iterdir():
+                file.replace(folder / file.name)
+        return msgspec.structs.replace(read_onnx(place), parent=self._base.sha256)
+
+    def _differences(self, model: ModelFile) -> tuple[OutputDifference, ...]:
         feeds = at_most(self._source.batches(self._specs, 8), _COMPARED)
         pairs = ((feed, self._reference.run(feed)) for feed in feeds)
-        return compared(pairs, open_model(model_file.load(Path(onnx.path))))
+        return compared(pairs, open_model(model))
 
 
 def moved(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifact, list[EngineArtifact]]:

@@ -13,7 +13,7 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
 from trtopt.precision.alarms import verdict_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
-from trtopt.recipe import Recipe, io_request
+from trtopt.recipe import Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
 from trtopt.records.typed_io import TypedTensor
 from trtopt.targets import target_of
@@ -99,8 +99,6 @@ def _is_measured(recipe: Recipe) -> bool:
 
 def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> str | None:
     """Why precisions cannot be measured against one another; None if they can."""
-    if io_request(recipe).int8:
-        return "INT8 inputs and outputs exist only in the quantised graph"
     if recipe.compute_capability:
         return "the engines are for the GPUs that --compute-capability names"
     runs = choose_for_running("auto", backend.name)
@@ -185,10 +183,11 @@ def _measured(
 ) -> SelectedEngines:
     """Engines of what did best."""
     plans = make_plans(base, recipe, builder.backend)
-    found = select_precision(base, plans, folder, how, _terms(base, recipe, builder), listener)
+    found = select_precision(base, plans, folder, how, _terms(base, recipe, builder), listener, io)
     before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
+    notes = tuple(str(one) for one in found.io if one.scale is not None)
     return SelectedEngines(
-        found.engines, found.graphs, before, found.verdict, (), verdict_alarms(found.verdict), io
+        found.engines, found.graphs, before, found.verdict, notes, verdict_alarms(found.verdict), found.io
     )
 
 

@@ -125,7 +125,14 @@ def keep_model(
         listener.phase(source.name, "rewriting the graph")
         kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend)
         notes.append(note)
-    return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes))
+    return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes), _recorded(source))
+
+
+def _recorded(source: Path) -> tuple[TypedTensor, ...]:
+    """What a file says of its inputs and outputs, if trtopt typed them."""
+    from trtopt.rewrite import typed_io
+
+    return typed_io.recorded_in(load_graph(source))
 
 
 def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxArtifact:

@@ -40,10 +40,11 @@ from trtopt.records import (
     PrecisionVerdict,
     RegionTime,
 )
+from trtopt.records.typed_io import TypedTensor, has_int8
 from trtopt.targets import target_named
 from trtopt.workers.protocol import Benched
 from trtopt.workflows.bench.interleaved import Setting, loaded, measure_in_turns, turns_job, verdict_record
-from trtopt.workflows.build.apply_precision import Precision
+from trtopt.workflows.build.apply_precision import QUANTISED, Precision
 from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, moved
 from trtopt.workflows.build.engines import BuildOptions, build_engines
 from trtopt.workflows.listener import Listener
@@ -77,6 +78,7 @@ class SelectionOutcome:
     engines: tuple[EngineArtifact, ...]
     graphs: tuple[OnnxArtifact, ...]
     verdict: PrecisionVerdict
+    io: tuple[TypedTensor, ...] = ()
 
 
 def select_precision(
@@ -86,10 +88,12 @@ def select_precision(
     how: BuildOptions,
     terms: SelectionTerms,
     listener: Listener,
+    io: tuple[TypedTensor, ...] = (),
 ) -> SelectionOutcome:
     """Build and measure the candidates at every plan's batch size, and keep what was chosen in `folder`.
 
-    `base` is the float model, in `folder`. An engine for a range of batch sizes is judged at the one that it
+    `base` is the float model, in `folder`, `io` are its typed tensors: all candidates exchange the same INT8
+    values, which a float one converts. An engine for a range of batch sizes is judged at the one that it
     is tuned for.
 
     Raises:
@@ -98,7 +102,7 @@ def select_precision(
     beside = folder / _BESIDE
     beside.mkdir()
     try:
-        held = _PrecisionSelection(base, plans, beside, how, terms, listener)
+        held = _PrecisionSelection(base, plans, beside, how, terms, listener, io)
         held.prepare()
         held.build([entry for entry in held.entries if not entry.broken], plans)
         first = held.run_in_turns()
@@ -121,10 +125,12 @@ class _PrecisionSelection:
         how: BuildOptions,
         terms: SelectionTerms,
         listener: Listener,
+        io: tuple[TypedTensor, ...],
     ) -> None:
         self._base, self._plans, self._how = base, plans, how
         self._terms, self._listener = terms, listener
-        self._candidates = Candidates(base, folder, plans[0].backend, terms.request, terms.bounds)
+        self._exchanges_int8 = has_int8(io)
+        self._candidates = Candidates(base, folder, plans[0].backend, terms.request, terms.bounds, io)
         data = self._fitting_data()
         self._setting = Setting(None, None, contract_named(DEFAULT), _DURATION_S, data)
         self._regions: dict[str, dict[str, tuple[RegionTime, ...]]] = {plan.label: {} for plan in plans}
@@ -133,6 +139,9 @@ class _PrecisionSelection:
     def _fitting_data(self) -> str | None:
         """The user's data, if it has the shapes that engines are tuned for; else they run on random input."""
         name = self._terms.request.calib
+        if self._exchanges_int8:
+            self._listener.note("times are taken on random input, as the data is not quantised")
+            return None
         if name is not None:
             try:
                 for plan in self._plans:
@@ -149,7 +158,10 @@ class _PrecisionSelection:
 
     def prepare(self) -> None:
         """Make the graphs and evaluate their accuracy; with the unchanged model if no other float is left."""
-        for precision in self._terms.precisions:
+        precisions = self._terms.precisions
+        if self._exchanges_int8:  # what is quantised brings the scales of inputs and outputs
+            precisions = tuple(sorted(precisions, key=lambda one: one not in QUANTISED))
+        for precision in precisions:
             self._listener.note(f"{precision}: making the graph and comparing its outputs")
             try:
                 self.entries.append(self._candidates.make(precision))
@@ -160,6 +172,7 @@ class _PrecisionSelection:
             else:
                 self._report_if_broken(self.entries[-1])
                 self._try_attention(self.entries[-1])
+        self.entries.sort(key=lambda entry: entry.is_quantised)
         if all(entry.broken for entry in self.entries if not entry.is_quantised):
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
 
@@ -320,7 +333,10 @@ class _PrecisionSelection:
             notes=tuple(notes_of(list(runs.values()))),
         )
         return SelectionOutcome(
-            tuple(engines[plan.label] for plan in self._plans), tuple(graphs.values()), verdict
+            tuple(engines[plan.label] for plan in self._plans),
+            tuple(graphs.values()),
+            verdict,
+            self._candidates.io,
         )
 
     def _verdict(self, plan: BuildPlan, run: InterleavedRun) -> BatchVerdict:

@@ -41,7 +41,8 @@ from trtopt.printable import visible
 from trtopt.recipe import Recipe, check_timeout, input_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
-from trtopt.rewrite.typed_io import typed_reference
+from trtopt.records.typed_io import TypedTensor
+from trtopt.rewrite.typed_io import recorded_in, typed_reference
 from trtopt.workers.protocol import OutputsWritten
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines
 from trtopt.workflows.engine_points import points
@@ -91,8 +92,9 @@ def check(
     found: tuple[LayerDifference, ...] = ()
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
         _refuse_sizes(request.batch, sizes)
-        source = open_data(data) if data is not None else seeded_source(checker.model)
         other = _beside(checker.model, path, listener)
+        checker.take_inputs_of(recorded_in(other.proto))
+        source = open_data(data) if data is not None else seeded_source(checker.model)
         listener.phase(path.name, "comparing with the reference")
         subjects = [checker.model_file(path.name, other, source)]
         if request.layers:
@@ -104,7 +106,7 @@ def check(
         check_trust(request.trust, [path])
         wanted = resolve_engines(path, request.batch, request.backend, notes, listener, request.trust)
         with wanted as there:
-            checker.take_inputs_of(there)
+            checker.take_inputs_of(there.io)
             subjects = checker.engines(there, request.batch, data, listener, request.timeout, sizes)
     if data is not None:
         notes += range_notes(specs_of(checker.model.proto), open_data(data))
@@ -186,10 +188,10 @@ class Checker:
                 "check it against the model that it was made from",
             )
 
-    def take_inputs_of(self, there: ResolvedEngines) -> None:
-        """Give the reference the engines' inputs and outputs, if it is the file that they were built from."""
-        if there.io and there.source_sha256 == self.artifact.sha256:
-            self.model = typed_reference(self.model, there.io)
+    def take_inputs_of(self, tensors: Sequence[TypedTensor]) -> None:
+        """Give the reference typed inputs and outputs, unless it has them itself."""
+        if tensors:
+            self.model = typed_reference(self.model, tensors)
             self._specs = specs_of(self.model.proto)
 
     def engines(

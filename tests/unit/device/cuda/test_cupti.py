@@ -136,6 +136,27 @@ def test_a_refusal_says_why_and_leaves_nothing_enabled(
         CuptiRecorder()
 
 
+@pytest.mark.parametrize(
+    ("said", "problem", "remedy"),
+    [
+        ("Failed to dlopen libcupti (libcupti.so.12: cannot open)", "library is not found", "cupti-cu12, of"),
+        ("only CUDA 12.4 or later driver is supported", "driver is too old", "CUDA 12.4 or newer"),
+        ("function cuptiActivityEnableHWTrace is not found", "older than cupti-python", "--upgrade"),
+        ("CUDA driver is not found (libcuda.so.1)", "or the driver, is older", "trtopt doctor"),
+    ],
+)
+def test_a_library_that_does_not_fit_is_no_refusal(
+    cupti: Cupti, monkeypatch: pytest.MonkeyPatch, said: str, problem: str, remedy: str
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(cupti, "activity_register_callbacks", fail)
+    with pytest.raises(DeviceError, match=problem) as caught:
+        CuptiRecorder()
+    assert remedy in caught.value.remedy
+
+
 def test_without_cupti_the_packages_to_install_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupti", None)
     with pytest.raises(DeviceError) as caught:

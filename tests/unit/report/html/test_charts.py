@@ -12,10 +12,12 @@ from hypothesis import given, strategies as st
 
 from tests.support.pages import resnet
 from tests.support.paths import DATA
+from tests.unit.inspect.kernels.test_report import NAMES, launches, report
 from trtopt.records import BenchReport, Collected, read_versioned
-from trtopt.report.html.blocks import Chart, Panel, Section
+from trtopt.report.html.blocks import Chart, Missing, Panel, Section, Table
 from trtopt.report.html.charts import histogram
 from trtopt.report.html.folder import report_page
+from trtopt.report.html.kernels import kernels_section
 from trtopt.report.html.memory import memory_section, thinned
 from trtopt.report.html.roofline import roofline_section
 from trtopt.report.html.timeline import timeline
@@ -129,6 +131,29 @@ def test_a_timeline_of_many_kinds_gathers_the_rest_in_one_lane() -> None:
     lanes = next(scale["domain"] for scale in spec["scales"] if scale["name"] == "lane")
     assert lanes == [*(f"kind {n}" for n in range(59, 50, -1)), "others"]
     assert {row["lane"] for row in spec["data"][0]["values"]} == set(lanes)
+
+
+def test_kernels_are_drawn_at_their_times_with_the_gaps_and_named_by_their_rows() -> None:
+    engine = resnet().profiles["profile.json"].engines[0]
+    kernels = report(launches(0.4, 0.3, 0.2, 0.1, gap=0.1), latency_ms=1.4)
+    found = resnet().profiles["profile.json"]
+    engines = (msgspec.structs.replace(engine, kernels=kernels), *found.engines[1:])
+    section = kernels_section(
+        Collected(folder="f", name="d", profiles={"p.json": msgspec.structs.replace(found, engines=engines)}),
+        "",
+    )
+    assert isinstance(section, Section)
+    (panel,) = section.panels
+    line, by_name, by_node = charts(section)
+    rows = line.spec["data"][0]["values"]
+    assert [row["from"] for row in rows] == pytest.approx([0.0, 0.5, 0.9, 1.2])
+    assert [row["to"] for row in rows] == pytest.approx([0.4, 0.8, 1.1, 1.3])
+    assert [row["lane"] for row in rows] == ["product", "attention", "product", "normalisation"]
+    (table,) = [block for block in panel.blocks if isinstance(block, Table)]
+    assert [table.rows[row["row"]][0] for row in rows] == list(NAMES)
+    assert [row["launches"] for row in values(by_name.spec)] == [2, 1, 1]
+    assert values(by_node.spec)[0]["key"] == "q + k + v"
+    assert isinstance(kernels_section(resnet(), "trtopt profile d --kernels"), Missing)
 
 
 def test_time_stands_against_its_floor_by_kind(parts: dict[str, Section]) -> None:
