@@ -58,11 +58,12 @@ test-export: $(VENV)/.export
 test-browser: $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser
 
-# Ray listens on the host's own address, so its tests run where there is none; elsewhere they are skipped.
+# Ray listens on the host's own address, so its tests run where there is none; elsewhere they are skipped,
+# and that is no failure.
 test-ray: $(VENV)/.ray
-	@if unshare -rn true; then \
+	@if unshare -rn ip link set lo up; then \
 	  unshare -rn sh -c 'ip link set lo up; exec "$$0" -m pytest tests/ray' $(BIN)/python; \
-	else $(BIN)/python -m pytest tests/ray; fi
+	else echo "tests/ray are skipped: unshare -rn is not allowed here"; fi
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fail-on-warning --quiet docs docs/_build

@@ -642,6 +642,9 @@ def tune(
     duration: float = 2.0,
     threshold: float = THRESHOLD,
     timeout: float | None = None,
+    executor: str | None = None,
+    gpu_model: str | None = None,
+    retries: int | None = None,
     cache_dir: str | Path | None = None,
     listener: Listener = SILENT,
 ) -> Tuned:
@@ -678,6 +681,8 @@ def tune(
         threshold: the smallest gain to accept, as a share between 0 and 1.
         timeout: seconds after which a build or a measurement has failed [default: ten times what the baseline
             took, a minute at least].
+        executor, gpu_model, retries: as for `build`. A cluster builds as many candidates at a time as it has
+            GPUs, or nodes without GPUs; each host measures one at a time.
         cache_dir: the store of timing caches and of this machine's ledgers, as for `build`.
         listener: receives progress and notes.
 
@@ -702,7 +707,10 @@ def tune(
         {'builder-setting'}
     """
     request = TuneRequest(
-        recipe=make_recipe(profile, {"backend": backend}),
+        recipe=make_recipe(
+            profile,
+            {"backend": backend, "executor": executor, "gpu_model": gpu_model, "retries": retries},
+        ),
         batch=batch_sizes(batch),
         objective=objective,
         rate=rate,

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -148,6 +149,19 @@ def relay(level: int, send: Callable[[Logged], None]) -> None:
     """In a worker process: pass records from `level` on to `send`."""
     LOG.setLevel(level)
     LOG.addHandler(_Relay(send))
+
+
+@contextmanager
+def relaying(level: int, send: Callable[[Logged], None]) -> Iterator[None]:
+    """In a process that does other work too: pass records on for as long as the block runs."""
+    handler, before = _Relay(send), LOG.level
+    LOG.setLevel(level)
+    LOG.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOG.removeHandler(handler)
+        LOG.setLevel(before)
 
 
 class _Relay(logging.Handler):

@@ -32,7 +32,8 @@ REWRITINGS: tuple[Rewriting, ...] = get_args(Rewriting)
 """Which rewrite rules a build applies: those that earned it for its TensorRT, all of them, or none."""
 LOCAL, RAY = "local", "ray"
 _RAY_CLIENT = re.compile(r"ray://[^/\s]+:\d+")
-_WHERE = ("executor", "gpu_model", "retries")
+WHERE = ("executor", "gpu_model", "retries")
+"""The fields that say where jobs run."""
 ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 
 
@@ -105,7 +106,7 @@ class Recipe(Record, frozen=True, kw_only=True):
         """The fields that differ from their defaults, except where jobs run."""
         plain, names = Recipe(), Recipe.__struct_fields__
         return tuple(
-            name for name in names if name not in _WHERE and getattr(self, name) != getattr(plain, name)
+            name for name in names if name not in WHERE and getattr(self, name) != getattr(plain, name)
         )
 
 

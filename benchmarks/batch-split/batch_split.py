@@ -77,7 +77,7 @@ def engine(graph: Path, folder: Path, setting: Setting, batch: int, split: Seque
         folder,
         batch=batch,
         backend=setting.backend,  # type: ignore[arg-type]
-        rewrite=False,
+        rewrite="none",
         split=split or None,
     )
 

@@ -101,9 +101,9 @@ def doing_nothing(job: Job) -> tuple[Callable[..., Any], int]:
     packed = pack(job, limit_s=None, hash_of=sha256_of)
     result = carry_out(packed.parcel, lambda sha256: packed.files[sha256].read_bytes(), SILENT.progress)
 
-    def work(_: bytes, files: dict[str, Any], mailbox: Any, number: int, index: int) -> Any:
+    def work(_: bytes, files: dict[str, Any], mailbox: Any, number: int, index: int, _level: int) -> Any:
         node = ray.get_runtime_context().get_node_id()
-        mailbox.put.remote((number, index, node, "latency", None))
+        mailbox.put.remote((number, index, node, "latency", None, b""))
         return result
 
     return work, len(result[0])

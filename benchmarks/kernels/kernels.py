@@ -258,7 +258,7 @@ class Jobs:
         model, samples = self._graph(engine)
         words: list[object] = ["--batch", ",".join(map(str, engine.batches)), "--allow-fallback"]
         if engine.precision == "placed":
-            words.append("--no-rewrite")
+            words += ["--rewrite", "none"]
         else:
             words += ["--precision", engine.precision, "--data", samples]
         for shape in engine.shapes:

@@ -126,7 +126,7 @@ def test_tensorrt_rtx_builds_segments_that_exchange_a_vectorised_format(
         tmp_path / "chain",
         batch=8,
         backend="tensorrt-rtx",
-        rewrite=False,
+        rewrite="none",
         split=[f"{tensor}={layout}:2"],
     )
     first, last = made.engines[0].chain

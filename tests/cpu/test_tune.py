@@ -10,6 +10,7 @@ import onnx
 from tests.rewrite_graphs.case import model
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.device.backends import open_builder
+from trtopt.executors.local import THIS_HOST
 from trtopt.files.manifests import read_manifest
 from trtopt.recipe import Recipe
 from trtopt.workflows.build.rebuild import check_folder
@@ -70,6 +71,7 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
         data=None,
         cache_dir=None,
         limit_s=60.0,
+        executor=THIS_HOST,
         listener=SILENT,
     )
     built = maker.baseline(tmp_path / "0", 2)
@@ -103,6 +105,7 @@ def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
         data=None,
         cache_dir=None,
         limit_s=300.0,
+        executor=THIS_HOST,
         listener=SILENT,
     )
     built = maker.baseline(tmp_path / "0", 8)

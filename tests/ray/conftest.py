@@ -7,6 +7,7 @@ network namespace with nothing but loopback, as `make test-ray` makes one.
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -48,6 +49,15 @@ class TwoNodes:
         """Have two nodes, again."""
         if self._second is None:
             self._second = self._cluster.add_node(**self._offers)
+
+    @contextmanager
+    def another(self, **environment: str) -> Iterator[str]:
+        """One more node, with variables of its own; its id."""
+        node = self._cluster.add_node(**self._offers, env_vars=environment)
+        try:
+            yield node.node_id
+        finally:
+            self._cluster.remove_node(node, allow_graceful=False)
 
     def kill(self) -> None:
         """Kill the second node, as a loss of power would."""

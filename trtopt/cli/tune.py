@@ -14,7 +14,7 @@ from trtopt.cli.options.completion import contract_names, names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, timeout_option
-from trtopt.cli.options.recipe import cache_dir_option, recipe_option
+from trtopt.cli.options.recipe import cache_dir_option, executor_options, recipe_option
 from trtopt.records.tuning import CandidateKind, Objective
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
     help="The smallest gain to accept, as a share.",
 )
 @timeout_option
+@executor_options
 @cache_dir_option
 @click.option(
     "--score", is_flag=True, help="Show how good predictions were on this machine, over all its ledgers."
@@ -110,6 +111,9 @@ def tune(
     duration: float,
     threshold: float,
     timeout: float | None,
+    executor: str | None,
+    gpu_model: str | None,
+    retries: int | None,
     cache_dir: Path | None,
     score: bool,
     json: JsonOutput | None,
@@ -138,7 +142,10 @@ def tune(
     if model is None:
         raise click.UsageError("Missing argument 'MODEL'.")
     request = TuneRequest(
-        recipe=make_recipe(profile, {"backend": backend}),
+        recipe=make_recipe(
+            profile,
+            {"backend": backend, "executor": executor, "gpu_model": gpu_model, "retries": retries},
+        ),
         batch=batch,
         objective=objective,
         rate=rate,

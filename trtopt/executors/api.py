@@ -8,6 +8,7 @@ from typing import Protocol
 
 from trtopt.builder.engine import BuildJob
 from trtopt.errors import TrtoptError
+from trtopt.measure.outputs import OutputsJob
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import IdentifyJob, Result
 from trtopt.workers.supervisor import OnProgress
@@ -22,6 +23,13 @@ class Executor(Protocol):
     @property
     def has_many_hosts(self) -> bool:
         """Whether measurements run at the same time too, so that all known work is best submitted at once."""
+
+    @property
+    def at_once(self) -> int:
+        """How many threads' jobs run at the same time; 1: only one thread may submit jobs."""
+
+    def cancel(self) -> None:
+        """End what other threads have submitted: each of them gets an error."""
 
     def require_measuring(self) -> None:
         """Find out whether measurements can run, before anything is built for them.
@@ -56,4 +64,4 @@ def run_jobs_of(
 
 def shares_a_host(job: Job) -> bool:
     """Whether a job may run while others do on its host; a measurement may not."""
-    return isinstance(job, BuildJob | IdentifyJob)
+    return isinstance(job, BuildJob | IdentifyJob | OutputsJob)

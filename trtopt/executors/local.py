@@ -18,6 +18,10 @@ class LocalExecutor:
 
     places: tuple[str | None, ...] = (None,)
     has_many_hosts: bool = False
+    at_once: int = 1
+
+    def cancel(self) -> None:
+        """See `Executor.cancel`: there is only one thread, which closes what it reads."""
 
     def require_measuring(self) -> None:
         """See `Executor.require_measuring`: this host can."""

@@ -11,6 +11,7 @@ from trtopt.records import Backend, Identity
 MEASURING = "trtopt_measuring"
 """A host offers 1 of this resource, which a measurement takes whole: so there is one at a time."""
 
+_NONE: Mapping[str, str] = {}
 _OFFER = f"ray start --address=HEAD:6379 --resources='{{\"{MEASURING}\": 1}}'"
 
 
@@ -58,20 +59,27 @@ def fleet_of(
     the `identity` is known already.
     """
     taken: list[Node] = []
-    refused: dict[str, str] = {}
+    refused: dict[str, list[str]] = {}
     for node, found in surveyed:
-        if isinstance(found, str):
-            refused[node.name] = found
-        elif found.backend != backend:
-            refused[node.name] = f"has {found.backend}, this machine has {backend}"
-        elif gpu_model is not None and gpu_model.casefold() not in found.gpu.casefold():
-            refused[node.name] = f"has {found.gpu}, not {gpu_model}"
-        elif identity is not None and found != identity:
-            refused[node.name] = _difference(found, identity)
-        else:
+        why = _why_not(found, backend, gpu_model, identity)
+        if why is not None:
+            refused.setdefault(node.name, []).append(why)  # nodes of one host have one name
+        elif isinstance(found, Identity):
             identity = found
             taken.append(node)
-    return Fleet(tuple(taken), identity, refused)
+    return Fleet(tuple(taken), identity, {name: "; ".join(reasons) for name, reasons in refused.items()})
+
+
+def _why_not(
+    found: Identity | str, backend: Backend, gpu_model: str | None, identity: Identity | None
+) -> str | None:
+    if isinstance(found, str):
+        return found
+    if found.backend != backend:
+        return f"has {found.backend}, this machine has {backend}"
+    if gpu_model is not None and gpu_model.casefold() not in found.gpu.casefold():
+        return f"has {found.gpu}, not {gpu_model}"
+    return _difference(found, identity) if identity is not None and found != identity else None
 
 
 def _difference(found: Identity, identity: Identity) -> str:
@@ -92,8 +100,8 @@ def able(nodes: Iterable[Node], needs: Needs) -> list[Node]:
     ]
 
 
-def check_offers(nodes: Sequence[Node], needs: Needs) -> None:
-    """Find out that a job can run nowhere, before it waits for ever.
+def check_offers(nodes: Sequence[Node], needs: Needs, refused: Mapping[str, str] = _NONE) -> None:
+    """Find out that a job can run nowhere, before it waits for ever; `refused` as in `Fleet`.
 
     Raises:
         DeviceError: no node offers what it needs, or one would run several measurements at a time.
@@ -113,7 +121,8 @@ def check_offers(nodes: Sequence[Node], needs: Needs) -> None:
     remedy = (
         f"start each node with {_OFFER}" if lacking == MEASURING else f"add a node that offers a {lacking}"
     )
-    raise DeviceError(f"no node of the Ray cluster offers the resource {lacking}", remedy)
+    left_out = "".join(f"; {name} takes no part: {why}" for name, why in refused.items())
+    raise DeviceError(f"no node of the Ray cluster offers the resource {lacking}{left_out}", remedy)
 
 
 def candidates(nodes: Sequence[Node], failed_on: Collection[str]) -> list[Node]:
@@ -128,7 +137,8 @@ def exhausted(doing: str, reasons: Sequence[str], retries: int) -> DeviceError |
     times = "once" if len(reasons) == 1 else f"{len(reasons)} times"
     return DeviceError(
         f"{doing}: lost {times}: {'; '.join(dict.fromkeys(reasons))}",
-        "see what befell the nodes, then run the command again; --retries N tries more often",
+        "see /tmp/ray/session_latest/logs on those nodes for what befell them, then run the command again; "
+        "--retries N tries more often",
     )
 
 
@@ -139,18 +149,18 @@ class Neighbours:
     _running: dict[str, dict[int, str]] = field(default_factory=dict)
     _beside: dict[int, dict[str, None]] = field(default_factory=dict)
 
-    def began(self, index: int, node: str, doing: str) -> None:
-        """Job `index` is on `node` now."""
+    def began(self, number: int, node: str, doing: str) -> None:
+        """Submission `number` is on `node` now."""
         there = self._running.setdefault(node, {})
-        if index in there:
+        if number in there:
             return
-        self._beside[index] = dict.fromkeys(there.values())
+        self._beside[number] = dict.fromkeys(there.values())
         for other in there:
             self._beside[other][doing] = None
-        there[index] = doing
+        there[number] = doing
 
-    def ended(self, index: int) -> tuple[str, ...]:
-        """Job `index` has ended; returns what else ran on its host meanwhile, in words."""
+    def ended(self, number: int) -> tuple[str, ...]:
+        """Submission `number` has ended; returns what else ran on its host meanwhile, in words."""
         for there in self._running.values():
-            there.pop(index, None)
-        return tuple(self._beside.pop(index, ()))
+            there.pop(number, None)
+        return tuple(self._beside.pop(number, ()))

@@ -7,14 +7,19 @@ bytes. What is done about a task that is lost is decided here, so that it is bou
 
 from __future__ import annotations
 
+import logging
 import os
+import pkgutil
 import secrets
+import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -41,7 +46,9 @@ from trtopt.executors.timings import Timings
 from trtopt.executors.transfer import Arrived, Packed, carry_out, pack, unpack
 from trtopt.extras import install
 from trtopt.files.bounded_reading import sha256_of
+from trtopt.logs import LOG, Logged, log_relayed, relaying
 from trtopt.records import Identity
+from trtopt.version import __version__
 from trtopt.workers.jobs import Job, type_of
 from trtopt.workers.protocol import Benched, Built, Identified, IdentifyJob, Interleaved, Result
 from trtopt.workers.supervisor import DONE, OnProgress
@@ -57,8 +64,8 @@ _NODE = "ray.io/node-id"
 _GLIMPSE = 0.01
 """Of a GPU: Ray hides GPUs from tasks that take nothing of one."""
 
-Message = tuple[int, int, str, str, float | None]
-"""Number of the submission, its job's index, node, phase, fraction."""
+Message = tuple[int, int, str, str, float | None, bytes]
+"""Number of the submission, its job's index, node, phase, fraction; or what was logged, as JSON."""
 
 
 def _ray() -> Any:
@@ -94,20 +101,39 @@ class Mailbox:
 
 
 def run_parcel(
-    parcel: bytes, files: dict[str, Any], mailbox: Any, number: int, index: int
+    parcel: bytes, files: dict[str, Any], mailbox: Any, number: int, index: int, level: int
 ) -> tuple[bytes, dict[str, bytes]]:
-    """The task: run a job on this node; see `transfer.carry_out`."""
+    """The task: run a job on this node; see `transfer.carry_out`. The log is mailed from `level` on."""
     ray = _ray()
     node = ray.get_runtime_context().get_node_id()
     last: list[Any] = [None, 0.0]
+    ray.get(mailbox.put.remote((number, index, node, "receiving", None, b"")))  # if it is lost: where
 
     def report(_: int, phase: str, fraction: float | None) -> None:
         now = time.monotonic()
         if phase != last[0] or now - last[1] >= _MAIL_S:
             last[:] = phase, now
-            mailbox.put.remote((number, index, node, phase, fraction))
+            mailbox.put.remote((number, index, node, phase, fraction, b""))
 
-    return carry_out(parcel, lambda sha256: ray.get(files[sha256]), report)
+    def send(logged: Logged) -> None:
+        mailbox.put.remote((number, index, node, "", None, msgspec.json.encode(logged)))
+
+    def fetch(sha256: str) -> bytes:
+        try:
+            content: bytes = ray.get(files[sha256])
+        except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError):
+            raise _is_full(f"a file of the job, on {socket.gethostname()}") from None
+        return content
+
+    with relaying(level, send):
+        return carry_out(parcel, fetch, report)
+
+
+def _is_full(what: str) -> DeviceError:
+    return DeviceError(
+        f"{what}: does not fit into Ray's object store, and the disk that it would be moved to is full",
+        "free space on the disk of /tmp/ray there, or start the node with a larger object store",
+    )
 
 
 # ── in the driver ───────────────────────────────────────────────────────────────────────────────────────
@@ -147,7 +173,7 @@ class _Task:
 class RayExecutor:
     """Runs jobs on the nodes of a Ray cluster that have this machine's trtopt and TensorRT.
 
-    `work` is what a task runs.
+    Several threads may submit jobs at the same time. `work` is what a task runs.
     """
 
     has_many_hosts = True
@@ -176,9 +202,14 @@ class RayExecutor:
             self._ray.remote(Mailbox).options(num_cpus=0, label_selector={_NODE: self._home}).remote()
         )
         self._surveyed: dict[str, tuple[Node, Identity | str]] = {}
+        self._unheard: set[str] = set()
         self._fleet = Fleet((), None, {})
         self._alive: tuple[Node, ...] = ()
-        self._submissions = 0
+        self._numbers = count(1)
+        self._inbox: dict[int, list[Message]] = {}
+        self._neighbours = Neighbours()
+        self._lock = threading.RLock()
+        self._is_cancelled = threading.Event()
         self._look()
         if not self._alive:
             lacks = "; ".join(f"{name}: {why}" for name, why in self._fleet.refused.items())
@@ -194,6 +225,10 @@ class RayExecutor:
 
     def _look(self) -> None:
         """Find out which nodes are there, and what new ones are."""
+        with self._lock:
+            self._look_alone()
+
+    def _look_alone(self) -> None:
         present = {
             one["NodeID"]: Node(one["NodeID"], one["NodeManagerHostname"], one["Resources"])
             for one in self._ray.nodes()
@@ -215,38 +250,71 @@ class RayExecutor:
         return node.id != self._home, node.id
 
     def _survey(self, nodes: Sequence[Node]) -> dict[str, tuple[Node, Identity | str]]:
-        """What each node is, or why that cannot be found out; found out in a worker process there."""
-        job = IdentifyJob(backend=self._builder.backend.name)
-        packed = pack(job, limit_s=_PATIENCE_S, hash_of=self._hash_of)
-        refs = {
-            node.id: self._ray.remote(run_parcel)
-            .options(
-                num_cpus=0,
-                num_gpus=_GLIMPSE if node.offers.get("GPU") else 0,
-                max_retries=0,
-                label_selector={_NODE: node.id},
-            )
-            .remote(packed.parcel, {}, self._mailbox, 0, 0)
-            for node in nodes
-        }
+        """What each node is, or why that cannot be found out; found out in a worker process there.
+
+        Versions come first, told by Python alone: another trtopt may take another task. A node whose Ray
+        worker was lost meanwhile is asked again by the next jobs.
+        """
+        tell = self._ray.remote(pkgutil.resolve_name)
+        versions = self._answers(
+            {node.id: self._glimpse(tell, node).remote("trtopt.version:__version__") for node in nodes}
+        )
+        alike = [node for node in nodes if versions[node.id] == __version__]
+        packed = pack(
+            IdentifyJob(backend=self._builder.backend.name), limit_s=_PATIENCE_S, hash_of=self._hash_of
+        )
+        mail = (self._mailbox, 0, 0, logging.ERROR)
+        task = self._ray.remote(run_parcel)
+        answers = self._answers(
+            {node.id: self._glimpse(task, node).remote(packed.parcel, {}, *mail) for node in alike}
+        )
         found: dict[str, tuple[Node, Identity | str]] = {}
-        self._ray.wait(list(refs.values()), num_returns=len(refs), timeout=2 * _PATIENCE_S)
         for node in nodes:
-            try:
-                outcome = unpack(packed, *self._ray.get(refs[node.id], timeout=1)).outcome
-            except self._ray.exceptions.GetTimeoutError:
-                outcome = DeviceError(f"does not answer within {2 * _PATIENCE_S:g} s", _LOOK)
-            except self._ray.exceptions.RayError as error:
-                outcome = DeviceError(reason_of_loss(error), _LOOK)
-            if isinstance(outcome, Identified):
-                found[node.id] = node, outcome.identity
+            answer: object = answers.get(node.id, versions[node.id])
+            if isinstance(answer, str):
+                answer = DeviceError(f"has trtopt {answer}, this machine has trtopt {__version__}", _LOOK)
+            elif isinstance(answer, tuple):
+                answer = unpack(packed, *answer).outcome
+            if isinstance(answer, Identified):
+                found[node.id] = node, answer.identity
             else:
-                found[node.id] = node, getattr(outcome, "problem", "unknown")
+                found[node.id] = node, getattr(answer, "problem", "unknown")
         return found
+
+    def _glimpse(self, task: Any, node: Node) -> Any:
+        """A task on this very node, whatever else runs there."""
+        gpus = _GLIMPSE if node.offers.get("GPU") else 0
+        return task.options(num_cpus=0, num_gpus=gpus, max_retries=0, label_selector={_NODE: node.id})
+
+    def _answers(self, refs: Mapping[str, Any]) -> dict[str, Any]:
+        """What nodes have answered, or the error, by their ids; all are waited for together."""
+        found: dict[str, Any] = {}
+        if refs:
+            self._ray.wait(list(refs.values()), num_returns=len(refs), timeout=2 * _PATIENCE_S)
+        for node, ref in refs.items():
+            try:
+                found[node] = self._ray.get(ref, timeout=1)
+            except self._ray.exceptions.GetTimeoutError:
+                found[node] = DeviceError(f"does not answer within {2 * _PATIENCE_S:g} s", _LOOK)
+            except self._ray.exceptions.RayError as error:
+                found[node] = DeviceError(reason_of_loss(error), _LOOK)
+                if not isinstance(error, self._ray.exceptions.RayTaskError):
+                    self._unheard.add(node)
+        return found
+
+    @property
+    def at_once(self) -> int:
+        """See `Executor.at_once`: a job per GPU, or per node where jobs need no GPU."""
+        places = (int(node.offers.get("GPU", 0)) if self._gpus else 1 for node in self._alive)
+        return max(1, sum(places))
+
+    def cancel(self) -> None:
+        """See `Executor.cancel`."""
+        self._is_cancelled.set()
 
     def require_measuring(self) -> None:
         """See `Executor.require_measuring`."""
-        check_offers(self._alive, Needs(self._gpus, is_alone=True))
+        check_offers(self._alive, Needs(self._gpus, is_alone=True), self._fleet.refused)
 
     @property
     def _gpus(self) -> int:
@@ -265,22 +333,27 @@ class RayExecutor:
         Raises:
             DeviceError: no node offers what a job needs.
         """
-        self._look()
+        with self._lock:
+            for unheard in self._unheard:
+                self._surveyed.pop(unheard, None)
+            self._unheard.clear()
+            self._look()
         waiting: deque[_Task] = deque()
         for index, job in enumerate(jobs):
             waiting.append(_Task(index, job, Needs(self._gpus, not shares_a_host(job))))
         for needs in {task.needs for task in waiting}:
-            check_offers(self._alive, needs)
+            check_offers(self._alive, needs, self._fleet.refused)
         return self._run(waiting, limit_s, on_progress)
 
     def _run(
         self, waiting: deque[_Task], limit_s: float | None, on_progress: OnProgress
     ) -> Generator[tuple[int, Result | TrtoptError]]:
         sent: dict[Any, _Task] = {}
-        neighbours = Neighbours()
         mailed = looked = could_run = time.monotonic()
         try:
             while waiting or sent:
+                if self._is_cancelled.is_set():
+                    raise DeviceError("the command was ended", "run it again")
                 while waiting and len(sent) < _IN_FLIGHT and self._can_run(waiting[0]):
                     task = waiting.popleft()
                     try:
@@ -289,12 +362,11 @@ class RayExecutor:
                         yield task.index, _as_trtopt(error)
                 done = self._done(sent)
                 if time.monotonic() - mailed >= _MAIL_S or any(sent[ref].needs.is_alone for ref in done):
-                    self._read_mail({task.number: task for task in sent.values()}, neighbours, on_progress)
+                    self._read_mail({task.number: task for task in sent.values()}, on_progress)
                     mailed = time.monotonic()
                 for ref in done:
                     task = sent.pop(ref)
-                    beside = neighbours.ended(task.index)
-                    outcome = self._outcome(task, ref, beside)
+                    outcome = self._outcome(task, ref, on_progress)
                     if outcome is None:
                         waiting.appendleft(task)
                         looked = 0.0
@@ -310,7 +382,8 @@ class RayExecutor:
                 elif time.monotonic() - could_run > _PATIENCE_S:
                     yield from self._give_up(waiting)
         finally:
-            for ref in sent:
+            for ref, task in sent.items():
+                self._left(task)
                 with suppress(self._ray.exceptions.RayError):
                     self._ray.cancel(ref, force=True)
 
@@ -322,8 +395,8 @@ class RayExecutor:
         if not task.packed.parcel:
             self._pack(task, limit_s)
         nodes = candidates(able(self._alive, task.needs), task.failed_on)
-        self._submissions += 1
-        task.number, task.node = self._submissions, None
+        task.number, task.node = next(self._numbers), None
+        self._inbox[task.number] = []
         task.nodes = frozenset(node.id for node in nodes)
         task.stored = [self._store(sha256, file) for sha256, file in task.packed.files.items()]
         refs = dict(zip(task.packed.files, (one.ref for one in task.stored), strict=True))
@@ -334,7 +407,7 @@ class RayExecutor:
             resources=alone,
             max_retries=0,
             label_selector={_NODE: f"in({','.join(sorted(task.nodes))})"},
-        ).remote(task.packed.parcel, refs, self._mailbox, task.number, task.index)
+        ).remote(task.packed.parcel, refs, self._mailbox, task.number, task.index, LOG.getEffectiveLevel())
 
     def _pack(self, task: _Task, limit_s: float | None) -> None:
         job = task.job
@@ -358,17 +431,17 @@ class RayExecutor:
         )
 
     def _store(self, sha256: str, file: Path) -> _Stored:
-        stored = self._stored.get(sha256)
-        if stored is None:
-            try:
-                stored = _Stored(self._ray.put(file.read_bytes()))
-            except (self._ray.exceptions.ObjectStoreFullError, self._ray.exceptions.OutOfDiskError) as error:
-                raise DeviceError(
-                    f"{file}: does not fit into Ray's object store: {reason_of_loss(error)}",
-                    "free space on the disk of /tmp/ray, where Ray moves what its memory cannot hold",
-                ) from None
-            self._stored[sha256] = stored
-        return stored
+        with self._lock:
+            stored = self._stored.get(sha256)
+            if stored is None:
+                stored = self._stored[sha256] = _Stored(self._put(file))
+            return stored
+
+    def _put(self, file: Path) -> Any:
+        try:
+            return self._ray.put(file.read_bytes())
+        except (self._ray.exceptions.ObjectStoreFullError, self._ray.exceptions.OutOfDiskError):
+            raise _is_full(str(file)) from None
 
     def _hash_of(self, path: Path) -> str:
         status = path.stat()
@@ -388,28 +461,49 @@ class RayExecutor:
             done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
         return list(done)
 
-    def _read_mail(self, sent: Mapping[int, _Task], neighbours: Neighbours, on_progress: OnProgress) -> None:
-        try:
-            messages: list[Message] = self._ray.get(self._mailbox.take.remote(), timeout=_PATIENCE_S)
-        except self._ray.exceptions.RayError:
-            return  # progress is lost with its actor; results are not
+    def _read_mail(self, sent: Mapping[int, _Task], on_progress: OnProgress) -> None:
         names = {node.id: node.name for node in self._alive}
-        for number, index, node, phase, fraction in messages:
-            if (task := sent.get(number)) is not None:
-                task.node = node
-                neighbours.began(index, node, task.doing)
-                if phase != DONE:
-                    on_progress(index, f"{phase} on {names.get(node, node)}", fraction)
+        for number, index, node, phase, fraction, logged in self._messages(sent):
+            if logged:
+                _log(msgspec.json.decode(logged, type=Logged), names.get(node, node))
+                continue
+            sent[number].node = node
+            with self._lock:
+                self._neighbours.began(number, node, sent[number].doing)
+            if phase != DONE:
+                on_progress(index, f"{phase} on {names.get(node, node)}", fraction)
 
-    def _outcome(self, task: _Task, ref: Any, beside: tuple[str, ...]) -> Result | TrtoptError | None:
+    def _messages(self, numbers: Iterable[int]) -> list[Message]:
+        """What has come about these submissions; that about other threads' waits for them."""
+        with self._lock:
+            # progress is lost with its actor; results are not
+            with suppress(self._ray.exceptions.RayError):
+                for message in self._ray.get(self._mailbox.take.remote(), timeout=_PATIENCE_S):
+                    self._inbox.get(message[0], []).append(message)
+            found = [message for number in numbers for message in self._inbox[number]]
+            for number in numbers:
+                self._inbox[number] = []
+            return found
+
+    def _left(self, task: _Task) -> tuple[str, ...]:
+        """A submission is over; returns what else ran on its host meanwhile, in words."""
+        with self._lock:
+            self._inbox.pop(task.number, None)
+            return self._neighbours.ended(task.number)
+
+    def _outcome(self, task: _Task, ref: Any, on_progress: OnProgress) -> Result | TrtoptError | None:
         """What a finished task has come to; None: it was lost, and is to be tried again."""
         try:
             reply, contents = self._ray.get(ref)
-            return self._accepted(task, unpack(task.packed, reply, contents), beside)
+            return self._accepted(task, unpack(task.packed, reply, contents), self._left(task))
         except self._ray.exceptions.RayError as error:
-            task.reasons.append(reason_of_loss(error))
+            self._read_mail({task.number: task}, on_progress)
+            self._left(task)
+            reason = reason_of_loss(error)
             if task.node is not None:
                 task.failed_on.add(task.node)
+                reason += f" (on {self._surveyed[task.node][0].name})"
+            task.reasons.append(reason)
             lost = exhausted(task.doing, task.reasons, self._retries)
             if lost is None:
                 self._note(f"{task.doing}: lost, and tried again: {task.reasons[-1]}")
@@ -436,7 +530,10 @@ class RayExecutor:
         for ref in stranded:
             with suppress(self._ray.exceptions.RayError):
                 self._ray.cancel(ref)
-        return [sent.pop(ref) for ref in stranded]
+        recalled = [sent.pop(ref) for ref in stranded]
+        for task in recalled:
+            self._left(task)
+        return recalled
 
     def _give_up(self, waiting: deque[_Task]) -> Iterator[tuple[int, TrtoptError]]:
         """All that can run nowhere any more."""
@@ -462,6 +559,11 @@ def reason_of_loss(error: BaseException) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     sentence = first.split(". ")[0].rstrip(".")
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
+
+
+def _log(logged: Logged, node: str) -> None:
+    """Log what a node has logged, at this machine's time: another one's clock may be off."""
+    log_relayed(msgspec.structs.replace(logged, message=f"{node}: {logged.message}", at=time.time()), 0)
 
 
 def _as_trtopt(error: TrtoptError | OSError) -> TrtoptError:
@@ -490,16 +592,14 @@ def connected(address: str) -> Iterator[None]:
         return
     try:
         try:
-            if there:
-                ray.init(address=there, log_to_driver=False, logging_level="error")
-            else:
-                ray.init(
-                    address="local",
-                    include_dashboard=False,
-                    resources={MEASURING: 1},
-                    log_to_driver=False,
-                    logging_level="error",
-                )
+            own = {} if there else {"include_dashboard": False, "resources": {MEASURING: 1}}
+            ray.init(
+                address=there or "local",
+                log_to_driver=False,
+                logging_level="error",
+                job_config=_without_current_folder(ray.job_config.JobConfig()),
+                **own,
+            )
         except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise DeviceError(
                 f"no connection to the Ray cluster at {there or 'this host'}: {reason_of_loss(error)}",
@@ -509,6 +609,19 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+class _NoFolders(list[str]):
+    """What Ray would extend by folders of this process."""
+
+    def extend(self, _folders: Iterable[str]) -> None:
+        """Leave it as it is."""
+
+
+def _without_current_folder(config: Any) -> Any:
+    """Keep Ray from having its workers import from the folders that this process was started in."""
+    config._py_driver_sys_path = _NoFolders()
+    return config
 
 
 def _prepare_own_cluster() -> None:

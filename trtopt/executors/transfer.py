@@ -23,6 +23,7 @@ from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import scratch_folder, write_atomically
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.loop.interleaved import InterleaveJob
+from trtopt.measure.outputs import OutputsJob
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph
 from trtopt.records import BuildPlan, Record
@@ -113,7 +114,7 @@ def pack(
     packing = _Packing(hash_of)
     cache = packing.take_cache(timings) if has_timings else None
     packed = packing.packed
-    if isinstance(job, BuildJob):
+    if isinstance(job, BuildJob | OutputsJob):
         packed.folder = Path(job.folder)
     travelling = _PACKERS[type(job)](job, packing, cache)
     parcel = Parcel(
@@ -158,6 +159,17 @@ def _pack_interleave(job: InterleaveJob, packing: _Packing, _cache: str | None) 
     return msgspec.structs.replace(job, engines=engines, data=_data(job.data, packing))
 
 
+def _pack_outputs(job: OutputsJob, packing: _Packing, _cache: str | None) -> OutputsJob:
+    artifact = msgspec.structs.replace(job.artifact, plan=_plan(job.artifact.plan, packing))
+    return msgspec.structs.replace(
+        job,
+        path=packing.take(job.path),
+        artifact=artifact,
+        data=_data(job.data, packing) or job.data,
+        folder=f"{_FILES}/{_OUT}",
+    )
+
+
 def _plan(plan: BuildPlan, packing: _Packing) -> BuildPlan:
     plugins = tuple(
         msgspec.structs.replace(plugin, path=packing.take(plugin.path)) for plugin in plan.settings.plugins
@@ -175,6 +187,7 @@ _PACKERS: dict[type, Callable[[Any, _Packing, str | None], Job]] = {
     BuildJob: _pack_build,
     BenchJob: _pack_bench,
     InterleaveJob: _pack_interleave,
+    OutputsJob: _pack_outputs,
     IdentifyJob: lambda job, _packing, _cache: job,
 }
 

@@ -127,6 +127,11 @@ _OPTIONS: dict[str, Decorator] = {
 """By click's parameter names."""
 
 
+def executor_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--executor`, `--gpu-model` and `--retries`."""
+    return _OPTIONS["executor"](_OPTIONS["gpu_model"](_OPTIONS["retries"](command)))
+
+
 cache_dir_option = click.option(
     "--cache-dir",
     type=click.Path(path_type=Path),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from trtopt.data import open_data
@@ -12,6 +12,7 @@ from trtopt.device.backends import choose_for_building, open_builder, require_bu
 from trtopt.device.building import EngineBuilder
 from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import ArtifactError, BuildError, OutputError
+from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import cannot_write
 from trtopt.files.build_folder import folder_in_progress
@@ -39,9 +40,12 @@ def build(
     nvtx: bool = False,
     memory: bool = False,
     cache_dir: str | Path | None = None,
+    executor: Executor | None = None,
     listener: Listener = SILENT,
 ) -> Manifest:
     """Build the engines of a recipe from an ONNX file into a folder; see `trtopt.build`.
+
+    `executor` is one that is open [default: what the recipe names].
 
     Raises:
         TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
@@ -68,10 +72,10 @@ def build(
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=rewrite, io=io, data=data)
         cache, store = caches_for(recipe, builder, folder, cache_dir)
         with (
-            open_executor(recipe, builder, listener.note) as executor,
+            nullcontext(executor) if executor else open_executor(recipe, builder, listener.note) as runs,
             _named_as_given(kept.onnx.path, source),
         ):
-            how = BuildOptions(cache, store, executor, recipe.build_timeout, nvtx=nvtx, memory=memory)
+            how = BuildOptions(cache, store, runs, recipe.build_timeout, nvtx=nvtx, memory=memory)
             made = select_engines(kept.onnx, recipe, builder, folder, how, listener, kept.io)
         if recipe.calib is not None:
             notes += range_notes(kept.onnx.inputs, open_data(recipe.calib))

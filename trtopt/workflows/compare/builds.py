@@ -146,7 +146,7 @@ def _built(
         base, first = path, 1
     else:
         base, first = scratch / "1", 2
-        _build_first(path, recipe, setting, base, notes, listener)
+        _build_first(path, recipe, setting, base, notes, listener, executor)
     manifest = read_manifest(base)
     graphs = verified_graphs(base, manifest)
     wanted = list(dict.fromkeys(engine.path for engine, _ in points(manifest.engines, setting.batch)))
@@ -175,6 +175,7 @@ def _build_first(
     folder: Path,
     notes: list[str],
     listener: Listener,
+    executor: Executor,
 ) -> None:
     if recipe.timing_cache not in (None, NO_CACHE):
         raise UsageError(
@@ -191,7 +192,7 @@ def _build_first(
     )
     if setting.batch is not None:
         recipe = msgspec.structs.replace(recipe, batch=setting.batch, ranges=())
-    build(path, folder, recipe, listener=listener)
+    build(path, folder, recipe, executor=executor, listener=listener)
 
 
 def _by_size(engines: Sequence[EngineArtifact], setting: Setting) -> dict[int, EngineArtifact]:

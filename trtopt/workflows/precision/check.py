@@ -20,6 +20,8 @@ from trtopt.data.reader import samples_in
 from trtopt.data.value_range import range_notes
 from trtopt.device.ort.reference import Unoptimised, crash_context
 from trtopt.errors import ModelError, UsageError
+from trtopt.executors.api import Executor, run_jobs_of
+from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.outputs import OutputsJob, filled, outputs_file
@@ -42,7 +44,6 @@ from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.records.typed_io import TypedTensor
 from trtopt.rewrite.typed_io import recorded_in, typed_reference
 from trtopt.workers.protocol import OutputsWritten
-from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.invocation import command_line, now
@@ -152,8 +153,10 @@ def _refuse_sizes(batch: Sequence[int] | None, sizes: Recipe) -> None:
 class Checker:
     """Holds the reference and judges one subject after the other against it."""
 
-    def __init__(self, against: Path, task: Task | None, bounds: Bounds) -> None:
-        self._name = against.name
+    def __init__(
+        self, against: Path, task: Task | None, bounds: Bounds, executor: Executor = THIS_HOST
+    ) -> None:
+        self._name, self._executor = against.name, executor
         self.artifact, self.model = _load(against)
         self._specs = specs_of(self.model.proto)
         self._answers: dict[bytes, Arrays] = {}
@@ -218,7 +221,7 @@ class Checker:
         limit_s: float | None = None,
         sizes: Recipe = _ANY_SIZES,
     ) -> CheckedSubject:
-        """Compare an engine, which a process of its own runs; its outputs pass through files."""
+        """Compare an engine, which the executor runs; its outputs pass through files."""
         self._check_inputs(engine.path, {spec.name for spec in engine.inputs})
         with scratch_folder() as scratch:
             if data is None:
@@ -234,7 +237,9 @@ class Checker:
                 batch=size,
                 folder=str(scratch),
             )
-            ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
+            ((_, result),) = run_jobs_of(
+                self._executor, [job], limit_s=limit_s, on_progress=listener.progress
+            )
             assert isinstance(result, OutputsWritten)
             outputs = (read_npz(outputs_file(scratch, index)) for index in range(result.batches))
             backend = str(engine.plan.backend)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.device.building import EngineBuilder
+from trtopt.executors.api import Executor
 from trtopt.files.manifests import write_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
@@ -46,6 +47,7 @@ class Maker:
     data: str | None
     cache_dir: str | Path | None
     limit_s: float | None
+    executor: Executor
     listener: Listener
 
     def baseline(self, folder: Path, batch: int) -> Built:
@@ -88,7 +90,14 @@ class Maker:
             recipe = msgspec.structs.replace(recipe, calib=recipe.calib or self.data)
         if recipe.precision == "best":
             recipe = msgspec.structs.replace(recipe, bounds=dict(self.bounds))
-        return build(self.source, folder, recipe, cache_dir=self.cache_dir, listener=self.listener)
+        return build(
+            self.source,
+            folder,
+            recipe,
+            cache_dir=self.cache_dir,
+            executor=self.executor,
+            listener=self.listener,
+        )
 
     def _derived(self, incumbent: Built, change: Change, recipe: Recipe, folder: Path) -> Manifest:
         """The incumbent's folder with one more rule, other settings or another build."""
@@ -140,7 +149,7 @@ class Maker:
             (folder / TIMING_CACHE_FILE).unlink(missing_ok=True)
         if change.fresh and cache is not None:
             cache, store = folder / TIMING_CACHE_FILE, None
-        return BuildOptions(cache, store, limit_s=self.limit_s)
+        return BuildOptions(cache, store, self.executor, self.limit_s)
 
 
 def _copy_without(source: Path, folder: Path, manifest: Manifest) -> None:

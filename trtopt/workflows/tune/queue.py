@@ -55,5 +55,17 @@ def next_of(waiting: Sequence[Queued], left_s: float) -> Next:
     return Next(max(fitting, key=lambda one: one.gain_per_s))
 
 
+def first_of(waiting: Sequence[Queued], left_s: float, count: int) -> list[Queued]:
+    """The candidates that would be next one after the other, at most `count`."""
+    found: list[Queued] = []
+    while len(found) < count:
+        rest = [one for one in waiting if one not in found]
+        following = next_of(rest, left_s).candidate
+        if following is None:
+            break
+        found.append(following)
+    return found
+
+
 def _counted(waiting: int) -> str:
     return "1 candidate waits that takes" if waiting == 1 else f"{waiting} candidates wait that take"

@@ -10,6 +10,7 @@ from statistics import median
 import msgspec
 
 from trtopt.errors import DeviceError, UsageError
+from trtopt.executors.api import Executor
 from trtopt.measure.contracts import changed
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import valid_rounds
@@ -39,6 +40,7 @@ def race(
     measure: Measure,
     setting: Setting,
     threshold: float,
+    executor: Executor,
     listener: Listener,
 ) -> Comparison:
     """The candidate's cost against the incumbent's; one that is slower after a few rounds gets no more.
@@ -48,7 +50,7 @@ def race(
     """
     racers = (incumbent, candidate)
     for rounds in (MIN_BLOCKS, None):
-        run = _run(racers, measure, setting, rounds, listener)
+        run = _run(racers, measure, setting, rounds, executor, listener)
         evaluated = valid_rounds(run)
         blocks = _blocks(run, racers, measure)
         found = compare(*blocks, threshold=threshold, interfered=evaluated.interfered, loads=evaluated.loads)
@@ -65,14 +67,16 @@ class Cost:
     copied: dict[str, float]
 
 
-def baseline_of(racer: Racer, measure: Measure, setting: Setting, listener: Listener) -> Cost:
+def baseline_of(
+    racer: Racer, measure: Measure, setting: Setting, executor: Executor, listener: Listener
+) -> Cost:
     """The typical cost of an engine on its own.
 
     Raises:
         UsageError: it cannot keep up with the rate.
         TrtoptError: what keeps it from being measured.
     """
-    run = _run((racer,), measure, setting, None, listener)
+    run = _run((racer,), measure, setting, None, executor, listener)
     served = None if measure.rate is None else capacity(run.turns[0].blocks)
     if served is not None:
         raise UsageError(
@@ -111,7 +115,12 @@ def _bytes_at(spec: TensorSpec, batch: int) -> int:
 
 
 def _run(
-    racers: Sequence[Racer], measure: Measure, setting: Setting, rounds: int | None, listener: Listener
+    racers: Sequence[Racer],
+    measure: Measure,
+    setting: Setting,
+    rounds: int | None,
+    executor: Executor,
+    listener: Listener,
 ) -> InterleavedRun:
     names = ("incumbent", "candidate")[: len(racers)]
     job = turns_job([one.engine for one in racers], names, "tuning", racers[-1].batch, setting)
@@ -130,7 +139,7 @@ def _run(
         job, variants=variants, rounds=rounds or job.rounds, block_queries=measure.block_queries
     )
     label = " against ".join(reversed(names))
-    (run,) = measure_in_turns([job], [label], listener, setting.timeout)
+    (run,) = measure_in_turns([job], [label], listener, setting.timeout, executor)
     if run.failure is not None:
         raise DeviceError(run.failure, "check the GPU with nvidia-smi")
     return run

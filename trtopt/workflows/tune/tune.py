@@ -7,6 +7,9 @@ continued: what the ledger lists is not measured again.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,15 +25,17 @@ from trtopt.device.affinity import present_cores
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BoundError, DataError, OutputError, TrtoptError, UsageError
+from trtopt.executors.api import Executor
+from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.locks import lock
 from trtopt.files.manifests import read_manifest, write_manifest
 from trtopt.files.replace_folder import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
-from trtopt.measure.statistics.comparison import Comparison, Verdict
+from trtopt.measure.statistics.comparison import Verdict
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import Recipe
+from trtopt.recipe import WHERE, Recipe
 from trtopt.records import (
     Ledger,
     LedgerEntry,
@@ -69,9 +74,10 @@ from trtopt.workflows.tune.ledger import (
 from trtopt.workflows.tune.make import Maker
 from trtopt.workflows.tune.objective import measure_for
 from trtopt.workflows.tune.prediction import build_spread_of, predict, predicted_cost_s, spread_of
-from trtopt.workflows.tune.queue import Queued, next_of
+from trtopt.workflows.tune.queue import Queued, first_of, next_of
 from trtopt.workflows.tune.race import Racer, baseline_of, race
 from trtopt.workflows.tune.request import TuneRequest, batches_of, check_request, parse_budget
+from trtopt.workflows.tune.trials import Outcome, Trial, at_a_time
 
 _LIMIT_TIMES, _LIMIT_LEAST_S = 10, 60.0
 """A candidate's build or measurement that takes so many times the baseline's, and so long, has failed."""
@@ -109,8 +115,11 @@ def tune(
     folder = (Path(output) if output is not None else Path(f"{source.stem}{_FOLDER_SUFFIX}")).resolve()
     with lock(folder, wait_s=0):
         remove_abandoned(folder)  # before anything is read: a killed run may have set the folder aside
-        run = _Run(source, onnx, folder, request, terms, builder, listener)
-        return run.to_the_end(run.continued() if _has_begun(folder, request.resume) else run.begun())
+        has_begun = _has_begun(folder, request.resume)
+        with open_executor(request.recipe, builder, listener.note) as executor:
+            executor.require_measuring()
+            run = _Run(source, onnx, folder, request, terms, builder, executor, listener)
+            return run.to_the_end(run.continued() if has_begun else run.begun())
 
 
 def score(backend: str = "auto", cache_dir: str | Path | None = None) -> TuneScore:
@@ -142,7 +151,8 @@ def _has_begun(folder: Path, resume: bool) -> bool:
 def _terms(
     onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder, batches: tuple[int, ...]
 ) -> TuneTerms:
-    recipe = msgspec.structs.replace(request.recipe, batch=None, backend="auto", calib=None)
+    anywhere = {name: getattr(Recipe(), name) for name in WHERE}
+    recipe = msgspec.structs.replace(request.recipe, batch=None, backend="auto", calib=None, **anywhere)
     return TuneTerms(
         model_sha256=onnx.sha256,
         backend=builder.backend,
@@ -170,17 +180,20 @@ class _Run:
         request: TuneRequest,
         terms: TuneTerms,
         builder: EngineBuilder,
+        executor: Executor,
         listener: Listener,
     ) -> None:
+        self._executor = executor
         self._source, self._onnx, self._folder = source, onnx, folder
         self._request, self._terms, self._builder, self._listener = request, terms, builder, listener
         self._data = str(request.data) if request.data is not None else None
         self._budget_s = parse_budget(request.budget)
         self._measure = measure_for(request.objective, request.rate)
-        self._checker = Checker(source, None, request.bounds)
+        self._checker = Checker(source, None, request.bounds, executor)
         self._quiet = replace(listener, note=lambda text: None)
         self._earlier = stored_ledgers(builder.device, builder.backend.name, request.cache_dir)
         self._notes: list[str] = []
+        self._checking = threading.Lock()
 
     # ── where it begins ─────────────────────────────────────────────────────────────────────────────────
 
@@ -197,7 +210,7 @@ class _Run:
             limit_s = self._request.timeout or max(self._budget_s, _LIMIT_LEAST_S)
             built = self._maker(limit_s, self._listener).baseline(scratch / "baseline", self._terms.batch[0])
             build_s = time.monotonic() - began_s
-            checked = self._checked(built, limit_s)
+            checked = self._checked(built, limit_s, self._quiet)
             if checked.violations:
                 worst = checked.violations[0]
                 raise BoundError(
@@ -206,7 +219,7 @@ class _Run:
                     "loosen the bound, or see what deviates with `trtopt check --layers`",
                 )
             racer, setting = self._racer(built), self._setting(built, limit_s)
-            found = baseline_of(racer, self._measure, setting, self._listener)
+            found = baseline_of(racer, self._measure, setting, self._executor, self._listener)
             self._profiled(built, limit_s)
             total_s = time.monotonic() - began_s
             if total_s >= self._budget_s:
@@ -259,11 +272,10 @@ class _Run:
         ledger, incumbent = found
         if "precision" in self._request.kinds and self._data is None:
             self._notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
-        while True:
-            chosen = next_of(self._queue(ledger, incumbent), self._budget_s - ledger.spent_s)
-            if chosen.candidate is None:
-                break
-            ledger, incumbent = self._tried(chosen.candidate, ledger, incumbent)
+        stopped = ""
+        while not stopped:
+            with self._scratch() as scratch:
+                ledger, incumbent, stopped = self._until_better(ledger, incumbent, scratch)
         save_ledger(self._folder, ledger, self._request.cache_dir)
         return Tuned(
             folder=str(self._folder),
@@ -271,7 +283,7 @@ class _Run:
             batch=incumbent.batch,
             streams=incumbent.streams,
             ledger=ledger,
-            stopped=chosen.stopped,
+            stopped=stopped,
             notes=tuple(dict.fromkeys(self._notes)),
         )
 
@@ -317,52 +329,84 @@ class _Run:
             evidence=evidence_of(incumbent),
         )
 
-    def _tried(self, queued: Queued, ledger: Ledger, incumbent: Built) -> tuple[Ledger, Built]:
-        """The ledger with the candidate's entry, and the incumbent after it."""
-        began_s = time.monotonic()
-        change = queued.change
-        told = f": {change.evidence}" if change.evidence else ""
-        self._listener.note(f"{change.name}: {queued.prediction.expected:+.2%} expected{told}")
-        with self._scratch() as scratch:
-            found = _Outcome("failed", "")
-            built: Built | None = None
-            try:
-                limit_s = self._limit_s(ledger)
-                built = self._maker(limit_s, self._quiet).make(incumbent, change, scratch / "candidate")
-                found = self._raced(built, incumbent, limit_s)
-                if found.verdict == "accepted":
-                    self._profiled(built, limit_s)
-            except OutputError:
-                raise
-            except TrtoptError as error:
-                found = _Outcome("failed", error.problem.splitlines()[0])
-            entry = found.entry(queued, time.monotonic() - began_s)
-            ledger = msgspec.structs.replace(ledger, entries=(*ledger.entries, entry))
-            self._listener.note(f"{change.name}: {entry.verdict}: {entry.reason}")
-            if built is not None and entry.verdict == "accepted":
-                return ledger, self._put_in_place(built, ledger)
-        save_ledger(self._folder, ledger, self._request.cache_dir)
-        return ledger, incumbent
+    def _until_better(self, ledger: Ledger, incumbent: Built, scratch: Path) -> tuple[Ledger, Built, str]:
+        """Try candidates until one is better, and the incumbent then; or why none is left.
 
-    def _raced(self, built: Built, incumbent: Built, limit_s: float) -> _Outcome:
+        As many are tried ahead of their turn as the executor runs at a time. What was tried ahead is entered
+        when its turn comes, and is worth nothing any more once another one was better.
+        """
+        tried: dict[str, Trial] = {}
+        while True:
+            waiting, left_s = self._queue(ledger, incumbent), self._budget_s - ledger.spent_s
+            chosen = next_of(waiting, left_s)
+            if chosen.candidate is None:
+                return ledger, incumbent, chosen.stopped
+            name = chosen.candidate.change.name
+            if name not in tried:
+                rest = [one for one in waiting if one.change.name not in tried]
+                chosen_ahead = first_of(rest, left_s, self._executor.at_once)
+                found = self._tried(chosen_ahead, ledger, incumbent, scratch)
+                tried |= {one.change.name: one for one in found}
+            trial = tried.pop(name)
+            is_better = trial.built is not None and trial.outcome.verdict == "accepted"
+            cost_s = trial.cost_s + (sum(one.cost_s for one in tried.values()) if is_better else 0.0)
+            entry = trial.outcome.entry(chosen.candidate, cost_s)
+            ledger = msgspec.structs.replace(ledger, entries=(*ledger.entries, entry))
+            self._listener.note(f"{name}: {entry.verdict}: {entry.reason}")
+            if trial.built is not None and is_better:
+                return ledger, self._put_in_place(trial.built, ledger), ""
+            save_ledger(self._folder, ledger, self._request.cache_dir)
+            shutil.rmtree(trial.folder, ignore_errors=True)
+
+    def _tried(
+        self, chosen: Sequence[Queued], ledger: Ledger, incumbent: Built, scratch: Path
+    ) -> list[Trial]:
+        """Candidates built, then checked and raced; each bears its share of the time that they took."""
+        began_s, limit_s = time.monotonic(), self._limit_s(ledger)
+        for one in chosen:
+            told = f": {one.change.evidence}" if one.change.evidence else ""
+            self._listener.note(f"{one.change.name}: {one.prediction.expected:+.2%} expected{told}")
+        trials = [Trial(one.change, Path(tempfile.mkdtemp(dir=scratch))) for one in chosen]
+
+        def build(trial: Trial, listener: Listener) -> None:
+            trial.built = self._maker(limit_s, listener).make(
+                incumbent, trial.change, trial.folder / "candidate"
+            )
+
+        def judge(trial: Trial, listener: Listener) -> None:
+            if trial.built is not None:
+                trial.outcome = self._raced(trial.built, incumbent, limit_s, listener)
+                if trial.outcome.verdict == "accepted":
+                    self._profiled(trial.built, limit_s)
+
+        at_a_time(trials, build, self._executor, self._quiet)
+        at_a_time(trials, judge, self._executor, self._quiet)
+        share_s = (time.monotonic() - began_s) / len(trials)
+        for trial in trials:
+            trial.cost_s = share_s
+        return trials
+
+    def _raced(self, built: Built, incumbent: Built, limit_s: float, listener: Listener) -> Outcome:
         if _is_same(built, incumbent):
-            return _Outcome("unchanged", "the engine is the incumbent's")
-        checked = self._checked(built, limit_s)
+            return Outcome("unchanged", "the engine is the incumbent's")
+        with self._checking:
+            checked = self._checked(built, limit_s, listener)
         accuracy = _accuracy(checked)
         if checked.violations:
             worst = checked.violations[0]
             reason = f"{worst.measure} of {worst.output!r} is {worst.found:.5g}, the bound is {worst.bound:g}"
-            return _Outcome("inaccurate", reason, accuracy=accuracy)
+            return Outcome("inaccurate", reason, accuracy=accuracy)
         comparison = race(
             self._racer(incumbent),
             self._racer(built),
             self._measure,
             self._setting(built, limit_s),
             self._terms.threshold,
-            self._quiet,
+            self._executor,
+            listener,
         )
         reason = comparison.reasons[0].text if comparison.reasons else ""
-        return _Outcome(_VERDICTS[comparison.verdict], reason, comparison, accuracy)
+        return Outcome(_VERDICTS[comparison.verdict], reason, comparison, accuracy)
 
     def _limit_s(self, ledger: Ledger) -> float:
         """Seconds that one build or measurement of a candidate may take."""
@@ -379,6 +423,7 @@ class _Run:
             data=self._data,
             cache_dir=self._request.cache_dir,
             limit_s=limit_s,
+            executor=self._executor,
             listener=listener,
         )
 
@@ -394,11 +439,9 @@ class _Run:
         else:
             write_atomically(built.folder / PROFILE_FILE, to_json(report, indent=None))
 
-    def _checked(self, built: Built, limit_s: float) -> CheckedSubject:
+    def _checked(self, built: Built, limit_s: float, listener: Listener) -> CheckedSubject:
         there = resolved(built.folder, built.manifest, (built.engine,))
-        return self._checker.engine(
-            there, built.engine, built.batch, self._request.data, self._quiet, limit_s
-        )
+        return self._checker.engine(there, built.engine, built.batch, self._request.data, listener, limit_s)
 
     def _racer(self, built: Built) -> Racer:
         engine = loaded(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)
@@ -448,43 +491,6 @@ class _Run:
             manifest = write_manifest(temporary, msgspec.structs.replace(built.manifest, tuning=choice))
         store_ledger(ledger, self._request.cache_dir)
         return replace(built, folder=self._folder, manifest=manifest)
-
-
-class _Outcome(msgspec.Struct, frozen=True):
-    """What became of a candidate."""
-
-    verdict: TuneVerdict
-    reason: str
-    comparison: Comparison | None = None
-    accuracy: float | None = None
-
-    def entry(self, queued: Queued, cost_s: float) -> LedgerEntry:
-        """Its line in the ledger."""
-        prediction = queued.prediction
-        ratio = None if self.comparison is None else self.comparison.ratio
-        return LedgerEntry(
-            candidate=queued.change.name,
-            kind=queued.change.kind,
-            prior_gain=prediction.prior.gain,
-            prior_probability=prediction.prior.probability,
-            prior_loss=prediction.prior.loss,
-            prior_risk=prediction.prior.risk,
-            predicted_gain=prediction.gain,
-            probability=prediction.probability,
-            predicted_loss=prediction.loss,
-            risk=prediction.risk,
-            evidence=queued.change.evidence,
-            predicted_low=prediction.low,
-            predicted_high=prediction.high,
-            predicted_cost_s=queued.cost_s,
-            cost_s=cost_s,
-            measured_gain=None if ratio is None else 1 - ratio.value,
-            measured_low=None if ratio is None else 1 - ratio.high,
-            measured_high=None if ratio is None else 1 - ratio.low,
-            accuracy=self.accuracy,
-            verdict=self.verdict,
-            reason=self.reason,
-        )
 
 
 def _is_same(built: Built, incumbent: Built) -> bool:

@@ -7,6 +7,7 @@ does not know fails in here as it would there.
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.trt_exercise import (
     SIZED,
     UNSUPPORTED,
     VERSIONS,
+    beside_fp16,
     build,
     builder,
     each_version,
@@ -138,10 +140,12 @@ def test_precision_flags_are_set_where_typing_is_weak_and_nowhere_else(dump: str
 
 
 @each_version
-def test_layers_that_the_file_declares_as_fp32_are_held_there_where_typing_is_weak(dump: str) -> None:
+def test_layers_that_the_file_declares_as_fp32_are_held_there_where_typing_is_weak(
+    dump: str, tmp_path: Path
+) -> None:
     surface = Surface(dump)
     layers(surface)
-    built = build(surface, types=("float16", "float32"))
+    built = build(surface, model=beside_fp16(str(tmp_path)), types=("float16", "float32"))
     is_weak = target(dump).weakly_typed
     assert len(surface.called("ILayer.precision")) == (1 if is_weak else 0)
     assert [call["index"] for call in surface.called("ILayer.set_output_type")] == ([0] if is_weak else [])
