@@ -691,8 +691,8 @@ def tune(
         ...     "model.onnx", "tuned", backend="onnxruntime", budget="5m", include=["builder-setting"],
         ...     duration=0.1,
         ... )
-        >>> tuned.stopped
-        'every candidate was tried'
+        >>> tuned.batch
+        1
         >>> {row["kind"] for row in tuned.rows()}
         {'builder-setting'}
     """

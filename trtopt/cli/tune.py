@@ -116,10 +116,11 @@ def tune(
 ) -> None:
     """Find a faster engine of MODEL, an ONNX file, within a budget of time.
 
-    Tries candidates one by one, the highest expected gain per second first: precisions, builder settings,
-    rewrite rules, batch sizes, streams, further builds. Each is checked for accuracy and raced against the
-    best so far. The folder is a build folder with that engine; ledger.json in it lists every candidate with
-    the predicted and the measured gain. Exits with 3 if the baseline misses the accuracy bound.
+    Tries candidates one by one, the highest expected gain per second first: precisions, types of inputs
+    and outputs, builder settings, rewrite rules, batch sizes, streams, further builds. Each is checked for
+    accuracy and raced against the best so far. The folder is a build folder with that engine; ledger.json
+    in it lists every candidate with the predicted and the measured gain. Exits with 3 if the baseline
+    misses the accuracy bound.
     """
     from trtopt.cli.console import say, show, show_notes
     from trtopt.cli.progress import listening
