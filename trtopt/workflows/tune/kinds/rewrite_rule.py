@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from trtopt.onnxio.model_file import load
 from trtopt.rewrite.catalogue import RULES
@@ -31,12 +31,12 @@ def _changes(situation: Situation) -> Iterator[Change]:
     together = {rule.name for rule in left if name in rule.default} & touched.keys()
     if situation.recipe.rewrite == "default" and len(together) > 1:
         nodes = tuple(node for rule in together for node in touched[rule])
-        yield _change(evidence, "rewrite=all", nodes, recipe={"rewrite": "all"})
+        yield replace(_change(evidence, "rewrite=all", nodes), recipe={"rewrite": "all"})
     for rule, nodes in touched.items():
-        yield _change(evidence, f"rule={rule}", nodes, rule=rule)
+        yield replace(_change(evidence, f"rule={rule}", nodes), rule=rule)
 
 
-def _change(evidence: Evidence, name: str, nodes: tuple[str, ...], **what: Any) -> Change:
+def _change(evidence: Evidence, name: str, nodes: tuple[str, ...]) -> Change:
     share, known = evidence.share_of(evidence.covering(nodes)), bool(evidence.layers)
     gain = _SAVED * share if known else KIND.prior.gain
     return Change(
@@ -44,7 +44,6 @@ def _change(evidence: Evidence, name: str, nodes: tuple[str, ...], **what: Any) 
         name,
         prior=Prior(gain, KIND.prior.probability, max(gain, 0.01), KIND.prior.risk),
         evidence=f"it changes {len(nodes)} places" + (f", in {share:.1%} of the time" if known else ""),
-        **what,
     )
 
 
