@@ -22,11 +22,11 @@ from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.precision.calibration.table import AUTO
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.quantize import Smoothing
-from trtopt.recipe import Precision, Recipe, batch_sizes, make_recipe
+from trtopt.recipe import Precision, Recipe, Rewriting, batch_sizes, make_recipe
 from trtopt.records import BatchPlan, BenchReport, Manifest, ProfileReport, SweepReport, TensorSpec, Terms
 from trtopt.records.casting import CastReport
 from trtopt.records.checking import CheckReport
-from trtopt.records.quantisation import QuantizeReport
+from trtopt.records.quantisation import PLAIN_RESIDUALS, QuantizeReport, Residuals
 from trtopt.records.tuning import CandidateKind, Objective, Tuned
 from trtopt.records.typed_io import TypedTensor, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
@@ -68,10 +68,12 @@ def build(
     data: str | Path | None = None,
     verdict: bool | None = None,
     bounds: Mapping[str, float] | None = None,
-    rewrite: bool | None = None,
+    residuals: Residuals | None = None,
+    rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
     preprocess: Literal["imagenet"] | None = None,
+    split: Sequence[str] | None = None,
     profile: str | None = None,
     backend: Backend | None = None,
     opt_level: int | None = None,
@@ -117,13 +119,19 @@ def build(
             [default: True].
         bounds: the required accuracy, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute)
             and `min_top1` (share, 0 to 1) [default: none].
-        rewrite: rewrite the graph first so that it fuses better [default: True].
+        residuals: residual Adds of an INT8 graph that read INT8: those that `convolutions` take in, behind
+            matrix products also the `skip`, or `both` branches [default: `convolutions`].
+        rewrite: rewrite rules to apply first: `default` those with evidence for the TensorRT that builds,
+            `all` those of `trtopt.rewrite`, or `none` [default: `default`].
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
             `int8`, `uint8`; layouts: `nchw`, `nhwc` and TensorRT's `chw2`, `chw4`, `chw16`,
             `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes such arrays [default: the model's].
         normalize: (x - mean) / std of inputs, computed in the graph, in the new input's units:
             `{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].
         preprocess: `imagenet`: the same for the image input, with its means and deviations [default: none].
+        split: cuts of the graph, in its order: `["relu_3:4"]` runs what makes tensor `relu_3` on 4 parts of
+            the batch, one after the other, and the rest on all of it; `relu_3=chw32:4` hands it on in a
+            vectorised format [default: one engine].
         profile: a recipe: the name of a shipped one, or a TOML file; parameters given here override it.
         backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`].
         opt_level: builder optimisation level, 0 to 5 [default: TensorRT's].
@@ -181,10 +189,12 @@ def build(
             "calib": _text(data),
             "verdict": verdict,
             "bounds": dict(bounds) if bounds is not None else None,
+            "residuals": residuals,
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
             "preprocess": preprocess,
+            "split": split,
             "backend": backend,
             "opt_level": opt_level,
             "workspace_mib": workspace_mib,
@@ -484,7 +494,8 @@ def sweep(
     neighbours: Sequence[str] = (),
     adaptive: bool = False,
     shapes: Mapping[str, str] | None = None,
-    rewrite: bool | None = None,
+    residuals: Residuals | None = None,
+    rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
     preprocess: Literal["imagenet"] | None = None,
@@ -531,7 +542,7 @@ def sweep(
         axes: lengths of other dynamic axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where the throughput curve bends.
-        shapes, rewrite, io, normalize, preprocess, profile: as for `build`.
+        shapes, residuals, rewrite, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
         aux_streams, tiling, graph_optimization, intra_op_threads, execution_mode: as for `build`.
@@ -568,6 +579,7 @@ def sweep(
         {
             "shapes": dict(shapes) if shapes is not None else None,
             "calib": _text(data),
+            "residuals": residuals,
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
@@ -617,6 +629,7 @@ def tune(
     *,
     batch: int | Sequence[int] | None = None,
     objective: Objective = "latency",
+    rate: float | None = None,
     budget: str = "30m",
     include: Sequence[CandidateKind] = (),
     exclude: Sequence[CandidateKind] = (),
@@ -645,13 +658,15 @@ def tune(
         batch: the batch size; with the objective `throughput` or `energy` several to choose among, the
             baseline's first [default: what the model fixes, else 1].
         objective: `latency` (median), `p99`, `throughput`, or `energy` per sample (GPUs only).
+        rate: with `p99`, requests per second that arrive independently of one another, each a query; its
+            latency counts from its arrival [default: one query after another].
         budget: time to spend, that of earlier runs of the folder included: `90s`, `30m`, `2h`.
-        include: only these kinds of candidates: `precision`, `batch`, `streams`, `builder-setting`,
-            `rewrite-rule` and `build-lottery` [default: all].
+        include: only these kinds of candidates: `precision`, `placement`, `io-types`, `batch`,
+            `streams`, `builder-setting`, `batch-split`, `rewrite-rule` and `build-lottery` [default: all].
         exclude: kinds of candidates to leave out.
         resume: continue in a folder that an earlier run began.
         data: samples to measure and check with, and to calibrate on: an .npz, a folder of them, Polygraphy's
-            JSON or `module:function` [default: seeded random input, and no precisions are tried].
+            JSON or `module:function` [default: seeded random input, and INT8 is not tried].
         bounds: the accuracy that every candidate must keep against the model, any of `min_cosine` (-1 to 1),
             `min_sqnr` (dB), `max_error` (absolute) and `min_top1` (share, 0 to 1)
             [default: `min_cosine` 0.99].
@@ -678,18 +693,19 @@ def tune(
     Example:
         >>> import trtopt
         >>> tuned = trtopt.tune(
-        ...     "model.onnx", "tuned", backend="onnxruntime", budget="5m", include=["rewrite-rule"],
+        ...     "model.onnx", "tuned", backend="onnxruntime", budget="5m", include=["builder-setting"],
         ...     duration=0.1,
         ... )
-        >>> tuned.stopped
-        'every candidate was tried'
+        >>> tuned.batch
+        1
         >>> {row["kind"] for row in tuned.rows()}
-        {'rewrite-rule'}
+        {'builder-setting'}
     """
     request = TuneRequest(
         recipe=make_recipe(profile, {"backend": backend}),
         batch=batch_sizes(batch),
         objective=objective,
+        rate=rate,
         data=data,
         bounds=DEFAULT_BOUNDS if not bounds else bounds if isinstance(bounds, Bounds) else bounds_in(bounds),
         budget=budget,
@@ -1036,6 +1052,7 @@ def quantize(
     exclude: Sequence[str] = (),
     include: Sequence[str] = (),
     smoothquant: Smoothing = AUTO,
+    residuals: Residuals = PLAIN_RESIDUALS,
     store_weights: bool = False,
     random_data: bool = False,
     io: Mapping[str, str] | None = None,
@@ -1059,6 +1076,8 @@ def quantize(
         include: patterns of names, or operators, to quantise anyway.
         smoothquant: move outliers of channels into weights: `auto` (INT8, where it gains), `off`, or the
             exponent alpha, 0 to 1.
+        residuals: residual Adds that read INT8: those that `convolutions` take in, behind matrix products
+            also the `skip`, or `both` branches.
         store_weights: keep weights in their narrow type (INT4 always; not on 8.6).
         random_data: calibrate on random values: to try, never to deploy.
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
@@ -1091,6 +1110,7 @@ def quantize(
         exclude=exclude,
         include=include,
         smoothquant=smoothquant,
+        residuals=residuals,
         store_weights=store_weights,
         random_data=random_data,
         io=read_io_request(io or {}, normalize or {}, preprocess),

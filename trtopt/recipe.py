@@ -15,6 +15,8 @@ from trtopt.errors import UsageError
 from trtopt.files.shipped import shipped_folder
 from trtopt.files.toml import read_toml
 from trtopt.records import Record
+from trtopt.records.batch_split import read_splits
+from trtopt.records.quantisation import PLAIN_RESIDUALS, Residuals
 from trtopt.records.typed_io import IoRequest, read_io_request
 
 _MAX_DIGITS = 10
@@ -25,6 +27,9 @@ Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 GRAPH_PRECISIONS = tuple(one for one in PRECISIONS if one != "best")
 """Those that can be written into a graph."""
+Rewriting = Literal["default", "all", "none"]
+REWRITINGS: tuple[Rewriting, ...] = get_args(Rewriting)
+"""Which rewrite rules a build applies: those that earned it for its TensorRT, all of them, or none."""
 LOCAL, RAY = "local", "ray"
 _RAY_CLIENT = re.compile(r"ray://[^/\s]+:\d+")
 _WHERE = ("executor", "gpu_model", "retries")
@@ -42,10 +47,16 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `precision` is written into the graph (None: unchanged), with the data that `calib` names; `best` selects
     the fastest of all. With `verdict` quantised engines are measured against FP16 and selected where they are
-    no slower. `bounds` is the required accuracy, with the names of `precision.bounds.Bounds`.
+    no slower. `residuals` says which residual Adds of an INT8 graph read INT8. `bounds` is the required
+    accuracy, with the names of `precision.bounds.Bounds`.
 
     `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
     `records.typed_io` reads them; `preprocess` names a normalisation of the image.
+
+    `rewrite` says which rewrite rules are applied first: `default` those that have earned it for the target
+    (see `rewrite.evidence`), `all` those of `trtopt rewrite`, or `none`.
+
+    `split` cuts the graph for a chain of engines, as `records.batch_split` reads it.
 
     `timing_cache` is a file to read and extend, `none` to start empty, None for the store of caches;
     with `reproducible` it must hold every timing.
@@ -75,12 +86,14 @@ class Recipe(Record, frozen=True, kw_only=True):
     plugins: tuple[str, ...] = ()
     precision: Precision | None = None
     calib: str | None = None
+    residuals: Residuals = PLAIN_RESIDUALS
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012
-    rewrite: bool = True
+    rewrite: Rewriting = "default"
     io: dict[str, str] = {}  # noqa: RUF012
     normalize: dict[str, str] = {}  # noqa: RUF012
     preprocess: str | None = None
+    split: tuple[str, ...] = ()
     jobs: int = 1
     build_timeout: float | None = None
     executor: str = LOCAL
@@ -190,6 +203,11 @@ def check_recipe(recipe: Recipe) -> None:
     check_range(f"--jobs {recipe.jobs}", recipe.jobs, 1, 256)
     check_ranges(recipe)
     io_request(recipe)
+    if read_splits(recipe.split) and recipe.dynamic:
+        raise UsageError(
+            "--split: a chain runs one batch size, and --dynamic asks for one engine of several",
+            "omit --dynamic: --batch 64,128 builds a chain for each",
+        )
     check_range(f"--retries {recipe.retries}", recipe.retries, 0, 100)
     _check_executor(recipe)
     if recipe.build_timeout is not None:

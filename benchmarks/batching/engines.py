@@ -58,7 +58,7 @@ def _jobs(request: argparse.Namespace, options: list[str]) -> list[dict[str, str
     light, work, out, seconds = request.light, request.work, request.out, request.seconds
     model, each, python = work / "model.onnx", work / "each", sys.executable
     shapes = [word for name in INPUTS for word in ("--shape", f"{name}:Nx{request.length}")]
-    flags = [*options, "--no-rewrite", *shapes]
+    flags = [*options, "--rewrite", "none", *shapes]
     batches = ",".join(map(str, BATCHES))
     trtopt = [python, "-m", "trtopt"]
 

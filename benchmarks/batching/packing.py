@@ -55,7 +55,17 @@ def _jobs(request: argparse.Namespace, options: list[str]) -> list[dict[str, str
         ("plain", request.plain, request.lengths),
     ):
         model, folder = request.work / f"{name}.onnx", request.work / name
-        sweep = ["sweep", str(model), "-o", str(folder), "--batch", request.batch, "--no-rewrite", *options]
+        sweep = [
+            "sweep",
+            str(model),
+            "-o",
+            str(folder),
+            "--batch",
+            request.batch,
+            "--rewrite",
+            "none",
+            *options,
+        ]
         commands = (
             ["mkdir", "-p", str(request.work), str(request.out)],
             [sys.executable, str(WEIGHTS), "fill", str(light), str(model)],

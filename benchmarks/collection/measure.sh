@@ -20,7 +20,7 @@ if [ "$step" = build ]; then
     set -- --dynamic "$@"
   fi
   # the manifest lists what TensorRT chose to run wider; that is no reason not to measure
-  python -m trtopt build "$model" -o "$work/$label" --batch "$range" --no-rewrite --allow-fallback "$@"
+  python -m trtopt build "$model" -o "$work/$label" --batch "$range" --rewrite none --allow-fallback "$@"
   rm "$model"
   cp "$work/$label/manifest.json" "$out/$label.manifest.json"
 else

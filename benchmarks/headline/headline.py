@@ -224,7 +224,7 @@ class Bench:
             words += ["--precision", cell.side.removeprefix("trtopt-"), *calib]
             model = graphs / "float.onnx"
         else:
-            words += ["--no-rewrite", "--allow-fallback"]
+            words += ["--rewrite", "none", "--allow-fallback"]
             model = graphs / f"{cell.side}.onnx"
         self._trtopt("build", model, *words)
         return folder

@@ -243,7 +243,7 @@ def build_case(args: argparse.Namespace, model: str, batch: int) -> None:
         start = time.monotonic()
         manifest = trtopt.build(
             file_of(args.work, model, side), folder_of(args, model, batch, side), batch=(batch,),
-            backend=args.backend, shapes=spec["shapes"] or None, tactic_sources=sources, rewrite=False,
+            backend=args.backend, shapes=spec["shapes"] or None, tactic_sources=sources, rewrite="none",
         )  # fmt: skip
         seconds, engine = round(time.monotonic() - start, 1), manifest.engines[0].sha256[:12]
         result["sides"][side] = {"build_s": seconds, "engine": engine, "p50_ms": []}
@@ -252,7 +252,7 @@ def build_case(args: argparse.Namespace, model: str, batch: int) -> None:
     if batch == sizes[1]:
         trtopt.build(
             file_of(args.work, model, "peer int8"), one_engine(args.work, model), batch=sizes, dynamic=True,
-            backend=args.backend, shapes=spec["shapes"] or None, tactic_sources=sources, rewrite=False,
+            backend=args.backend, shapes=spec["shapes"] or None, tactic_sources=sources, rewrite="none",
         )  # fmt: skip
 
 

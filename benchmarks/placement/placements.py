@@ -198,6 +198,7 @@ NETWORKS: dict[str, tuple[Callable[[Net], tuple[tuple[int, ...], str]], dict[str
             "weights, skip": ("weights", "skip"),
             "weights, skip and main": ("weights", "skip", "main"),
             "weights, attention": ("weights", "attention"),
+            "weights, skip, attention": ("weights", "skip", "attention"),
             "all": ("weights", "skip", "main", "attention"),
             "fp16 written": ("written",),
             "weights, fp16 written": ("weights", "written"),
@@ -283,7 +284,7 @@ def build_side(file: Path, batch: int, backend: str) -> dict[str, Any]:
 
     start, folder = time.monotonic(), file.with_suffix("")
     manifest = trtopt.build(
-        file, folder, batch=(batch,), backend=backend, rewrite=False,
+        file, folder, batch=(batch,), backend=backend, rewrite="none",
         tactic_sources=turns.SOURCES if backend == "tensorrt" else None,
     )  # fmt: skip
     layers = manifest.engines[0].layers

@@ -6,7 +6,7 @@
 set -u
 model=$1 work=$2 out=$3
 # cuBLAS and cuDNN may be missing on a test host; the other tactics do without them
-build_flags=${BUILD_FLAGS---no-rewrite --tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS}
+build_flags=${BUILD_FLAGS---rewrite none --tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS}
 batches=${BATCHES:-1,64}
 mkdir -p "$work" "$out"
 export XDG_CACHE_HOME=$work/cache # measured peaks are kept there, not in the user's own folder

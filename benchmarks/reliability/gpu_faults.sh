@@ -9,7 +9,7 @@ mkdir -p "$work" "$out"
 . "$here/../shared/step.sh"
 digits=$here/../../models/digits/digits.onnx
 # cuBLAS and cuDNN may be missing on a test host; the other tactics do without them
-flags="--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS --no-rewrite --duration 0.5"
+flags="--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS --rewrite none --duration 0.5"
 export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 
 # shellcheck disable=SC2086  # flags are words

@@ -41,7 +41,7 @@ def work(folder: Path, name: str, rounds: int) -> None:
         before = store.load(IDENTITY, TERMS)
         blob = (before.blob if before else b"") + f"{name} {number}\n".encode()
         store.save(blob, IDENTITY, TERMS, build, grown_from=before, merge=union)
-        trtopt.build(DIGITS, folder / "out", backend="onnxruntime", rewrite=False, verdict=False)
+        trtopt.build(DIGITS, folder / "out", backend="onnxruntime", rewrite="none", verdict=False)
 
 
 def main() -> None:

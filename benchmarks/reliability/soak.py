@@ -67,7 +67,7 @@ class Rounds:
         self._folder, self._whole, self._backend = folder, folder / "whole", backend
         self._builder = open_builder(backend)
         self._onnx = read_onnx(DIGITS)
-        recipe = make_recipe(None, {"backend": backend, "batch": (BATCH,), "rewrite": False})
+        recipe = make_recipe(None, {"backend": backend, "batch": (BATCH,), "rewrite": "none"})
         (self._plan,) = make_plans(self._onnx, recipe, self._builder.backend)
         (folder / "here").mkdir()
         self._build_by_processes()
@@ -121,7 +121,7 @@ class Rounds:
         trtopt.bench(self._whole, duration=0.01, warmup=0.0)
 
     def _build_by_processes(self) -> None:
-        flags: dict[str, Any] = {"batch": (BATCH,), "backend": self._backend, "rewrite": False}
+        flags: dict[str, Any] = {"batch": (BATCH,), "backend": self._backend, "rewrite": "none"}
         if not self.on_cpu:
             flags["tactic_sources"] = SOURCES
         trtopt.build(DIGITS, self._whole, timing_cache="none", **flags)

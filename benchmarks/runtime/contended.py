@@ -71,7 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "sums.onnx"
         onnx.save(onnx.parser.parse_model(MODEL), model)
-        trtopt.build(model, Path(folder) / "sums", batch=(BATCH,), backend="onnxruntime", rewrite=False)
+        trtopt.build(model, Path(folder) / "sums", batch=(BATCH,), backend="onnxruntime", rewrite="none")
         with (
             EnginePool.open(Path(folder) / "sums", workers=WORKERS) as pool,
             DynamicBatcher(pool, policy) as batcher,

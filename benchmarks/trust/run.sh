@@ -10,7 +10,7 @@ sources="--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS"
 mkdir -p "$work" "$out"
 . "$here/../shared/step.sh"
 r50=$work/r50
-LIMIT=280 step build python -m trtopt build "$model" -o "$r50" --batch 1,64 --jobs 2 --no-rewrite $sources
+LIMIT=280 step build python -m trtopt build "$model" -o "$r50" --batch 1,64 --jobs 2 --rewrite none $sources
 step bare_loop python "$here/bare_loop.py" "$r50" "$out/bare_loop.json"
 step ledger python -m trtopt compare "$r50" --batch 1,64 --duration 1.5 --json "$out/ledger.json" \
   --across-contracts trtexec-10,trtexec-11

@@ -220,7 +220,7 @@ class Bench:
         if not graph.is_file() or self._left() < SECONDS["first build" if is_first else "build"] / 2:
             return
         words = ["-o", work / f"{batch}-{name}", "--batch", batch, "--backend", self._args.backend]
-        words += ["--no-rewrite", "--allow-fallback", "--cache-dir", work / "timings"]
+        words += ["--rewrite", "none", "--allow-fallback", "--cache-dir", work / "timings"]
         if self._args.backend == "tensorrt":
             words += ["--tactic-sources", ",".join(SOURCES)]
         if layout not in LINEAR:

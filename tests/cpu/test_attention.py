@@ -42,6 +42,6 @@ def test_attention_that_the_rule_has_written_builds(tmp_path: Path) -> None:
         batch=(2,),
         backend="tensorrt-rtx",
         shapes=shapes,
-        rewrite=False,
+        rewrite="none",
     )
     assert manifest.engines[0].builder_config["attentions_allowed_to_decompose"] == "1"

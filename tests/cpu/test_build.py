@@ -265,7 +265,7 @@ def test_a_precision_is_written_into_the_graph_that_is_built_and_the_model_befor
 ) -> None:
     folder = tmp_path / "d"
     manifest = trtopt.build(
-        DIGITS, folder, precision="fp16", data=str(HELDOUT), backend=backend, rewrite=False
+        DIGITS, folder, precision="fp16", data=str(HELDOUT), backend=backend, rewrite="none"
     )
     assert read_manifest(folder) == manifest
     assert (manifest.onnx.path, manifest.onnx.types) == ("model.fp16.onnx", ("float16", "float32"))

@@ -1,4 +1,4 @@
-"""The rewrite as a step of a build: on unless told otherwise, proved, kept beside the engines."""
+"""The rewrite as a step of a build: by rules with evidence or by all, proved, kept beside the engines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,18 @@ def wordy(tmp_path: Path) -> Path:
 
 
 def _build(model: Path, out: Path, **flags: object) -> Manifest:
-    return trtopt.build(model, out, backend="tensorrt-rtx", **flags)
+    return trtopt.build(model, out, backend="tensorrt-rtx", **{"rewrite": "all", **flags})
+
+
+def test_a_build_applies_what_the_model_needs_to_be_read_and_no_rule_without_evidence(tmp_path: Path) -> None:
+    text = "g (float[2,4,8,8] x) => (float[2,4,4,4] y) {"
+    text += "a, unused = MaxPool <kernel_shape=[2,2], strides=[2,2]> (x) y = Identity(a)}"
+    onnx.save(graph(text), tmp_path / "model.onnx")
+    manifest = _build(tmp_path / "model.onnx", tmp_path / "out", rewrite="default")
+    assert manifest.rewrite is not None
+    assert manifest.rewrite.applied == {"drop-unused": 1}
+    with pytest.raises(TrtoptError, match="MaxPool"):
+        _build(tmp_path / "model.onnx", tmp_path / "unread", rewrite="none")
 
 
 def test_a_build_rewrites_first_and_keeps_the_trace_and_the_origin(wordy: Path, tmp_path: Path) -> None:
@@ -63,7 +74,7 @@ def test_a_second_build_of_a_rewritten_model_has_the_same_plan(wordy: Path, tmp_
 
 
 def test_without_a_rewrite_the_model_is_kept_to_the_byte(wordy: Path, trtopt_cli: CommandLine) -> None:
-    done = trtopt_cli("build", wordy, "-o", "out", "--backend", "tensorrt-rtx", "--no-rewrite")
+    done = trtopt_cli("build", wordy, "-o", "out", "--backend", "tensorrt-rtx", "--rewrite", "none")
     assert done.returncode == 0, done.stderr
     manifest = read_manifest(trtopt_cli.folder / "out")
     assert (manifest.onnx.parent, manifest.rewrite) == (None, None)
@@ -119,6 +130,6 @@ def test_a_rule_that_raises_ends_the_build_and_leaves_nothing(
     monkeypatch.setattr(api, "RULES", (rule,))
     with pytest.raises(TrtoptError, match=r"rule 'fail' failed at 'useless'") as caught:
         _build(wordy, tmp_path / "out")
-    assert "rewrite=False" in caught.value.remedy
+    assert "rewrite='none'" in caught.value.remedy
     assert caught.value.exit_code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["wordy.onnx"]

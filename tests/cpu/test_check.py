@@ -214,7 +214,7 @@ def test_a_missing_or_an_additional_output_is_a_failure_that_names_it(
     assert "it lacks 'z'" in trtopt_cli.fails(1, "check", one, "--against", two, *asked)
     assert "it also has 'z'" in trtopt_cli.fails(1, "check", two, "--against", one, *asked)
     assert "it lacks 'y' and also has 'z'" in trtopt_cli.fails(1, "check", other, "--against", one)
-    trtopt.build(one, tmp_path / "built", batch=[4], backend="onnxruntime", rewrite=False)
+    trtopt.build(one, tmp_path / "built", batch=[4], backend="onnxruntime", rewrite="none")
     with pytest.raises(ModelError, match="it lacks 'z'"):
         check(tmp_path / "built", two)
     assert check(tmp_path / "built", one, bounds=Bounds(max_error=0.0)).passed
@@ -255,7 +255,7 @@ def test_tensors_may_be_called_like_arguments_of_numpys(tmp_path: Path) -> None:
     onnx.save(
         onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path
     )
-    trtopt.build(path, tmp_path / "d", backend="onnxruntime", rewrite=False)
+    trtopt.build(path, tmp_path / "d", backend="onnxruntime", rewrite="none")
     report = check(tmp_path / "d", path)
     assert [output.output for output in report.subjects[0].outputs] == ["file"]
     assert report.subjects[0].outputs[0].max_abs < 1e-6

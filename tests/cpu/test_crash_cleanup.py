@@ -73,7 +73,8 @@ _optimise(model)
     assert subprocess.run([sys.executable, program, DIGITS], check=False).returncode == -signal.SIGKILL
     assert len(list(place.glob(".trtopt.*"))) == 1
     assert (
-        trtopt_cli("build", DIGITS, "-o", "out", "--backend", "onnxruntime", "--no-rewrite").returncode == 0
+        trtopt_cli("build", DIGITS, "-o", "out", "--backend", "onnxruntime", "--rewrite", "none").returncode
+        == 0
     )
     assert list(place.glob(".trtopt*")) == []
 

@@ -48,7 +48,7 @@ def ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_workers_mark_what_they_do(ranges: Path, cpu_build: Path, tmp_path: Path) -> None:
     import trtopt
 
-    trtopt.build(DIGITS, tmp_path / "digits", backend="tensorrt-rtx", nvtx=True, rewrite=False)
+    trtopt.build(DIGITS, tmp_path / "digits", backend="tensorrt-rtx", nvtx=True, rewrite="none")
     assert ranges.read_text().split() == ["parse", "build"]
     ranges.unlink()
     trtopt.bench(cpu_build, batch=[8], duration=0.1, nvtx=True, layers=True)

@@ -255,7 +255,7 @@ def test_a_build_that_was_killed_does_no_harm_and_the_next_one_takes_its_leaving
 ) -> None:
     """`unit/test_killed.py` has every step; this is the whole way."""
     command = ["-m", "trtopt", "build", str(DIGITS), "-o", str(tmp_path / "d")]
-    command += ["--backend", "tensorrt-rtx", "--no-rewrite"]
+    command += ["--backend", "tensorrt-rtx", "--rewrite", "none"]
     assert run_killed("replace", 2, *command) == -signal.SIGKILL  # the manifest's name is the first
     assert len(list(tmp_path.glob(".d.*"))) == 1
     assert not (tmp_path / "d").exists()

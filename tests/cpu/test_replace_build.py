@@ -18,7 +18,15 @@ BUILD = ("-o", "d", "--backend", "onnxruntime")
 
 @pytest.mark.parametrize(
     "flags",
-    [(), ("--no-rewrite",), ("--precision", "fp16"), ("--precision", "int8", "--calib", str(HELDOUT))],
+    [
+        (),
+        (
+            "--rewrite",
+            "none",
+        ),
+        ("--precision", "fp16"),
+        ("--precision", "int8", "--calib", str(HELDOUT)),
+    ],
 )
 def test_the_same_model_is_built_again_with_a_message(
     trtopt_cli: CommandLine, flags: tuple[str, ...]

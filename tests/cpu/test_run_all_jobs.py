@@ -49,7 +49,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OutputsJob:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("SPY", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    manifest = trtopt.build(DIGITS, tmp_path / "digits", backend="onnxruntime", rewrite=False)
+    manifest = trtopt.build(DIGITS, tmp_path / "digits", backend="onnxruntime", rewrite="none")
     (engine,) = manifest.engines
     path, inputs = str(tmp_path / "digits" / engine.path), manifest.onnx.inputs
     return OutputsJob(path=path, artifact=engine, inputs=inputs, data="", batch=1, folder=str(tmp_path))

@@ -253,7 +253,7 @@ def lookup_model(tmp_path: Path) -> Path:
 
 
 def test_values_that_the_model_refuses_sink_no_one_elses_request(lookup_model: Path, tmp_path: Path) -> None:
-    trtopt.build(lookup_model, tmp_path / "lookup", batch=(8,), backend="onnxruntime", rewrite=False)
+    trtopt.build(lookup_model, tmp_path / "lookup", batch=(8,), backend="onnxruntime", rewrite="none")
     policy = BatchPolicy(max_batch=8, max_delay_ms=3_600_000.0)
     with EnginePool.open(tmp_path / "lookup") as pool, DynamicBatcher(pool, policy) as batcher:
         for _ in range(2):  # the worker is none the worse for it

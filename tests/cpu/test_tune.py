@@ -3,84 +3,20 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
-import pytest
 
 from tests.rewrite_graphs.case import model
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
-from tests.support.killing import run_killed
 from trtopt.device.backends import open_builder
 from trtopt.files.manifests import read_manifest
 from trtopt.recipe import Recipe
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.listener import SILENT
+from trtopt.workflows.tune.evidence import evidence_of
 from trtopt.workflows.tune.kinds.kind import Change
-from trtopt.workflows.tune.ledger import LEDGER, read_ledger
 from trtopt.workflows.tune.make import Maker
-
-TWO_CANDIDATES = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-from trtopt.recipe import Recipe
-from trtopt.workflows.tune import tune as tuning
-from trtopt.workflows.tune.kinds.kind import Change
-from trtopt.workflows.tune.kinds.table import KINDS
-from trtopt.workflows.tune.request import TuneRequest
-
-found = [
-    Change("builder-setting", "all", recipe={"graph_optimization": "all"}),
-    Change("builder-setting", "foreign", recipe={"tiling": "full"}),
-]
-kind = next(kind for kind in KINDS if kind.name == "builder-setting")
-tuning.KINDS = (replace(kind, changes=lambda situation: iter(found)),)
-recipe = Recipe(backend="onnxruntime", graph_optimization="basic")
-model, out, cache = sys.argv[1:]
-request = TuneRequest(recipe=recipe, batch=(8,), duration=0.05, resume=True, cache_dir=cache)
-tuning.tune(model, out, request)
-"""
-"""Starts from a slow engine: one candidate undoes that, the other is a setting of TensorRT's."""
-
-
-def tuned(folder: Path, calls: str, kill_at: int) -> int:
-    where = (str(DIGITS), str(folder / "out"), str(folder / "cache"))
-    return run_killed(calls, kill_at, "-c", TWO_CANDIDATES, *where)
-
-
-def entries(folder: Path) -> list[str]:
-    """The ledger's, as text: a measurement that was taken again differs."""
-    return [repr(entry) for entry in read_ledger(folder / "out" / LEDGER).entries]
-
-
-@pytest.mark.parametrize(("calls", "kill_at"), [("exchange", 1), ("replace", 12)])
-def test_a_killed_run_is_continued_and_measures_nothing_twice(
-    calls: str, kill_at: int, tmp_path: Path
-) -> None:
-    assert tuned(tmp_path, calls, kill_at) == -signal.SIGKILL
-    out = tmp_path / "out"
-    before = entries(tmp_path)
-    assert tuned(tmp_path, calls, 0) == 0
-    assert entries(tmp_path)[: len(before)] == before
-    ledger = read_ledger(out / LEDGER)
-    assert [(entry.candidate, entry.verdict) for entry in ledger.entries] == [
-        ("all", "accepted"),
-        ("foreign", "failed"),
-    ]
-    assert "--tiling" in ledger.entries[1].reason
-    assert check_folder(out).is_whole
-    manifest = read_manifest(out)
-    assert manifest.tuning is not None
-    assert manifest.tuning.changes == ("all",)
-    assert manifest.tuning.gain == ledger.gain > 0.1
-    assert manifest.engines[0].plan.settings.graph_optimization == "all"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
-    assert tuned(tmp_path, calls, 0) == 0  # which has nothing left to do
-    assert read_ledger(out / LEDGER) == ledger
 
 
 def test_the_command_leaves_a_build_a_ledger_and_a_score_and_refuses_other_terms(
@@ -91,11 +27,13 @@ def test_the_command_leaves_a_build_a_ledger_and_a_score_and_refuses_other_terms
     done = trtopt_cli("tune", DIGITS, *given, "--data", HELDOUT, "--json", "tuned.json")
     assert done.returncode == 0, done.stderr
     assert "no candidate is better than the baseline" in done.stdout
-    assert "rule=merge-convs" in done.stdout
     assert "ended: every candidate was tried" in done.stdout
     written = json.loads((trtopt_cli.folder / "tuned.json").read_bytes())
-    assert {entry["verdict"] for entry in written["ledger"]["entries"]} == {"unchanged"}
+    assert written["ledger"]["entries"] == []  # no rule finds anything in it
     assert check_folder(trtopt_cli.folder / "out").is_whole
+    page = trtopt_cli("report", "out", "-o", "page.html")
+    assert page.returncode == 0, page.stderr
+    assert "Candidates in the order in which they were tried" in (trtopt_cli.folder / "page.html").read_text()
     assert "--resume" in trtopt_cli.fails(1, "tune", DIGITS, *given)
     other = trtopt_cli.fails(1, "tune", DIGITS, *given, "--resume", "--objective", "throughput")
     assert "is tuned on other terms: objective latency, now throughput" in other
@@ -155,16 +93,30 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
     assert idle.engine == built.engine  # there is no attention
 
 
-def test_an_interrupted_run_says_how_to_continue(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "trtopt", "tune", str(DIGITS), "-o", str(tmp_path / "out")]
-    command += ["--backend", "onnxruntime", "--cache-dir", str(tmp_path / "cache"), "--budget", "1h"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "expected" in line:
-                break
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
-    assert process.returncode == 130
-    assert "run the same command with --resume" in said
-    assert check_folder(tmp_path / "out").is_whole
+def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
+    """By TensorRT-RTX, which builds without a GPU: settings, types and formats, and a batch size."""
+    maker = Maker(
+        source=DIGITS,
+        recipe=Recipe(backend="tensorrt-rtx"),
+        builder=open_builder("tensorrt-rtx"),
+        bounds={},
+        data=None,
+        cache_dir=None,
+        limit_s=300.0,
+        listener=SILENT,
+    )
+    built = maker.baseline(tmp_path / "0", 8)
+    image = built.engine.inputs[0]
+    changes = (
+        Change("builder-setting", "aux_streams=1", recipe={"aux_streams": 1}),
+        Change("io-types", "io", recipe={"io": {image.name: "fp16"}}),
+        Change("batch", "batch=4", recipe={"batch": (4,)}),
+    )
+    for number, change in enumerate(changes, 1):
+        built = maker.make(built, change, tmp_path / str(number))
+        assert check_folder(built.folder).is_whole
+    assert built.engine.builder_config["max_aux_streams"] == "1"
+    assert built.engine.inputs[0].dtype == "float16"
+    assert built.engine.inputs[0].shape[0] == 4
+    assert [one.dtype for one in built.manifest.io] == ["float16"]
+    assert evidence_of(built).graph.dtypes[image.name] == "float16"

@@ -41,7 +41,7 @@ precision = "int8"
 calib = "data.npz"
 verdict = false
 bounds = {cosine = 0.99}
-rewrite = false
+rewrite = "none"
 jobs = 2
 """
 

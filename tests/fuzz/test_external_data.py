@@ -149,5 +149,5 @@ def test_weights_in_a_file_that_is_called_like_the_builds_own_are_refused(folder
         PARTS["initializer"](tensor_at([("location", "model.onnx")])).SerializeToString()
     )
     with pytest.raises(InvalidModelError, match="a name that the build folder needs itself"):
-        trtopt.build(folder / "own.onnx", folder.parent / "out" / "d", backend="onnxruntime", rewrite=False)
+        trtopt.build(folder / "own.onnx", folder.parent / "out" / "d", backend="onnxruntime", rewrite="none")
     assert list((folder.parent / "out").iterdir()) == []

@@ -11,7 +11,7 @@ from trtopt.cli.trtexec_options import OPTIONS
 from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
 from trtopt.rewrite import rules
 from trtopt.rewrite.catalogue import in_order, modules_of
-from trtopt.rewrite.explain import default_of
+from trtopt.rewrite.explain import builds_of, default_of, evidence_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,11 +19,15 @@ ROOT = Path(__file__).parents[2]
 def rules_table(package: ModuleType = rules) -> str:
     """The rewrite rules of a package in their order; what each does is its module's first line."""
     modules = {module.RULE.name: module for module in modules_of(package)}
-    rows = ["| rule | what | class | default | enables | engines show |", "|---|---|---|---|---|---|"]
+    rows = [
+        "| rule | what | class | default | builds | enables | evidence |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for rule in in_order(module.RULE for module in modules.values()):
         what = (modules[rule.name].__doc__ or "").partition("\n")[0].rstrip(".")
-        enables, shown = (rule.enables, rule.audit) if rule.enables else ("cleaning only", "–")
-        cells = (f"`{rule.name}`", what, rule.exactness, default_of(rule), enables, shown)
+        known = "; ".join(evidence_of(rule)) or "none"
+        enables = rule.enables or "cleaning only"
+        cells = (f"`{rule.name}`", what, rule.exactness, default_of(rule), builds_of(rule), enables, known)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
 

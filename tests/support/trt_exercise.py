@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+import onnx
 import pytest
 
 from tests.support.paths import ROOT
@@ -84,6 +88,7 @@ def build(
     surface: Surface,
     settings: BuildSettings | None = None,
     *,
+    model: Path = DIGITS,
     types: tuple[str, ...] = ("float32",),
     shape: ShapeRange = OPEN,
     cache: bytes | None = None,
@@ -105,7 +110,7 @@ def build(
         io_layouts=dict(io_layouts or {}),
     )
     return by.build(
-        DIGITS,
+        model,
         types,
         plan,
         timing_cache=cache,
@@ -252,6 +257,15 @@ def run_sized(surface: Surface, device: ScriptedDevice) -> list[Any]:
         session.close()
 
 
+def beside_fp16(folder: str) -> Path:
+    """The digits model with one tensor in FP16, so that the others are held in FP32."""
+    model = onnx.load(DIGITS)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float16), "half"))
+    path = Path(folder) / "beside.onnx"
+    onnx.save(model, path)
+    return path
+
+
 def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     """Everything once: what came of it, and the names of TensorRT that were used on the way."""
     surface = Surface(dump, without=without)
@@ -270,7 +284,8 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     outcome.append(run(surface))
     if library(surface).target.weakly_typed:
         layers(surface)
-        outcome.append(build(surface, types=("float32", "float16")))
+        with tempfile.TemporaryDirectory() as folder:
+            outcome.append(build(surface, model=beside_fp16(folder), types=("float32", "float16")))
     if surface.has("IAttentionInputLayer"):
         whole = attention(surface)
         outcome += [build(surface).config, whole.decomposable]

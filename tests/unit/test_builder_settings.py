@@ -22,7 +22,7 @@ from trtopt.records import Backend, BuildSettings, CacheTerms
 
 PAGE = ROOT / "docs" / "reference" / "builder-settings.md"
 FIXED = {"timing_cache", "calib", "precision", "verdict", "bounds", "rewrite", "jobs", "build_timeout"}
-TYPED = {"io", "normalize", "preprocess"}
+TYPED = {"io", "normalize", "preprocess", "residuals", "split"}
 WHERE = {"executor", "gpu_model", "retries"}
 SHAPES = {"batch", "ranges", "dynamic", "shapes", "axes", "backend"}
 """Fields of a recipe that are no settings of the builder."""

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     shell_complete=names(contract_names),
     help="The contract that trtexec's exported times were taken under.",
 )
-@recipe_options("jobs", "timing_cache", "reproducible")
+@recipe_options("jobs", "timing_cache", "reproducible", "split")
 def compare(
     a: Path,
     b: Path | None,

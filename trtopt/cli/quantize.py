@@ -13,12 +13,13 @@ from trtopt.cli.options.completion import method_names, names, node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.recipe import recipe_option
+from trtopt.cli.options.recipe import recipe_option, residuals_option
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT, targets_where
 
 if TYPE_CHECKING:
     from trtopt.precision.quantize import Smoothing
+    from trtopt.records.quantisation import Residuals
     from trtopt.records.typed_io import IoRequest
     from trtopt.workflows.precision.quantize import Request
 
@@ -75,6 +76,7 @@ def _smoothing(text: str) -> float | str:
     metavar="auto|off|ALPHA",
     help="Move outlier channels into weights: auto where INT8 gains by it, or SmoothQuant [default: auto].",
 )
+@residuals_option
 @click.option(
     "--store-weights",
     is_flag=True,
@@ -108,6 +110,7 @@ def quantize(
     include: tuple[str, ...],
     table: Path | None,
     smoothquant: Smoothing,
+    residuals: Residuals | None,
     store_weights: bool,
     random_data: bool,
     io: IoRequest,
@@ -120,6 +123,7 @@ def quantize(
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
     from trtopt.cli.console import say, show_notes, warn
     from trtopt.cli.progress import phases
+    from trtopt.records.quantisation import PLAIN_RESIDUALS
     from trtopt.report.notes import plain
     from trtopt.report.quantize import explain as explained, quantize_summary
     from trtopt.workflows.listener import Listener
@@ -134,6 +138,7 @@ def quantize(
         exclude=exclude,
         include=include,
         smoothquant=smoothquant,
+        residuals=residuals or PLAIN_RESIDUALS,
         store_weights=store_weights,
         random_data=random_data,
         io=io,

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 )
 @backend_choice("Backend to build and measure with [default: auto, the CPU if there is no GPU].")
 @contract_flags_of_one_stream
-@recipe_options("dynamic", "precision", "compute_capability", "axes")
+@recipe_options("dynamic", "precision", "compute_capability", "axes", "split")
 @cache_dir_option
 @duration_option
 @warmup_option

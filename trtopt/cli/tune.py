@@ -46,6 +46,12 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
     help="What to improve.",
 )
 @click.option(
+    "--rate",
+    type=float,
+    metavar="PER_S",
+    help="With --objective p99: requests per second, arriving independently [default: one after another].",
+)
+@click.option(
     "--budget",
     metavar="TIME",
     default="30m",
@@ -91,6 +97,7 @@ def tune(
     output: Path | None,
     batch: tuple[int, ...] | None,
     objective: Objective,
+    rate: float | None,
     budget: str,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
@@ -109,10 +116,11 @@ def tune(
 ) -> None:
     """Find a faster engine of MODEL, an ONNX file, within a budget of time.
 
-    Tries candidates one by one, the highest expected gain per second first: precisions, builder settings,
-    rewrite rules, batch sizes, streams, further builds. Each is checked for accuracy and raced against the
-    best so far. The folder is a build folder with that engine; ledger.json in it lists every candidate with
-    the predicted and the measured gain. Exits with 3 if the baseline misses the accuracy bound.
+    Tries candidates one by one, the highest expected gain per second first: precisions, types of inputs
+    and outputs, builder settings, rewrite rules, batch sizes, streams, further builds. Each is checked for
+    accuracy and raced against the best so far. The folder is a build folder with that engine; ledger.json
+    in it lists every candidate with the predicted and the measured gain. Exits with 3 if the baseline
+    misses the accuracy bound.
     """
     from trtopt.cli.console import say, show, show_notes
     from trtopt.cli.progress import listening
@@ -133,6 +141,7 @@ def tune(
         recipe=make_recipe(profile, {"backend": backend}),
         batch=batch,
         objective=objective,
+        rate=rate,
         data=data,
         bounds=bounds if bounds.any else DEFAULT_BOUNDS,
         budget=budget,

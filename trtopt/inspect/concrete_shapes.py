@@ -1,7 +1,7 @@
 """Shapes of a graph whose inputs have known shapes: what its nodes compute about shapes is computed.
 
-ONNX's inference follows such values through a few operators only. What it does not, it leaves open, with every
-shape after it; exported transformers compute masks and reshapes that way.
+ONNX's inference follows such values through a few operators only. What it does not follow stays open, with
+every shape after it; exported transformers compute masks and reshapes that way.
 """
 
 from __future__ import annotations

@@ -132,18 +132,9 @@ def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.Model
     import onnx
 
     from trtopt.inspect.concrete_shapes import infer_concrete
-    from trtopt.onnxio.prepare import skeleton
+    from trtopt.onnxio.prepare import skeleton_at
 
-    fixed = skeleton(model)
-    for value in fixed.graph.input:
-        wanted = shapes.get(value.name)
-        axes = value.type.tensor_type.shape.dim
-        if wanted is not None and len(axes) == len(wanted):
-            for axis, size in zip(axes, wanted, strict=True):
-                axis.dim_value = size
-    del fixed.graph.value_info[:]  # inferred again from the fixed shapes
-    for value in fixed.graph.output:
-        value.type.tensor_type.ClearField("shape")
+    fixed = skeleton_at(model, shapes)
     try:
         return infer_concrete(fixed)
     except onnx.shape_inference.InferenceError:

@@ -23,7 +23,7 @@ _WRAPPER = re.compile(r"^PWN\((?P<inside>.*)\)$", re.DOTALL)
 _HELPER = re.compile(
     r"^(?:(?:copied_)?(?:un)?(?:reshape|squeeze|shuffle|transpose)(?:_node)?_(?:before|after)_)+"
 )
-_PROFILE = re.compile(r" \[profile \d+\]$")
+_PLACE = re.compile(r"(?: \[(?:profile|segment) \d+\])+$")
 _OPAQUE_KINDS = ("Myelin", "ForeignNode")
 _ORT_CAST = "InsertedPrecisionFreeCast_"  # around what ONNX Runtime has no 16-bit kernel for
 _ORT_FUSION = re.compile(r"/MatMul(?:Add|Scale)Fusion/?$")  # it calls what it fused after the product
@@ -62,7 +62,7 @@ def map_layers(description: EngineDescription, graph: Graph, *, infer: bool = Fa
 
 
 def _by_name(layer: EngineLayer, graph: Graph) -> Mapped:
-    name = _PROFILE.sub("", layer.name)
+    name = _PLACE.sub("", layer.name)
     known = [graph.by_name[one] for one in layer.onnx_nodes if one in graph.by_name]
     named = _nodes_in(_HELPER.sub("", _REFORMAT.sub("", name)), graph)
     foreign = _FOREIGN.match(name)
@@ -150,7 +150,7 @@ def _inside(layer: EngineLayer, graph: Graph, taken: set[int], aliases: Mapping[
         walked = _walk_back(graph, outputs, inputs, taken)
         if walked:
             return Mapped(_ordered(walked), "graph", is_opaque=True)
-    match = _FOREIGN.match(_PROFILE.sub("", layer.name))
+    match = _FOREIGN.match(_PLACE.sub("", layer.name))
     if match is None:
         named = _by_name(layer, graph)
         return Mapped(named.nodes, named.by, is_opaque=True)

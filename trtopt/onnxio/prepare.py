@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
@@ -257,6 +258,21 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         raise InvalidModelError(f"the model's shapes contradict each other: {error}", _EXPORT_AGAIN) from None
     except ValueError as error:  # such as an output of a type that there is not
         raise InvalidModelError(f"the model's shapes cannot be inferred: {error}", _EXPORT_AGAIN) from None
+
+
+def skeleton_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """The model's skeleton with its inputs at `shapes`, and no shape but these."""
+    fixed = skeleton(model)
+    for value in fixed.graph.input:
+        wanted = shapes.get(value.name)
+        axes = value.type.tensor_type.shape.dim
+        if wanted is not None and len(axes) == len(wanted):
+            for axis, size in zip(axes, wanted, strict=True):
+                axis.dim_value = size
+    del fixed.graph.value_info[:]
+    for value in fixed.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return fixed
 
 
 def check(model: onnx.ModelProto) -> None:

@@ -15,6 +15,7 @@ from trtopt.records.base import (
     from_json as from_json,
     to_json as to_json,
 )
+from trtopt.records.batch_split import BatchSplit as BatchSplit
 from trtopt.records.building import (
     BUILD_SCHEMA as BUILD_SCHEMA,
     Backend as Backend,
@@ -26,6 +27,7 @@ from trtopt.records.building import (
     OnnxArtifact as OnnxArtifact,
     Plugin as Plugin,
     RewriteSummary as RewriteSummary,
+    Segment as Segment,
     TensorSpec as TensorSpec,
 )
 from trtopt.records.caching import (

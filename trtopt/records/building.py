@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from trtopt.records.base import Record
+from trtopt.records.batch_split import BatchSplit
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.profiles import Profile, ShapeRange, Span, spans_of
 from trtopt.records.result import Result
@@ -84,6 +85,8 @@ class BuildPlan(Record, frozen=True, kw_only=True):
     `shapes` then reach over all of them, tuned for what the one with the largest batch is."""
     io_layouts: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     """The vectorised formats of inputs and outputs; the others are linear."""
+    splits: tuple[BatchSplit, ...] = ()
+    """Where the graph is cut, in its order: the engine is then a chain of one more segment than cuts."""
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -115,6 +118,21 @@ def _sizes(batch: ShapeRange) -> str:
     return f"{low}" if low == high else f"{low}-{best}-{high}"
 
 
+class Segment(Record, frozen=True, kw_only=True):
+    """One engine of a chain: it runs `repeats` times, each time on the next `batch` samples.
+
+    `inputs` and `outputs` are the engine's own, one run's; `layouts` are their vectorised formats.
+    """
+
+    batch: int
+    repeats: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    layouts: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+    size_bytes: int
+    sha256: str
+
+
 class EngineArtifact(Record, frozen=True, kw_only=True):
     """A built engine. `path` is relative to the build folder."""
 
@@ -142,6 +160,8 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     """Messages to the user about this engine's build."""
     memory: str | None = None
     """The file with the builder's allocations, a `MemoryPass` of phases `parse`, `build` and `unload`."""
+    chain: tuple[Segment, ...] = ()
+    """The engines in its file, in the order in which they run, of a plan with `splits`."""
 
 
 class RewriteSummary(Record, frozen=True, kw_only=True):

@@ -71,7 +71,8 @@ class KernelPass(Record, frozen=True, kw_only=True):
 class KernelRow(Record, frozen=True, kw_only=True):
     """One launch: medians over the runs, what its name says, and what it belongs to.
 
-    `gap_ms` is how long the device had nothing to do before it. `dtype`, `tile` and `tensor_cores` are read
+    `gap_ms` is how long the device had nothing to do before it, `overlap_ms` for how much of `ms` an earlier
+    launch still ran: some start early and wait. `dtype`, `tile` and `tensor_cores` are read
     from the name; empty or None where it says nothing. `nodes` are ONNX nodes, with `confidence`.
     `flops` is the work of the one product that the launch stands for, `peak_share` its rate against the
     device's peak.
@@ -83,6 +84,7 @@ class KernelRow(Record, frozen=True, kw_only=True):
     start_ms: float
     ms: float
     gap_ms: float
+    overlap_ms: float = 0.0
     dtype: str = ""
     tile: tuple[int, ...] = ()
     tensor_cores: bool | None = None
@@ -98,9 +100,14 @@ class KernelRow(Record, frozen=True, kw_only=True):
     flops: int | None = None
     peak_share: float | None = None
 
+    @property
+    def own_ms(self) -> float:
+        """Its time beyond what earlier launches take: that of all launches adds up to the busy time."""
+        return self.ms - self.overlap_ms
+
 
 class KernelGroup(Record, frozen=True, kw_only=True):
-    """Launches that have a name, a node or a type in common; `share` is of all launches' time.
+    """Launches that have a name, a node or a type in common, by their `own_ms`; `share` is of all launches'.
 
     `confidence` is the least of its launches'.
     """

@@ -13,7 +13,17 @@ from trtopt.records.result import Result
 LEDGER_SCHEMA = "trtopt.ledger/1"
 
 Objective = Literal["latency", "throughput", "p99", "energy"]
-CandidateKind = Literal["precision", "batch", "streams", "builder-setting", "rewrite-rule", "build-lottery"]
+CandidateKind = Literal[
+    "precision",
+    "placement",
+    "io-types",
+    "batch",
+    "streams",
+    "builder-setting",
+    "batch-split",
+    "rewrite-rule",
+    "build-lottery",
+]
 TuneVerdict = Literal["accepted", "same", "slower", "undecided", "inaccurate", "failed", "unchanged"]
 """`accepted`: significantly better, and the incumbent from then on; `unchanged`: the engine is the same."""
 
@@ -21,14 +31,16 @@ TuneVerdict = Literal["accepted", "same", "slower", "undecided", "inaccurate", "
 class TuneTerms(Record, frozen=True, kw_only=True):
     """What all entries of a ledger share; a ledger on other terms is not continued.
 
-    `batch` are the batch sizes that may be chosen, `recipe` the baseline's recipe as JSON, `data` a hash of
-    the samples (None: seeded random input), `bounds` the accuracy to keep.
+    `rate` is in requests per second, which arrive independently of one another; None: one query after
+    another. `batch` are the batch sizes that may be chosen, `recipe` the baseline's recipe as JSON, `data` a
+    hash of the samples (None: seeded random input), `bounds` the accuracy to keep.
     """
 
     model_sha256: str
     backend: Backend
     device: DeviceInfo
     objective: Objective
+    rate: float | None = None
     contract: Contract
     batch: tuple[int, ...]
     recipe: str
@@ -51,6 +63,8 @@ class TuneBaseline(Record, frozen=True, kw_only=True):
     build_s: float
     measure_s: float
     total_s: float
+    copied: dict[str, float] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+    """The share of a query that copying an input or output takes; empty without transfers."""
 
 
 class LedgerEntry(Record, frozen=True, kw_only=True):
@@ -58,8 +72,9 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
 
     Gains are shares of the cost saved against the incumbent: 0.05 is 5 % less time or energy.
     `predicted_gain` is the gain if the candidate works, which has `probability`; their product is the
-    expected gain, and the measured one lies within `predicted_low` and `predicted_high` in 80 % of cases.
-    The `prior_…` ones are the kind's own, before correction by what was learned.
+    expected gain. `predicted_loss` is what it costs if it harms, which has `risk`. The measured gain lies
+    within `predicted_low` and `predicted_high` in 80 % of cases. The `prior_…` ones are those before
+    correction by what was learned, drawn from `evidence`.
     """
 
     candidate: str
@@ -68,8 +83,13 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
     prior_probability: float
     predicted_gain: float
     probability: float
+    prior_loss: float = 0.0
+    prior_risk: float = 0.0
+    predicted_loss: float = 0.0
+    risk: float = 0.0
     predicted_low: float
     predicted_high: float
+    evidence: str = ""
     predicted_cost_s: float
     cost_s: float
     measured_gain: float | None = None
@@ -82,8 +102,13 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
 
     @property
     def expected_gain(self) -> float:
-        """The mean of what may come out."""
+        """What trying it was worth: a candidate that loses is not taken."""
         return self.predicted_gain * self.probability
+
+    @property
+    def mean_gain(self) -> float:
+        """The mean of what may be measured, losses included."""
+        return self.expected_gain - self.predicted_loss * self.risk
 
 
 class Ledger(Record, frozen=True, kw_only=True):
@@ -130,9 +155,9 @@ class Tuned(Result, Record, frozen=True, kw_only=True):
 class PredictionScore(Record, frozen=True, kw_only=True):
     """How good predictions were, of one kind of candidate or of all.
 
-    `mean_absolute_error` is of the expected against the measured gain; `rank_correlation` (Spearman's) is
-    None where there are fewer than three, or all are alike; `intervals_held` is the share of measured gains
-    within their 80 % interval.
+    `mean_absolute_error` is of the predicted mean against the measured gain; `rank_correlation` (Spearman's)
+    is None where there are fewer than three, or all are alike; `intervals_held` is the share of measured
+    gains within their 80 % interval.
     """
 
     kind: str

@@ -39,3 +39,8 @@ def in_order(found: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 RULES = in_order(module.RULE for module in modules_of(rules))
+
+
+def build_rules(target: str) -> tuple[str, ...]:
+    """The names of the rules that builds for a target apply unasked, in order."""
+    return tuple(rule.name for rule in RULES if rule.is_built_in(target))

@@ -60,25 +60,47 @@ def default_of(rule: Rule) -> str:
     return {target_names(): "on", (): "off"}.get(rule.default, ", ".join(rule.default))
 
 
+def builds_of(rule: Rule) -> str:
+    """For which targets builds apply a rule unasked."""
+    return ", ".join(target for target in rule.default if rule.is_built_in(target)) or "no"
+
+
+def evidence_of(rule: Rule) -> list[str]:
+    """What is known of a rule, a line a finding, findings of all targets once."""
+    found: dict[str, list[str]] = {}
+    for target in target_names():
+        for one in rule.known(target):
+            where = "in quantising: " if one.kind == "stage" else ""
+            found.setdefault(f"{where}{one.shows}", []).append(target)
+    every = list(target_names())
+    return [text if told == every else f"{', '.join(told)}: {text}" for text, told in found.items()]
+
+
 def catalogue(rules: Sequence[Rule]) -> list[str]:
     """The rules, a line each."""
     width = max(len(rule.name) for rule in rules)
     return [
         f"{rule.name:{width}}  {_CLASSES[rule.exactness]:20}  {default_of(rule):6}  "
-        + (f"{rule.enables} ({rule.audit})" if rule.enables else "cleaning only")
+        f"builds: {builds_of(rule):16}  " + "; ".join([rule.enables or "cleaning only", *evidence_of(rule)])
         for rule in rules
     ]
 
 
 def catalogue_json(rules: Sequence[Rule]) -> str:
-    """The rules for programs to read; `default` are the targets for which a rule is on."""
+    """The rules for programs to read, with the targets for which `trtopt rewrite` and builds apply each."""
     entries = [
         {
             "name": rule.name,
             "class": rule.exactness,
             "default": rule.default,
             "enables": rule.enables,
-            "audit": rule.audit,
+            "builds": [target for target in rule.default if rule.is_built_in(target)],
+            "evidence": {
+                target: [
+                    {"kind": one.kind, "shows": one.shows, "source": one.source} for one in rule.known(target)
+                ]
+                for target in target_names()
+            },
         }
         for rule in rules
     ]

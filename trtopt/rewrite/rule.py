@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from typing import Any, Literal
 
+from trtopt.rewrite.evidence import Evidence, earns_a_build, of_rule
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import target_names
 
@@ -49,8 +50,8 @@ class Rule:
 
     `find` walks a scope and yields matches of the pattern, each taken from the graph at that moment;
     `check` answers None, or why this match must be left alone; `apply` replaces it. `default` names
-    the targets for which it runs by default. `enables` says what TensorRT can do
-    afterwards; `audit` says for which TensorRT engines have shown that, or that it does so without the rule.
+    the targets for which `trtopt rewrite` applies it unasked. `enables` says what TensorRT can do
+    afterwards, `evidence` what has been found of that; builds apply what has earned it (`is_built_in`).
     Within its `stage` it runs by name, but `after` the rules that it names.
     """
 
@@ -63,7 +64,15 @@ class Rule:
     stage: Stage = field(kw_only=True)
     after: tuple[str, ...] = ()
     default: tuple[str, ...] = target_names()
-    audit: str = "not audited"
+    evidence: tuple[Evidence, ...] = ()
+
+    def known(self, target: str) -> tuple[Evidence, ...]:
+        """All that is known of its worth on a target."""
+        return of_rule(self.name, self.evidence, target)
+
+    def is_built_in(self, target: str) -> bool:
+        """Whether builds for the target apply it unasked."""
+        return target in self.default and earns_a_build(self.name, self.evidence, target)
 
 
 def always(scope: Scope, match: Match) -> str | None:

@@ -31,13 +31,15 @@ ADDED = '''"""−x → −x.
 
 A rule of a test's.
 """
+from trtopt.rewrite.evidence import builds
 from trtopt.rewrite.rule import Match, Rule, Stage
 
 def _find(scope):
     return (Match(node) for node in scope.nodes("Neg"))
 
 RULE = Rule("added", "B", "nothing", _find, lambda scope, match: "it is a test", lambda scope, match: None,
-            stage=Stage.SHUFFLES, after=("slice-chain",), default=("10",), audit="10: a layer less")
+            stage=Stage.SHUFFLES, after=("slice-chain",), default=("10",),
+            evidence=(builds("a layer less", ("10",)),))
 '''
 
 WITH_ADDED = """
@@ -110,7 +112,7 @@ def test_a_module_is_all_that_a_new_rule_takes(added: Path, tmp_path: Path) -> N
     assert listed == [*ORDER.split()[:25], "added", *ORDER.split()[25:]]
 
     table = run(added, "from tests.support.reference_pages import rules_table; print(rules_table())")
-    assert "| `added` | −x → −x | B | 10 | nothing | 10: a layer less |" in table
+    assert "| `added` | −x → −x | B | 10 | 10 | nothing | 10: a layer less |" in table
 
     onnx.save(model("g (float[2] x) => (float[2] y) {y = Neg(x)}"), tmp_path / "in.onnx")
     files = ("rewrite", str(tmp_path / "in.onnx"), "-o", str(tmp_path / "out.onnx"))

@@ -15,7 +15,8 @@ from trtopt.cli.options.aliases import OptionWithAliases
 from trtopt.cli.options.completion import files, names_or_files, recipe_names
 from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.shapes import axis_option, shape_option
-from trtopt.recipe import LOCAL, PRECISIONS, RAY, Recipe, make_recipe
+from trtopt.recipe import LOCAL, PRECISIONS, RAY, REWRITINGS, Recipe, make_recipe
+from trtopt.records.quantisation import RESIDUALS
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -52,6 +53,14 @@ def recipe_option(text: str) -> Decorator:
         shell_complete=names_or_files(recipe_names),
         help=text,
     )
+
+
+residuals_option = click.option(
+    "--residuals",
+    type=click.Choice(RESIDUALS),
+    help="Residual Adds that read INT8: those that convolutions take in; behind matrix products the skip, or "
+    "both branches [default: convolutions].",
+)
 
 
 _OPTIONS: dict[str, Decorator] = {
@@ -99,12 +108,21 @@ _OPTIONS: dict[str, Decorator] = {
         shell_complete=names_or_files(lambda: ("none",)),
         help="Timing cache to read, extend and save; none: start empty [default: the store].",
     ),
+    "residuals": residuals_option,
     "rewrite": click.option(
-        "--rewrite/--no-rewrite",
-        default=None,
-        help="Rewrite the graph first so that it fuses better [default: yes].",
+        "--rewrite",
+        type=click.Choice(REWRITINGS),
+        help="Rewrite rules to apply first: those with evidence for this TensorRT, all, or none "
+        "[default: default].",
     ),
     **IO_OPTIONS,
+    "split": click.option(
+        "--split",
+        multiple=True,
+        metavar="TENSOR[=LAYOUT][,…]:PARTS",
+        callback=lambda context, option, texts: texts or None,
+        help="Cut the graph at a tensor and run what is before it on parts of the batch: a chain of engines.",
+    ),
 }
 """By click's parameter names."""
 

@@ -3,7 +3,8 @@
 Products (MatMul, Gemm, convolutions) are the landmarks: each takes a kernel of its own, unless products that
 read one tensor were merged, or an attention became one kernel. Where the layer's products, with or without
 those merges, are as many as its product kernels, they are paired in order, and what ran between two of them
-serves the nodes between. A pair whose product cannot be computed in the kernel's time is none.
+serves the nodes between, of these only such as its name tells. A pair whose product cannot be computed in the
+kernel's time is none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
+from trtopt.inspect.kernels.names import KernelTraits
 from trtopt.records import Confidence, KernelFamily
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Attention"})
@@ -40,6 +42,21 @@ _SERVED: dict[KernelFamily, frozenset[str] | None] = {
     "pointwise": None,
 }
 """Operators of which a kernel between products must serve one; None: any."""
+_STEPS: dict[str, frozenset[str]] = {
+    op: frozenset(steps.split())
+    for op, steps in {
+        "Add": "Add", "Sub": "Sub", "Mul": "Mul", "Div": "Div", "Sqrt": "Sqr", "Pow": "Pow", "Erf": "Erf",
+        "Cast": "Cas", "Gather": "Gat",
+        "GatherElements": "Gat", "GatherND": "Gat", "Slice": "Sli", "Split": "Sli", "Concat": "Con",
+        "Transpose": "Tra", "Expand": "Rep", "Where": "Sel", "Equal": "Eql", "Greater": "Gtr",
+        "GreaterOrEqual": "Gtr", "And": "And", "Or": "Or", "Range": "Iot", "ReduceMean": "Mea",
+        "LayerNormalization": "Mea Sqr", "Gelu": "Erf",
+    }.items()
+}  # fmt: skip
+"""How TensorRT's graph compiler writes operators into names, as far as it has been seen to."""
+_MOVES = frozenset({"Cast", "Transpose", "Slice", "Split", "Concat", "Expand"})
+_MOVING_STEPS = frozenset({"Cas", "Res", "Tra", "Mov", "Sli", "Con", "Rep"})
+"""What only moves data, or is put in for types: alone no sign of which node is served."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +71,7 @@ UNKNOWN = Served((), "unknown")
 
 
 def attribute(
-    families: Sequence[KernelFamily],
+    launches: Sequence[KernelTraits],
     nodes: Sequence[Node],
     graph: Graph,
     is_possible: Callable[[int, tuple[Node, ...]], bool] = lambda index, nodes: True,
@@ -63,7 +80,9 @@ def attribute(
 
     `is_possible` refuses a launch, by index, that is too short for its nodes.
     """
-    working = tuple(sorted((node for node in nodes if node.op not in _SILENT), key=lambda one: one.index))
+    families = [launch.family for launch in launches]
+    own = (node for node in nodes if node.op not in _SILENT and not _is_of_shapes(node, graph))
+    working = tuple(sorted(own, key=lambda one: one.index))
     if not working:
         return [UNKNOWN] * len(families)
     if len(working) == 1 or len(families) == 1:
@@ -76,36 +95,59 @@ def attribute(
     for index, landmark in zip(kernels, landmarks, strict=True):
         if is_possible(index, landmark):
             found[index] = Served(landmark, "likely")
-    _fill_between(found, families, kernels, landmarks, working)
+    _fill_between(found, launches, kernels, landmarks, working)
     return found
+
+
+def _is_of_shapes(node: Node, graph: Graph) -> bool:
+    """Whether it computes a number or a list of such, as for shapes: TensorRT does that ahead."""
+    shape, dtype = graph.shapes.get(node.outputs[0]), graph.dtypes.get(node.outputs[0], "")
+    return shape is not None and len(shape) <= 1 and "int" in dtype
 
 
 def _fill_between(
     found: list[Served],
-    families: Sequence[KernelFamily],
+    launches: Sequence[KernelTraits],
     kernels: Sequence[int],
     landmarks: Sequence[tuple[Node, ...]],
     working: Sequence[Node],
 ) -> None:
-    """What ran between two product kernels serves nodes between their products, if it is of their kind."""
+    """What ran between two product kernels serves nodes between their products, if it is of their kind.
+
+    What serves none of these may serve a branch that the graph has before them and nothing has served yet.
+    """
     taken = {node.index for landmark in landmarks for node in landmark}
-    edges = [-1, *kernels, len(families)]
+    edges = [-1, *kernels, len(launches)]
     for place in range(len(edges) - 1):
         after = max((node.index for node in landmarks[place - 1]), default=-1) if place else -1
         before = min(node.index for node in landmarks[place]) if place < len(landmarks) else None
-        between = tuple(
+        between = [
             node
             for node in working
             if node.index not in taken and node.index > after and (before is None or node.index < before)
-        )
+        ]
         for index in range(edges[place] + 1, edges[place + 1]):
-            family = families[index]
-            if family == "split-k" and place:
+            launch = launches[index]
+            if launch.family == "split-k" and place:
                 found[index] = found[edges[place]]
-            elif family in _SERVED:
-                wanted = _SERVED[family]
-                if between and (wanted is None or any(node.op in wanted for node in between)):
-                    found[index] = Served(between, "likely")
+            elif launch.family in _SERVED:
+                own = _of_its_kind(launch, between)
+                if not own and launch.steps:
+                    served = taken | {node.index for one in found for node in one.nodes}
+                    earlier = [node for node in working if node.index < after and node.index not in served]
+                    own = _of_its_kind(launch, earlier)
+                if own:
+                    found[index] = Served(own, "likely")
+
+
+def _of_its_kind(launch: KernelTraits, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes that a kernel may serve, by the operators in its name, else by its family."""
+    if launch.steps:
+        own = tuple(node for node in nodes if _STEPS.get(node.op, frozenset()) & launch.steps)
+        told = {node.op for node in own} - _MOVES
+        return own if told or launch.steps <= _MOVING_STEPS else ()
+    wanted = _SERVED[launch.family]
+    return tuple(nodes) if wanted is None or any(node.op in wanted for node in nodes) else ()
 
 
 def _landmarks(

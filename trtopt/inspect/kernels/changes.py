@@ -35,6 +35,6 @@ def _change(a: Sequence[KernelRow], b: Sequence[KernelRow]) -> KernelChange:
         nodes=tuple(dict.fromkeys(name for row in (*a, *b) for name in row.nodes)),
         a=tuple(row.name for row in a),
         b=tuple(row.name for row in b),
-        a_ms=sum(row.ms for row in a),
-        b_ms=sum(row.ms for row in b),
+        a_ms=sum(row.own_ms for row in a),
+        b_ms=sum(row.own_ms for row in b),
     )

@@ -13,12 +13,16 @@ from trtopt.records import KernelFamily
 
 @dataclass(frozen=True)
 class KernelTraits:
-    """`dtype` is a NumPy name, of the operands; `tile` has two or three sizes, or none."""
+    """`dtype` is a NumPy name, of the operands; `tile` has two or three sizes, or none.
+
+    `steps` are the operators that TensorRT's graph compiler fused, by the three letters that it writes.
+    """
 
     family: KernelFamily
     dtype: str = ""
     tile: tuple[int, ...] = ()
     tensor_cores: bool | None = None
+    steps: frozenset[str] = frozenset()
 
 
 _FAMILIES: tuple[tuple[KernelFamily, re.Pattern[str]], ...] = (
@@ -31,10 +35,10 @@ _FAMILIES: tuple[tuple[KernelFamily, re.Pattern[str]], ...] = (
             re.IGNORECASE,
         ),
     ),
-    ("softmax", re.compile(r"softmax|__myl_\w*Softm?", re.IGNORECASE)),
+    ("softmax", re.compile(r"softmax|__myl_\w*Sof", re.IGNORECASE)),
     (
         "normalisation",
-        re.compile(r"(?:layer|batch|instance|group|rms)_?norm|__myl_\w*MeanSub", re.IGNORECASE),
+        re.compile(r"(?:layer|batch|instance|group|rms)_?norm|__myl_\w*MeaSub", re.IGNORECASE),
     ),
     ("pooling", re.compile(r"pool", re.IGNORECASE)),
     (
@@ -68,6 +72,7 @@ _TENSOR = re.compile(
 )
 _NO_TENSOR = re.compile(r"simt|sgemm|scudnn|ffma|gemv|gemvx", re.IGNORECASE)
 _TILE = re.compile(r"tilesize(\d+)x(\d+)x(\d+)|(?<![\dx])(\d{2,3})x(\d{2,3})(?:x(\d{1,3}))?(?![\dx])")
+_STEPS = re.compile(r"^__myl_bb\d+_\d+_((?:[A-Z][a-z]{1,2})+)$")
 
 
 def read_name(name: str) -> KernelTraits:
@@ -75,7 +80,9 @@ def read_name(name: str) -> KernelTraits:
     family: KernelFamily = next((family for family, sign in _FAMILIES if sign.search(name)), "other")
     dtype = next((dtype for dtype, sign in _TYPES if sign.search(name)), "")
     if family not in ("product", "attention"):
-        return KernelTraits(family, dtype)
+        match = _STEPS.match(name)
+        steps = frozenset(re.findall(r"[A-Z][a-z]{1,2}", match[1])) if match else frozenset()
+        return KernelTraits(family, dtype, steps=steps)
     match = _TILE.search(name)
     tile = tuple(int(size) for size in match.groups() if size is not None) if match else ()
     tensor: bool | None = True if _TENSOR.search(name) else False if _NO_TENSOR.search(name) else None

@@ -13,7 +13,7 @@ from trtopt.inspect.graph import Graph, Node
 from trtopt.inspect.kernels.attribution import UNKNOWN, Served, attribute
 from trtopt.inspect.kernels.layers import assign_layers
 from trtopt.inspect.kernels.names import KernelTraits, read_name
-from trtopt.inspect.kernels.timeline import gaps_before, span_of
+from trtopt.inspect.kernels.timeline import gaps_before, overlaps, span_of
 from trtopt.records import (
     Confidence,
     DevicePeaks,
@@ -54,12 +54,12 @@ def report_kernels(
         by_name=_grouped(rows, lambda row: row.name),
         by_node=_grouped(rows, lambda row: _nodes_key(row.nodes) if row.nodes else UNKNOWN_NODE),
         by_dtype=_grouped(rows, lambda row: row.dtype or UNKNOWN_NODE),
-        sum_ms=sum(row.ms for row in rows),
+        sum_ms=sum(row.own_ms for row in rows),
         busy_ms=span - gap,
         gap_ms=gap,
         latency_ms=latency_ms,
         remainder_ms=remainder,
-        unknown_ms=sum(row.ms for row in rows if row.confidence == "unknown"),
+        unknown_ms=sum(row.own_ms for row in rows if row.confidence == "unknown"),
         notes=(*found.notes, *_notes(found, span, gap, latency_ms)),
     )
 
@@ -93,9 +93,11 @@ def _rows(
     launches = found.launches
     ms = [median(one.ms) for one in launches]
     starts = [median(one.start_ms) for one in launches]
-    gaps = gaps_before([(start, start + length) for start, length in zip(starts, ms, strict=True)])
+    intervals = [(start, start + length) for start, length in zip(starts, ms, strict=True)]
+    gaps, overlapping = gaps_before(intervals), overlaps(intervals)
     traits = [_traits(one) for one in launches]
-    homes = assign_layers(ms, [layer.ms or 0.0 for layer in layers])
+    own = [length - over for length, over in zip(ms, overlapping, strict=True)]
+    homes = assign_layers(own, [layer.ms or 0.0 for layer in layers])
     served: list[Served] = []
     for home, members in groupby(range(len(launches)), key=lambda index: homes[index][0]):
         layer = layers[home] if home >= 0 else None
@@ -108,6 +110,7 @@ def _rows(
             start_ms=starts[index],
             ms=ms[index],
             gap_ms=gaps[index],
+            overlap_ms=overlapping[index],
             dtype=traits[index].dtype,
             tile=traits[index].tile,
             tensor_cores=traits[index].tensor_cores,
@@ -161,7 +164,7 @@ def _served(
     def is_possible(index: int, landmark: tuple[Node, ...]) -> bool:
         return ms[members[index]] * _TOLERANCE >= _floor_ms(landmark, traits[members[index]], graph, peaks)
 
-    return attribute([traits[one].family for one in members], nodes, graph, is_possible)
+    return attribute([traits[one] for one in members], nodes, graph, is_possible)
 
 
 def _flops(nodes: Iterable[Node], graph: Graph) -> int:
@@ -196,7 +199,7 @@ def _nodes_key(nodes: Sequence[str]) -> str:
 
 def _grouped(rows: Sequence[KernelRow], key: Callable[[KernelRow], str]) -> tuple[KernelGroup, ...]:
     """Groups with their time, the longest first; they add up to all rows."""
-    total = sum(row.ms for row in rows)
+    total = sum(row.own_ms for row in rows)
     members: dict[str, list[KernelRow]] = {}
     for row in rows:
         members.setdefault(key(row), []).append(row)
@@ -204,8 +207,8 @@ def _grouped(rows: Sequence[KernelRow], key: Callable[[KernelRow], str]) -> tupl
         KernelGroup(
             key=name,
             launches=len(own),
-            ms=sum(row.ms for row in own),
-            share=sum(row.ms for row in own) / total if total else 0.0,
+            ms=sum(row.own_ms for row in own),
+            share=sum(row.own_ms for row in own) / total if total else 0.0,
             confidence=least(row.confidence for row in own),
         )
         for name, own in members.items()

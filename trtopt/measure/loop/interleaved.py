@@ -24,6 +24,9 @@ from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.measure.contracts import changed
 from trtopt.measure.engine import check_fits, input_batch
 from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
+from trtopt.measure.load.arrivals import Load, arrivals_s
+from trtopt.measure.load.load_pass import bounds_of
+from trtopt.measure.load.open_loop import OpenLoop
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams, terms_of
@@ -80,6 +83,29 @@ def bare_throughput(
     return _bare_samples([0.0] * count, [took_ms] * count)
 
 
+def open_latency(
+    device: Device, inference_streams: Sequence[InferenceStream], load: Load, window_s: float, seed: int
+) -> Samples:
+    """Requests of a load, from each one's arrival; one that was given up took until then at least."""
+    arrivals = arrivals_s(load, window_s, seed)
+    loop = OpenLoop(device, inference_streams, arrivals, bounds_of(window_s, len(arrivals)))
+    with device.captured():
+        loop.run()
+    ended_ms = (device.now() - loop.began_s) * 1e3
+    ends = {one.index: (one.query.end_s - loop.began_s) * 1e3 for one in loop.served}
+    return _bare_samples(
+        [arrival_s * 1e3 for arrival_s in arrivals[: loop.arrived]],
+        [ends.get(index, ended_ms) for index in range(loop.arrived)],
+    )
+
+
+def _terms_of(variant: Variant) -> Contract:
+    """In an open loop all slots of a stream take requests, and one host thread polls."""
+    if variant.rate is None:
+        return terms_of(variant.mode, variant.contract)
+    return changed(variant.contract, {"sync": "spin", "threads": "one"})
+
+
 def _hand_over(
     device: Device, loops: Sequence[tuple[Callable[[], None], Callable[[], None]]], count: int
 ) -> float:
@@ -126,20 +152,26 @@ class LoadedEngine(Record, frozen=True, kw_only=True):
 
 
 class Variant(Record, frozen=True, kw_only=True):
-    """One subject: which engine (an index), under which terms. `bare` runs it without the sampling loop."""
+    """One subject: which engine (an index), under which terms. `bare` runs it without the sampling loop.
+
+    With a `rate` a block is an open loop: so many requests a second arrive, independent of one another, and
+    the latency of each counts from its arrival.
+    """
 
     name: str
     engine: int
     contract: Contract
     mode: Literal["latency", "throughput"] = "latency"
     bare: bool = False
+    rate: float | None = None
 
 
 class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
     """A worker's job: load `engines`, run one block of each of `variants` in each of `rounds`.
 
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input. With `reloads` all are
-    loaded again between rounds; a job that is one of several processes of the same need not.
+    loaded again between rounds; a job that is one of several processes of the same need not. A block has
+    `block_queries` at least.
     """
 
     engines: tuple[LoadedEngine, ...]
@@ -150,6 +182,7 @@ class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
     data: str | None
     warmup_s: float
     block_s: float
+    block_queries: int = BLOCK_QUERIES
     reloads: bool = True
     seed: int = msgspec.field(default_factory=partial(secrets.randbits, 32))
     """What the order of turns is drawn from; see `measure.comparison.in_turns`."""
@@ -305,7 +338,8 @@ class InterleavedRunner:
         self.variant = variant
         self._device, self._batch, self._shapes = device, job.batch, engine.shapes
         self._engine = EngineRef(path=engine.path, sha256=sha256, label=label)
-        self._terms = terms_of(variant.mode, variant.contract)
+        self._least, self._seed = job.block_queries, job.seed
+        self._terms = _terms_of(variant)
         self._inference_streams: list[InferenceStream] = []
         self._notes: list[str] = []
         self._blocks: list[Samples] = []
@@ -319,7 +353,8 @@ class InterleavedRunner:
         )
         notes = notes_on(self._device, self._inference_streams[0])
         if refused is not None:
-            self._terms = terms_of(self.variant.mode, changed(self.variant.contract, {"graph": False}))
+            plain = changed(self.variant.contract, {"graph": False})
+            self._terms = _terms_of(msgspec.structs.replace(self.variant, contract=plain))
             notes.insert(0, f"measured without a CUDA graph: {refused}")
         self._notes = list(dict.fromkeys((*self._notes, *notes)))
 
@@ -329,10 +364,19 @@ class InterleavedRunner:
 
     def take_turn(self, block_s: float) -> None:
         """Warm up after the switch, then one block."""
-        self._warmups.append(self._block(SWITCH_QUERIES, SWITCH_S))
-        self._blocks.append(self._block(BLOCK_QUERIES, block_s))
+        self._warmups.append(self._closed(SWITCH_QUERIES, SWITCH_S))
+        self._blocks.append(self._block(self._least, block_s))
 
     def _block(self, min_queries: int, min_s: float) -> Samples:
+        if self.variant.rate is None:
+            return self._closed(min_queries, min_s)
+        # each subject serves the same arrivals in a round
+        seed = (self._seed + len(self._blocks)) % 2**32
+        window = max(min_s, min_queries / self.variant.rate)
+        load = Load(self.variant.rate, "poisson")
+        return open_latency(self._device, self._inference_streams, load, window, seed)
+
+    def _closed(self, min_queries: int, min_s: float) -> Samples:
         if not self.variant.bare:
             return sample(self._device, self._inference_streams, Until(min_queries, min_s))
         if self.variant.mode == "latency":

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from trtopt.precision.placement.view import Node, View
-from trtopt.records.quantisation import Decision
+from trtopt.records.quantisation import PLAIN_RESIDUALS, Decision, Residuals
 
 Precision = Literal["int8", "fp8", "int4"]
 SOFTMAX_AMAX = 1.0
@@ -21,6 +21,7 @@ class PlacementOptions:
     precision: Precision
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
+    residuals: Residuals = PLAIN_RESIDUALS
     trained: frozenset[str] | None = None
     """Nodes that the model itself quantised, if it did: all others are meant to be float."""
 

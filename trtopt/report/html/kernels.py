@@ -71,7 +71,7 @@ def _row(row: KernelRow, sum_ms: float) -> list[Cell]:
     return [
         row.name,
         row.ms,
-        row.ms / sum_ms if sum_ms else None,
+        row.own_ms / sum_ms if sum_ms else None,
         names_text(row.nodes),
         row.confidence,
         row.layer,
@@ -91,6 +91,7 @@ def _row(row: KernelRow, sum_ms: float) -> list[Cell]:
 def _details(row: KernelRow) -> list[tuple[str, str]]:
     facts = [
         ("ONNX nodes", " + ".join(row.nodes) if names_text(row.nodes) != " + ".join(row.nodes) else ""),
+        ("overlaps the one before", f"{row.overlap_ms:.4f} ms" if row.overlap_ms else ""),
         ("starts at", f"{row.start_ms:.4f} ms"),
         ("tile", "×".join(map(str, row.tile))),
         ("bytes", f"{row.nbytes:,}" if row.nbytes else ""),

@@ -9,6 +9,8 @@ _CANDIDATES = (
     Column("candidate"),
     Column("kind"),
     Column("expected gain", "share", 1),
+    Column("80 % from", "share", 1),
+    Column("80 % to", "share", 1),
     Column("measured gain", "share", 1),
     Column("from", "share", 1),
     Column("to", "share", 1),
@@ -16,6 +18,7 @@ _CANDIDATES = (
     Column("s", "number", 0),
     Column("verdict"),
     Column("reason"),
+    Column("predicted from"),
 )
 
 
@@ -29,6 +32,8 @@ def tuning_section(collected: Collected) -> Section | None:
             entry.candidate,
             entry.kind,
             entry.expected_gain,
+            entry.predicted_low,
+            entry.predicted_high,
             entry.measured_gain,
             entry.measured_low,
             entry.measured_high,
@@ -36,6 +41,7 @@ def tuning_section(collected: Collected) -> Section | None:
             entry.cost_s,
             entry.verdict,
             entry.reason,
+            entry.evidence,
         ]
         for entry in ledger.entries
     ]

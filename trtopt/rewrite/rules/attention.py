@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_factor
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -113,5 +114,5 @@ RULE = Rule(
     _apply,
     stage=Stage.ATTENTION,
     default=(),
-    audit="8.6 does not read it",
+    evidence=(layers("does not read it"),),
 )

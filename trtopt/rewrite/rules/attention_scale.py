@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import with_factor
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -70,5 +71,5 @@ RULE = Rule(
     _apply,
     stage=Stage.ATTENTION,
     default=targets_where(lambda target: target.fuses_scaled_query),
-    audit="8.6: does not fuse, one layer more",
+    evidence=(layers("does not fuse, one layer more"),),
 )

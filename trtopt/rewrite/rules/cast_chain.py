@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -38,5 +39,5 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("erase-arithmetic",),
-    audit="8.6: one layer less",
+    evidence=(layers("one layer less"),),
 )

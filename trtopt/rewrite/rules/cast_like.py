@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import onnx
 
+from trtopt.rewrite.evidence import builds
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -37,5 +38,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.CLEANING,
-    audit="8.6: builds only with it, no importer for CastLike",
+    evidence=(builds("builds only with it, no importer for CastLike"),),
 )

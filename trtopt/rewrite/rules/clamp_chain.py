@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -75,5 +76,5 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("narrow-indices",),
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"),),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -46,5 +47,5 @@ RULE = Rule(
     _apply,
     stage=Stage.SHUFFLES,
     after=("slice-chain",),
-    audit="8.6: one copy less",
+    evidence=(layers("one copy less"),),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtopt.rewrite.evidence import AUDIT_RTX, BUILT_HERE, DOCUMENTED, MAXPOOL, builds
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import Scope
 
@@ -37,5 +38,9 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("fold-constants",),
-    audit="8.6: builds only with it, refuses MaxPool with two outputs",
+    evidence=(
+        builds("builds only with it, refuses MaxPool with two outputs"),
+        builds("refuses MaxPool with two outputs", BUILT_HERE, AUDIT_RTX),
+        builds("documented: MaxPool's indices are not supported", DOCUMENTED, MAXPOOL),
+    ),
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -53,5 +54,8 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("fold-constants",),
-    audit="8.6: no layer for the constant; behind a convolution it does it itself",
+    evidence=(
+        layers("no layer for the constant; behind a convolution it does it itself"),
+        quantises("nothing float between a convolution and the next layer"),
+    ),
 )

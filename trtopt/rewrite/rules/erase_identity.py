@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import onnx
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -50,5 +51,5 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("inline-if",),
-    audit="8.6: one layer less, two between a convolution and its activation",
+    evidence=(layers("one layer less, two between a convolution and its activation"),),
 )

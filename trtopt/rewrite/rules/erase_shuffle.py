@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -101,5 +102,5 @@ RULE = Rule(
     _apply,
     stage=Stage.SHUFFLES,
     after=("transpose-merged",),
-    audit="8.6: no Reformat; behind a convolution it does it itself",
+    evidence=(layers("no Reformat; behind a convolution it does it itself"),),
 )

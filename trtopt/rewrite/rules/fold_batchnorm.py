@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.affine import WEIGHTED, scale_weights, why_not_hold, why_not_scale
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
@@ -50,5 +51,8 @@ RULE = Rule(
     _apply,
     stage=Stage.CONVOLUTION,
     after=("pad-into-conv",),
-    audit="8.6: no Scale behind Gemm; behind convolutions it does it itself",
+    evidence=(
+        layers("no Scale behind Gemm; behind convolutions it does it itself"),
+        quantises("right scales: the weights are the folded ones"),
+    ),
 )

@@ -19,6 +19,7 @@ from trtopt.rewrite.affine import (
     why_not_hold,
     why_not_scale,
 )
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
@@ -79,5 +80,8 @@ RULE = Rule(
     _apply,
     stage=Stage.CONVOLUTION,
     after=("pad-into-conv",),
-    audit="8.6: one kernel instead of three layers",
+    evidence=(
+        layers("one kernel instead of three layers"),
+        quantises("nothing float between a convolution and the next layer"),
+    ),
 )

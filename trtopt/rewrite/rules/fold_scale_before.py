@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.affine import bias_of, per_channel, why_not_scale, why_not_write
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
@@ -118,5 +119,8 @@ RULE = Rule(
     _apply,
     stage=Stage.CONVOLUTION,
     after=("pad-into-conv",),
-    audit="8.6: one kernel instead of three layers",
+    evidence=(
+        layers("one kernel instead of three layers"),
+        quantises("nothing float in front of a convolution"),
+    ),
 )

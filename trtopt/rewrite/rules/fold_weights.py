@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
+from trtopt.rewrite.evidence import builds, quantises
 from trtopt.rewrite.match import is_private
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.rules.fold_constants import IR_VERSION, SIZE_CAP, may_evaluate, result_bytes
@@ -85,5 +86,8 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("move-constant",),
-    audit="8.6: no convolution with computed weights without it",
+    evidence=(
+        builds("no convolution with computed weights without it"),
+        quantises("convolutions and products whose weights are computed"),
+    ),
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -50,5 +51,5 @@ RULE = Rule(
     _apply,
     stage=Stage.SELECTION,
     after=("gather-nd",),
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"),),
 )

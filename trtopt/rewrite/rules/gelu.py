@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_factor, with_scalar
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -146,5 +147,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.ACTIVATION,
-    audit="8.6 does not read it",
+    evidence=(layers("does not read it"),),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import is_private
 from trtopt.rewrite.normalisation import affine_after, channelwise, channelwise_inputs
 from trtopt.rewrite.rule import Match, Rule, Stage
@@ -68,5 +69,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.NORMALISATION,
-    audit="8.6 does not read it",
+    evidence=(layers("does not read it"),),
 )

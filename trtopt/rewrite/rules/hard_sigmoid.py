@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_scalar
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -83,5 +84,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.ACTIVATION,
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"), quantises("the activation is known as one that fuses")),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import why_not_one_node
 from trtopt.rewrite.normalisation import affine_after, centred, channelwise, channelwise_inputs, quotient_at
 from trtopt.rewrite.rule import Match, Rule, Stage
@@ -48,5 +49,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.NORMALISATION,
-    audit="not for 8.6 without cuDNN",
+    evidence=(layers("not for 8.6 without cuDNN"),),
 )

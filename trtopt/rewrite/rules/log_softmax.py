@@ -6,6 +6,7 @@ The same function, without the logarithm of a value that may have been rounded t
 
 from __future__ import annotations
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -31,5 +32,5 @@ RULE = Rule(
     _apply,
     stage=Stage.ACTIVATION,
     after=("softmax",),
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"),),
 )

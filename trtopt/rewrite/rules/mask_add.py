@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -64,5 +65,5 @@ RULE = Rule(
     _apply,
     stage=Stage.ATTENTION,
     default=(),
-    audit="8.6: does not fuse, one layer more",
+    evidence=(layers("does not fuse, one layer more"),),
 )

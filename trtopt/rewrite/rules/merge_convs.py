@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -81,5 +82,5 @@ RULE = Rule(
     stage=Stage.MERGING,
     after=("merge-matmuls",),
     default=(),
-    audit="8.6: one convolution instead of two, one activation more",
+    evidence=(layers("one convolution instead of two, one activation more"),),
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -71,5 +72,5 @@ RULE = Rule(
     _apply,
     stage=Stage.MERGING,
     default=(),
-    audit="8.6: merges the products itself, no copies of weights",
+    evidence=(layers("merges the products itself, no copies of weights"),),
 )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.axes import FAR
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
@@ -115,5 +116,8 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("transpose-constant",),
-    audit="8.6: four layers instead of ten",
+    evidence=(
+        layers("four layers instead of ten"),
+        quantises("products whose weights are cut out of others"),
+    ),
 )

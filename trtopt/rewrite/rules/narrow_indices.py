@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -55,5 +56,5 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("plain-shape",),
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"),),
 )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
@@ -69,5 +70,5 @@ RULE = Rule(
     _apply,
     stage=Stage.NORMALISATION,
     after=("rms-norm",),
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"),),
 )

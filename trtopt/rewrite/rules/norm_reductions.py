@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import is_private, square_of
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -73,5 +74,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.REDUCTION,
-    audit="8.6: as many layers",
+    evidence=(layers("as many layers"),),
 )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.rewrite import channels
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -83,5 +84,5 @@ RULE = Rule(
     _apply,
     stage=Stage.MERGING,
     default=(),
-    audit="8.6: as many layers, other tactics",
+    evidence=(layers("as many layers, other tactics"), quantises("layers too narrow before")),
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -87,5 +88,8 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.CONVOLUTION,
-    audit="8.6: no Padding in front of a pool; in front of a convolution it does it itself",
+    evidence=(
+        layers("no Padding in front of a pool; in front of a convolution it does it itself"),
+        quantises("no Q/DQ between a Pad and its convolution"),
+    ),
 )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.axes import Axes, Origin, lengths_requested
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -110,5 +111,5 @@ RULE = Rule(
     _apply,
     stage=Stage.SHUFFLES,
     after=("reduce-keepdims",),
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"),),
 )

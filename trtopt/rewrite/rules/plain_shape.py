@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trtopt.rewrite.evidence import PARSER_8_6, builds
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -45,5 +46,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.CLEANING,
-    audit="8.6: as many layers; without it wrong sizes",
+    evidence=(builds("its parser reads neither start nor end: wrong sizes", source=PARSER_8_6),),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import REDUCTIONS, axes_of, keeps_axes, operands
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -51,5 +52,5 @@ RULE = Rule(
     _apply,
     stage=Stage.SHUFFLES,
     after=("transpose-reduce",),
-    audit="8.6: no layers around the reduction",
+    evidence=(layers("no layers around the reduction"),),
 )

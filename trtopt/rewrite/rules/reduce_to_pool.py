@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.match import axes_of, keeps_axes, square_of
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -49,5 +50,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.REDUCTION,
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"), quantises("the pool in INT8")),
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -101,5 +102,5 @@ RULE = Rule(
     _apply,
     stage=Stage.SHUFFLES,
     after=("shared-axes",),
-    audit="8.6: no NoOp where both copy an axis; else it does it itself",
+    evidence=(layers("no NoOp where both copy an axis; else it does it itself"),),
 )

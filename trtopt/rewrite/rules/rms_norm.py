@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import why_not_one_node
 from trtopt.rewrite.normalisation import affine_after, affine_in_half, quotient_at, spread, spreads
 from trtopt.rewrite.rule import Match, Rule, Stage
@@ -64,5 +65,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.NORMALISATION,
-    audit="8.6 does not read it; RTX's parser writes it out again",
+    evidence=(layers("does not read it; RTX's parser writes it out again"),),
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -64,5 +65,5 @@ RULE = Rule(
     _apply,
     stage=Stage.SHUFFLES,
     after=("transpose-merged",),
-    audit="8.6: three copies instead of five",
+    evidence=(layers("three copies instead of five"),),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import axes_of, is_private, keeps_axes
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -64,5 +65,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.ACTIVATION,
-    audit="8.6: one kernel instead of three to six layers",
+    evidence=(layers("one kernel instead of three to six layers"),),
 )

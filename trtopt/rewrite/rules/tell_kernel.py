@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtopt.rewrite.evidence import builds
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import targets_where
@@ -43,5 +44,5 @@ RULE = Rule(
     _apply,
     stage=Stage.PLUGINS,
     default=targets_where(lambda target: not target.computed_kernels),
-    audit="8.6: builds only with it",
+    evidence=(builds("builds only with it"),),
 )

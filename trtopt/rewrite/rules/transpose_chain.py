@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -47,5 +48,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.SHUFFLES,
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"),),
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -44,5 +45,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.CLEANING,
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"),),
 )

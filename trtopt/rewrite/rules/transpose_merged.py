@@ -14,6 +14,7 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -111,5 +112,5 @@ RULE = Rule(
     _apply,
     stage=Stage.SHUFFLES,
     after=("transpose-reduce",),
-    audit="8.6: one layer instead of two",
+    evidence=(layers("one layer instead of two"),),
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import REDUCTIONS, axes_of, keeps_axes, operands
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -49,5 +50,5 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.SHUFFLES,
-    audit="8.6: no Shuffle",
+    evidence=(layers("no Shuffle"),),
 )

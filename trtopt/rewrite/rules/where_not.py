@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import targets_where
@@ -35,5 +36,5 @@ RULE = Rule(
     _apply,
     stage=Stage.SELECTION,
     default=targets_where(lambda target: not target.needs_not_for_softmax),
-    audit="8.6: does not fuse, one layer more",
+    evidence=(layers("does not fuse, one layer more"),),
 )

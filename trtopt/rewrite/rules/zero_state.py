@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import onnx_graphsurgeon as gs
 
+from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import is_filled_with
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import Scope
@@ -40,5 +41,5 @@ RULE = Rule(
     always,
     _apply,
     stage=Stage.CLEANING,
-    audit="8.6 does it itself",
+    evidence=(layers("does it itself"),),
 )

@@ -12,6 +12,7 @@ from trtopt.files.atomic import write_atomically
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, OnnxArtifact, to_json
+from trtopt.records.quantisation import PLAIN_RESIDUALS, Residuals
 from trtopt.records.typed_io import TypedTensor, has_int8
 from trtopt.targets import target_of
 
@@ -34,7 +35,11 @@ class Typed(NamedTuple):
 
 
 def apply_precision(
-    kept: OnnxArtifact, precision: Precision | None, data: str | None, backend: Backend
+    kept: OnnxArtifact,
+    precision: Precision | None,
+    data: str | None,
+    backend: Backend,
+    residuals: Residuals = PLAIN_RESIDUALS,
 ) -> Typed | None:
     """The build folder's model in `precision`, with a trace and a note; None if nothing is to be done.
 
@@ -55,7 +60,7 @@ def apply_precision(
         return None
     if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
         return apply_cast(kept, precision, data, backend)
-    return apply_quantisation(kept, request_for(kept, precision, data, backend))
+    return apply_quantisation(kept, request_for(kept, precision, data, backend, residuals))
 
 
 def apply_cast(
@@ -85,7 +90,13 @@ def apply_cast(
     return Typed(msgspec.structs.replace(read_onnx(out), parent=kept.sha256), note, report.alarms)
 
 
-def request_for(kept: OnnxArtifact, precision: str, data: str | None, backend: Backend) -> Request:
+def request_for(
+    kept: OnnxArtifact,
+    precision: str,
+    data: str | None,
+    backend: Backend,
+    residuals: Residuals = PLAIN_RESIDUALS,
+) -> Request:
     """The quantisation options of a build.
 
     Raises:
@@ -98,7 +109,7 @@ def request_for(kept: OnnxArtifact, precision: str, data: str | None, backend: B
             f"--precision {precision} needs data to calibrate the ranges of tensors",
             "give --data DATA, or quantise on its own: trtopt quantize --help",
         )
-    return Request(precision, target_of(backend).name, data)
+    return Request(precision, target_of(backend).name, data, residuals=residuals)
 
 
 def apply_quantisation(

@@ -22,7 +22,7 @@ from trtopt.precision.placement.view import View
 from trtopt.precision.reference_runs import at_most, compared, open_model
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact, from_json
 from trtopt.records.checking import OutputDifference
-from trtopt.records.quantisation import QuantizeReport
+from trtopt.records.quantisation import PLAIN_RESIDUALS, QuantizeReport
 from trtopt.records.typed_io import TypedTensor, has_int8
 from trtopt.rewrite.typed_io import move_quantisation, quantise_ends
 from trtopt.workflows.build.apply_precision import (
@@ -110,7 +110,8 @@ class Candidates:
         if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
             onnx = apply_cast(self._base, precision, self._request.calib, self._backend, folder).onnx
             return self._entry(precision, precision, onnx, folder, None)
-        request = replace(self._request, precision=precision)
+        residuals = self._request.residuals if precision == "int8" else PLAIN_RESIDUALS
+        request = replace(self._request, precision=precision, residuals=residuals)
         onnx = apply_quantisation(self._base, request, folder=folder).onnx
         return self._entry(precision, precision, onnx, folder, request)
 

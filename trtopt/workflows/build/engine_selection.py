@@ -15,6 +15,7 @@ from trtopt.precision.alarms import verdict_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
+from trtopt.records.quantisation import PLAIN_RESIDUALS
 from trtopt.records.typed_io import TypedTensor
 from trtopt.targets import target_of
 from trtopt.workflows.build.apply_precision import (
@@ -63,6 +64,10 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
         raise UsageError(
             f"--{first}: has no effect, because no precision is selected",
             "use it with --precision best, int8 or fp8, without --no-verdict",
+        )
+    if recipe.residuals != PLAIN_RESIDUALS and recipe.precision not in ("int8", BEST):
+        raise UsageError(
+            f"--residuals {recipe.residuals} is for INT8", "omit it, or give --precision int8 or best"
         )
     if recipe.precision != BEST:
         return
@@ -159,7 +164,8 @@ def _build_requested(
     kept, before, alarms = base, tuple[OnnxArtifact, ...](), tuple[str, ...]()
     if precision is not None:
         listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
-    if (typed := apply_precision(base, precision, recipe.calib, builder.backend)) is not None:
+    typed = apply_precision(base, precision, recipe.calib, builder.backend, recipe.residuals)
+    if typed is not None:
         before = (in_folder(base),)
         kept, note, alarms = typed
         notes.append(note)
@@ -195,11 +201,12 @@ def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> Select
     if recipe.precision != BEST:
         requested = cast(Precision, recipe.precision)
         return terms_for(
-            request_for(base, requested, recipe.calib, builder.backend), bounds_in(recipe.bounds)
+            request_for(base, requested, recipe.calib, builder.backend, recipe.residuals),
+            bounds_in(recipe.bounds),
         )
     bounds = bounds_in(recipe.bounds)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
-    request = Request("int8", target_of(builder.backend).name, recipe.calib)
+    request = Request("int8", target_of(builder.backend).name, recipe.calib, residuals=recipe.residuals)
     return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS)
 
 

@@ -13,14 +13,23 @@ from trtopt.builder.shapes import fixed_batch, over_all, profiles_for
 from trtopt.builder_settings import recorded_settings
 from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
-from trtopt.errors import BuildError, ModelError, TrtoptError
+from trtopt.errors import BuildError, ModelError, TrtoptError, UsageError
 from trtopt.executors.api import Executor
 from trtopt.executors.local import THIS_HOST
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
 from trtopt.recipe import LOCAL, Recipe, io_request, shape_flags
-from trtopt.records import Backend, BuildPlan, BuildSettings, EngineArtifact, OnnxArtifact
-from trtopt.targets import target_of
+from trtopt.records import (
+    Backend,
+    BatchSplit,
+    BuildPlan,
+    BuildSettings,
+    EngineArtifact,
+    OnnxArtifact,
+    Profile,
+)
+from trtopt.records.batch_split import read_splits
+from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workers.protocol import Built
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder
 from trtopt.workflows.listener import Listener
@@ -79,7 +88,9 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
         if recipe.dynamic
         else [profiles_for(onnx, ((size,),), flags, recipe.axes) for size in sorted(set(batches))]
     )
-    settings = recorded_settings(recipe, BuildSettings)
+    settings, splits = recorded_settings(recipe, BuildSettings), read_splits(recipe.split)
+    for profiles in engines if splits else ():
+        _check_splits(splits, profiles[0], backend)
     return [
         BuildPlan(
             onnx_sha256=onnx.sha256,
@@ -89,9 +100,39 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
             backend=backend,
             multi_profile=profiles if len(profiles) > 1 else (),
             io_layouts=io_request(recipe).vectorised,
+            splits=splits,
         )
         for profiles in engines
     ]
+
+
+def _check_splits(splits: Sequence[BatchSplit], profile: Profile, backend: Backend) -> None:
+    """Refuse parts and shapes that a chain cannot have.
+
+    Raises:
+        UsageError: parts that do not divide the batch, an axis with a range, or a format that ONNX lacks.
+    """
+    for split in splits if backend.name == ONNXRUNTIME else ():
+        if split.layouts:
+            raise UsageError(
+                f"--split {split}: {backend} has no vectorised formats",
+                "omit the layout, or build with TensorRT",
+            )
+    batch = profile.batch.opt[0]
+    for split in splits:
+        if batch % split.parts:
+            fitting = ", ".join(str(parts) for parts in range(2, batch + 1) if batch % parts == 0)
+            raise UsageError(
+                f"--split {split}: a batch of {batch} has no {split.parts} equal parts",
+                f"choose among {fitting}" if fitting else "choose a larger batch",
+            )
+    for name, given in profile.shapes.items():
+        if not given.is_fixed:
+            raise UsageError(
+                f"--split: input {name!r} has a range of shapes ({given.min} to {given.max}), and a chain "
+                "runs one",
+                "give one shape with --shape, or one length with --axis",
+            )
 
 
 def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
@@ -170,10 +211,38 @@ def build_engines(
     return tuple(built[index] for index in range(len(plans)))
 
 
+def _verify_splits(requested: Sequence[EngineRequest], listener: Listener) -> None:
+    """Run each graph that is to be cut, whole and in segments."""
+    done: set[tuple[str, tuple[str, ...]]] = set()
+    for one in requested:
+        key = (one.onnx.sha256, tuple(map(str, one.plan.splits)))
+        if not one.plan.splits or key in done:
+            continue
+        from trtopt.rewrite.equivalence import Unrunnable
+        from trtopt.rewrite.split_check import check_split
+
+        done.add(key)
+        listener.phase(one.plan.label, "verifying the cut graph")
+        shapes = {name: given.opt for name, given in one.plan.shapes.items()}
+        try:
+            error = check_split(model_file.load(Path(one.onnx.path)), one.onnx.types, one.plan.splits, shapes)
+        except Unrunnable as reason:
+            listener.note(
+                f"--split: not verified, because ONNX Runtime cannot run the graph: {reason.problem}"
+            )
+        else:
+            listener.note(f"--split: the cut graph was verified on one input: largest error {error:.3g}")
+
+
 def build_each(
     requested: Sequence[EngineRequest], how: BuildOptions, listener: Listener
 ) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
-    """Build engines; yields (index, engine or error) as they are done."""
+    """Build engines; yields (index, engine or error) as they are done.
+
+    Raises:
+        ModelError: a graph that is to be cut does not give what the whole gives.
+    """
+    _verify_splits(requested, listener)
     jobs = [
         BuildJob(
             onnx=one.onnx.path,

@@ -16,6 +16,7 @@ from trtopt.files.signing import SIGNATURE
 from trtopt.onnxio import model_file
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph, read_onnx
+from trtopt.recipe import Rewriting
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
 from trtopt.records.typed_io import NO_REQUEST, IoRequest, TypedTensor
 from trtopt.targets import ONNXRUNTIME, target_of
@@ -28,9 +29,9 @@ _ONE_SIZE_BYTES = 1 << 30
 
 
 def rewritten(
-    onnx: OnnxArtifact, source: Path, copy: Path, backend: Backend
+    onnx: OnnxArtifact, source: Path, copy: Path, backend: Backend, rewriting: Rewriting
 ) -> tuple[OnnxArtifact | None, RewriteSummary | None, str]:
-    """Rewrite the model at `source` into `copy` for this TensorRT, with its trace.
+    """Rewrite the model at `source` into `copy` for this TensorRT by all rules or those that earned it.
 
     A model that cannot be rewritten or verified is built unchanged, with a note.
 
@@ -41,6 +42,7 @@ def rewritten(
     Raises:
         TrtoptError: a rule failed, which is a bug in trtopt; or nothing can be written.
     """
+    from trtopt.rewrite.catalogue import build_rules
     from trtopt.rewrite.driver import RuleFailed
     from trtopt.rewrite.rewrite import rewrite_model
 
@@ -50,12 +52,12 @@ def rewritten(
         told = f"its weights take {_gib(size)}, of memory {_gib(free)} are free"
         return None, None, f"not rewritten: {told}"
     sizes = 1 if size >= _ONE_SIZE_BYTES else 2
+    target = target_of(backend).name
+    rules = build_rules(target) if rewriting == "default" else None
     try:
-        trace = rewrite_model(
-            source, copy, target=target_of(backend).name, sizes=sizes, write_unchanged=False
-        )
+        trace = rewrite_model(source, copy, target=target, rules=rules, sizes=sizes, write_unchanged=False)
     except RuleFailed as failure:
-        remedy = "build with --no-rewrite, or build what `trtopt rewrite --keep-going` writes"
+        remedy = "build with --rewrite none, or build what `trtopt rewrite --keep-going` writes"
         raise TrtoptError(failure.problem, f"{remedy}; please report the model") from failure
     except ModelError as error:
         return None, None, f"not rewritten: {error.problem}"
@@ -107,7 +109,7 @@ def keep_model(
     backend: Backend,
     listener: Listener,
     *,
-    rewrite: bool,
+    rewrite: Rewriting,
     io: IoRequest = NO_REQUEST,
     data: str | None = None,
 ) -> Kept:
@@ -121,9 +123,9 @@ def keep_model(
     if not io.is_empty:
         return _typed(onnx, source, folder, backend, listener, rewrite=rewrite, io=io, data=data)
     kept, summary, notes = None, None, []
-    if rewrite:
+    if rewrite != "none":
         listener.phase(source.name, "rewriting the graph")
-        kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend)
+        kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend, rewrite)
         notes.append(note)
     return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes), _recorded(source))
 
@@ -160,7 +162,7 @@ def _typed(
     backend: Backend,
     listener: Listener,
     *,
-    rewrite: bool,
+    rewrite: Rewriting,
     io: IoRequest,
     data: str | None,
 ) -> Kept:

@@ -119,7 +119,7 @@ class EngineEvaluator:
             {
                 "batch": self._terms.batch or None,
                 "backend": self._name,
-                "rewrite": False,
+                "rewrite": "none",
                 "timing_cache": str(folder.parent / "timing.cache") if self._uses_cache else None,
             },
         )

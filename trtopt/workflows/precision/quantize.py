@@ -44,7 +44,13 @@ from trtopt.precision.quantize import (
 )
 from trtopt.precision.temporary_disk import of_quantising
 from trtopt.records import to_json
-from trtopt.records.quantisation import CalibrationTable, QuantizeReport
+from trtopt.records.quantisation import (
+    PLAIN_RESIDUALS,
+    RESIDUALS,
+    CalibrationTable,
+    QuantizeReport,
+    Residuals,
+)
 from trtopt.records.typed_io import NO_REQUEST, IoRequest
 from trtopt.rewrite import typed_io
 from trtopt.targets import DEFAULT, target_named
@@ -59,8 +65,9 @@ class Request:
 
     `calib` is what `trtopt.data.open_data` takes; beside a `table` it finds what that lacks. `method` is one
     of `auto`, `max`, `percentile-99.9`, …, `smoothquant` is `auto` (INT8: where it helps), `off` or the
-    exponent alpha, `store_weights` keeps weights in their narrow type with a DQ alone. `io` types inputs and
-    outputs first; `calib` then has the new inputs, INT8 ones in float.
+    exponent alpha, `residuals` says which residual Adds read INT8, `store_weights` keeps weights in their
+    narrow type with a DQ alone. `io` types inputs and outputs first; `calib` then has the new inputs, INT8
+    ones in float.
     """
 
     precision: str
@@ -71,6 +78,7 @@ class Request:
     exclude: Sequence[str] = ()
     include: Sequence[str] = ()
     smoothquant: Smoothing = AUTO
+    residuals: Residuals = PLAIN_RESIDUALS
     store_weights: bool = False
     random_data: bool = False
     io: IoRequest = NO_REQUEST
@@ -157,6 +165,10 @@ def evaluated(request: Request) -> tuple[Precision, QdqFormat]:
             f"--precision {request.precision}: unknown",
             f"choose one of {', '.join(get_args(Precision))}; trtopt cast makes fp16 and bf16",
         )
+    if request.residuals not in RESIDUALS:
+        raise UsageError(f"--residuals {request.residuals}: unknown", f"choose one of {', '.join(RESIDUALS)}")
+    if request.residuals != PLAIN_RESIDUALS and request.precision != "int8":
+        raise UsageError(f"--residuals {request.residuals} is for INT8", "omit it, or give --precision int8")
     precision: Precision = request.precision  # type: ignore[assignment]
     form = qdq_format_for(precision, request.target, stored=request.store_weights)
     if request.method is not None:
@@ -187,7 +199,7 @@ def _check_smoothing(request: Request) -> None:
 
 
 def _options(request: Request, precision: Precision) -> PlacementOptions:
-    return PlacementOptions(precision, tuple(request.exclude), tuple(request.include))
+    return PlacementOptions(precision, tuple(request.exclude), tuple(request.include), request.residuals)
 
 
 def _source(request: Request, model: ModelFile, precision: Precision) -> SampleSource | None:

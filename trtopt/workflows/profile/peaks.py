@@ -126,7 +126,7 @@ def _matrix(
         file, folder = scratch / f"{dtype}.onnx", scratch / "built"
         onnx.save(model, str(file))
         sources = tuple(tactic_sources) if tactic_sources is not None else None
-        recipe = Recipe(backend=backend.name, rewrite=False, tactic_sources=sources)
+        recipe = Recipe(backend=backend.name, rewrite="none", tactic_sources=sources)
         build(file, folder, recipe, listener=listener)
         request = BenchRequest(layers=True, duration=_BENCH_S, timeout=limit_s)
         report = bench(folder, request, listener)

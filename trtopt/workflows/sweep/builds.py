@@ -20,6 +20,7 @@ from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
 from trtopt.recipe import Recipe, io_request
 from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
+from trtopt.records.quantisation import PLAIN_RESIDUALS
 from trtopt.version import __version__
 from trtopt.workflows.build.apply_precision import Precision, apply_precision, exchange_int8
 from trtopt.workflows.build.engine_selection import in_folder
@@ -221,7 +222,8 @@ class Builds:
             data=swept.recipe.calib,
         )
         requested = cast("Precision | None", precision)
-        typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend)
+        residuals = swept.recipe.residuals if precision == "int8" else PLAIN_RESIDUALS
+        typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend, residuals)
         if typed is not None:
             listener.note(typed.note)
         onnx, before = (typed.onnx, (in_folder(kept.onnx),)) if typed else (kept.onnx, ())

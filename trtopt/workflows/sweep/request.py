@@ -134,6 +134,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
         **({"axes": recipe.axes} if recipe.axes else {}),  # sweeps of earlier versions have none
         **({} if io_request(recipe).is_empty else {"io": io_request(recipe)}),
         "rewrite": recipe.rewrite,
+        "residuals": recipe.residuals,
         "calib": recipe.calib and fingerprint_of(recipe.calib),
         **{setting.name: getattr(recipe, setting.name) for setting in SETTINGS if setting.swept},
         "plugins": [fingerprint_of(path) for path in recipe.plugins],  # what they are, not where

@@ -29,36 +29,10 @@ from trtopt.workflows.build.engines import (
 from trtopt.workflows.build.verified_graphs import verified_graphs
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.profile.profile import PROFILE_FILE
+from trtopt.workflows.tune.built import Built
 from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.ledger import LEDGER
-
-
-@dataclass(frozen=True)
-class Built:
-    """A build folder with one engine, the recipe of that, and what it is run with."""
-
-    folder: Path
-    manifest: Manifest
-    recipe: Recipe
-    batch: int
-    streams: int
-    changes: tuple[str, ...] = ()
-
-    @property
-    def engine(self) -> EngineArtifact:
-        """The engine of the batch size."""
-        return next(one for one in self.manifest.engines if one.plan.span_of(self.batch) is not None)
-
-    @property
-    def selected(self) -> str | None:
-        """The candidate that was selected for it among precisions; None if none was."""
-        verdict = self.manifest.verdict
-        return None if verdict is None else verdict.batches[0].chosen
-
-    @property
-    def is_rewritten(self) -> bool:
-        """Whether a rule of a candidate has changed the graph: a graph made again would lack it."""
-        return any(name.startswith("rule=") for name in self.changes)
 
 
 @dataclass(frozen=True)
@@ -170,10 +144,10 @@ class Maker:
 
 
 def _copy_without(source: Path, folder: Path, manifest: Manifest) -> None:
-    """Copy what the manifest lists but the engines, their logs and the ledger."""
+    """Copy what the manifest lists but the engines, what describes them, and the ledger."""
     built = {name for engine in manifest.engines for name in _files_of(engine)}
     folder.mkdir()
-    for name in manifest.files.keys() - built - {LEDGER}:
+    for name in manifest.files.keys() - built - {LEDGER, PROFILE_FILE}:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source / name, folder / name)
 

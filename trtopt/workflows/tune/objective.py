@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
 import numpy as np
 
+from trtopt.measure.loop.interleaved import BLOCK_QUERIES
 from trtopt.measure.statistics.comparison import Block
 from trtopt.records import ClockReading, InterleavedRun, Objective, Samples, TurnSamples
 
 _P99 = 99.0
+_BACKLOG = 0.25
+_FOR_P99 = 100
+"""No 99th percentile of fewer."""
 
 
 @dataclass(frozen=True)
 class Measure:
     """An objective: the mode it is measured in, its unit, and each block's cost from the block's samples.
 
-    `per_sample`: costs are those of a sample, so that engines of several batch sizes compare.
+    `per_sample`: costs are those of a sample, so that engines of several batch sizes compare. A block has
+    `block_queries` at least, and at a `rate` it is an open loop of so many requests per second.
     """
 
     mode: Literal["latency", "throughput"]
@@ -27,6 +32,8 @@ class Measure:
     costs: Callable[[Samples], list[float]]
     per_sample: bool = False
     needs_energy: bool = False
+    block_queries: int = BLOCK_QUERIES
+    rate: float | None = None
 
 
 def _per_query_ms(block: Samples) -> list[float]:
@@ -36,10 +43,33 @@ def _per_query_ms(block: Samples) -> list[float]:
 
 MEASURES: dict[Objective, Measure] = {
     "latency": Measure("latency", "ms", lambda block: block.latency_ms),
-    "p99": Measure("latency", "ms (p99)", lambda block: [float(np.percentile(block.latency_ms, _P99))]),
+    "p99": Measure(
+        "latency",
+        "ms (p99)",
+        lambda block: [float(np.percentile(block.latency_ms, _P99))],
+        block_queries=_FOR_P99,
+    ),
     "throughput": Measure("throughput", "ms per sample", _per_query_ms, per_sample=True),
     "energy": Measure("throughput", "J per sample", _per_query_ms, per_sample=True, needs_energy=True),
 }
+
+
+def measure_for(objective: Objective, rate: float | None) -> Measure:
+    """What an objective minimises; at a rate of requests, if one is given."""
+    found = MEASURES[objective]
+    return found if rate is None else replace(found, unit=f"{found.unit[:-1]} at {rate:g}/s)", rate=rate)
+
+
+def capacity(blocks: Sequence[Samples]) -> float | None:
+    """Requests per second that were served, where a backlog grew; None where the engine kept up.
+
+    It did not if serving went on after the last arrival for a quarter of the time of all arrivals.
+    """
+    windows = [max(block.start_ms) - min(block.start_ms) for block in blocks]
+    behind = [max(block.end_ms) - max(block.start_ms) for block in blocks]
+    if median(late / max(window, 1e-9) for late, window in zip(behind, windows, strict=True)) < _BACKLOG:
+        return None
+    return median(len(block.end_ms) / (max(block.end_ms) - min(block.start_ms)) * 1e3 for block in blocks)
 
 
 def cost_blocks(measure: Measure, turns: TurnSamples, batch: int) -> list[Block]:

@@ -1,4 +1,4 @@
-"""The gain that a candidate may have: a prior for each kind, corrected by what ledgers show. Pure."""
+"""The gain that a candidate may have: its prior, corrected by what ledgers show. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,26 @@ _WORST = -1.0
 """A loss counts as so much at most: how far behind a candidate was is of no interest."""
 _MOST_LIKELY = 0.95
 _NO_GAIN_SPREAD = 0.015
-"""Standard deviation of the gain of a candidate that does not work: a little worse or better."""
+"""Standard deviation of the gain of a candidate that changes nothing, before any was seen."""
+BUILD_SPREAD = 0.01
+"""Standard deviation between builds of one graph, before any was seen."""
 _GAIN_SPREAD = 0.5
 """Standard deviation of the gain of one that works, as a share of the gain."""
+_NEUTRAL = ("same", "undecided")
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is believed of a kind before any was tried: the gain of one that works, and how likely that is."""
+    """What is believed of a candidate before any was tried.
+
+    `gain` is what one that works saves, `loss` what one that harms costs; `probability` and `risk` are how
+    likely these are. What is left changes nothing to speak of.
+    """
 
     gain: float
     probability: float
+    loss: float = 0.05
+    risk: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -37,37 +46,52 @@ class Prediction:
     prior: Prior
     gain: float
     probability: float
+    loss: float
+    risk: float
     low: float
     high: float
 
     @property
     def expected(self) -> float:
-        """The mean gain."""
+        """What trying it is worth on average: a candidate that loses is not taken, and costs time alone."""
         return self.gain * self.probability
 
 
-def predict(prior: Prior, history: Iterable[LedgerEntry]) -> Prediction:
-    """The prior, corrected by the outcomes of candidates of its kind.
+def predict(
+    candidate: str,
+    prior: Prior,
+    usual: Prior,
+    history: Sequence[LedgerEntry],
+    spread: float = _NO_GAIN_SPREAD,
+) -> Prediction:
+    """The prior of a candidate, corrected by the outcomes of its kind and then by its own on other models.
 
-    Successes are counted against the number that was believed in, and gains of those that worked against the
-    gains that were believed in. Both ratios begin at 1 and shrink towards it by `PRIOR_WEIGHT` outcomes'
-    worth of prior, so that few outcomes correct a little and many correct all the way.
+    Of the kind, successes and losses are counted against the numbers that were believed in, and their sizes
+    against the sizes that were believed in. Each ratio begins at 1 and shrinks towards it by `PRIOR_WEIGHT`
+    outcomes' worth of the kind's `usual` prior. The candidate's own outcomes then weigh as much as they are.
+    `spread` is the standard deviation of what changes nothing, as `spread_of` finds it.
     """
     past = [entry for entry in history if entry.verdict != "unchanged"]
-    worked = [entry for entry in past if entry.verdict == "accepted"]
-    believed = PRIOR_WEIGHT * prior.probability
-    probability = prior.probability * _ratio(
-        believed, len(worked), sum(entry.prior_probability for entry in past)
-    )
-    gain = prior.gain * _ratio(
-        PRIOR_WEIGHT * prior.gain,
-        sum(entry.measured_gain or 0.0 for entry in worked),
-        sum(entry.prior_gain for entry in worked),
-    )
-    probability = min(probability, _MOST_LIKELY)
+    own = [entry for entry in past if entry.candidate == candidate]
+    by_kind = _scaled(prior, usual, [entry for entry in past if entry.candidate != candidate])
+    made = _averaged(by_kind, own)
     tail = (1 - INTERVAL) / 2
-    low, high = (_quantile(share, gain, probability) for share in (tail, 1 - tail))
-    return Prediction(prior, gain, probability, low, high)
+    low, high = (_quantile(share, made, spread) for share in (tail, 1 - tail))
+    return Prediction(prior, made.gain, made.probability, made.loss, made.risk, low, high)
+
+
+def spread_of(history: Iterable[LedgerEntry]) -> float:
+    """Standard deviation of the measured gains of candidates without a verdict for or against them."""
+    neutral = [one for one in history if one.verdict in _NEUTRAL and one.measured_gain is not None]
+    found = sum(_gain_of(one) ** 2 for one in neutral)
+    return math.sqrt((PRIOR_WEIGHT * _NO_GAIN_SPREAD**2 + found) / (PRIOR_WEIGHT + len(neutral)))
+
+
+def build_spread_of(history: Iterable[LedgerEntry]) -> float:
+    """Standard deviation between builds of one graph: a further build differs from the incumbent by two."""
+    kind = [one for one in history if one.kind == "build-lottery" and one.measured_gain is not None]
+    found = sum(_gain_of(one) ** 2 / 2 for one in kind)
+    return math.sqrt((PRIOR_WEIGHT * BUILD_SPREAD**2 + found) / (PRIOR_WEIGHT + len(kind)))
 
 
 def predicted_cost_s(prior_s: float, history: Iterable[LedgerEntry]) -> float:
@@ -77,19 +101,66 @@ def predicted_cost_s(prior_s: float, history: Iterable[LedgerEntry]) -> float:
     return prior_s * (PRIOR_WEIGHT + sum(ratios)) / (PRIOR_WEIGHT + len(ratios))
 
 
-def _ratio(weight: float, found: float, believed: float) -> float:
+def _scaled(prior: Prior, usual: Prior, past: Sequence[LedgerEntry]) -> Prior:
+    """By ratios of what came out to what was believed."""
+    won, lost = _won(past), _lost(past)
+    return _likely(
+        gain=prior.gain * _ratio(usual.gain, sum(map(_gain_of, won)), sum(one.prior_gain for one in won)),
+        probability=prior.probability
+        * _ratio(usual.probability, len(won), sum(one.prior_probability for one in past)),
+        loss=prior.loss * _ratio(usual.loss, -sum(map(_gain_of, lost)), sum(one.prior_loss for one in lost)),
+        risk=prior.risk * _ratio(usual.risk, len(lost), sum(one.prior_risk for one in past)),
+    )
+
+
+def _averaged(prior: Prior, past: Sequence[LedgerEntry]) -> Prior:
+    """By the candidate's own outcomes, of which each weighs a `PRIOR_WEIGHT`-th of what was believed."""
+    won, lost = _won(past), _lost(past)
+
+    def mean(believed: float, found: float, count: int) -> float:
+        return (PRIOR_WEIGHT * believed + found) / (PRIOR_WEIGHT + count)
+
+    return _likely(
+        gain=mean(prior.gain, sum(map(_gain_of, won)), len(won)),
+        probability=mean(prior.probability, len(won), len(past)),
+        loss=mean(prior.loss, -sum(map(_gain_of, lost)), len(lost)),
+        risk=mean(prior.risk, len(lost), len(past)),
+    )
+
+
+def _likely(gain: float, probability: float, loss: float, risk: float) -> Prior:
+    """Nothing is certain, and the two cannot be likelier than that together."""
+    share = min(1.0, _MOST_LIKELY / max(probability + risk, 1e-9))
+    return Prior(gain, probability * share, min(loss, -_WORST), risk * share)
+
+
+def _won(past: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    return [entry for entry in past if entry.verdict == "accepted"]
+
+
+def _lost(past: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    return [entry for entry in past if entry.verdict == "slower"]
+
+
+def _gain_of(entry: LedgerEntry) -> float:
+    return max(entry.measured_gain or 0.0, _WORST)
+
+
+def _ratio(usual: float, found: float, believed: float) -> float:
+    weight = max(PRIOR_WEIGHT * usual, 1e-9)
     return (weight + found) / (weight + believed)
 
 
-def _quantile(share: float, gain: float, probability: float) -> float:
-    """Of a mixture: no gain to speak of, or the gain, each with its spread; by bisection."""
+def _quantile(share: float, one: Prior, spread: float) -> float:
+    """Of a mixture: nothing to speak of, the gain, or a loss, each with its spread; by bisection."""
 
     def below(value: float) -> float:
-        fails = _normal(value / _NO_GAIN_SPREAD)
-        works = _normal((value - gain) / max(_GAIN_SPREAD * gain, _NO_GAIN_SPREAD))
-        return (1 - probability) * fails + probability * works
+        same = _normal(value / spread)
+        works = _normal((value - one.gain) / max(_GAIN_SPREAD * one.gain, spread))
+        harms = math.exp(min(0.0, value / max(one.loss, spread)))  # exponential, mean `loss`
+        return (1 - one.probability - one.risk) * same + one.probability * works + one.risk * harms
 
-    low, high = -1.0, 2.0
+    low, high = _WORST, 2.0
     while high - low > 1e-6:
         middle = (low + high) / 2
         low, high = (middle, high) if below(middle) < share else (low, middle)
@@ -105,8 +176,8 @@ def score(entries: Sequence[LedgerEntry], kind: str) -> PredictionScore | None:
     measured = [entry for entry in entries if entry.measured_gain is not None]
     if not measured:
         return None
-    gains = [max(entry.measured_gain or 0.0, _WORST) for entry in measured]
-    expected = [entry.expected_gain for entry in measured]
+    gains = [_gain_of(entry) for entry in measured]
+    predicted = [entry.mean_gain for entry in measured]
     held = [
         entry.predicted_low <= gain <= entry.predicted_high
         for entry, gain in zip(measured, gains, strict=True)
@@ -115,8 +186,8 @@ def score(entries: Sequence[LedgerEntry], kind: str) -> PredictionScore | None:
         kind=kind,
         count=len(measured),
         accepted=sum(entry.verdict == "accepted" for entry in measured),
-        mean_absolute_error=fmean(abs(a - b) for a, b in zip(expected, gains, strict=True)),
-        rank_correlation=rank_correlation(expected, gains),
+        mean_absolute_error=fmean(abs(a - b) for a, b in zip(predicted, gains, strict=True)),
+        rank_correlation=rank_correlation(predicted, gains),
         intervals_held=fmean(held),
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import msgspec
 
@@ -12,10 +14,14 @@ from trtopt.measure.contracts import changed
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import valid_rounds
 from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict, compare
-from trtopt.records import InterleavedRun
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.records import InterleavedRun, TensorSpec
 from trtopt.workflows.bench.interleaved import Setting, measure_in_turns, turns_job
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.tune.objective import Measure, cost_blocks, joules, typical
+from trtopt.workflows.tune.objective import Measure, capacity, cost_blocks, joules, typical
+
+_SUSTAINED = 0.7
+"""Of what an engine serves at most, a rate at which queues stay short."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +57,57 @@ def race(
     return found
 
 
-def cost_of(racer: Racer, measure: Measure, setting: Setting, listener: Listener) -> float:
+@dataclass(frozen=True)
+class Cost:
+    """What an engine costs on its own, and the share of a query that copying each input and output takes."""
+
+    cost: float
+    copied: dict[str, float]
+
+
+def baseline_of(racer: Racer, measure: Measure, setting: Setting, listener: Listener) -> Cost:
     """The typical cost of an engine on its own.
 
     Raises:
+        UsageError: it cannot keep up with the rate.
         TrtoptError: what keeps it from being measured.
     """
-    return typical(_blocks(_run((racer,), measure, setting, None, listener), (racer,), measure)[0])
+    run = _run((racer,), measure, setting, None, listener)
+    served = None if measure.rate is None else capacity(run.turns[0].blocks)
+    if served is not None:
+        raise UsageError(
+            f"--rate {measure.rate:g}: the baseline serves {served:.4g} requests per second, and a queue "
+            "would grow without end",
+            f"give --rate {max(1, int(_SUSTAINED * served))} or less, or requests of a larger batch",
+        )
+    return Cost(typical(_blocks(run, (racer,), measure)[0]), _copied(run, racer))
+
+
+def _copied(run: InterleavedRun, racer: Racer) -> dict[str, float]:
+    """By the bytes of each tensor; none under a contract without transfers."""
+    artifact, blocks = racer.engine.artifact, run.turns[0].blocks
+    whole = median(value for block in blocks for value in block.latency_ms)
+    shares: dict[str, float] = {}
+    for specs, times in (
+        (artifact.inputs, [value for block in blocks for value in block.h2d_ms]),
+        (artifact.outputs, [value for block in blocks for value in block.d2h_ms]),
+    ):
+        if not times or whole <= 0:
+            continue
+        sizes = {spec.name: _bytes_at(spec, racer.batch) for spec in specs}
+        total = max(sum(sizes.values()), 1)
+        shares |= {name: median(times) / whole * size / total for name, size in sizes.items()}
+    return shares
+
+
+def _bytes_at(spec: TensorSpec, batch: int) -> int:
+    """With the batch, and 1 for any other length that is open."""
+    first, *others = (*spec.shape, 1)
+    axes = [
+        first if isinstance(first, int) else batch,
+        *(one if isinstance(one, int) else 1 for one in others),
+    ]
+    return math.prod(axes) * numpy_dtype(spec.dtype).itemsize
 
 
 def _run(
@@ -69,13 +119,16 @@ def _run(
         msgspec.structs.replace(
             variant,
             mode=measure.mode,
+            rate=measure.rate,
             contract=changed(setting.contract, {"streams": one.streams})
             if one.streams > 1
             else setting.contract,
         )
         for variant, one in zip(job.variants, racers, strict=True)
     )
-    job = msgspec.structs.replace(job, variants=variants, rounds=rounds or job.rounds)
+    job = msgspec.structs.replace(
+        job, variants=variants, rounds=rounds or job.rounds, block_queries=measure.block_queries
+    )
     label = " against ".join(reversed(names))
     (run,) = measure_in_turns([job], [label], listener, setting.timeout)
     if run.failure is not None:

@@ -22,6 +22,7 @@ DEFAULT_BOUNDS = Bounds(min_cosine=0.99)
 _KINDS = get_args(CandidateKind)
 _PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smh])")
+_MAX_RATE = 1e6
 _MAX_S = 7 * 86400.0
 
 
@@ -29,12 +30,14 @@ _MAX_S = 7 * 86400.0
 class TuneRequest:
     """What to tune for; the fields are the parameters of `trtopt.tune`.
 
-    `recipe` is what the baseline is built with, `batch` the batch sizes that may be chosen, the first first.
+    `recipe` is what the baseline is built with, `batch` the batch sizes that may be chosen, the first first;
+    `rate` are requests per second, of which each is a query, for the 99th percentile.
     """
 
     recipe: Recipe = field(default_factory=Recipe)
     batch: Sequence[int] | None = None
     objective: Objective = "latency"
+    rate: float | None = None
     data: str | Path | None = None
     bounds: Bounds = DEFAULT_BOUNDS
     budget: str = "30m"
@@ -93,6 +96,16 @@ def check_request(request: TuneRequest, backend: str) -> None:
         raise UsageError(
             f"--objective {request.objective}: no such objective",
             f"choose among {', '.join(get_args(Objective))}",
+        )
+    if request.rate is not None and request.objective != "p99":
+        raise UsageError(
+            f"--rate {request.rate:g}: {request.objective} is measured one query after another",
+            "add --objective p99, the latency of requests that arrive at that rate; or omit --rate",
+        )
+    if request.rate is not None and not 0 < request.rate <= _MAX_RATE:
+        raise UsageError(
+            f"--rate {request.rate:g}: out of range",
+            f"give requests per second, above 0, at most {_MAX_RATE:g}",
         )
     if not 0 < request.duration <= 86400:
         raise UsageError(

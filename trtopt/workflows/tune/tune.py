@@ -8,7 +8,7 @@ continued: what the ledger lists is not measured again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +50,11 @@ from trtopt.workflows.build.engines import check_opset
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.profile.profile import PROFILE_FILE, profile
+from trtopt.workflows.profile.request import ProfileRequest
 from trtopt.workflows.same_terms import check_same_terms
+from trtopt.workflows.tune.built import Built
+from trtopt.workflows.tune.evidence import evidence_of
 from trtopt.workflows.tune.kinds.kind import Situation
 from trtopt.workflows.tune.kinds.table import KINDS
 from trtopt.workflows.tune.ledger import (
@@ -62,15 +66,17 @@ from trtopt.workflows.tune.ledger import (
     store_ledger,
     stored_ledgers,
 )
-from trtopt.workflows.tune.make import Built, Maker
-from trtopt.workflows.tune.objective import MEASURES
-from trtopt.workflows.tune.prediction import predict, predicted_cost_s
+from trtopt.workflows.tune.make import Maker
+from trtopt.workflows.tune.objective import measure_for
+from trtopt.workflows.tune.prediction import build_spread_of, predict, predicted_cost_s, spread_of
 from trtopt.workflows.tune.queue import Queued, next_of
-from trtopt.workflows.tune.race import Racer, cost_of, race
+from trtopt.workflows.tune.race import Racer, baseline_of, race
 from trtopt.workflows.tune.request import TuneRequest, batches_of, check_request, parse_budget
 
 _LIMIT_TIMES, _LIMIT_LEAST_S = 10, 60.0
 """A candidate's build or measurement that takes so many times the baseline's, and so long, has failed."""
+_PROFILE_S = 1.0
+"""Of sampling for a profile, at most."""
 _FOLDER_SUFFIX = ".tuned"
 _VERDICTS: dict[Verdict, TuneVerdict] = {
     Verdict.FASTER: "accepted",
@@ -142,6 +148,7 @@ def _terms(
         backend=builder.backend,
         device=builder.device,
         objective=request.objective,
+        rate=request.rate,
         contract=contract_named(request.contract or DEFAULT),
         batch=batches,
         recipe=msgspec.json.encode(recipe, order="deterministic").decode(),
@@ -169,7 +176,7 @@ class _Run:
         self._request, self._terms, self._builder, self._listener = request, terms, builder, listener
         self._data = str(request.data) if request.data is not None else None
         self._budget_s = parse_budget(request.budget)
-        self._measure = MEASURES[request.objective]
+        self._measure = measure_for(request.objective, request.rate)
         self._checker = Checker(source, None, request.bounds)
         self._quiet = replace(listener, note=lambda text: None)
         self._earlier = stored_ledgers(builder.device, builder.backend.name, request.cache_dir)
@@ -198,7 +205,9 @@ class _Run:
                     f"{worst.found:.5g}, the bound is {worst.bound:g}",
                     "loosen the bound, or see what deviates with `trtopt check --layers`",
                 )
-            cost = cost_of(self._racer(built), self._measure, self._setting(built, limit_s), self._listener)
+            racer, setting = self._racer(built), self._setting(built, limit_s)
+            found = baseline_of(racer, self._measure, setting, self._listener)
+            self._profiled(built, limit_s)
             total_s = time.monotonic() - began_s
             if total_s >= self._budget_s:
                 raise UsageError(
@@ -207,7 +216,8 @@ class _Run:
                     f"give --budget {max(1, round(total_s * 10 / 60))}m or more, or use `trtopt build`",
                 )
             baseline = TuneBaseline(
-                cost=cost,
+                cost=found.cost,
+                copied=found.copied,
                 unit=self._measure.unit,
                 accuracy=_accuracy(checked),
                 build_s=build_s,
@@ -221,7 +231,7 @@ class _Run:
                 terms=self._terms,
                 baseline=baseline,
             )
-            self._listener.note(f"baseline: {cost:.4g} {baseline.unit}, in {total_s:.0f} s")
+            self._listener.note(f"baseline: {found.cost:.4g} {baseline.unit}, in {total_s:.0f} s")
             return ledger, self._put_in_place(built, ledger)
 
     def continued(self) -> tuple[Ledger, Built]:
@@ -247,6 +257,8 @@ class _Run:
     def to_the_end(self, found: tuple[Ledger, Built]) -> Tuned:
         """Try candidates until none is left that pays."""
         ledger, incumbent = found
+        if "precision" in self._request.kinds and self._data is None:
+            self._notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
         while True:
             chosen = next_of(self._queue(ledger, incumbent), self._budget_s - ledger.spent_s)
             if chosen.candidate is None:
@@ -265,21 +277,10 @@ class _Run:
 
     def _queue(self, ledger: Ledger, incumbent: Built) -> list[Queued]:
         """What has not been tried, predicted from what is known by now."""
-        situation = Situation(
-            backend=self._builder.backend,
-            device=self._builder.device,
-            cores=len(present_cores()),
-            batch=incumbent.batch,
-            batches=self._terms.batch,
-            streams=incumbent.streams,
-            is_rate=self._measure.per_sample,
-            recipe=incumbent.recipe,
-            selected=incumbent.selected,
-            data=self._data,
-        )
-        tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
         history = history_of(self._earlier, ledger)
-        baseline = ledger.baseline
+        situation = self._situation(ledger, incumbent, history)
+        tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
+        spread = spread_of(history)
         waiting = []
         for kind in KINDS:
             if kind.name not in self._request.kinds:
@@ -289,23 +290,48 @@ class _Run:
                 if change.name in tried or (change.makes_graph and incumbent.is_rewritten):
                     continue
                 builds = kind.builds if change.builds is None else change.builds
-                cost_s = predicted_cost_s(builds * baseline.build_s + baseline.measure_s, past)
-                waiting.append(Queued(change, predict(change.prior or kind.prior, past), cost_s))
+                cost_s = predicted_cost_s(builds * ledger.baseline.build_s + ledger.baseline.measure_s, past)
+                prior = change.prior or kind.prior
+                waiting.append(Queued(change, predict(change.name, prior, kind.prior, past, spread), cost_s))
         return waiting
+
+    def _situation(self, ledger: Ledger, incumbent: Built, history: Sequence[LedgerEntry]) -> Situation:
+        engine = incumbent.engine
+        return Situation(
+            backend=self._builder.backend,
+            device=self._builder.device,
+            cores=len(present_cores()),
+            batch=incumbent.batch,
+            batches=self._terms.batch,
+            streams=incumbent.streams,
+            is_rate=self._measure.per_sample,
+            is_loaded=self._measure.rate is not None,
+            recipe=incumbent.recipe,
+            selected=incumbent.selected,
+            data=self._data,
+            threshold=self._terms.threshold,
+            inputs=engine.inputs,
+            outputs=engine.outputs,
+            copied=ledger.baseline.copied,
+            build_spread=build_spread_of(history),
+            evidence=evidence_of(incumbent),
+        )
 
     def _tried(self, queued: Queued, ledger: Ledger, incumbent: Built) -> tuple[Ledger, Built]:
         """The ledger with the candidate's entry, and the incumbent after it."""
         began_s = time.monotonic()
         change = queued.change
-        self._listener.note(f"{change.name}: {queued.prediction.expected:+.2%} expected")
+        told = f": {change.evidence}" if change.evidence else ""
+        self._listener.note(f"{change.name}: {queued.prediction.expected:+.2%} expected{told}")
         with self._scratch() as scratch:
             found = _Outcome("failed", "")
             built: Built | None = None
             try:
-                built = self._maker(self._limit_s(ledger), self._quiet).make(
-                    incumbent, change, scratch / "candidate"
-                )
-                found = self._raced(built, incumbent, self._limit_s(ledger))
+                limit_s = self._limit_s(ledger)
+                built = self._maker(limit_s, self._quiet).make(incumbent, change, scratch / "candidate")
+                found = self._raced(built, incumbent, limit_s)
+                if found.verdict == "accepted":
+                    self._profiled(built, limit_s)
             except OutputError:
                 raise
             except TrtoptError as error:
@@ -355,6 +381,18 @@ class _Run:
             limit_s=limit_s,
             listener=listener,
         )
+
+    def _profiled(self, built: Built, limit_s: float) -> None:
+        """Write a profile of the engine into its folder; without one, a note says why."""
+        request = ProfileRequest(
+            batch=(built.batch,), duration=min(self._request.duration, _PROFILE_S), timeout=limit_s
+        )
+        try:
+            report = profile(built.folder, request, self._quiet)
+        except TrtoptError as error:
+            self._notes.append(f"candidates are predicted without a profile: {error.problem.splitlines()[0]}")
+        else:
+            write_atomically(built.folder / PROFILE_FILE, to_json(report, indent=None))
 
     def _checked(self, built: Built, limit_s: float) -> CheckedSubject:
         there = resolved(built.folder, built.manifest, (built.engine,))
@@ -429,8 +467,13 @@ class _Outcome(msgspec.Struct, frozen=True):
             kind=queued.change.kind,
             prior_gain=prediction.prior.gain,
             prior_probability=prediction.prior.probability,
+            prior_loss=prediction.prior.loss,
+            prior_risk=prediction.prior.risk,
             predicted_gain=prediction.gain,
             probability=prediction.probability,
+            predicted_loss=prediction.loss,
+            risk=prediction.risk,
+            evidence=queued.change.evidence,
             predicted_low=prediction.low,
             predicted_high=prediction.high,
             predicted_cost_s=queued.cost_s,

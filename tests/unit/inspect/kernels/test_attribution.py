@@ -3,6 +3,7 @@
 from tests.support.inspected import graph, node, zeros
 from trtopt.inspect.graph import Graph
 from trtopt.inspect.kernels.attribution import Served, attribute
+from trtopt.inspect.kernels.names import KernelTraits, read_name
 from trtopt.records import KernelFamily
 
 
@@ -28,11 +29,13 @@ def encoder() -> Graph:
 def served(*families: KernelFamily, shortest: int | None = None) -> list[tuple[str, str]]:
     """`a+b` and the confidence for each launch."""
     found = encoder()
-    given = attribute(families, found.nodes, found, lambda index, nodes: index != shortest)
+    launches = [KernelTraits(family) for family in families]
+    given = attribute(launches, found.nodes, found, lambda index, nodes: index != shortest)
     return [("+".join(one.name for one in item.nodes), item.confidence) for item in given]
 
 
 LIKELY = "likely"
+OTHER = KernelTraits("other")
 UNKNOWN = ("", "unknown")
 
 
@@ -71,7 +74,21 @@ def test_a_split_product_counts_with_its_reduction() -> None:
 
 def test_one_launch_or_one_working_node_leaves_no_choice() -> None:
     whole = encoder()
-    assert attribute(["other"], whole.nodes, whole) == [Served(whole.nodes, "certain")]
-    two = attribute(["other", "product"], whole.nodes[:1], whole)
+    assert attribute([OTHER], whole.nodes, whole) == [Served(whole.nodes, "certain")]
+    two = attribute([OTHER, KernelTraits("product")], whole.nodes[:1], whole)
     assert two == [Served(whole.nodes[:1], "certain")] * 2
-    assert attribute(["other"], (), whole) == [Served((), "unknown")]
+    assert attribute([OTHER], (), whole) == [Served((), "unknown")]
+
+
+def test_the_operators_in_a_name_choose_among_the_nodes_between() -> None:
+    found = encoder()
+    names = (
+        "gemm",
+        "mha0",
+        "gemm",
+        "__myl_bb0_2_AddCas",
+        "__myl_bb0_1_CasMeaSubMulMeaAddSqrDivMul",
+        "__myl_bb0_0_Erf",
+    )
+    given = attribute([read_name(name) for name in names], found.nodes, found)
+    assert ["+".join(node.name for node in one.nodes) for one in given[3:]] == ["sum", "sum+y", ""]

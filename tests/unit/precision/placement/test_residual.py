@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
-from tests.support.networks import Net, edges, fate, residual_block, silu
+from tests.support.networks import Net, as_file, edges, fate, residual_block, silu
+from trtopt.data.feeds import seeded_source, specs_of
+from trtopt.precision.placement.place import place
+from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
+from trtopt.precision.placement.view import View
+from trtopt.precision.qdq.qdq_format import qdq_format_for
+from trtopt.precision.quantize import Material, QuantizeOptions, output_error, quantise
+from trtopt.records.quantisation import RESIDUALS, Residuals
 
 MAPS = ["N", 32, 16, 16]
 
@@ -78,3 +87,97 @@ def test_a_main_branch_that_others_read_cannot_take_the_add_in() -> None:
     net.node("Add", "add", net.conv("c", "x", 32, 32), "x")
     assert fate(net.plan("add"), "add")[0]
     assert not fate(net.plan("add", "c"), "add")[0]
+
+
+# ── behind matrix products ──────────────────────────────────────────────────────────────────────────────
+
+WIDTH = 32
+
+
+def norm(net: Net, name: str, x: str) -> str:
+    scale = net.constant(f"{name}.g", value=np.ones(WIDTH, np.float32))
+    return net.node("LayerNormalization", name, x, scale, net.constant(f"{name}.o", WIDTH))
+
+
+def product(net: Net, name: str, x: str) -> str:
+    return net.node(
+        "Add", f"{name}.bias", net.linear(name, x, WIDTH, WIDTH), net.constant(f"{name}.c", WIDTH)
+    )
+
+
+def encoder(layers: int, *, is_swapped: bool = False, is_pre_norm: bool = False) -> tuple[Net, str]:
+    """Feed-forward halves of encoder layers: the sum is normalised, or what goes into the branch is."""
+    net = Net(x=["N", 4, WIDTH])
+    x = "x" if is_pre_norm else norm(net, "first", "x")
+    for number in range(layers):
+        inside = norm(net, f"{number}.in", x) if is_pre_norm else x
+        hidden = net.node("Relu", f"{number}.relu", product(net, f"{number}.up", inside))
+        branches = [product(net, f"{number}.down", hidden), x]
+        x = net.node("Add", f"{number}.add", *(branches[::-1] if is_swapped else branches))
+        x = x if is_pre_norm else norm(net, f"{number}.norm", x)
+    return net, x
+
+
+def plan_of(net: Net, y: str, residuals: Residuals) -> Plan:
+    return place(View(net.model(y)), PlacementOptions("int8", residuals=residuals))
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+@pytest.mark.parametrize(
+    ("residuals", "read"),
+    [
+        ("convolutions", set()),
+        ("skip", {("first", "0.add"), ("0.norm", "1.add")}),
+        (
+            "both",
+            {("first", "0.add"), ("0.norm", "1.add"), ("0.down.bias", "0.add"), ("1.down.bias", "1.add")},
+        ),
+    ],
+)
+def test_behind_products_a_residual_reads_what_is_asked_for(
+    residuals: Residuals, read: set[tuple[str, str]], is_swapped: bool
+) -> None:
+    net, y = encoder(2, is_swapped=is_swapped)
+    layers = {("first", "0.up"), ("0.relu", "0.down"), ("0.norm", "1.up"), ("1.relu", "1.down")}
+    assert edges(plan_of(net, y, residuals)) == layers | read
+
+
+@pytest.mark.parametrize("residuals", ["skip", "both"])
+def test_a_skip_that_no_layer_reads_in_int8_gets_no_pair_for_the_add_alone(residuals: Residuals) -> None:
+    net, y = encoder(2, is_pre_norm=True)
+    assert edges(plan_of(net, y, residuals)) == edges(plan_of(net, y, "convolutions"))
+    assert not fate(plan_of(net, y, residuals), "0.add")[0]
+
+
+def test_a_branch_that_others_read_or_that_is_left_in_float_keeps_the_add_in_float() -> None:
+    net, y = encoder(1)
+    shared = plan_of(net, y, "both")
+    assert fate(shared, "0.add")[0]
+    read_twice = place(View(net.model(y, "0.down.bias")), PlacementOptions("int8", residuals="both"))
+    left = place(View(net.model(y)), PlacementOptions("int8", exclude=("0.down",), residuals="both"))
+    for plan in (read_twice, left):
+        assert not fate(plan, "0.add")[0]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(1, 3), st.booleans(), st.sampled_from(RESIDUALS))
+def test_the_graph_computes_the_same_up_to_quantisation_with_one_pair_a_tensor(
+    layers: int, is_swapped: bool, residuals: Residuals
+) -> None:
+    net, y = encoder(layers, is_swapped=is_swapped)
+    model = as_file(net.model(y))
+    source = seeded_source(model)
+    asked = QuantizeOptions(
+        PlacementOptions("int8", residuals=residuals), qdq_format_for("int8", "8.6"), "max", "off"
+    )
+    made = quantise(model, asked, Material(source))
+    pairs = [
+        node.input[0]
+        for node in made.model.proto.graph.node
+        if node.op_type == "QuantizeLinear" and node.input[0] not in View(made.model.proto).constants
+    ]
+    assert sorted(pairs) == sorted(made.plan.tensors)
+    assert len(pairs) == 2 * layers + (layers if residuals == "both" else 0)
+    errors, _, _ = output_error(model, made.model, source)
+    assert errors[y] > 25
+    assert specs_of(made.model.proto) == specs_of(model.proto)

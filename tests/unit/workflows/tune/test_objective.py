@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from tests.support.interleaved_runs import run, turns
-from trtopt.records import ClockReading, InterleavedRun
-from trtopt.workflows.tune.objective import MEASURES, cost_blocks, joules, typical
+from trtopt.records import ClockReading, InterleavedRun, Samples
+from trtopt.workflows.tune.objective import MEASURES, capacity, cost_blocks, joules, measure_for, typical
 
 BLOCKS = [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]
 
@@ -26,6 +26,23 @@ def test_a_throughput_is_time_per_sample_so_that_batch_sizes_compare() -> None:
     assert cost_blocks(MEASURES["throughput"], taken, 8) == [[0.25], [0.25]]
     assert cost_blocks(MEASURES["throughput"], taken, 32) == [[0.0625], [0.0625]]
     assert typical([[1.0], [3.0], [2.0]]) == 2.0
+
+
+def served(latency_ms: float, capacity_per_s: float) -> Samples:
+    """100 requests in a second, of which the engine serves so many a second, one after another."""
+    starts = [10.0 * index for index in range(100)]
+    ends: list[float] = []
+    for start in starts:
+        ends.append(max(start + latency_ms, (ends[-1] if ends else 0.0) + 1e3 / capacity_per_s))
+    taken = turns("incumbent", [[1.0]]).blocks[0]
+    return msgspec.structs.replace(taken, start_ms=starts, end_ms=ends)
+
+
+def test_a_rate_that_is_served_has_no_bound_and_one_that_is_not_has_the_capacity() -> None:
+    assert capacity([served(3.0, 200.0)]) is None
+    assert capacity([served(3.0, 50.0)]) == pytest.approx(50, rel=0.02)
+    assert measure_for("p99", 200.0).unit == "ms (p99 at 200/s)"
+    assert measure_for("p99", None).block_queries == 100
 
 
 def powered(**readings: list[float]) -> InterleavedRun:

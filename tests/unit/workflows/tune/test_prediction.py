@@ -2,64 +2,115 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from tests.support.ledgers import entry, won
+from trtopt.records import LedgerEntry
 from trtopt.workflows.tune.prediction import (
+    Prediction,
     Prior,
     predict,
     predicted_cost_s,
     rank_correlation,
     score,
+    spread_of,
 )
 
 PRIOR = Prior(0.1, 0.5)
 SHARES = st.floats(0.01, 0.95)
 
 
+def predicted(history: list[LedgerEntry]) -> Prediction:
+    return predict("x", PRIOR, PRIOR, history)
+
+
 def test_without_history_the_prior_is_the_prediction() -> None:
-    found = predict(PRIOR, [])
+    found = predicted([])
     assert (found.gain, found.probability) == (0.1, 0.5)
     assert found.low < 0 < found.gain < found.high
 
 
 def test_what_came_out_as_believed_changes_nothing() -> None:
-    found = predict(PRIOR, [won(0.1), entry()])
+    found = predicted([won(0.1), entry()])
     assert (found.gain, found.probability) == pytest.approx((0.1, 0.5))
 
 
 def test_four_outcomes_weigh_as_much_as_the_prior() -> None:
-    assert predict(PRIOR, [entry()] * 4).probability == pytest.approx(0.25)
-    assert predict(PRIOR, [won(0.3)] * 4).gain == pytest.approx(0.2)
+    assert predicted([entry()] * 4).probability == pytest.approx(0.25)
+    assert predicted([won(0.3)] * 4).gain == pytest.approx(0.2)
 
 
 def test_a_candidate_that_changed_nothing_says_nothing_of_its_kind() -> None:
     unchanged = entry(verdict="unchanged", measured_gain=None)
-    assert predict(PRIOR, [unchanged] * 9) == predict(PRIOR, [])
+    assert predicted([unchanged] * 9) == predicted([])
 
 
-@given(gain=SHARES, probability=SHARES, wins=st.integers(0, 20), losses=st.integers(0, 20), won_by=SHARES)
+@given(
+    gain=SHARES,
+    probability=st.floats(0.01, 0.6),
+    wins=st.integers(0, 20),
+    losses=st.integers(0, 20),
+    won_by=SHARES,
+    own=st.booleans(),
+)
 def test_a_correction_lies_between_the_prior_and_what_was_seen(
-    gain: float, probability: float, wins: int, losses: int, won_by: float
+    gain: float, probability: float, wins: int, losses: int, won_by: float, own: bool
 ) -> None:
-    believed = {"prior_gain": gain, "prior_probability": probability}
-    history = [won(won_by, **believed)] * wins + [entry(**believed)] * losses
-    found = predict(Prior(gain, probability), history)
-    seen = wins / (wins + losses) if history else probability
-    assert min(probability, seen) - 1e-9 <= found.probability <= max(probability, seen) + 1e-9
-    assert 0 < found.probability <= 0.95
+    """Whether the kind's other candidates showed it, or the candidate itself on other models."""
+    prior = Prior(gain, probability, 0.1, 0.3)
+    believed = {"prior_gain": gain, "prior_probability": probability, "prior_loss": 0.1, "prior_risk": 0.3}
+    lost = entry(measured_gain=-0.5, verdict="slower", **believed)
+    history = [won(won_by, **believed)] * wins + [lost] * losses
+    found = predict(lost.candidate if own else "another", prior, prior, history)
+    total = len(history)
+    for value, before, seen in (
+        (found.probability, probability, wins / total if total else probability),
+        (found.risk, 0.3, losses / total if total else 0.3),
+    ):
+        assert min(before, seen) * 0.9 - 1e-9 <= value <= max(before, seen) + 1e-9
     gained = won_by if wins else gain
     assert min(gain, gained) - 1e-9 <= found.gain <= max(gain, gained) + 1e-9
-    assert found.low < found.high
+    assert 0.1 - 1e-9 <= found.loss <= 0.5 + 1e-9
+    assert found.probability + found.risk <= 0.95 + 1e-9
+    assert -1 <= found.low < found.high
+
+
+def test_its_own_outcomes_weigh_more_than_those_of_its_kind() -> None:
+    slow = entry(candidate="threads=1", measured_gain=-0.9, verdict="slower", prior_risk=0.2, prior_loss=0.05)
+    own = predict("threads=1", PRIOR, PRIOR, [slow] * 4)
+    assert own.risk == pytest.approx(0.6)
+    assert own.loss == pytest.approx(0.475)
+    assert own.low < predict("threads=1", PRIOR, PRIOR, []).low
+
+
+def test_intervals_hold_their_share_of_what_is_drawn_from_the_model_itself() -> None:
+    """The mixture that is believed in: its quantiles, against draws."""
+    found = predict("x", Prior(0.2, 0.3, 0.3, 0.4), PRIOR, [], spread=0.02)
+    draw = np.random.default_rng(0)
+    which = draw.random(20000)
+    drawn = np.where(
+        which < 0.3,
+        draw.normal(0.2, 0.1, which.size),
+        np.where(which < 0.7, -draw.exponential(0.3, which.size), draw.normal(0, 0.02, which.size)),
+    )
+    assert np.mean((drawn >= found.low) & (drawn <= found.high)) == pytest.approx(0.8, abs=0.01)
+
+
+def test_noise_is_learned_from_candidates_that_changed_nothing() -> None:
+    noisy = [entry(measured_gain=gain, verdict="undecided") for gain in (0.2, -0.2)] * 20
+    assert spread_of([]) == pytest.approx(0.015)
+    assert spread_of([entry(measured_gain=0.001)] * 40) < 0.01
+    assert spread_of(noisy) == pytest.approx(0.19, abs=0.01)
 
 
 @given(history=st.lists(st.booleans(), max_size=20))
 def test_one_more_success_makes_the_next_more_likely_and_a_failure_less(history: list[bool]) -> None:
     past = [won(0.1) if worked else entry() for worked in history]
-    now = predict(PRIOR, past).probability
-    assert predict(PRIOR, [*past, entry()]).probability < now
-    assert predict(PRIOR, [*past, won(0.1)]).probability >= now
+    now = predicted(past).probability
+    assert predicted([*past, entry()]).probability < now
+    assert predicted([*past, won(0.1)]).probability >= now
 
 
 @given(factor=st.floats(0.1, 10), count=st.integers(1, 50))

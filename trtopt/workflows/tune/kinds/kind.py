@@ -8,11 +8,12 @@ from typing import Any
 
 from trtopt.builder_settings import SETTINGS
 from trtopt.recipe import Recipe
-from trtopt.records import Backend, DeviceInfo
+from trtopt.records import Backend, DeviceInfo, TensorSpec
 from trtopt.records.tuning import CandidateKind
+from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.prediction import Prior
 
-_OF_THE_PLAN = {"batch", *(one.name for one in SETTINGS)}
+_OF_THE_PLAN = {"batch", "split", *(one.name for one in SETTINGS)}
 """The fields of a recipe that leave the graph as it is."""
 
 
@@ -58,22 +59,33 @@ class Situation:
     streams: int
     is_rate: bool
     """Whether the objective is a rate: other batch sizes and several streams may serve it."""
+    is_loaded: bool
+    """Whether requests arrive while others are served: several streams may serve them."""
     recipe: Recipe
     """The incumbent's."""
     selected: str | None
     """The candidate that was selected for the incumbent among precisions; None if none was."""
     data: str | None
+    threshold: float
+    """The smallest gain that is accepted."""
+    inputs: tuple[TensorSpec, ...]
+    """The engine's, as its outputs."""
+    outputs: tuple[TensorSpec, ...]
+    copied: Mapping[str, float]
+    """The share of a query that copying an input or output takes, by its name; empty without transfers."""
+    build_spread: float
+    """Standard deviation of the gains of further builds."""
+    evidence: Evidence
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of candidates: `builds` is how many builds of the baseline one takes.
+    """A kind of candidates: its prior, and how many builds of the baseline one takes.
 
     `changes` yields those of a situation, also ones that have been tried: names tell them apart.
     """
 
     name: CandidateKind
-    help: str
     prior: Prior
     builds: float
     changes: Callable[[Situation], Iterator[Change]]

@@ -1,11 +1,14 @@
-"""All kinds of candidates, in the order in which equal ones are tried: a new one takes a module and a line."""
+"""All kinds of candidates, in the order in which equal ones are tried."""
 
 from __future__ import annotations
 
 from trtopt.workflows.tune.kinds import (
     batch_size,
+    batch_split,
     build_lottery,
     builder_setting,
+    io_types,
+    placement,
     precision,
     rewrite_rule,
     streams,
@@ -13,9 +16,12 @@ from trtopt.workflows.tune.kinds import (
 
 KINDS = (
     precision.KIND,
+    placement.KIND,
+    io_types.KIND,
     batch_size.KIND,
     streams.KIND,
     builder_setting.KIND,
+    batch_split.KIND,
     rewrite_rule.KIND,
     build_lottery.KIND,
 )

@@ -1,0 +1,62 @@
+"""The situation in which candidates are proposed, for tests of their kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support import examples
+from tests.support.inspected import graph, node
+from trtopt.inspect.graph import Graph
+from trtopt.recipe import Recipe
+from trtopt.records import Backend, DeviceInfo, ProfiledLayer, TensorSpec
+from trtopt.workflows.tune.evidence import Evidence
+from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
+
+CPU = DeviceInfo(kind="cpu", name="A CPU")
+ONE_NODE = graph(node("Relu", "x", "y"), inputs={"x": (8, 3, 32, 32)})
+IMAGE = TensorSpec(name="x", dtype="float32", shape=(8, 3, 32, 32))
+LOGITS = TensorSpec(name="y", dtype="float32", shape=(8, 10))
+
+
+def evidence(*layers: ProfiledLayer, of: Graph = ONE_NODE, **fields: Any) -> Evidence:
+    """A graph that lies nowhere, and layers."""
+    return Evidence(Path("model.onnx"), "a" * 64, of, layers, **fields)
+
+
+def situation(backend: str = "tensorrt", version: str = "10.16.1.11", **fields: Any) -> Situation:
+    """Of a latency at batch 8, without samples; on ONNX Runtime that of a processor with 8 cores."""
+    whole: dict[str, Any] = {
+        "backend": Backend(name=backend, version=version),
+        "device": CPU if backend == "onnxruntime" else examples.GPU,
+        "cores": 8,
+        "batch": 8,
+        "batches": (8,),
+        "streams": 1,
+        "is_rate": False,
+        "is_loaded": False,
+        "recipe": Recipe(),
+        "selected": None,
+        "data": None,
+        "threshold": 0.01,
+        "inputs": (IMAGE,),
+        "outputs": (LOGITS,),
+        "copied": {},
+        "build_spread": 0.01,
+        "evidence": evidence(),
+    }
+    return Situation(**whole | fields)
+
+
+def proposed(kind: Kind, given: Situation) -> dict[str, Change]:
+    """A kind's candidates by name."""
+    found = [*kind.changes(given)]
+    assert {change.kind for change in found} <= {kind.name}
+    assert len({change.name for change in found}) == len(found)
+    return {change.name: change for change in found}
+
+
+def gain(change: Change) -> float:
+    """What it is expected to be worth if it works."""
+    assert change.prior is not None
+    return change.prior.gain

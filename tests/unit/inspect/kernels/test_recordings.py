@@ -1,0 +1,97 @@
+"""Recordings of real engines, TensorRT 8.6.0 on an H200: three replays of a CUDA graph each, raw."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import msgspec
+import onnx
+import pytest
+
+from tests.support.paths import DATA
+from trtopt.inspect.graph import read_graph
+from trtopt.inspect.kernels.report import report_kernels
+from trtopt.measure.loop.merge_runs import merge_runs
+from trtopt.records import (
+    DevicePeaks,
+    KernelActivity,
+    KernelPass,
+    KernelReport,
+    KernelRow,
+    Peak,
+    ProfiledLayer,
+)
+
+FOLDER = DATA / "kernels"
+
+
+def report(name: str) -> KernelReport:
+    found = json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
+    runs = [[_activity(row, found["names"]) for row in run] for run in found["runs"]]
+    launches, different = merge_runs(runs)
+    assert different == 0
+    model = onnx.load_from_string(gzip.decompress((FOLDER / f"{found['graph']}.onnx.gz").read_bytes()))
+    rate = Peak(value=found["peak_float16"], source="")
+    return report_kernels(
+        KernelPass(runs=len(runs), launches=launches, graph=True),
+        msgspec.convert(found["layers"], list[ProfiledLayer]),
+        read_graph(model, {name: tuple(shape) for name, shape in found["shapes"].items()}),
+        DevicePeaks(device="H200", bandwidth=Peak(value=4.8e12, source=""), flops={"float16": rate}),
+        found["latency_ms"],
+    )
+
+
+def _activity(row: list[Any], names: list[str]) -> KernelActivity:
+    kind, name, start, end = row[0], names[row[1]], row[2], row[3]
+    if kind != "kernel":
+        kind = "memset" if name == "memset" else "copy"
+        return KernelActivity(kind=kind, name=name, start_ns=start, end_ns=end, nbytes=row[7])
+    return KernelActivity(
+        kind="kernel", name=name, start_ns=start, end_ns=end, stream=row[5], graph_node=row[6],
+        grid=tuple(row[7]), block=tuple(row[8]), registers=row[9], shared_bytes=row[10] + row[11],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("bert-b1", 87), ("bert-b32", 126), ("vit-b1", 125), ("r50-b1", 58)]
+)
+def test_kernels_are_attributed_and_reconcile_with_the_latency(name: str, count: int) -> None:
+    made = report(name)
+    assert len(made.rows) == count
+    assert made.unknown_ms < 0.02 * made.sum_ms
+    assert made.sum_ms == pytest.approx(made.busy_ms, rel=0.01)  # overlapping ones count once
+    assert made.remainder_ms is not None
+    assert made.latency_ms is not None
+    assert abs(made.remainder_ms) < 0.05 * made.latency_ms
+    assert sum(group.ms for group in made.by_node) == pytest.approx(made.sum_ms)
+
+
+def serving(made: KernelReport, word: str) -> list[KernelRow]:
+    """Rows of a node, but for the reformat behind all nodes."""
+    return [row for row in made.rows if len(row.nodes) < 100 and any(word in node for node in row.nodes)]
+
+
+@pytest.mark.parametrize("name", ["bert-b1", "bert-b32"])
+def test_each_product_of_bert_has_its_kernels(name: str) -> None:
+    made = report(name)
+    for layer in range(12):
+        stem = f"/layer.{layer}/"
+        assert [row.family for row in serving(made, f"{stem}attention/self/Softmax")] == ["attention"]
+        (merged,) = serving(made, f"{stem}attention/self/query/MatMul")
+        assert len(merged.nodes) == 3
+        (wide,) = serving(made, f"{stem}intermediate/dense/MatMul")
+        (narrow,) = serving(made, f"{stem}output/dense/MatMul")
+        assert (wide.family, narrow.family) == ("product", "product")
+        assert wide.flops == narrow.flops  # 768 by 3072 and back
+        assert "normalisation" in [row.family for row in serving(made, f"{stem}output/LayerNorm")]
+    mask = next(row for row in made.rows if "IotSli" in row.name)
+    assert any(node.endswith("GreaterOrEqual") for node in mask.nodes)
+
+
+def test_a_gelu_is_a_kernel_of_its_own_at_32_and_part_of_a_product_at_1() -> None:
+    assert [
+        row.family for row in serving(report("bert-b32"), "/layer.3/intermediate/intermediate_act_fn/Erf")
+    ] == ["pointwise"]
+    assert serving(report("bert-b1"), "intermediate_act_fn/Erf") == []

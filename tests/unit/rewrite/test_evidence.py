@@ -1,0 +1,104 @@
+"""What the catalogue knows of its rules stands in the files it names, and decides what builds apply."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.rewrite_graphs import FIRES, Case, model
+from trtopt.onnxio.model_file import load
+from trtopt.onnxio.prepare import prepare
+from trtopt.precision.placement.place import place
+from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
+from trtopt.precision.placement.view import View
+from trtopt.rewrite.catalogue import RULES, build_rules
+from trtopt.rewrite.evidence import AUDIT, AUDIT_RTX, BUILD_SPREAD, MEASURED, PAIRS, builds, earns_a_build
+from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.targets import target_names
+
+ROOT = Path(__file__).parents[3]
+_QUANTISES = {rule.name for rule in RULES if any(one.kind == "stage" for one in rule.evidence)}
+
+
+def test_every_source_is_a_file_of_the_repository_or_an_address() -> None:
+    for rule in RULES:
+        for one in (found for target in target_names() for found in rule.known(target)):
+            assert one.source.startswith("https://") or (ROOT / one.source).is_file(), (rule.name, one)
+
+
+def test_the_measured_pairs_are_those_of_the_results_with_a_verdict() -> None:
+    runs = json.loads((ROOT / MEASURED).read_text())
+    told = {
+        (run, label): ratios
+        for run, content in runs.items()
+        for label, cells in content.get("compared", {}).items()
+        if (
+            ratios := {
+                cell["batch"]: round(cell["ms"][1] / cell["ms"][0], 4)
+                for cell in cells
+                if cell["verdict"] in ("FASTER", "SLOWER")
+            }
+        )
+    }
+    assert {(pair.run, pair.label): dict(pair.ratios) for pair in PAIRS} == told
+    assert {name for pair in PAIRS for name in pair.rules} <= {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize("source", [AUDIT, AUDIT_RTX])
+def test_what_builds_only_with_a_rule_did_so_in_the_audit(source: str) -> None:
+    pairs = json.loads((ROOT / source).read_text())["pairs"]
+    needed = {pair["rule"] for pair in pairs if pair["verdict"] == "builds only after"}
+    named = {
+        rule.name for rule in RULES for one in rule.evidence if (one.kind, one.source) == ("builds", source)
+    }
+    assert named == needed
+
+
+def _plan(file: Path) -> Plan:
+    return place(View(prepare(load(file).proto)[0]), PlacementOptions("int8", (), ()))
+
+
+def _quantised(plan: Plan) -> int:
+    return sum(one.quantised and one.op != "Pad" for one in plan.decisions)
+
+
+def _strangers(plan: Plan) -> int:
+    """Nodes without a placement rule of their own, and Pads that Q/DQ part from their convolution."""
+    unknown = ("there is no rule for", "it could not be folded")
+    return sum(
+        one.reason.startswith(unknown) or (one.quantised and one.op == "Pad") for one in plan.decisions
+    )
+
+
+def _helps(case: Case, folder: Path) -> bool:
+    before, after = folder / "before.onnx", folder / "after.onnx"
+    onnx.save(model(case.text, case.opset), before)
+    rewrite_model(before, after, target="10", rules=[case.rule], check=False)
+    first, second = _plan(before), _plan(after)
+    if _quantised(second) > _quantised(first):
+        return True
+    return _quantised(first) > 0 and _strangers(second) < _strangers(first)
+
+
+@pytest.mark.parametrize("name", sorted(_QUANTISES))
+def test_placement_does_more_after_a_rule_that_quantising_needs(name: str, tmp_path: Path) -> None:
+    assert any(_helps(case, tmp_path) for case in FIRES if case.rule == name)
+
+
+def test_builds_apply_what_models_need_and_what_was_measured_faster() -> None:
+    needed = ("cast-like", "plain-shape", "drop-unused", "fold-weights", "tell-kernel")
+    assert set(build_rules("8.6")) == {*needed, "move-constant"}
+    assert [build_rules(target) for target in ("10", "11", "rtx")] == [("drop-unused",)] * 3
+
+
+def test_an_engine_that_was_slower_or_hardly_faster_earns_nothing() -> None:
+    least = {name: min(pair.ratios.values()) for pair in PAIRS for name in pair.rules}
+    assert not earns_a_build("mask-and", (), "8.6")  # RetinaNet: 1 % faster
+    assert 1 - BUILD_SPREAD < least["mask-and"] < 1
+    assert not earns_a_build("plain-reshape", (), "8.6")  # of MiniLM's 3.4 %, and of ViT's loss
+    assert earns_a_build("move-constant", (), "8.6")
+    assert not earns_a_build("move-constant", (), "10")
+    assert earns_a_build("mask-and", (builds("it does not import", ("11",)),), "11")

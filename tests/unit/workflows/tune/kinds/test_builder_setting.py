@@ -1,0 +1,53 @@
+"""Settings of the builder: which are tried, and what the profile says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.inspected import graph, node, profiled
+from tests.support.tuning import evidence, gain, proposed, situation
+from trtopt.recipe import Recipe
+from trtopt.workflows.tune.kinds.builder_setting import KIND, parallel_share
+
+BRANCHES = graph(node("Relu", "x", "a"), node("Exp", "x", "b"), node("Add", "a b", "y"), inputs={"x": (8, 4)})
+
+
+def test_onnx_runtime_gets_threads_up_to_its_cores() -> None:
+    found = proposed(KIND, situation("onnxruntime", "1"))
+    assert [name for name in found if name.startswith("intra")] == [
+        f"intra_op_threads={count}" for count in (1, 2, 4, 8)
+    ]
+    assert "intra_op_threads=2" not in proposed(KIND, situation("onnxruntime", "1", cores=1))
+
+
+def test_what_the_incumbent_has_is_not_tried_and_the_default_is_where_it_has_another() -> None:
+    lowered = situation("onnxruntime", "1", recipe=Recipe(graph_optimization="basic"))
+    assert "graph_optimization=basic" not in proposed(KIND, lowered)
+    assert "graph_optimization=all" in proposed(KIND, lowered)
+    assert "graph_optimization=all" not in proposed(KIND, situation("onnxruntime", "1"))
+
+
+def test_a_bound_on_the_workspace_may_be_lifted() -> None:
+    assert proposed(KIND, situation(recipe=Recipe(workspace_mib=64)))["workspace_mib=None"].recipe == {
+        "workspace_mib": None
+    }
+    assert "workspace_mib=None" not in proposed(KIND, situation())
+
+
+def test_branches_off_the_longest_path_are_what_streams_can_hide() -> None:
+    beside = evidence(profiled("1", "a", 4.0), profiled("2", "b", 3.0), profiled("3", "y", 1.0), of=BRANCHES)
+    assert parallel_share(beside) == pytest.approx(3 / 8)
+    assert parallel_share(evidence()) == 0.0
+    chain = evidence(profiled("1", "a", 4.0), profiled("3", "y", 4.0), of=BRANCHES)
+    assert parallel_share(chain) == 0.0
+    with_branches, without = (
+        proposed(KIND, situation(evidence=one))["aux_streams=1"] for one in (beside, chain)
+    )
+    assert gain(with_branches) > gain(without)
+
+
+def test_harder_search_promises_more_the_further_layers_are_above_their_floor() -> None:
+    layer = profiled("1", "y", 10.0)
+    near, far = (evidence(layer, floor_ms=floor) for floor in (9.0, 1.0))
+    gains = [gain(proposed(KIND, situation(evidence=one))["opt_level=5"]) for one in (near, far)]
+    assert gains[0] < gains[1]

@@ -1,0 +1,53 @@
+"""Rewrite rules that are off by default: tried where they find something, valued by what they touch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.rewrite_graphs.case import model
+from tests.support.inspected import profiled
+from tests.support.tuning import evidence, gain, proposed, situation
+from trtopt.inspect.graph import read_graph
+from trtopt.recipe import Recipe
+from trtopt.workflows.tune.kinds.rewrite_rule import KIND
+
+TWO_PRODUCTS = """
+    # w: float[8,16]
+    # u: float[8,16]
+    g (float[2,8] x) => (float[2,16] y) {
+        a = MatMul(x, w)
+        b = MatMul(x, u)
+        c = Relu(a)
+        y = Add(c, b)
+    }"""
+
+
+def test_a_rule_is_tried_where_it_finds_something_with_the_time_that_it_touches(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    made = model(TWO_PRODUCTS)
+    for node in made.graph.node:
+        node.name = node.output[0]
+    onnx.save(made, path)
+    timed = evidence(profiled("1", "a", 1.0), profiled("2", "rest", 3.0), of=read_graph(made, {}))
+    found = proposed(KIND, situation(evidence=replace(timed, model=path)))
+    assert [*found] == ["rule=merge-matmuls"]
+    change = found["rule=merge-matmuls"]
+    assert change.rule == "merge-matmuls"
+    assert gain(change) == pytest.approx(0.15 * 0.25)
+    assert change.evidence == "it changes 1 places, in 25.0% of the time"
+
+
+def test_rules_that_builds_leave_out_are_tried_alone_and_all_together(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    made = model("g (float[2,8] x) => (float[2,8] y) {a = Identity(x) b = Relu(a) c = Relu(b) y = Abs(c)}")
+    onnx.save(made, path)
+    given = situation(evidence=replace(evidence(of=read_graph(made, {})), model=path))
+    found = proposed(KIND, given)
+    assert [*found] == ["rewrite=all", "rule=erase-identity", "rule=clamp-chain"]
+    assert dict(found["rewrite=all"].recipe) == {"rewrite": "all"}
+    without = replace(given, recipe=Recipe(rewrite="none"))
+    assert "rewrite=all" not in proposed(KIND, without)
