@@ -74,7 +74,7 @@ def _rewritten(path: Path) -> None:
     onnx = read_onnx(path)
     copy = path.with_name("copy.onnx")
     try:
-        rewritten(onnx, path, copy, Backend(name="tensorrt", version="10.16"))
+        rewritten(onnx, path, copy, Backend(name="tensorrt", version="10.16"), "all")
     finally:
         for name in (copy.name, TRACE_FILE, f"{copy.name}.data"):
             path.with_name(name).unlink(missing_ok=True)
