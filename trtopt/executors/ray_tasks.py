@@ -31,6 +31,7 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, DeviceError, TrtoptError
 from trtopt.executors.api import shares_a_host
 from trtopt.executors.placement import (
+    KILLED_FOR_MEMORY,
     MEASURING,
     Fleet,
     Needs,
@@ -558,6 +559,8 @@ def reason_of_loss(error: BaseException) -> str:
         return error.problem
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     sentence = first.split(". ")[0].rstrip(".")
+    if isinstance(error, _ray().exceptions.OutOfMemoryError):
+        return f"{KILLED_FOR_MEMORY}: {sentence}"
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 
 
