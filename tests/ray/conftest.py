@@ -56,9 +56,10 @@ class TwoNodes:
             self._second = self._cluster.add_node(**self._offers)
 
     @contextmanager
-    def another(self, **environment: str) -> Iterator[str]:
+    def another(self, *, num_cpus: int = 1, num_gpus: int = 0, **environment: str) -> Iterator[str]:
         """One more node, with variables of its own; its id."""
-        node = self._cluster.add_node(**self._offers, env_vars=environment)
+        offers = self._offers | {"num_cpus": num_cpus, "num_gpus": num_gpus}
+        node = self._cluster.add_node(**offers, env_vars=environment)
         try:
             yield node.node_id
         finally:

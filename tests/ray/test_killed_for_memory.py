@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ def slow_to_build(path: Path) -> Path:
     """A model of many convolutions, on which TensorRT-RTX works for seconds."""
     weights = np.random.default_rng(0).standard_normal((8, 8, 3, 3), np.float32)
     nodes, names = [], [f"x{layer}" for layer in range(800)]
-    for before, after in zip(names, names[1:], strict=False):
+    for before, after in pairwise(names):
         nodes.append(helper.make_node("Conv", [before, "w"], [f"{after}c"], pads=[1] * 4))
         nodes.append(helper.make_node("Sigmoid", [f"{after}c"], [after]))
     ends = [

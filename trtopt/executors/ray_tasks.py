@@ -62,8 +62,8 @@ _PATIENCE_S = 60.0
 """So long jobs wait while no node can run them: a cluster may replace those that it has lost."""
 _LOOK = "see `ray status`, and the node's logs"
 _NODE = "ray.io/node-id"
-_GLIMPSE = 0.01
-"""Of a GPU: Ray hides GPUs from tasks that take nothing of one."""
+_SHOW_GPUS = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
+"""Some versions of Ray hide GPUs from tasks that take none."""
 
 Message = tuple[int, int, str, str, float | None, bytes]
 """Number of the submission, its job's index, node, phase, fraction; or what was logged, as JSON."""
@@ -284,8 +284,8 @@ class RayExecutor:
 
     def _glimpse(self, task: Any, node: Node) -> Any:
         """A task on this very node, whatever else runs there."""
-        gpus = _GLIMPSE if node.offers.get("GPU") else 0
-        return task.options(num_cpus=0, num_gpus=gpus, max_retries=0, label_selector={_NODE: node.id})
+        shown = _SHOW_GPUS if node.offers.get("GPU") else None
+        return task.options(num_cpus=0, max_retries=0, label_selector={_NODE: node.id}, runtime_env=shown)
 
     def _answers(self, refs: Mapping[str, Any]) -> dict[str, Any]:
         """What nodes have answered, or the error, by their ids; all are waited for together."""
