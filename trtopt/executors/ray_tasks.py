@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -354,7 +355,7 @@ class RayExecutor:
         try:
             while waiting or sent:
                 if self._is_cancelled.is_set():
-                    raise DeviceError("the command was ended", "run it again")
+                    raise CancelledError
                 while waiting and len(sent) < _IN_FLIGHT and self._can_run(waiting[0]):
                     task = waiting.popleft()
                     try:
