@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_DISABLE_IMPORT_WARNING"] = "1"
 
 OBJECT_STORE_BYTES = 80_000_000
+CLIENT_PORT = 10001
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,9 +46,10 @@ class TwoNodes:
             "object_store_memory": OBJECT_STORE_BYTES,
             "resources": {"trtopt_measuring": 1},
         }
-        self._cluster = cluster_utils.Cluster(
-            initialize_head=True, head_node_args=self._offers | {"include_dashboard": False}
-        )
+        head = {"include_dashboard": False, "ray_client_server_port": CLIENT_PORT}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves the log of its client server open
+            self._cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=self._offers | head)
         self.address: str = self._cluster.address
         self._second: Any = None
 
