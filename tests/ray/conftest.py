@@ -52,9 +52,14 @@ class TwoNodes:
             self._cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=self._offers | head)
         self.address: str = self._cluster.address
         self._second: Any = None
+        self._removed: set[str] = set()
 
     def add(self) -> None:
-        """Have two nodes, again."""
+        """Have two nodes, again, and none that is dead and not yet missed."""
+        deadline = time.monotonic() + 60
+        while self._nodes() & self._removed:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         if self._second is None:
             self._second = self._cluster.add_node(**self._offers)
 
@@ -66,7 +71,7 @@ class TwoNodes:
         try:
             yield node.node_id
         finally:
-            self._cluster.remove_node(node, allow_graceful=False)
+            self._remove(node)
 
     @contextmanager
     def with_memory_of(self, file: Path) -> Iterator[str]:
@@ -90,6 +95,7 @@ class TwoNodes:
                     assert process.poll() is None
                     assert time.monotonic() < deadline
                     time.sleep(0.1)
+                self._removed |= new
                 yield new.pop()
             finally:
                 process.terminate()
@@ -100,8 +106,12 @@ class TwoNodes:
 
     def kill(self) -> None:
         """Kill the second node, as a loss of power would."""
-        self._cluster.remove_node(self._second, allow_graceful=False)
+        self._remove(self._second)
         self._second = None
+
+    def _remove(self, node: Any) -> None:
+        self._cluster.remove_node(node, allow_graceful=False)
+        self._removed.add(node.node_id)
 
     def stop(self) -> None:
         self._cluster.shutdown()
