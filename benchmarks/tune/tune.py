@@ -9,7 +9,6 @@ Run it again and it goes on, where the last candidate ended. `--dry-run` tunes a
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import subprocess
@@ -22,8 +21,11 @@ from typing import Any
 import numpy as np
 import onnx
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+from cells import ROOT, read, write
+
 HERE = Path(__file__).resolve().parent
-DIGITS = HERE.parents[1] / "models" / "digits" / "digits.onnx"
+DIGITS = ROOT / "models" / "digits" / "digits.onnx"
 _STOPPING_S = 20.0
 """To end after Ctrl-C."""
 
@@ -78,7 +80,7 @@ def main() -> None:
 def tuned(cell: Cell, args: argparse.Namespace, end: float) -> str:
     """Begin or continue a cell's tuning; what came of it."""
     place = args.out / f"{cell.name}.json"
-    if place.is_file() and json.loads(place.read_text())["stopped"]:
+    if read(place).get("stopped"):
         return "done before"
     left = end - time.monotonic()
     if left <= _STOPPING_S:
@@ -111,7 +113,7 @@ def tuned(cell: Cell, args: argparse.Namespace, end: float) -> str:
     ledger = folder / "ledger.json"
     if not ledger.is_file():
         return f"no baseline yet (exit code {status})"
-    done = json.loads(result.read_text()) if status == 0 else {}
+    done = read(result) if status == 0 else {}
     found = {
         "cell": cell.name,
         "revision": args.revision,
@@ -119,9 +121,9 @@ def tuned(cell: Cell, args: argparse.Namespace, end: float) -> str:
         "batch": done.get("batch"),
         "streams": done.get("streams"),
         "stopped": done.get("stopped", ""),
-        "ledger": json.loads(ledger.read_text()),
+        "ledger": read(ledger),
     }
-    place.write_text(json.dumps(found, indent=1) + "\n")
+    write(place, found)
     return found["stopped"] or f"interrupted after {len(found['ledger']['entries'])} candidates"
 
 
@@ -146,7 +148,7 @@ def table(out: Path) -> str:
     lines = ["| cell | candidate | expected | 80 % interval | measured | 95 % interval | s | verdict |"]
     lines.append("|---|---|--:|--:|--:|--:|--:|---|")
     for file in sorted(out.glob("*.json")):
-        found = json.loads(file.read_text())
+        found = read(file)
         ledger = found["ledger"]
         base = ledger["baseline"]
         lines.append(
