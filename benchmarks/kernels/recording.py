@@ -61,7 +61,7 @@ ROWS = {
     "copy": ["kind", "name", "start", "end", "correlation", "stream", "graph_node", "bytes"],
     "call": ["kind", "name", "start", "end", "correlation", "thread"],
     "sync": ["kind", "name", "start", "end", "correlation", "stream"],
-    "marker": ["kind", "name", "at", "id", "flags", "thread"],
+    "marker": ["kind", "name", "at", "id", "flags", "thread", "domain"],
 }
 """The columns of each kind of row; nanoseconds count from the way's first record of all."""
 
@@ -113,9 +113,10 @@ class Recorder:
             row = [int(one.start), int(one.end), int(one.correlation_id), int(one.stream_id)]
             return ["sync", str(int(one.type)), *row]
         if kind == "MARKER":
-            where = getattr(one, "object_id", None)
             name = "" if one.name is None else str(one.name)
-            return ["marker", name, int(one.timestamp), int(one.id), int(one.flags), str(where)[:40]]
+            thread = getattr(one.object_id, "threadId", None)
+            row = [int(one.timestamp), int(one.id), int(one.flags_), None if thread is None else int(thread)]
+            return ["marker", name, *row, None if one.domain is None else str(one.domain)]
         return ["other", kind, 0, 0]
 
     def record(self, work: Callable[[], None]) -> list[list[Any]]:
