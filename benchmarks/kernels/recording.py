@@ -63,7 +63,8 @@ ROWS = {
     "sync": ["kind", "name", "start", "end", "correlation", "stream"],
     "marker": ["kind", "name", "at", "id", "flags", "thread", "domain"],
 }
-"""The columns of each kind of row; nanoseconds count from the way's first record of all."""
+"""The columns of each kind of row; a call's name is its CUPTI callback id; nanoseconds count from the way's
+first record of all."""
 
 
 class Recorder:
@@ -105,10 +106,8 @@ class Recorder:
                 int(one.stream_id), int(one.graph_node_id), int(one.bytes),
             ]  # fmt: skip
         if kind in CALLS:
-            domain = getattr(self._cupti.CallbackDomain, f"{kind}_API")
-            name = self._cupti.get_callback_name(int(domain), int(one.cbid))
             row = [int(one.start), int(one.end), int(one.correlation_id), int(one.thread_id)]
-            return ["call", name, *row]
+            return ["call", str(int(one.cbid)), *row]
         if kind == "SYNCHRONIZATION":
             row = [int(one.start), int(one.end), int(one.correlation_id), int(one.stream_id)]
             return ["sync", str(int(one.type)), *row]
