@@ -98,20 +98,21 @@ class Setting:
     minutes: int = 10
     backend: Any = "tensorrt"
     duration: float = 1.0
-    builds_s: float = 1100.0
-    """All engines of the sweep on one GPU; ../sweep."""
+    builds_s: tuple[float, ...] = (720.0, 380.0)
+    """The sweep's engines of each precision on one GPU; ../sweep."""
     rest_s: float = 150.0
     """Calibrating and measuring."""
     least_s: float = 150.0
     """With less left, no cell that resumes is begun: a build of BERT-base would be lost."""
 
-    def seconds(self, cell: Cell, gpus: int) -> float:
+    def seconds(self, cell: Cell, precisions: Iterable[str], gpus: int) -> float:
         """About what has to be left for a cell."""
-        return self.least_s if cell.resumes else self.builds_s / gpus + self.rest_s
+        builds_s = sum(self.builds_s[PRECISIONS.index(one)] for one in precisions)
+        return self.least_s if cell.resumes else builds_s / gpus + self.rest_s
 
 
 DRY = Setting(
-    "digits", (1, 2, 4, 8), "digits", 8, ("builder-setting",), 1, "onnxruntime", 0.2, 10.0, 1.0, 5.0
+    "digits", (1, 2, 4, 8), "digits", 8, ("builder-setting",), 1, "onnxruntime", 0.2, (5.0, 5.0), 1.0, 5.0
 )
 
 
@@ -125,6 +126,9 @@ def main() -> None:
     parser.add_argument("--revision", default="", help="of trtopt, to be kept in every cell")
     parser.add_argument("--budget", type=float, default=580.0, help="seconds of this call")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cells whose name has one of these")
+    parser.add_argument(
+        "--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS, help="of the sweeps"
+    )
     parser.add_argument("--dry-run", action="store_true", help="a tiny model on ONNX Runtime, two Ray nodes")
     args = parser.parse_args()
     if args.step != "cell" and args.out is None:
@@ -188,7 +192,7 @@ class Bench:
         missing = [cell for cell in chosen if not self._place(cell).is_file()]
         failed = [cell for cell in chosen if "failed" in read(self._place(cell))]
         for cell in missing + failed:
-            if self._left() > self._setting.seconds(cell, len(self._gpus)):
+            if self._left() > self._setting.seconds(cell, self._args.precision, len(self._gpus)):
                 self._run_cell(cell)
         return [cell.name for cell in chosen if "gpus" not in read(self._place(cell))]
 
@@ -215,6 +219,7 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(exist_ok=True)
         words: list[object] = [__file__, "cell", "--only", cell.name, "--work", self._args.work]
+        words += ["--precision", *self._args.precision]
         words += ["--dry-run"] if self._args.dry_run else ["--peers", self._args.peers]
         visible = os.environ.copy()
         if not cell.on_all and not self._args.dry_run:
@@ -265,12 +270,12 @@ def swept(cell: Cell, folder: Path, gpus: int, args: argparse.Namespace) -> dict
     setting = setting_of(args)
     model, samples = prepared(setting.swept, args)
     jobs = Jobs(folder / "jobs.json")
-    with killing(jobs, len(PRECISIONS) * len(setting.batches)) if cell.kills else this_host():
+    with killing(jobs, len(args.precision) * len(setting.batches)) if cell.kills else this_host():
         report = trtopt.sweep(
             model,
             folder / "sweep",
             batch=setting.batches,
-            precision=PRECISIONS,
+            precision=args.precision,
             data=samples,
             backend=setting.backend,
             tactic_sources=None if args.dry_run else SOURCES,
@@ -283,7 +288,8 @@ def swept(cell: Cell, folder: Path, gpus: int, args: argparse.Namespace) -> dict
     if cell.kills and jobs.killed_s is None:
         raise SystemExit("no worker was killed: none was building when half of the engines were there")
     points = [point_of(folder / "sweep", point) for point in report.points]
-    engines = read_manifest(folder / "sweep" / "builds" / PRECISIONS[0]).engines
+    builds = [read_manifest(folder / "sweep" / "builds" / one) for one in args.precision]
+    engines = [engine for manifest in builds for engine in manifest.engines]
     return {
         "device": engines[0].device.name,
         "backend": str(engines[0].plan.backend),
