@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import statistics
 import sys
 import threading
@@ -38,9 +37,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
 from cells import ROOT, FailedError, OutOfTimeError, read, run_python, write
+from ray_workers import kill_a_ray_worker
 from tune import prepared, recipe_of
 from turns import SOURCES
 
@@ -56,7 +57,6 @@ BUILDING, MEASURING = "building", "measuring"
 GOAL = 0.85
 """Of linear, for building."""
 MISSING = "not measured yet"
-_TRTOPT_WORKER, _RAY_WORKER = "trtopt.workers.worker", "ray::"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,17 @@ class Setting:
 
 
 DRY = Setting(
-    "digits", (1, 2, 4, 8), "digits", 8, ("builder-setting",), 1, "onnxruntime", 0.2, (5.0, 5.0), 1.0, 5.0
+    swept="digits",
+    batches=(1, 2, 4, 8),
+    tuned="digits",
+    tuned_batch=8,
+    kinds=("builder-setting",),
+    minutes=1,
+    backend="onnxruntime",
+    duration=0.2,
+    builds_s=(5.0, 5.0),
+    rest_s=1.0,
+    least_s=5.0,
 )
 
 
@@ -392,7 +402,7 @@ class Jobs:
         """Keep it, with its time."""
         self.notes.append((self._now(), text))
 
-    def kill_in_the_middle(self, engines: int, kill: Callable[[], bool]) -> bool:
+    def kill_in_the_middle(self, engines: int, kill: Callable[[], object]) -> bool:
         """Kill when half of the engines are built and another is well under way; whether it was done."""
         took = [end - begin for kind, begin, end in self._runs[-1]["jobs"] if kind == BUILDING]
         running = [began for began, kind in self._running.values() if kind == BUILDING]
@@ -451,41 +461,6 @@ def killing(jobs: Jobs, engines: int) -> Iterator[None]:
     finally:
         ended.set()
         watching.join()
-
-
-def kill_a_ray_worker() -> bool:
-    """Of those that this process has started, the one with the oldest job; whether there was one."""
-    found = processes()
-    at_work = sorted(
-        (began, parent)
-        for _, (parent, began, command) in found.items()
-        if _TRTOPT_WORKER in command
-        and found.get(parent, (0, 0, ""))[2].startswith(_RAY_WORKER)
-        and os.getpid() in ancestors(parent, found)
-    )
-    for _, worker in at_work[:1]:
-        os.kill(worker, signal.SIGKILL)
-    return bool(at_work)
-
-
-def processes() -> dict[int, tuple[int, int, str]]:
-    """The parent, the start and the command line of every process, by its number."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (place / "stat").read_text().rpartition(")")[2].split()
-            command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:  # it has ended
-            continue
-        found[int(place.name)] = int(fields[1]), int(fields[19]), command
-    return found
-
-
-def ancestors(process: int, found: Mapping[int, tuple[int, int, str]]) -> Iterator[int]:
-    """Its parent, that one's, and so on."""
-    while process in found:
-        process = found[process][0]
-        yield process
 
 
 # ── table ───────────────────────────────────────────────────────────────────────────────────────────────
