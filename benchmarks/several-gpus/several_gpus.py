@@ -500,7 +500,7 @@ def scaling_rows(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if cell.is_tuning:
             continue
         if "gpus" not in result:
-            rows.append(f"| {cell.name} |{f' {summary(result)} |' * 7}")
+            rows.append(f"| {cell.name} | {summary(result)} |{' |' * 6}")
             continue
         gpus, building = result["gpus"], result["building_s"]
         scaling = f"{one / gpus / building:.2f}" if one and gpus > 1 else "–"
