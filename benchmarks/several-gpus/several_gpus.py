@@ -130,9 +130,9 @@ def main() -> None:
     """Prepare, measure what there is time for, or print what there is."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("step", choices=["prepare", "run", "table", "cell"])
-    parser.add_argument("--peers", type=_absolute, help="the graphs without weights: r50 and bert")
-    parser.add_argument("--work", type=_absolute, help="models and engines: keep it to go on")
-    parser.add_argument("--out", type=_absolute)
+    parser.add_argument("--peers", type=Path, help="the graphs without weights: r50 and bert")
+    parser.add_argument("--work", type=Path, help="models and engines: keep it to go on")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--revision", default="", help="of trtopt, to be kept in every cell")
     parser.add_argument("--budget", type=float, default=580.0, help="seconds of this call")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cells whose name has one of these")
@@ -157,10 +157,6 @@ def main() -> None:
     bench.prepare()
     if args.step == "run":
         print("left:", ", ".join(bench.run()) or "none")
-
-
-def _absolute(text: str) -> Path:
-    return Path(text).absolute()
 
 
 def setting_of(args: argparse.Namespace) -> Setting:
