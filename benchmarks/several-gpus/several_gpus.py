@@ -94,8 +94,7 @@ class Setting:
     batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
     tuned: str = "bert"
     tuned_batch: int = 32
-    kinds: tuple[Any, ...] = ("precision", "io-types", "builder-setting")
-    minutes: int = 10
+    minutes: int = 20
     backend: Any = "tensorrt"
     duration: float = 1.0
     builds_s: tuple[float, ...] = (720.0, 380.0)
@@ -116,7 +115,6 @@ DRY = Setting(
     batches=(1, 2, 4, 8),
     tuned="digits",
     tuned_batch=8,
-    kinds=("builder-setting",),
     minutes=1,
     backend="onnxruntime",
     duration=0.2,
@@ -333,7 +331,7 @@ def tuned(cell: Cell, folder: Path, gpus: int, args: argparse.Namespace) -> dict
         folder / "tuned",
         batch=setting.tuned_batch,
         budget=f"{setting.minutes}m",
-        include=setting.kinds,
+        include=("builder-setting",),
         data=samples,
         bounds={"min_cosine": 0.99},
         backend=setting.backend,
