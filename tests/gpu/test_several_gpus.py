@@ -18,8 +18,8 @@ from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.listener import DONE, SILENT, Listener
 
 GPUS = len(probe.names_of_a_kind())
-BATCH = tuple(range(1, 2 * GPUS + 1))
-"""Two engines for each GPU."""
+BATCH = tuple(range(1, GPUS + 3))
+"""Two engines more than GPUs: when the first is built, others are being built and one has to wait."""
 
 pytestmark = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs of one kind")
 # Ray is not imported here: a cluster has a token where trtopt is the first to import it
