@@ -23,9 +23,12 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 from cells import ROOT, read, write
+from turns import SOURCES
 
 HERE = Path(__file__).resolve().parent
 DIGITS = ROOT / "models" / "digits" / "digits.onnx"
+SHAPES = {"bert": '[shapes]\nids = "Nx128"\nmask = "Nx128"\n'}
+"""What a graph's recipe says of axes besides the batch."""
 _STOPPING_S = 20.0
 """To end after Ctrl-C."""
 
@@ -87,10 +90,7 @@ def tuned(cell: Cell, args: argparse.Namespace, end: float) -> str:
         return "no time left"
     model, samples = prepared(cell.graph, args)
     folder, result = args.work / cell.name, args.work / f"{cell.name}.tuned.json"
-    recipe = args.work / "recipe.toml"
-    recipe.write_text(
-        "" if args.dry_run else 'tactic_sources = ["EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]\n'
-    )
+    recipe = recipe_of(cell.graph, args)
     command = [sys.executable, "-m", "trtopt", "tune", str(model), "-o", str(folder), "--batch", cell.batches]
     command += ["--objective", cell.objective, "--data", str(samples), "--min-cosine", "0.99", "--resume"]
     command += ["--backend", "onnxruntime" if args.dry_run else "tensorrt", "--recipe", str(recipe)]
@@ -141,6 +141,14 @@ def prepared(graph: str, args: argparse.Namespace) -> tuple[Path, Path]:
         onnx.save(filled, model)
         np.savez(samples, **samples_of(filled))
     return model, samples
+
+
+def recipe_of(graph: str, args: argparse.Namespace) -> Path:
+    """What the baseline is built with: no cuDNN and no cuBLAS, and lengths that the graph leaves open."""
+    recipe: Path = args.work / f"{graph}.toml"
+    sources = "" if args.dry_run else f"tactic_sources = {list(SOURCES)}\n"
+    recipe.write_text(sources + SHAPES.get(graph, ""))
+    return recipe
 
 
 def table(out: Path) -> str:
