@@ -31,6 +31,8 @@ def test_the_command_leaves_a_build_a_ledger_and_a_score_and_refuses_other_terms
     assert "ended: every candidate was tried" in done.stdout
     written = json.loads((trtopt_cli.folder / "tuned.json").read_bytes())
     assert written["ledger"]["entries"] == []  # no rule finds anything in it
+    assert written["ledger"]["run_spread"] is None
+    assert "this device's own is measured by `trtopt compare" in done.stdout
     assert check_folder(trtopt_cli.folder / "out").is_whole
     page = trtopt_cli("report", "out", "-o", "page.html")
     assert page.returncode == 0, page.stderr

@@ -33,7 +33,7 @@ from trtopt.files.locks import lock
 from trtopt.files.manifests import read_manifest, write_manifest
 from trtopt.files.replace_folder import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
-from trtopt.measure.statistics.comparison import Verdict
+from trtopt.measure.statistics.comparison import RunSpread, Verdict
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import WHERE, Recipe
 from trtopt.records import (
@@ -52,6 +52,7 @@ from trtopt.records.tuning import TuneVerdict
 from trtopt.workflows.bench.interleaved import Setting, loaded
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.build.engines import check_opset
+from trtopt.workflows.compare.run_spread import measured_run_spread
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
@@ -191,6 +192,7 @@ class _Run:
         self._measure = measure_for(request.objective, request.rate)
         self._checker = Checker(source, None, request.bounds, executor)
         self._quiet = replace(listener, note=lambda text: None)
+        self._run_spread = measured_run_spread(builder.device)
         self._earlier = stored_ledgers(builder.device, builder.backend.name, request.cache_dir)
         self._notes: list[str] = []
         self._checking = threading.Lock()
@@ -243,6 +245,7 @@ class _Run:
                 model=self._source.name,
                 terms=self._terms,
                 baseline=baseline,
+                run_spread=self._run_spread,
             )
             self._listener.note(f"baseline: {found.cost:.4g} {baseline.unit}, in {total_s:.0f} s")
             return ledger, self._put_in_place(built, ledger)
@@ -263,6 +266,7 @@ class _Run:
             )
         self._listener.note(f"continuing after {len(ledger.entries)} candidates")
         recipe = msgspec.json.decode(chosen.recipe, type=Recipe)
+        ledger = msgspec.structs.replace(ledger, run_spread=self._run_spread)
         return ledger, Built(self._folder, manifest, recipe, chosen.batch, chosen.streams, chosen.changes)
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────
@@ -292,7 +296,7 @@ class _Run:
         history = history_of(self._earlier, ledger)
         situation = self._situation(ledger, incumbent, history)
         tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
-        spread = spread_of(history)
+        spread = spread_of(history, RunSpread.of(self._run_spread))
         waiting = []
         for kind in KINDS:
             if kind.name not in self._request.kinds:
