@@ -13,12 +13,13 @@ from typing import Any, Generic, TypeVar
 from trtopt.builder.engine import BuildJob, build_engine
 from trtopt.builder.timing_cache_file import identity_of
 from trtopt.data import names_function
+from trtopt.data.copied import SamplesJob, write_samples
 from trtopt.device.affinity import confine, present_cores
 from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.nvtx import NvtxMarks
 from trtopt.device.ort.host import cpu_name
-from trtopt.errors import BuildError, DeviceError, TrtoptError
+from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
 from trtopt.measure.describe_engine import Described, DescribeJob, describe
@@ -42,6 +43,7 @@ from trtopt.workers.protocol import (
     MergeJob,
     OutputsWritten,
     Result,
+    SamplesWritten,
     TacticsJob,
     TacticsTold,
     Tried,
@@ -83,6 +85,7 @@ Job = (
     | KernelJob
     | InterleaveJob
     | OutputsJob
+    | SamplesJob
     | CopyJob
     | MergeJob
     | TacticsJob
@@ -160,6 +163,10 @@ def _write_outputs(job: OutputsJob, progress: ProgressSink) -> OutputsWritten:
     plan = job.artifact.plan
     with closing(open_target(plan.backend.name, plan.settings.plugins)) as target:
         return OutputsWritten(batches=write_outputs(target, job, progress))
+
+
+def _write_samples(job: SamplesJob, progress: ProgressSink) -> SamplesWritten:
+    return SamplesWritten(batches=write_samples(job, progress))
 
 
 def _copy(job: CopyJob, _progress: ProgressSink) -> Copied:
@@ -256,6 +263,13 @@ JOBS: dict[type, JobType[Any]] = {
         run=_write_outputs,
         doing=lambda job: f"running {job.artifact.path}",
         native_code=lambda job: _engine_code([job.artifact.plan], job.data),
+    ),
+    SamplesJob: JobType[SamplesJob](
+        run=_write_samples,
+        doing=lambda job: f"reading the samples of {job.data}",
+        native_code=lambda job: [f"what {job.data} calls"],
+        error=DataError,
+        time_option="--budget",
     ),
     CopyJob: JobType[CopyJob](
         run=_copy,

@@ -78,6 +78,12 @@ class OutputsWritten(Record, frozen=True, kw_only=True, tag="outputs_written"):
     batches: int
 
 
+class SamplesWritten(Record, frozen=True, kw_only=True, tag="samples_written"):
+    """A samples job's result: how many files there are."""
+
+    batches: int
+
+
 class Copied(Record, frozen=True, kw_only=True, tag="copied"):
     """A copy job's result: bytes read and written together, a second."""
 
@@ -124,6 +130,7 @@ Result = (
     | KernelsRecorded
     | Interleaved
     | OutputsWritten
+    | SamplesWritten
     | Copied
     | Merged
     | TacticsTold

@@ -78,6 +78,7 @@ from trtopt.workflows.tune.prediction import build_spread_of, predict, predicted
 from trtopt.workflows.tune.queue import Queued, first_of, next_of
 from trtopt.workflows.tune.race import Racer, baseline_of, race
 from trtopt.workflows.tune.request import TuneRequest, batches_of, check_request, parse_budget
+from trtopt.workflows.tune.samples import Samples, samples_of
 from trtopt.workflows.tune.trials import Outcome, Trial, at_a_time
 
 _LIMIT_TIMES, _LIMIT_LEAST_S = 10, 60.0
@@ -117,10 +118,12 @@ def tune(
     with lock(folder, wait_s=0):
         remove_abandoned(folder)  # before anything is read: a killed run may have set the folder aside
         has_begun = _has_begun(folder, request.resume)
+        limit_s = parse_budget(request.budget)
         with open_executor(request.recipe, builder, listener.note) as executor:
             executor.require_measuring()
-            run = _Run(source, onnx, folder, request, terms, builder, executor, listener)
-            return run.to_the_end(run.continued() if has_begun else run.begun())
+            with samples_of(request.data, onnx, folder, limit_s, listener) as samples:
+                run = _Run(source, onnx, folder, request, terms, samples, builder, executor, listener)
+                return run.to_the_end(run.continued() if has_begun else run.begun())
 
 
 def score(backend: str = "auto", cache_dir: str | Path | None = None) -> TuneScore:
@@ -180,6 +183,7 @@ class _Run:
         folder: Path,
         request: TuneRequest,
         terms: TuneTerms,
+        samples: Samples,
         builder: EngineBuilder,
         executor: Executor,
         listener: Listener,
@@ -187,7 +191,8 @@ class _Run:
         self._executor = executor
         self._source, self._onnx, self._folder = source, onnx, folder
         self._request, self._terms, self._builder, self._listener = request, terms, builder, listener
-        self._data = str(request.data) if request.data is not None else None
+        self._samples, self._data = samples, samples.data
+        self._unlisted_s = 0.0
         self._budget_s = parse_budget(request.budget)
         self._measure = measure_for(request.objective, request.rate)
         self._checker = Checker(source, None, request.bounds, executor)
@@ -207,11 +212,11 @@ class _Run:
             BoundError: it is not accurate enough.
             TrtoptError: what keeps it from being built or measured.
         """
-        began_s = time.monotonic()
+        began_s = time.monotonic() - self._samples.seconds
         with self._scratch() as scratch:
             limit_s = self._request.timeout or max(self._budget_s, _LIMIT_LEAST_S)
             built = self._maker(limit_s, self._listener).baseline(scratch / "baseline", self._terms.batch[0])
-            build_s = time.monotonic() - began_s
+            build_s = time.monotonic() - began_s - self._samples.seconds
             checked = self._checked(built, limit_s, self._quiet)
             if checked.violations:
                 worst = checked.violations[0]
@@ -227,7 +232,7 @@ class _Run:
             if total_s >= self._budget_s:
                 raise UsageError(
                     f"--budget {self._request.budget}: building, checking and measuring the baseline took "
-                    f"{total_s:.0f} s",
+                    f"{total_s:.0f} s{self._samples.share}",
                     f"give --budget {max(1, round(total_s * 10 / 60))}m or more, or use `trtopt build`",
                 )
             baseline = TuneBaseline(
@@ -267,6 +272,7 @@ class _Run:
         self._listener.note(f"continuing after {len(ledger.entries)} candidates")
         recipe = msgspec.json.decode(chosen.recipe, type=Recipe)
         ledger = msgspec.structs.replace(ledger, run_spread=self._run_spread)
+        self._unlisted_s = self._samples.seconds
         return ledger, Built(self._folder, manifest, recipe, chosen.batch, chosen.streams, chosen.changes)
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────
@@ -341,7 +347,7 @@ class _Run:
         """
         tried: dict[str, Trial] = {}
         while True:
-            waiting, left_s = self._queue(ledger, incumbent), self._budget_s - ledger.spent_s
+            waiting, left_s = self._queue(ledger, incumbent), self._left_s(ledger)
             chosen = next_of(waiting, left_s)
             if chosen.candidate is None:
                 return ledger, incumbent, chosen.stopped
@@ -412,6 +418,10 @@ class _Run:
         reason = comparison.reasons[0].text if comparison.reasons else ""
         return Outcome(_VERDICTS[comparison.verdict], reason, comparison, accuracy)
 
+    def _left_s(self, ledger: Ledger) -> float:
+        """Seconds of the budget that are left."""
+        return self._budget_s - ledger.spent_s - self._unlisted_s
+
     def _limit_s(self, ledger: Ledger) -> float:
         """Seconds that one build or measurement of a candidate may take."""
         return self._request.timeout or max(_LIMIT_TIMES * ledger.baseline.total_s, _LIMIT_LEAST_S)
@@ -425,6 +435,7 @@ class _Run:
             builder=self._builder,
             bounds=self._request.bounds.given,
             data=self._data,
+            data_name=self._samples.name,
             cache_dir=self._request.cache_dir,
             limit_s=limit_s,
             executor=self._executor,
@@ -445,7 +456,7 @@ class _Run:
 
     def _checked(self, built: Built, limit_s: float, listener: Listener) -> CheckedSubject:
         there = resolved(built.folder, built.manifest, (built.engine,))
-        return self._checker.engine(there, built.engine, built.batch, self._request.data, listener, limit_s)
+        return self._checker.engine(there, built.engine, built.batch, self._data, listener, limit_s)
 
     def _racer(self, built: Built) -> Racer:
         engine = loaded(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)
