@@ -69,6 +69,7 @@ def build(
     verdict: bool | None = None,
     bounds: Mapping[str, float] | None = None,
     residuals: Residuals | None = None,
+    exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
@@ -121,6 +122,7 @@ def build(
             and `min_top1` (share, 0 to 1) [default: none].
         residuals: residual Adds of an INT8 graph that read INT8: those that `convolutions` take in, behind
             matrix products also the `skip`, or `both` branches [default: `convolutions`].
+        exclude: nodes not to quantise: patterns of their names or operators, as `head.*` [default: none].
         rewrite: rewrite rules to apply first: `default` those with evidence for the TensorRT that builds,
             `all` those of `trtopt.rewrite`, or `none` [default: `default`].
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
@@ -190,6 +192,7 @@ def build(
             "verdict": verdict,
             "bounds": dict(bounds) if bounds is not None else None,
             "residuals": residuals,
+            "exclude": exclude,
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
@@ -495,6 +498,7 @@ def sweep(
     adaptive: bool = False,
     shapes: Mapping[str, str] | None = None,
     residuals: Residuals | None = None,
+    exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
@@ -542,7 +546,7 @@ def sweep(
         axes: lengths of other dynamic axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where the throughput curve bends.
-        shapes, residuals, rewrite, io, normalize, preprocess, profile: as for `build`.
+        shapes, residuals, exclude, rewrite, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
         aux_streams, tiling, graph_optimization, intra_op_threads, execution_mode: as for `build`.
@@ -580,6 +584,7 @@ def sweep(
             "shapes": dict(shapes) if shapes is not None else None,
             "calib": _text(data),
             "residuals": residuals,
+            "exclude": exclude,
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,

@@ -37,6 +37,7 @@ def situation(backend: str = "tensorrt", version: str = "10.16.1.11", **fields: 
         "is_loaded": False,
         "recipe": Recipe(),
         "selected": None,
+        "left": (),
         "data": None,
         "threshold": 0.01,
         "inputs": (IMAGE,),

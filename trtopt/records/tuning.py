@@ -17,6 +17,7 @@ Objective = Literal["latency", "throughput", "p99", "energy"]
 CandidateKind = Literal[
     "precision",
     "placement",
+    "region",
     "io-types",
     "batch",
     "streams",

@@ -330,6 +330,7 @@ class _Run:
             is_loaded=self._measure.rate is not None,
             recipe=incumbent.recipe,
             selected=incumbent.selected,
+            left=incumbent.left,
             data=self._data,
             threshold=self._terms.threshold,
             inputs=engine.inputs,

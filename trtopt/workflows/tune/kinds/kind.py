@@ -65,6 +65,8 @@ class Situation:
     """The incumbent's."""
     selected: str | None
     """The candidate that was selected for the incumbent among precisions; None if none was."""
+    left: tuple[str, ...]
+    """The nodes that its selection left in float, beside those that the recipe excludes."""
     data: str | None
     threshold: float
     """The smallest gain that is accepted."""
