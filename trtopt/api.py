@@ -82,6 +82,8 @@ def build(
     tactic_sources: Sequence[str] | None = None,
     aux_streams: int | None = None,
     tiling: Literal["none", "fast", "moderate", "full"] | None = None,
+    l2_limit_mib: int | None = None,
+    build_route: str | None = None,
     graph_optimization: Literal["disable", "basic", "extended", "all"] | None = None,
     intra_op_threads: int | None = None,
     execution_mode: Literal["sequential", "parallel"] | None = None,
@@ -142,6 +144,9 @@ def build(
         aux_streams: the most auxiliary streams that layers may run on in parallel [default: TensorRT's].
         tiling: how hard to search for layers to run tile by tile within the L2 cache: `none`, `fast`,
             `moderate` or `full` (TensorRT 10.8 and newer) [default: TensorRT's].
+        l2_limit_mib: L2 cache that tiled layers may use, in MiB (TensorRT 10.8 and newer) [default: all].
+        build_route: internal options of the builder, as `-name=value -other=value` (TensorRT 11.1 and newer)
+            [default: TensorRT's].
         graph_optimization: of ONNX Runtime: `disable`, `basic`, `extended` or `all` [default: `all`].
         intra_op_threads: of ONNX Runtime, the threads that share a node's work [default: one per core].
         execution_mode: of ONNX Runtime: `sequential`, or `parallel` for independent nodes
@@ -204,6 +209,8 @@ def build(
             "tactic_sources": tactic_sources,
             "aux_streams": aux_streams,
             "tiling": tiling,
+            "l2_limit_mib": l2_limit_mib,
+            "build_route": build_route,
             "graph_optimization": graph_optimization,
             "intra_op_threads": intra_op_threads,
             "execution_mode": execution_mode,
@@ -510,6 +517,8 @@ def sweep(
     tactic_sources: Sequence[str] | None = None,
     aux_streams: int | None = None,
     tiling: Literal["none", "fast", "moderate", "full"] | None = None,
+    l2_limit_mib: int | None = None,
+    build_route: str | None = None,
     graph_optimization: Literal["disable", "basic", "extended", "all"] | None = None,
     intra_op_threads: int | None = None,
     execution_mode: Literal["sequential", "parallel"] | None = None,
@@ -549,7 +558,8 @@ def sweep(
         shapes, residuals, exclude, rewrite, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
-        aux_streams, tiling, graph_optimization, intra_op_threads, execution_mode: as for `build`.
+        aux_streams, tiling, l2_limit_mib, build_route: as for `build`.
+        graph_optimization, intra_op_threads, execution_mode: as for `build`.
         executor, gpu_model, retries: as for `build`. On a cluster each host measures one point at a time.
         backend: what builds and measures: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default:
             `auto`, the CPU where there is no GPU].
@@ -595,6 +605,8 @@ def sweep(
             "tactic_sources": tactic_sources,
             "aux_streams": aux_streams,
             "tiling": tiling,
+            "l2_limit_mib": l2_limit_mib,
+            "build_route": build_route,
             "graph_optimization": graph_optimization,
             "intra_op_threads": intra_op_threads,
             "execution_mode": execution_mode,

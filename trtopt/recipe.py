@@ -79,6 +79,8 @@ class Recipe(Record, frozen=True, kw_only=True):
     tactic_sources: tuple[str, ...] | None = None
     aux_streams: int | None = None
     tiling: str | None = None
+    l2_limit_mib: int | None = None
+    build_route: str | None = None
     graph_optimization: str | None = None
     intra_op_threads: int | None = None
     execution_mode: str | None = None

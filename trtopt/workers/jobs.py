@@ -43,6 +43,8 @@ from trtopt.workers.protocol import (
     MergeJob,
     OutputsWritten,
     Result,
+    RoutesJob,
+    RoutesListed,
     SamplesWritten,
     TacticsJob,
     TacticsTold,
@@ -89,6 +91,7 @@ Job = (
     | CopyJob
     | MergeJob
     | TacticsJob
+    | RoutesJob
     | IdentifyJob
     | TrialJob
     | CostJob
@@ -180,6 +183,10 @@ def _merge(job: MergeJob, _progress: ProgressSink) -> Merged:
 
 def _list_tactics(job: TacticsJob, _progress: ProgressSink) -> TacticsTold:
     return TacticsTold(tactics=tuple(map(open_builder(job.backend).tactics, job.caches)))
+
+
+def _list_routes(job: RoutesJob, _progress: ProgressSink) -> RoutesListed:
+    return RoutesListed(listed=open_builder(job.backend).build_routes())
 
 
 def _identify(job: IdentifyJob, _progress: ProgressSink) -> Identified:
@@ -284,6 +291,11 @@ JOBS: dict[type, JobType[Any]] = {
     TacticsJob: JobType[TacticsJob](
         run=_list_tactics,
         doing=lambda job: "running TensorRT on timing caches",
+        native_code=lambda job: _backend_code(job.backend),
+    ),
+    RoutesJob: JobType[RoutesJob](
+        run=_list_routes,
+        doing=lambda job: f"listing the options of {job.backend}'s builder",
         native_code=lambda job: _backend_code(job.backend),
     ),
     IdentifyJob: JobType[IdentifyJob](

@@ -32,6 +32,12 @@ class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
     caches: tuple[bytes, ...]
 
 
+class RoutesJob(Record, frozen=True, kw_only=True, tag="routes"):
+    """A worker's job: list the internal options of `backend`'s builder."""
+
+    backend: str
+
+
 class IdentifyJob(Record, frozen=True, kw_only=True, tag="identify"):
     """The job of a worker that says what `backend` would build for and measure on here."""
 
@@ -102,6 +108,12 @@ class TacticsTold(Record, frozen=True, kw_only=True, tag="tactics_told"):
     tactics: tuple[tuple[Tactic, ...], ...]
 
 
+class RoutesListed(Record, frozen=True, kw_only=True, tag="routes_listed"):
+    """A routes job's result, in TensorRT's own JSON; empty where it lists none."""
+
+    listed: str
+
+
 class Identified(Record, frozen=True, kw_only=True, tag="identified"):
     """An identify job's result."""
 
@@ -134,6 +146,7 @@ Result = (
     | Copied
     | Merged
     | TacticsTold
+    | RoutesListed
     | Identified
     | Tried
     | Costed

@@ -27,6 +27,7 @@ def option_for(setting: BuilderSetting) -> Decorator:
         "number": {"type": int},
         "names": {"callback": _names},
         "choice": {"type": click.Choice(setting.choices)},
+        "text": {},
         "libraries": {
             "multiple": True,
             "shell_complete": files,

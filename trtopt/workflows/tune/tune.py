@@ -14,10 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
+from trtopt.builder.build_routes import single_options
 from trtopt.builder.shapes import fixed_batch, shapes_at
 from trtopt.data import open_data
 from trtopt.data.source import fingerprint_of
@@ -25,8 +27,9 @@ from trtopt.device.affinity import present_cores
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BoundError, DataError, OutputError, TrtoptError, UsageError
-from trtopt.executors.api import Executor
+from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.executors.choice import open_executor
+from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.locks import lock
@@ -49,6 +52,8 @@ from trtopt.records import (
 )
 from trtopt.records.checking import CheckedSubject
 from trtopt.records.tuning import TuneVerdict
+from trtopt.targets import ONNXRUNTIME, target_of
+from trtopt.workers.protocol import RoutesJob, RoutesListed
 from trtopt.workflows.bench.interleaved import Setting, loaded
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.build.engines import check_opset
@@ -336,9 +341,26 @@ class _Run:
             inputs=engine.inputs,
             outputs=engine.outputs,
             copied=ledger.baseline.copied,
+            build_options=self._build_options,
             build_spread=build_spread_of(history),
             evidence=evidence_of(incumbent),
         )
+
+    @cached_property
+    def _build_options(self) -> tuple[str, ...]:
+        """Those of TensorRT 11; none where they cannot be listed."""
+        backend = self._builder.backend
+        if backend.name == ONNXRUNTIME or not target_of(backend).build_routes:
+            return ()
+        try:
+            job = RoutesJob(backend=backend.name)
+            found = run_jobs_of(THIS_HOST, [job], limit_s=_LIMIT_LEAST_S, on_progress=SILENT.progress)
+            ((_, listed),) = found
+        except TrtoptError as error:
+            self._notes.append(f"build routes were not tried: {error.problem.splitlines()[0]}")
+            return ()
+        assert isinstance(listed, RoutesListed)
+        return single_options(listed.listed)
 
     def _until_better(self, ledger: Ledger, incumbent: Built, scratch: Path) -> tuple[Ledger, Built, str]:
         """Try candidates until one is better, and the incumbent then; or why none is left.
