@@ -1,5 +1,6 @@
 """Types, layouts and normalisation in the graph: the same function of the converted input, or a refusal."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.graphs import model_of, value
 from trtopt.device.ort.reference import Unoptimised
-from trtopt.errors import UsageError
+from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.records.typed_io import NO_REQUEST, IoRequest, read_io_request
+from trtopt.rewrite import typed_io
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.typed_io import check_formats, move_quantisation, type_graph
 from trtopt.targets import target_named
 
+FLOAT16 = TensorProto.FLOAT16
 SHAPE = ("N", 3, 4, 4)
 NORMALISE = "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
 DTYPES = {"fp32": np.float32, "fp16": np.float16, "uint8": np.uint8}
@@ -168,6 +171,80 @@ def test_the_q_of_an_int8_input_moves_to_the_caller(transposed: bool) -> None:
     levels = np.random.default_rng(3).integers(-128, 128, (2, 4, 4, 3) if transposed else (2, 3, 4, 4))
     found = run(moved.model.proto, levels.astype(np.int8))
     np.testing.assert_array_equal(found, run(model, levels.astype(np.float32) * np.float32(0.25)))
+
+
+def in_half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The convolution and all behind it in FP16, as `quantize` leaves what it does not quantise."""
+    graph = model.graph
+    (first,) = (place for place, node in enumerate(graph.node) if node.op_type == "Conv")
+    graph.node.insert(first, helper.make_node("Cast", [graph.node[first].input[0]], ["h"], to=FLOAT16))
+    graph.node[first + 1].input[0] = "h"
+    (weights,) = (item for item in graph.initializer if item.name == "w")
+    weights.CopyFrom(constant(numpy_helper.to_array(weights).astype(np.float16), "w"))
+    graph.node[-1].output[0] = "half"
+    graph.node.append(helper.make_node("Cast", ["half"], ["y"], to=TensorProto.FLOAT))
+    return model
+
+
+def values_of(model: onnx.ModelProto, kind: str, change: Any) -> None:
+    """Change the initializers of a kind, by the end of their names."""
+    for item in model.graph.initializer:
+        if item.name.endswith(kind):
+            item.CopyFrom(constant(np.ascontiguousarray(change(numpy_helper.to_array(item))), item.name))
+
+
+def transposed_wrong(model: onnx.ModelProto) -> None:
+    (node,) = (node for node in model.graph.node if node.op_type == "Transpose")
+    node.attribute[0].ints[:] = [0, 3, 2, 1]
+
+
+MISTAKES: dict[str, Callable[[onnx.ModelProto], None]] = {
+    "scale": lambda model: values_of(model, "s", lambda scale: scale * np.float32(1.01)),
+    "axis": transposed_wrong,
+    "channels": lambda model: values_of(model, "w", lambda weights: weights[:, ::-1]),
+    "means": lambda model: values_of(model, "mean", lambda means: means[::-1]),
+    "deviations": lambda model: values_of(model, "factor", lambda factors: factors[::-1]),
+}
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("mistake", ["scale", "axis", "channels"])
+def test_a_q_that_moves_with_a_mistake_is_refused(
+    mistake: str, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = quantised(transposed=True)
+    typing = type_graph(file_of(in_half(model) if half else model), read_io_request({"x": "int8"}, {}, None))
+    move = typed_io._without_q
+
+    def mistaken(made: ModelFile, name: str) -> float:
+        scale = move(made, name)
+        MISTAKES[mistake](made.proto)
+        return scale
+
+    assert {item.error for item in move_quantisation(typing.model, typing.tensors).checked} == {0.0}
+    monkeypatch.setattr(typed_io, "_without_q", mistaken)
+    with pytest.raises(ModelError, match="output 'y' moved"):
+        move_quantisation(typing.model, typing.tensors)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("mistake", ["axis", "channels", "means", "deviations"])
+def test_a_typed_input_with_a_mistake_is_refused(
+    mistake: str, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = in_half(conv(1)) if half else conv(1)
+    normalise = "mean=123.7,116.3,103.5:std=58.4,57.1,47.4"
+    request = read_io_request({"x": "uint8:nhwc"}, {"x": normalise}, None)
+    add = typed_io._type_input
+
+    def mistaken(made: onnx.ModelProto, edit: Any) -> None:
+        add(made, edit)
+        MISTAKES[mistake](made)
+
+    type_graph(file_of(model), request)
+    monkeypatch.setattr(typed_io, "_type_input", mistaken)
+    with pytest.raises(ModelError, match="output 'y' moved"):
+        type_graph(file_of(model), request)
 
 
 def test_the_dq_of_an_int8_output_moves_to_the_caller() -> None:
