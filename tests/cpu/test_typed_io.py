@@ -114,6 +114,9 @@ def test_a_pixel_input_is_built_with_its_normalisation_and_serves(model: Path, t
     assert trtopt.check(folder, model).subjects[0].outputs[0].sqnr_db > 80
     with pytest.raises(DataError, match="sample 0 holds float32"):
         trtopt.pack(folder, pixels.astype(np.float32))
+    with EnginePool.open(folder) as pool, pytest.raises(DataError, match="has type float32") as caught:
+        pool.run({"x": pixels.astype(np.float32)})
+    assert "raw pixels" in caught.value.remedy
 
 
 def test_real_samples_of_the_new_input_take_part_in_the_build_s_check(model: Path, tmp_path: Path) -> None:
@@ -202,6 +205,12 @@ def test_a_typed_file_is_checked_against_its_original_and_keeps_what_its_inputs_
     (output,) = trtopt.check(typed, model).subjects[0].outputs
     least = 15 if precision else 80
     assert output.sqnr_db is None or output.sqnr_db > least  # None: equal
+    if io == "int8":
+        floats = np.load(samples)["x"][:2]
+        packed = trtopt.pack(typed, floats, saturate=True)
+        np.testing.assert_array_equal(
+            packed, trtopt.pack(trtopt.build(typed, tmp_path / "b", backend=RTX), floats, saturate=True)
+        )
     (output,) = trtopt.check(typed, typed).subjects[0].outputs
     assert output.max_abs == 0
     manifest = trtopt.build(typed, tmp_path / "out", batch=2, backend="onnxruntime")
