@@ -14,16 +14,26 @@ from trtopt.data.packing import Array
 from trtopt.errors import UsageError
 from trtopt.export.export import DType, Exported
 from trtopt.export.spec import Exporter
-from trtopt.files.manifests import read_manifest
+from trtopt.files.manifests import is_build_folder, read_manifest
 from trtopt.measure.contracts import DURATION_S, WARMUP_S
 from trtopt.measure.statistics.comparison import THRESHOLD
+from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.parameters import naming_parameters
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.precision.calibration.table import AUTO
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.quantize import Smoothing
 from trtopt.recipe import Precision, Recipe, Rewriting, batch_sizes, make_recipe
-from trtopt.records import BatchPlan, BenchReport, Manifest, ProfileReport, SweepReport, TensorSpec, Terms
+from trtopt.records import (
+    BatchPlan,
+    BenchReport,
+    Manifest,
+    OnnxArtifact,
+    ProfileReport,
+    SweepReport,
+    TensorSpec,
+    Terms,
+)
 from trtopt.records.casting import CastReport
 from trtopt.records.checking import CheckReport
 from trtopt.records.quantisation import PLAIN_RESIDUALS, QuantizeReport, Residuals
@@ -31,6 +41,7 @@ from trtopt.records.tuning import CandidateKind, Objective, Tuned
 from trtopt.records.typed_io import TypedTensor, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
+from trtopt.rewrite.typed_io import recorded_in
 from trtopt.targets import DEFAULT as DEFAULT_TARGET
 from trtopt.workflows.bench import bench as benching
 from trtopt.workflows.bench.request import BenchRequest
@@ -69,6 +80,7 @@ def build(
     verdict: bool | None = None,
     bounds: Mapping[str, float] | None = None,
     residuals: Residuals | None = None,
+    exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
@@ -81,6 +93,8 @@ def build(
     tactic_sources: Sequence[str] | None = None,
     aux_streams: int | None = None,
     tiling: Literal["none", "fast", "moderate", "full"] | None = None,
+    l2_limit_mib: int | None = None,
+    build_route: str | None = None,
     graph_optimization: Literal["disable", "basic", "extended", "all"] | None = None,
     intra_op_threads: int | None = None,
     execution_mode: Literal["sequential", "parallel"] | None = None,
@@ -121,6 +135,7 @@ def build(
             and `min_top1` (share, 0 to 1) [default: none].
         residuals: residual Adds of an INT8 graph that read INT8: those that `convolutions` take in, behind
             matrix products also the `skip`, or `both` branches [default: `convolutions`].
+        exclude: nodes not to quantise: patterns of their names or operators, as `head.*` [default: none].
         rewrite: rewrite rules to apply first: `default` those with evidence for the TensorRT that builds,
             `all` those of `trtopt.rewrite`, or `none` [default: `default`].
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
@@ -140,6 +155,9 @@ def build(
         aux_streams: the most auxiliary streams that layers may run on in parallel [default: TensorRT's].
         tiling: how hard to search for layers to run tile by tile within the L2 cache: `none`, `fast`,
             `moderate` or `full` (TensorRT 10.8 and newer) [default: TensorRT's].
+        l2_limit_mib: L2 cache that tiled layers may use, in MiB (TensorRT 10.8 and newer) [default: all].
+        build_route: internal options of the builder, as `-name=value -other=value` (TensorRT 11.1 and newer)
+            [default: TensorRT's].
         graph_optimization: of ONNX Runtime: `disable`, `basic`, `extended` or `all` [default: `all`].
         intra_op_threads: of ONNX Runtime, the threads that share a node's work [default: one per core].
         execution_mode: of ONNX Runtime: `sequential`, or `parallel` for independent nodes
@@ -190,6 +208,7 @@ def build(
             "verdict": verdict,
             "bounds": dict(bounds) if bounds is not None else None,
             "residuals": residuals,
+            "exclude": exclude,
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
@@ -201,6 +220,8 @@ def build(
             "tactic_sources": tactic_sources,
             "aux_streams": aux_streams,
             "tiling": tiling,
+            "l2_limit_mib": l2_limit_mib,
+            "build_route": build_route,
             "graph_optimization": graph_optimization,
             "intra_op_threads": intra_op_threads,
             "execution_mode": execution_mode,
@@ -495,6 +516,7 @@ def sweep(
     adaptive: bool = False,
     shapes: Mapping[str, str] | None = None,
     residuals: Residuals | None = None,
+    exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
@@ -506,6 +528,8 @@ def sweep(
     tactic_sources: Sequence[str] | None = None,
     aux_streams: int | None = None,
     tiling: Literal["none", "fast", "moderate", "full"] | None = None,
+    l2_limit_mib: int | None = None,
+    build_route: str | None = None,
     graph_optimization: Literal["disable", "basic", "extended", "all"] | None = None,
     intra_op_threads: int | None = None,
     execution_mode: Literal["sequential", "parallel"] | None = None,
@@ -542,10 +566,11 @@ def sweep(
         axes: lengths of other dynamic axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where the throughput curve bends.
-        shapes, residuals, rewrite, io, normalize, preprocess, profile: as for `build`.
+        shapes, residuals, exclude, rewrite, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
-        aux_streams, tiling, graph_optimization, intra_op_threads, execution_mode: as for `build`.
+        aux_streams, tiling, l2_limit_mib, build_route: as for `build`.
+        graph_optimization, intra_op_threads, execution_mode: as for `build`.
         executor, gpu_model, retries: as for `build`. On a cluster each host measures one point at a time.
         backend: what builds and measures: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default:
             `auto`, the CPU where there is no GPU].
@@ -580,6 +605,7 @@ def sweep(
             "shapes": dict(shapes) if shapes is not None else None,
             "calib": _text(data),
             "residuals": residuals,
+            "exclude": exclude,
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
@@ -590,6 +616,8 @@ def sweep(
             "tactic_sources": tactic_sources,
             "aux_streams": aux_streams,
             "tiling": tiling,
+            "l2_limit_mib": l2_limit_mib,
+            "build_route": build_route,
             "graph_optimization": graph_optimization,
             "intra_op_threads": intra_op_threads,
             "execution_mode": execution_mode,
@@ -1135,7 +1163,7 @@ def pack(
     formats. Arrays on the GPU (CuPy, PyTorch) come to the host first; the result is in host memory.
 
     Args:
-        manifest: the manifest, or the build folder.
+        manifest: the manifest, the build folder, or an ONNX file with typed inputs and outputs.
         array: a batch in the shape of the graph's input: floats for INT8, else values of the input's type.
         name: the input [default: the only one].
         saturate: clip values beyond INT8's range, as QuantizeLinear does, instead of refusing them.
@@ -1153,8 +1181,7 @@ def pack(
         >>> trtopt.pack(manifest, numpy.zeros((1, 1, 8, 8))).dtype
         dtype('float32')
     """
-    found = _manifest(manifest)
-    spec, tensor = _typed(found, name, found.onnx.inputs, "input")
+    spec, tensor = _typed(manifest, name, "input")
     return packing.packed(spec, packing.on_host(array), tensor, saturate=saturate)
 
 
@@ -1162,7 +1189,7 @@ def unpack(manifest: Manifest | str | Path, array: object, name: str | None = No
     """What an engine's output holds, in the shape of the graph's output: the inverse of `pack`.
 
     Args:
-        manifest: the manifest, or the build folder.
+        manifest: the manifest, the build folder, or an ONNX file with typed inputs and outputs.
         array: the output as the engine wrote it.
         name: the output [default: the only one].
 
@@ -1179,25 +1206,34 @@ def unpack(manifest: Manifest | str | Path, array: object, name: str | None = No
         >>> trtopt.unpack(manifest, numpy.zeros((1, 10), "float32")).shape
         (1, 10)
     """
-    found = _manifest(manifest)
-    spec, tensor = _typed(found, name, found.onnx.outputs, "output")
+    spec, tensor = _typed(manifest, name, "output")
     return packing.unpacked(spec, packing.on_host(array), tensor)
 
 
-def _manifest(manifest: Manifest | str | Path) -> Manifest:
-    return manifest if isinstance(manifest, Manifest) else read_manifest(Path(manifest))
+def _described(source: Manifest | str | Path) -> tuple[OnnxArtifact, tuple[TypedTensor, ...]]:
+    """The graph of a build or a typed file, and its tensors that are typed."""
+    if not isinstance(source, Manifest):
+        path = Path(source)
+        folder = path.parent if path.is_file() else path
+        if path != folder and not is_build_folder(folder):
+            onnx = read_onnx(path)
+            return onnx, recorded_in(load_graph(path))
+        source = read_manifest(folder)
+    return source.onnx, source.io
 
 
 def _typed(
-    manifest: Manifest, name: str | None, specs: Sequence[TensorSpec], role: str
+    source: Manifest | str | Path, name: str | None, role: Literal["input", "output"]
 ) -> tuple[TensorSpec, TypedTensor | None]:
+    onnx, io = _described(source)
+    specs = onnx.inputs if role == "input" else onnx.outputs
     names = [spec.name for spec in specs]
     if name is None and len(names) == 1:
         name = names[0]
     if name not in names:
         raise UsageError(f"name = {name!r}: no such {role}", f"give one of {', '.join(names)}")
     spec = specs[names.index(name)]
-    return spec, next((one for one in manifest.io if one.name == name and one.role == role), None)
+    return spec, next((one for one in io if one.name == name and one.role == role), None)
 
 
 def _text(path: str | Path | None) -> str | None:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 
 from tests.rewrite_graphs.case import model
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
+from tests.support.selection_builds import TRANSFORMER
+from tests.support.tuning import proposed, situation
 from trtopt.device.backends import open_builder
 from trtopt.executors.local import THIS_HOST
 from trtopt.files.manifests import read_manifest
+from trtopt.inspect.regions import find_regions
 from trtopt.recipe import Recipe
+from trtopt.records import to_json
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.listener import SILENT
+from trtopt.workflows.profile.profile import PROFILE_FILE, profile
+from trtopt.workflows.profile.request import ProfileRequest
+from trtopt.workflows.tune.built import Built
 from trtopt.workflows.tune.evidence import evidence_of
+from trtopt.workflows.tune.kinds import region
 from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.make import Maker
 
@@ -31,6 +40,8 @@ def test_the_command_leaves_a_build_a_ledger_and_a_score_and_refuses_other_terms
     assert "ended: every candidate was tried" in done.stdout
     written = json.loads((trtopt_cli.folder / "tuned.json").read_bytes())
     assert written["ledger"]["entries"] == []  # no rule finds anything in it
+    assert written["ledger"]["run_spread"] is None
+    assert "this device's own is measured by `trtopt compare" in done.stdout
     assert check_folder(trtopt_cli.folder / "out").is_whole
     page = trtopt_cli("report", "out", "-o", "page.html")
     assert page.returncode == 0, page.stderr
@@ -69,6 +80,7 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
         builder=open_builder("onnxruntime"),
         bounds={},
         data=None,
+        data_name=None,
         cache_dir=None,
         limit_s=60.0,
         executor=THIS_HOST,
@@ -103,6 +115,7 @@ def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
         builder=open_builder("tensorrt-rtx"),
         bounds={},
         data=None,
+        data_name=None,
         cache_dir=None,
         limit_s=300.0,
         executor=THIS_HOST,
@@ -123,3 +136,38 @@ def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
     assert built.engine.inputs[0].shape[0] == 4
     assert [one.dtype for one in built.manifest.io] == ["float16"]
     assert evidence_of(built).graph.dtypes[image.name] == "float16"
+
+
+def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) -> None:
+    """From the profile of a real engine on ONNX Runtime to builds by it and by TensorRT-RTX."""
+    samples = str(TRANSFORMER.with_name("heldout.npz"))
+    maker = Maker(
+        source=TRANSFORMER,
+        recipe=Recipe(precision="int8", verdict=False),
+        builder=open_builder("onnxruntime"),
+        bounds={},
+        data=samples,
+        data_name=samples,
+        cache_dir=None,
+        limit_s=300.0,
+        executor=THIS_HOST,
+        listener=SILENT,
+    )
+    built = maker.baseline(tmp_path / "0", 8)
+    report = profile(built.folder, ProfileRequest(batch=(8,), duration=0.1))
+    (built.folder / PROFILE_FILE).write_bytes(to_json(report))
+    given = situation(
+        "onnxruntime", evidence=evidence_of(built), recipe=built.recipe, data=samples, threshold=1e-6
+    )
+    *one_each, together = proposed(region.KIND, given).values()
+    assert len(one_each) > 1
+    for backend in ("onnxruntime", "tensorrt-rtx"):
+        made = replace(maker, builder=open_builder(backend)).make(built, together, tmp_path / backend)
+        assert check_folder(made.folder).is_whole
+        left = {pattern.replace("[[]", "[") for pattern in made.recipe.exclude}
+        assert left
+        assert quantised_in(built) - quantised_in(made) == left
+
+
+def quantised_in(built: Built) -> set[str]:
+    return {name for one in find_regions(evidence_of(built).graph) for name in one.nodes}

@@ -37,11 +37,13 @@ def situation(backend: str = "tensorrt", version: str = "10.16.1.11", **fields: 
         "is_loaded": False,
         "recipe": Recipe(),
         "selected": None,
+        "left": (),
         "data": None,
         "threshold": 0.01,
         "inputs": (IMAGE,),
         "outputs": (LOGITS,),
         "copied": {},
+        "build_options": (),
         "build_spread": 0.01,
         "evidence": evidence(),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from trtopt.builder.build_routes import with_option
 from trtopt.builder_settings import SETTINGS
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.tune.evidence import Evidence
@@ -45,11 +46,24 @@ def _tensorrt(situation: Situation) -> Iterator[_Setting]:
         choices = next(one.choices for one in SETTINGS if one.name == "tiling")
         for level, likely in zip(reversed(choices), (0.3, 0.25, 0.2), strict=False):
             yield "tiling", level, Prior(0.01 + 0.1 * bound, likely, 0.02, 0.15), text
+        yield from _l2_limits(situation)
     if _EXTERNAL in target.tactic_sources:
         yield "tactic_sources", target.tactic_sources, Prior(0.02, 0.15), ""
+    for option in situation.build_options:
+        route = with_option(situation.recipe.build_route, option)
+        yield "build_route", route, Prior(0.02, 0.05, 0.05, 0.2), "an internal option of the builder"
     if situation.recipe.workspace_mib is not None:
         text = f"the baseline is limited to {situation.recipe.workspace_mib} MiB"
         yield "workspace_mib", None, Prior(0.03, 0.3, 0.02, 0.1), text
+
+
+def _l2_limits(situation: Situation) -> Iterator[_Setting]:
+    """A stream's share of the cache: layers that are tiled for all of it evict those of other streams."""
+    cache, streams = situation.device.cache_bytes, situation.streams
+    if cache is None or streams < 2 or situation.recipe.tiling in (None, "none"):
+        return
+    share = max(1, cache // streams >> 20)
+    yield "l2_limit_mib", share, Prior(0.02, 0.2), f"{streams} streams share {cache >> 20} MiB of cache"
 
 
 def _onnxruntime(situation: Situation) -> Iterator[_Setting]:
