@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,6 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_DISABLE_IMPORT_WARNING"] = "1"
 
 OBJECT_STORE_BYTES = 80_000_000
-CLIENT_PORT = 10001
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,10 +44,9 @@ class TwoNodes:
             "object_store_memory": OBJECT_STORE_BYTES,
             "resources": {"trtopt_measuring": 1},
         }
-        head = {"include_dashboard": False, "ray_client_server_port": CLIENT_PORT}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves the log of its client server open
-            self._cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=self._offers | head)
+        self._cluster = cluster_utils.Cluster(
+            initialize_head=True, head_node_args=self._offers | {"include_dashboard": False}
+        )
         self.address: str = self._cluster.address
         self._second: Any = None
         self._removed: set[str] = set()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import trtopt
-from tests.ray.conftest import CLIENT_PORT, TwoNodes
+from tests.ray.conftest import TwoNodes
 from tests.support.paths import ROOT
 from trtopt.device.backends import open_builder
 from trtopt.errors import DeviceError
@@ -136,21 +136,6 @@ def test_a_driver_that_is_killed_goes_on_after_what_is_measured(cluster: TwoNode
     assert len(report.measured) == len(BATCH)
     assert {path: path.read_bytes() for path in kept} == before
     assert read_sweep(folder) == report
-
-
-def test_a_sweep_through_ray_client_survives_the_loss_of_a_node(cluster: TwoNodes, tmp_path: Path) -> None:
-    folder, address = tmp_path / "digits.sweep", f"ray://127.0.0.1:{CLIENT_PORT}"
-    command = [sys.executable, "-m", "trtopt", "sweep", str(MODEL), "-o", str(folder), "--batch", "1,2,4,8"]
-    options = ["--backend", "onnxruntime", "--duration", "1", "--warmup", "0", "--executor", address]
-    with subprocess.Popen([*command, *options], cwd=ROOT, stderr=subprocess.PIPE, text=True) as driver:
-        assert driver.stderr is not None
-        for line in driver.stderr:
-            if "samples/s" in line:
-                break
-        cluster.kill()
-        said = driver.stderr.read()
-    assert driver.returncode == 0, said
-    assert [point.failure for point in read_sweep(folder).points] == [None] * 4
 
 
 def test_a_job_whose_ray_worker_is_killed_is_given_up_after_its_retries(cluster: TwoNodes) -> None:

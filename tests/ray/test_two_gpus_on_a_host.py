@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import combinations
 from pathlib import Path
@@ -28,6 +28,7 @@ from trtopt.executors.ray_tasks import RayExecutor, connected, run_parcel
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.engine import BenchJob
+from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Benched, Built
 from trtopt.workflows.listener import SILENT
 
@@ -84,22 +85,36 @@ def bench_jobs(folder: Path) -> list[BenchJob]:
 
 
 def recorded(folder: Path, together: int) -> Callable[..., Any]:
-    """What runs jobs and writes down where and when; the first jobs, builds, wait for each other."""
+    """What runs jobs and writes down where and when; the first `together` wait for each other."""
+    folder.mkdir()
 
     def work(parcel: bytes, files: Any, mailbox: Any, number: int, index: int, level: int) -> Any:
         os.environ[TASK] = str(folder / f"{index}.seen")
         assigned, began = os.environ["CUDA_VISIBLE_DEVICES"], time.time()
-        (folder / f"{index}.began").touch()
-        while index < together and len([*folder.glob("*.began")]) < together:
+        result = run_parcel(parcel, files, mailbox, number, index, level)
+        (folder / f"{index}.worked").touch()
+        while index < together and len([*folder.glob("*.worked")]) < together:
             assert time.time() < began + 60
             time.sleep(0.01)
-        try:
-            return run_parcel(parcel, files, mailbox, number, index, level)
-        finally:
-            run = {"index": index, "assigned": assigned, "began": began, "ended": time.time()}
-            (folder / f"{index}.json").write_text(json.dumps(run))
+        run = {"assigned": assigned, "began": began, "ended": time.time()}
+        (folder / f"{index}.json").write_text(json.dumps(run))
+        return result
 
     return work
+
+
+def ran(
+    executor: RayExecutor, jobs: Sequence[Job], folder: Path, together: int
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    """What the jobs have come to, and where and when they ran; each on the GPU that Ray has given it."""
+    executor._task = pytest.importorskip("ray").remote(recorded(folder, together))
+    with closing(executor.run_all_jobs(jobs, on_progress=SILENT.progress)) as outcomes:
+        found = dict(outcomes)
+    runs = [json.loads((folder / f"{index}.json").read_text()) for index in range(len(jobs))]
+    assert [(folder / f"{index}.seen").read_text() for index in range(len(jobs))] == [
+        run["assigned"] for run in runs
+    ]
+    return [found[index] for index in range(len(jobs))], runs
 
 
 def overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -109,23 +124,23 @@ def overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def test_builds_have_a_gpu_each_at_the_same_time_and_measurements_take_turns(
     executor_of: Callable[..., RayExecutor], tmp_path: Path
 ) -> None:
-    runs = tmp_path / "runs"
-    runs.mkdir()
     builds, measurements = build_jobs(MODEL, tmp_path / "out"), bench_jobs(tmp_path / "digits.trtopt")
-    executor = executor_of(retries=0, work=recorded(runs, together=len(GPUS)))
+    executor = executor_of(retries=0)
     assert executor.at_once == len(GPUS)
-    with closing(executor.run_all_jobs([*builds, *measurements], on_progress=SILENT.progress)) as outcomes:
-        found = dict(outcomes)
-    assert [type(found[index]) for index in sorted(found)] == [Built] * 3 + [Benched] * 3
-    ran = [json.loads((runs / f"{index}.json").read_text()) for index in sorted(found)]
-    assert {run["assigned"] for run in ran} == GPUS
-    assert [(runs / f"{index}.seen").read_text() for index in sorted(found)] == [
-        run["assigned"] for run in ran
-    ]
-    on_one_gpu = [pair for pair in combinations(ran, 2) if pair[0]["assigned"] == pair[1]["assigned"]]
-    assert not any(overlap(*pair) for pair in on_one_gpu)
-    assert overlap(*ran[: len(GPUS)])
-    assert not any(overlap(*pair) for pair in combinations(ran[len(builds) :], 2))
+
+    built, runs = ran(executor, builds[:2], tmp_path / "builds", together=2)
+    assert all(isinstance(one, Built) for one in built)
+    assert {run["assigned"] for run in runs} == GPUS
+    assert overlap(*runs)
+
+    (_, benched), runs = ran(executor, [builds[2], measurements[0]], tmp_path / "both", together=2)
+    assert {run["assigned"] for run in runs} == GPUS
+    assert isinstance(benched, Benched)
+    assert benched.environment.beside == ("building batch3",)
+
+    benched, runs = ran(executor, measurements, tmp_path / "measurements", together=0)
+    assert all(isinstance(one, Benched) and one.environment.beside == () for one in benched)
+    assert not any(overlap(*pair) for pair in combinations(runs, 2))
 
 
 def test_a_node_whose_gpus_are_all_in_use_takes_part(

@@ -164,8 +164,12 @@ class Neighbours:
             self._beside[other][doing] = None
         there[number] = doing
 
-    def ended(self, number: int) -> tuple[str, ...]:
-        """Submission `number` has ended; returns what else ran on its host meanwhile, in words."""
+    def finished(self, number: int) -> None:
+        """Submission `number` is not at work any more."""
         for there in self._running.values():
             there.pop(number, None)
+
+    def ended(self, number: int) -> tuple[str, ...]:
+        """Submission `number` has ended; returns what else ran on its host meanwhile, in words."""
+        self.finished(number)
         return tuple(self._beside.pop(number, ()))

@@ -114,7 +114,10 @@ def run_parcel(
 
     def report(_: int, phase: str, fraction: float | None) -> None:
         now = time.monotonic()
-        if phase != last[0] or now - last[1] >= _MAIL_S:
+        if phase == DONE:  # is there before the next job on this node can report that it has begun
+            with suppress(ray.exceptions.RayError):
+                ray.get(mailbox.put.remote((number, index, node, phase, fraction, b"")))
+        elif phase != last[0] or now - last[1] >= _MAIL_S:
             last[:] = phase, now
             mailbox.put.remote((number, index, node, phase, fraction, b""))
 
@@ -472,9 +475,11 @@ class RayExecutor:
                 continue
             sent[number].node = node
             with self._lock:
+                if phase == DONE:
+                    self._neighbours.finished(number)
+                    continue
                 self._neighbours.began(number, node, sent[number].doing)
-            if phase != DONE:
-                on_progress(index, f"{phase} on {names.get(node, node)}", fraction)
+            on_progress(index, f"{phase} on {names.get(node, node)}", fraction)
 
     def _messages(self, numbers: Iterable[int]) -> list[Message]:
         """What has come about these submissions; that about other threads' waits for them."""

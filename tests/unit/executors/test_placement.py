@@ -116,3 +116,11 @@ def test_neighbours_are_those_of_the_same_host_at_the_same_time() -> None:
     hosts.began(4, "a", "building last")
     assert hosts.ended(4) == ("building z",)
     assert hosts.ended(2) == ()
+
+
+def test_what_has_finished_its_work_is_no_neighbour_of_what_begins() -> None:
+    hosts = Neighbours()
+    hosts.began(0, "a", "measuring x")
+    hosts.finished(0)
+    hosts.began(1, "a", "measuring y")
+    assert hosts.ended(0) == hosts.ended(1) == ()
