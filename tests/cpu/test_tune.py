@@ -47,6 +47,9 @@ def test_the_command_leaves_a_build_a_ledger_and_a_score_and_refuses_other_terms
     assert page.returncode == 0, page.stderr
     assert "Candidates in the order in which they were tried" in (trtopt_cli.folder / "page.html").read_text()
     assert "--resume" in trtopt_cli.fails(1, "tune", DIGITS, *given)
+    (trtopt_cli.folder / "out" / "model.onnx").write_bytes(b"cut off")
+    damaged = trtopt_cli.fails(1, "tune", DIGITS, *given, "--data", HELDOUT, "--resume")
+    assert "model.onnx: missing or changed since the last run" in damaged
     other = trtopt_cli.fails(1, "tune", DIGITS, *given, "--resume", "--objective", "throughput")
     assert "is tuned on other terms: objective latency, now throughput" in other
     assert (
@@ -59,6 +62,7 @@ def test_a_baseline_that_misses_the_bound_or_the_budget_leaves_nothing(trtopt_cl
     given = ("--backend", "onnxruntime", "--cache-dir", "cache", "-o", "out", "--duration", "0.05")
     missed = trtopt_cli.fails(3, "tune", DIGITS, *given, "--min-sqnr", "900")
     assert "the baseline misses the bound: SQNR in dB" in missed
+    assert f"trtopt check baseline --against {DIGITS}" in missed
     short = trtopt_cli.fails(2, "tune", DIGITS, *given, "--budget", "0.1s")
     assert "--budget 0.1s: building, checking and measuring the baseline took" in short
 
