@@ -405,8 +405,8 @@ class _Run:
         """Candidates built, then checked and raced; each bears its share of the time that they took."""
         began_s, limit_s = time.monotonic(), self._limit_s(ledger)
         for one in chosen:
-            told = f": {one.change.evidence}" if one.change.evidence else ""
-            self._listener.note(f"{one.change.name}: {one.prediction.expected:+.2%} expected{told}")
+            why = f": {one.change.evidence}" if one.change.evidence else ""
+            self._listener.note(f"{one.change.name}: {one.prediction.expected:+.2%} expected{why}")
         trials = [Trial(one.change, Path(tempfile.mkdtemp(dir=scratch))) for one in chosen]
 
         def build(trial: Trial, listener: Listener) -> None:
@@ -414,14 +414,14 @@ class _Run:
                 incumbent, trial.change, trial.folder / "candidate"
             )
 
-        def judge(trial: Trial, listener: Listener) -> None:
+        def evaluate(trial: Trial, listener: Listener) -> None:
             if trial.built is not None:
                 trial.outcome = self._raced(trial.built, incumbent, limit_s, listener)
                 if trial.outcome.verdict == "accepted":
                     self._profiled(trial.built, limit_s)
 
         at_a_time(trials, build, self._executor, self._quiet)
-        at_a_time(trials, judge, self._executor, self._quiet)
+        at_a_time(trials, evaluate, self._executor, self._quiet)
         share_s = (time.monotonic() - began_s) / len(trials)
         for trial in trials:
             trial.cost_s = share_s

@@ -14,7 +14,7 @@ from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.prediction import Prior
 
 _OF_THE_PLAN = {"batch", "split", *(one.name for one in SETTINGS)}
-"""The fields of a recipe that leave the graph as it is."""
+"""The fields of a recipe that leave the graph unchanged."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ _NUMPY = {"fp16": "float16", "bf16": "bfloat16", "int8": "int8", "fp8": "float8_
 _HALF = {"float16", "bfloat16"}
 _ON_GPUS = ("fp16", "bf16")
 _REALISED = 0.7
-"""Of what the roofline promises: layers beside it, and conversions, do not shrink with the type."""
+"""Of what the roofline promises: other layers and conversions do not shrink with the type."""
 
 
 def _changes(situation: Situation) -> Iterator[Change]:
