@@ -173,5 +173,35 @@ def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) ->
         assert quantised_in(built) - quantised_in(made) == left
 
 
+def test_regions_of_a_profiled_float_engine_are_built_in_int8(tmp_path: Path) -> None:
+    """Where selecting a precision has refused INT8: their names are those of the graph that is quantised."""
+    samples = str(TRANSFORMER.with_name("heldout.npz"))
+    maker = Maker(
+        source=TRANSFORMER,
+        recipe=Recipe(),
+        builder=open_builder("onnxruntime"),
+        bounds={},
+        data=samples,
+        data_name=samples,
+        cache_dir=None,
+        limit_s=300.0,
+        executor=THIS_HOST,
+        listener=SILENT,
+    )
+    built = maker.baseline(tmp_path / "0", 8)
+    report = profile(built.folder, ProfileRequest(batch=(8,), duration=0.1))
+    (built.folder / PROFILE_FILE).write_bytes(to_json(report))
+    tried, found = frozenset(["precision=best"]), evidence_of(built)
+    given = situation("onnxruntime", evidence=found, data=samples, tried=tried, threshold=1e-6)
+    first, *_, together = proposed(region.KIND, given).values()
+    quantised = []
+    for number, change in enumerate((first, together), 1):
+        made = maker.make(built, change, tmp_path / str(number))
+        assert check_folder(made.folder).is_whole
+        quantised.append(quantised_in(made))
+        assert quantised[-1].isdisjoint(made.recipe.exclude)
+    assert set() < quantised[0] < quantised[1]
+
+
 def quantised_in(built: Built) -> set[str]:
     return {name for one in find_regions(evidence_of(built).graph) for name in one.nodes}

@@ -314,7 +314,7 @@ class _Run:
         """What has not been tried, predicted from what is known by now."""
         history = history_of(self._earlier, ledger)
         situation = self._situation(ledger, incumbent, history)
-        tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
+        tried = situation.tried | {f"batch={self._terms.batch[0]}"}
         spread = spread_of(history, RunSpread.of(self._run_spread))
         waiting = []
         for kind in KINDS:
@@ -349,6 +349,7 @@ class _Run:
             inputs=engine.inputs,
             outputs=engine.outputs,
             copied=ledger.baseline.copied,
+            tried=frozenset(entry.candidate for entry in ledger.entries),
             build_options=self._build_options,
             build_spread=build_spread_of(history),
             evidence=evidence_of(incumbent),
