@@ -14,16 +14,26 @@ from trtopt.data.packing import Array
 from trtopt.errors import UsageError
 from trtopt.export.export import DType, Exported
 from trtopt.export.spec import Exporter
-from trtopt.files.manifests import read_manifest
+from trtopt.files.manifests import is_build_folder, read_manifest
 from trtopt.measure.contracts import DURATION_S, WARMUP_S
 from trtopt.measure.statistics.comparison import THRESHOLD
+from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.parameters import naming_parameters
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.precision.calibration.table import AUTO
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.quantize import Smoothing
 from trtopt.recipe import Precision, Recipe, Rewriting, batch_sizes, make_recipe
-from trtopt.records import BatchPlan, BenchReport, Manifest, ProfileReport, SweepReport, TensorSpec, Terms
+from trtopt.records import (
+    BatchPlan,
+    BenchReport,
+    Manifest,
+    OnnxArtifact,
+    ProfileReport,
+    SweepReport,
+    TensorSpec,
+    Terms,
+)
 from trtopt.records.casting import CastReport
 from trtopt.records.checking import CheckReport
 from trtopt.records.quantisation import PLAIN_RESIDUALS, QuantizeReport, Residuals
@@ -31,6 +41,7 @@ from trtopt.records.tuning import CandidateKind, Objective, Tuned
 from trtopt.records.typed_io import TypedTensor, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
+from trtopt.rewrite.typed_io import recorded_in
 from trtopt.targets import DEFAULT as DEFAULT_TARGET
 from trtopt.workflows.bench import bench as benching
 from trtopt.workflows.bench.request import BenchRequest
@@ -1152,7 +1163,7 @@ def pack(
     formats. Arrays on the GPU (CuPy, PyTorch) come to the host first; the result is in host memory.
 
     Args:
-        manifest: the manifest, or the build folder.
+        manifest: the manifest, the build folder, or an ONNX file with typed inputs and outputs.
         array: a batch in the shape of the graph's input: floats for INT8, else values of the input's type.
         name: the input [default: the only one].
         saturate: clip values beyond INT8's range, as QuantizeLinear does, instead of refusing them.
@@ -1170,8 +1181,7 @@ def pack(
         >>> trtopt.pack(manifest, numpy.zeros((1, 1, 8, 8))).dtype
         dtype('float32')
     """
-    found = _manifest(manifest)
-    spec, tensor = _typed(found, name, found.onnx.inputs, "input")
+    spec, tensor = _typed(manifest, name, "input")
     return packing.packed(spec, packing.on_host(array), tensor, saturate=saturate)
 
 
@@ -1179,7 +1189,7 @@ def unpack(manifest: Manifest | str | Path, array: object, name: str | None = No
     """What an engine's output holds, in the shape of the graph's output: the inverse of `pack`.
 
     Args:
-        manifest: the manifest, or the build folder.
+        manifest: the manifest, the build folder, or an ONNX file with typed inputs and outputs.
         array: the output as the engine wrote it.
         name: the output [default: the only one].
 
@@ -1196,25 +1206,34 @@ def unpack(manifest: Manifest | str | Path, array: object, name: str | None = No
         >>> trtopt.unpack(manifest, numpy.zeros((1, 10), "float32")).shape
         (1, 10)
     """
-    found = _manifest(manifest)
-    spec, tensor = _typed(found, name, found.onnx.outputs, "output")
+    spec, tensor = _typed(manifest, name, "output")
     return packing.unpacked(spec, packing.on_host(array), tensor)
 
 
-def _manifest(manifest: Manifest | str | Path) -> Manifest:
-    return manifest if isinstance(manifest, Manifest) else read_manifest(Path(manifest))
+def _described(source: Manifest | str | Path) -> tuple[OnnxArtifact, tuple[TypedTensor, ...]]:
+    """The graph of a build or a typed file, and its tensors that are typed."""
+    if not isinstance(source, Manifest):
+        path = Path(source)
+        folder = path.parent if path.is_file() else path
+        if path != folder and not is_build_folder(folder):
+            onnx = read_onnx(path)
+            return onnx, recorded_in(load_graph(path))
+        source = read_manifest(folder)
+    return source.onnx, source.io
 
 
 def _typed(
-    manifest: Manifest, name: str | None, specs: Sequence[TensorSpec], role: str
+    source: Manifest | str | Path, name: str | None, role: Literal["input", "output"]
 ) -> tuple[TensorSpec, TypedTensor | None]:
+    onnx, io = _described(source)
+    specs = onnx.inputs if role == "input" else onnx.outputs
     names = [spec.name for spec in specs]
     if name is None and len(names) == 1:
         name = names[0]
     if name not in names:
         raise UsageError(f"name = {name!r}: no such {role}", f"give one of {', '.join(names)}")
     spec = specs[names.index(name)]
-    return spec, next((one for one in manifest.io if one.name == name and one.role == role), None)
+    return spec, next((one for one in io if one.name == name and one.role == role), None)
 
 
 def _text(path: str | Path | None) -> str | None:

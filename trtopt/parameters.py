@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from trtopt.errors import TrtoptError
+from trtopt.errors import TrtoptError, UsageError
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import Recipe
 from trtopt.records import Terms
+from trtopt.records.typed_io import split_io, split_normalize
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,6 +50,8 @@ _PLACEHOLDER = re.compile(r"[A-Z][A-Z_,.:=]*(\.so)?|.*….*|'.*'|\".*\"", re.DOT
 """What stands for a value, and what is quoted already."""
 _PAIR = re.compile(r"([^:=,]+)[:=]([^:=]+?)(?=,[^:=,]+[:=]|$)")
 """`ids:Nx1,Nx128,Nx512` is one, `128:0.7,384:0.3` are two."""
+_SPLIT = {"io": split_io, "normalize": split_normalize}
+"""Options whose value is a key and text that has the separators, too."""
 GROUPS: dict[str, tuple[type, str]] = {
     "terms": (Terms, "terms={{{key!r}: {value}}}"),
     "bounds": (Bounds, "bounds={{{key!r}: {value}}}"),
@@ -73,6 +77,10 @@ class Parameter:
         """The parameter with a value as text: `batch=4`, or in a group `terms={'graph': False}`."""
         if self.group is not None:
             return GROUPS[self.group][1].format(key=self.name, value=_literal(value, self.hint))
+        if self.name in _SPLIT:
+            with suppress(UsageError):
+                key, rest = _SPLIT[self.name](value)
+                return f"{self.name}={{{key!r}: {rest!r}}}"
         if any(get_origin(member) is Mapping for member in _members(self.hint)) and not _PAIR.match(value):
             return f"{self.name}[{value!r}]"
         return f"{self.name}={_literal(value, self.hint)}"

@@ -19,8 +19,8 @@ from tests.support.paths import ROOT
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.onnxio.model_file import load
+from trtopt.onnxio.tensor_types import types_of
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.casting.places import types_of
 from trtopt.precision.reference_runs import open_model
 from trtopt.records import from_json
 from trtopt.records.casting import CastReport

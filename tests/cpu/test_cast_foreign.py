@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.cast_models import saved
 from trtopt.errors import ModelError
+from trtopt.onnxio.tensor_types import types_of
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.casting.places import types_of
 from trtopt.records.casting import CastReport
 from trtopt.report.casting import cast_notes
 

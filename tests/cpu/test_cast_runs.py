@@ -17,11 +17,13 @@ from tests.support.paths import ROOT
 from trtopt.data import open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.device.ort.reference import Unoptimised
+from trtopt.onnxio.converted_weights import dtype_of
+from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import load
+from trtopt.onnxio.tensor_types import types_of
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.casting.places import types_of
-from trtopt.precision.casting.weights import dtype_of, fit_of
-from trtopt.precision.reference_runs import at_most, compared, in_fp32, open_model
+from trtopt.precision.casting.weights import fit_of
+from trtopt.precision.reference_runs import at_most, compared, open_model
 from trtopt.records.checking import OutputDifference
 
 TRANSFORMER = ROOT / "models" / "digits_transformer"

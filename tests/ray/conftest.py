@@ -4,10 +4,15 @@ Ray listens on the host's own address whatever it is told. So these tests run on
 network namespace with nothing but loopback, as `make test-ray` makes one.
 """
 
+import json
 import os
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,13 +56,44 @@ class TwoNodes:
             self._second = self._cluster.add_node(**self._offers)
 
     @contextmanager
-    def another(self, **environment: str) -> Iterator[str]:
+    def another(self, *, num_cpus: int = 1, num_gpus: int = 0, **environment: str) -> Iterator[str]:
         """One more node, with variables of its own; its id."""
-        node = self._cluster.add_node(**self._offers, env_vars=environment)
+        offers = self._offers | {"num_cpus": num_cpus, "num_gpus": num_gpus}
+        node = self._cluster.add_node(**offers, env_vars=environment)
         try:
             yield node.node_id
         finally:
             self._cluster.remove_node(node, allow_graceful=False)
+
+    @contextmanager
+    def with_memory_of(self, file: Path) -> Iterator[str]:
+        """One more node, which reads `file` where others read /proc/meminfo; its id."""
+        bound = ["unshare", "--mount", "sh", "-ec", 'mount --bind "$0" /proc/meminfo; exec "$@"', str(file)]
+        if subprocess.run([*bound, "true"], check=False).returncode != 0:
+            pytest.skip("no file can be mounted over /proc/meminfo here")
+        start = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
+        offers = [
+            f"--address={self.address}",
+            f"--num-cpus={self._offers['num_cpus']}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+            f"--memory={OBJECT_STORE_BYTES}",
+            f"--resources={json.dumps(self._offers['resources'])}",
+        ]
+        before = self._nodes()
+        with subprocess.Popen([*bound, *start, *offers], stdout=subprocess.DEVNULL) as process:
+            try:
+                deadline = time.monotonic() + 60
+                while not (new := self._nodes() - before):
+                    assert process.poll() is None
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+                yield new.pop()
+            finally:
+                process.terminate()
+
+    def _nodes(self) -> set[str]:
+        """The ids of those that are alive."""
+        return {one["NodeID"] for one in self._cluster.global_state.node_table() if one["Alive"]}
 
     def kill(self) -> None:
         """Kill the second node, as a loss of power would."""

@@ -113,6 +113,12 @@ def in_python(job: str, *arguments: object, **keywords: object) -> TrtoptError:
             "exclude=['x']:",
         ),
         (
+            "rewrite PATH -o OUT --normalize images:mean=1:std=0",
+            {"output": "OUT", "normalize": {"images": "mean=1:std=0"}},
+            "--normalize image:mean=123.7,116.3,103.5:std=58.4,57.1,57.4",
+            "normalize={'image': 'mean=123.7,116.3,103.5:std=58.4,57.1,57.4'}",
+        ),
+        (
             "quantize PATH -o OUT --precision int8",
             {"output": "OUT", "precision": "int8"},
             "--random-data to try",
@@ -168,6 +174,11 @@ def test_every_option_of_a_command_stands_for_a_parameter(name: str) -> None:
         if not {text.replace("-", "_"), text.removeprefix("no-").replace("-", "_")} & known.keys()
     }
     assert missing - ABOUT_OUTPUT == COMMAND_ALONE.get(name, set())
+
+
+def test_a_recipe_that_nothing_is_built_with_is_refused() -> None:
+    words = ["quantize", DIGITS, "-o", "OUT", "--precision", "int8", "--recipe", "quick"]
+    assert "--recipe quick: nothing is built" in str(on_the_command_line(*words))
 
 
 def test_command_lines_in_a_message_stay_command_lines() -> None:

@@ -121,6 +121,7 @@ def quantize(
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
     from trtopt.cli.console import say, show_notes, warn
     from trtopt.cli.progress import phases
+    from trtopt.errors import UsageError
     from trtopt.records.quantisation import PLAIN_RESIDUALS
     from trtopt.report.notes import plain
     from trtopt.report.quantize import explain as explained, quantize_summary
@@ -141,6 +142,8 @@ def quantize(
         random_data=random_data,
         io=io,
     )
+    if profile is not None and verdict is None:
+        raise UsageError(f"--recipe {profile}: nothing is built", "add --verdict, or omit --recipe")
     if verdict is not None:
         alarms = _by_verdict(
             model, out, replace(request, target=target or ""), verdict, profile, explain, json

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.data.packing import instead_of_floats
 from trtopt.data.reader import Rows
 from trtopt.errors import DataError
 from trtopt.onnxio.element_types import numpy_dtype
@@ -51,8 +52,9 @@ def fitted(spec: TensorSpec, array: NDArray[Any], rows: int | None, first: int) 
     else:
         raise DataError(
             f"input {spec.name!r}: data of type {array.dtype} does not fit {spec.dtype} (sample {first})",
-            f"convert the array before saving it: array.astype({spec.dtype!r}), or, for an input that was "
-            "built with --io, trtopt.pack",
+            instead_of_floats(dtype)
+            if array.dtype.kind == "f" and dtype.kind in "iu"
+            else f"convert the array before saving it: array.astype({spec.dtype!r})",
         )
     _check_values(spec, array, converted, rows, first)
     return converted

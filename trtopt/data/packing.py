@@ -70,18 +70,34 @@ def packed(spec: TensorSpec, array: Array, tensor: TypedTensor | None, *, satura
         DataError: a shape, a type or a value that the input cannot take; names the sample.
     """
     dtype = numpy_dtype(spec.dtype)
-    fits = array.ndim == len(spec.shape) and all(
-        isinstance(axis, str) or axis == length
-        for axis, length in zip(spec.shape[1:], array.shape[1:], strict=True)
-    )
-    if not fits:
+    if not _fits(spec, array):
         raise DataError(
             f"input {spec.name!r}: an array of shape {array.shape}, expected {spec.shape}",
             "give a batch in the shape of the graph's input; pack makes the engine's format of it",
         )
-    if tensor is not None and tensor.scale is not None and array.dtype.kind == "f":
+    if tensor is not None and tensor.scale is not None and array.dtype.kind in "fV":  # V: bfloat16
         array = quantised(spec.name, array, tensor.scale, saturate=saturate)
-    return vectorised(exact(spec.name, array, dtype), tensor.layout if tensor is not None else "nchw")
+    given = np.ascontiguousarray(exact(spec.name, array, dtype))
+    return vectorised(given, tensor.layout if tensor is not None else "nchw")
+
+
+def _fits(spec: TensorSpec, array: Array) -> bool:
+    """Whether a batch has the tensor's axes."""
+    return array.ndim == len(spec.shape) and all(
+        isinstance(axis, str) or axis == length
+        for axis, length in zip(spec.shape[1:], array.shape[1:], strict=True)
+    )
+
+
+def instead_of_floats(dtype: np.dtype[Any]) -> str:
+    """What an input of integers takes: floats that are converted lose their fractions."""
+    integers = _integers_of(dtype)
+    return f"{integers}; for an INT8 input of --io, trtopt.pack makes them" if dtype == np.int8 else integers
+
+
+def _integers_of(dtype: np.dtype[Any]) -> str:
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return f"give integers from {low} to {high}{', such as raw pixels' if dtype == np.uint8 else ''}"
 
 
 def exact(name: str, array: Array, dtype: np.dtype[Any], first: int = 0) -> Array:
@@ -96,7 +112,7 @@ def exact(name: str, array: Array, dtype: np.dtype[Any], first: int = 0) -> Arra
         if array.dtype.kind not in "iu":
             raise DataError(
                 f"input {name!r}: sample {first} holds {array.dtype} values, and the input is {dtype}",
-                f"give integers from {np.iinfo(dtype).min} to {np.iinfo(dtype).max}, such as raw pixels",
+                _integers_of(dtype),
             )
         beyond = (array < np.iinfo(dtype).min) | (array > np.iinfo(dtype).max)
         _refuse(name, array, beyond, f"does not fit {dtype}", "scale the data to the range of the type")
@@ -136,6 +152,11 @@ def unpacked(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Arra
                 "give the array as the engine wrote it",
             )
         array = planar(array, layout, channels)
+    if spec.shape and not _fits(spec, array):  # some models leave an output's rank open
+        raise DataError(
+            f"output {spec.name!r}: an array of shape {array.shape}, expected {spec.shape}",
+            "give the array as the engine wrote it",
+        )
     if tensor is None or tensor.scale is None:
         return array
     values: Array = array.astype(np.float32) * np.float32(tensor.scale)
@@ -143,12 +164,23 @@ def unpacked(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Arra
 
 
 def on_host(array: object) -> Array:
-    """An array of NumPy, or a copy on the host of one on the GPU (CuPy, PyTorch)."""
+    """An array of NumPy, or a copy on the host of one on the GPU (CuPy, Numba, PyTorch).
+
+    Raises:
+        DataError: it is no array.
+    """
     if isinstance(array, np.ndarray):
         return array
     if hasattr(array, "detach"):
-        array = array.detach().cpu().numpy()
-    elif hasattr(array, "__cuda_array_interface__") and hasattr(array, "get"):
-        array = array.get()
-    found: Array = np.asarray(array)
+        tensor: Any = array.detach().cpu()
+        array = tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor  # which NumPy lacks
+    elif hasattr(array, "__cuda_array_interface__"):
+        copy = getattr(array, "get", None) or getattr(array, "copy_to_host", None)
+        if copy is None:
+            raise DataError(f"{type(array).__name__}: an array on the GPU", "copy it to the host first")
+        array = copy()
+    try:
+        found: Array = np.asarray(array)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{type(array).__name__}: no array: {error}", "give an array of numbers") from None
     return found

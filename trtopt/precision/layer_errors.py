@@ -8,11 +8,12 @@ import onnx
 
 from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
+from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.precision.casting.places import FLOAT, LOW
+from trtopt.onnxio.tensor_types import FLOAT, LOW
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.observe import float_tensors, shards_of
-from trtopt.precision.reference_runs import at_most, in_fp32
+from trtopt.precision.reference_runs import at_most
 from trtopt.precision.stages import part_of
 from trtopt.records.checking import LayerDifference
 

@@ -17,13 +17,13 @@ from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
+from trtopt.onnxio.tensor_types import LOW
 from trtopt.precision.calibration.choose import Signal
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
 from trtopt.precision.casting.cast import cast_graph, measured
 from trtopt.precision.casting.decide import HEAVY, CastOptions
-from trtopt.precision.casting.places import LOW
 from trtopt.precision.casting.weights import largest
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.existing_qdq import Existing, take_out

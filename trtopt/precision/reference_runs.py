@@ -2,93 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
-
-import onnx
-from onnx import TensorProto
+from collections.abc import Iterable, Iterator, Sequence
 
 from trtopt.data import SampleSource
 from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxio.graph_walk import TYPE_ATTRIBUTES, Part, graphs_of
+from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.unique_names import name_apart
-from trtopt.precision.casting.places import FLOAT, LOW, types_of
-from trtopt.precision.casting.weights import converted
 from trtopt.precision.deviation import Deviation, is_classifier
 from trtopt.precision.stages import open_proto
 from trtopt.precision.temporary_disk import passing
 from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.records import TensorSpec
 from trtopt.records.checking import OutputDifference
-
-_LOW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
-def has_low(types: Mapping[str, int]) -> bool:
-    """Whether any tensor is 16-bit."""
-    return any(kind in _LOW for kind in types.values())
-
-
-def emulated(model: onnx.ModelProto, types: Mapping[str, int]) -> onnx.ModelProto:
-    """The model with FP32 operators and the same inputs, outputs, weights and roundings: what a GPU computes.
-
-    GPUs add up 16-bit products in FP32 and round what they store. ONNX Runtime's CPU kernels lack most 16-bit
-    operators: runs of FP16 nodes are computed in FP32 and rounded only where the run ends, which flatters,
-    and BF16 does not run at all. `types` are those of its tensors; large weights stay where they are and are
-    widened when it runs.
-    """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    parts = list(graphs_of(copy.graph))
-    stem = _unused_stem({*types, *(name for part in parts for node in part.node for name in node.output)})
-    for index, part in reversed(list(enumerate(parts))):  # inner graphs first: nodes around them are copied
-        # Each graph widens for itself: inner graphs may read outer tensors.
-        _widen(part, types, f"{stem}{index}:")
-    return copy
-
-
-def _unused_stem(names: Set[str]) -> str:
-    """What no name begins with, so that names made from it are new in every graph and at every call."""
-    stem = "wide"
-    while any(name.startswith(stem) for name in names):
-        stem += "r"
-    return stem
-
-
-def _widen(part: Part, types: Mapping[str, int], prefix: str) -> None:
-    nodes: list[onnx.NodeProto] = []
-    wide: dict[str, str] = {}
-    for old in part.node:
-        node = onnx.NodeProto()
-        node.CopyFrom(old)
-        for index, name in enumerate(old.input):
-            if types.get(name) in _LOW:
-                if name not in wide:
-                    wide[name] = prefix + name
-                    nodes.append(_cast(name, wide[name], TensorProto.FLOAT))
-                node.input[index] = wide[name]
-        nodes.append(node)
-        if _names_its_type(node):
-            continue
-        for index, name in enumerate(old.output):
-            if types.get(name) in _LOW:
-                node.output[index] = f"{prefix}raw:{name}"
-                nodes.append(_cast(node.output[index], name, types[name]))
-    del part.node[:]
-    part.node.extend(nodes)
-    del part.value_info[:]
-
-
-def _names_its_type(node: onnx.NodeProto) -> bool:
-    """Whether an attribute names the node's output type: FP32 inputs then do not change it."""
-    return node.op_type == "ConstantOfShape" or any(item.name in TYPE_ATTRIBUTES for item in node.attribute)
-
-
-def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
-    return onnx.helper.make_node("Cast", [source], [target], to=to)
 
 
 def open_model(model: ModelFile) -> Unoptimised:
@@ -102,29 +29,6 @@ def open_model(model: ModelFile) -> Unoptimised:
     with passing(model) as spooling:
         wide = in_fp32(with_weights_dequantised(spooling))
         return open_proto(wide, wide.proto)
-
-
-def in_fp32(model: ModelFile) -> ModelFile:
-    """The model, its 16-bit arithmetic emulated if it has any; weights are widened now if there is a spool.
-
-    Otherwise they are widened whenever the model runs. What it computes is the same to the bit.
-    """
-    if not has_low(types_of(model.proto)):
-        return model
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    name_apart(proto.graph)
-    types = types_of(proto)
-    outputs = {item.name for item in proto.graph.output}
-    if model.spool is not None:
-        for tensor in proto.graph.initializer:
-            if types[tensor.name] not in LOW.values() or tensor.name in outputs:
-                continue
-            tensor.CopyFrom(converted(tensor, model, tensor.name, FLOAT))
-            types[tensor.name] = FLOAT
-            # Constants are multiplied by in another order of sums; what is among the inputs is none.
-            proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, FLOAT, tensor.dims))
-    return replace(model, proto=emulated(proto, types))
 
 
 def compared(pairs: Iterable[tuple[Arrays, Arrays]], other: Unoptimised) -> tuple[OutputDifference, ...]:

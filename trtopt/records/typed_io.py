@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -19,6 +19,8 @@ PREPROCESSING = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}
 """Mean and standard deviation of each channel, of pixels from 0 to 1."""
 IMAGE_RANK = 4
 _LARGEST_PIXEL = 255.0
+_LARGEST_FLOAT = 3.4028234e38
+_NORMALIZE = re.compile(r"(?P<name>.+):(?P<rest>(mean|std)=[^:]*:(mean|std)=[^:]*)", re.DOTALL)
 _IO_EXAMPLE = "write, say, --io image=uint8:nhwc"
 _NORMALIZE_EXAMPLE = "write, say, --normalize image:mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
 
@@ -32,6 +34,11 @@ class TensorFormat(Record, frozen=True, kw_only=True):
     layout: str = "nchw"
 
     @property
+    def type(self) -> str:
+        """Its name in `TYPES`."""
+        return next(name for name, dtype in TYPES.items() if dtype == self.dtype)
+
+    @property
     def is_vectorised(self) -> bool:
         """Whether ONNX has no word for the layout: it is set on the engine's tensor."""
         return self.layout in VECTORS
@@ -43,6 +50,11 @@ class Normalisation(Record, frozen=True, kw_only=True):
     name: str
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    @property
+    def is_scaling(self) -> bool:
+        """Whether it only changes the unit: no mean, one deviation for all channels."""
+        return not any(self.mean) and len({*self.std}) == 1
 
 
 class IoRequest(Record, frozen=True, kw_only=True):
@@ -145,10 +157,10 @@ def split_normalize(text: str) -> tuple[str, str]:
     Raises:
         UsageError: not of that form.
     """
-    name, found, rest = text.rpartition(":mean=")
-    if not found or not name:
+    found = _NORMALIZE.fullmatch(text)
+    if found is None:
         raise UsageError(f"--normalize {text!r}: expected NAME:mean=…:std=…", _NORMALIZE_EXAMPLE)
-    return name, f"mean={rest}"
+    return found["name"], found["rest"]
 
 
 def _read_format(name: str, text: str) -> TensorFormat:
@@ -175,8 +187,10 @@ def _read_normalisation(name: str, text: str) -> Normalisation:
     mean, std = found["mean"], found["std"]
     if len(mean) != len(std):
         raise UsageError(f"{given}: {len(mean)} means and {len(std)} deviations", "give one per channel")
-    if not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
-        raise UsageError(f"{given}: means must be finite and deviations above 0", _NORMALIZE_EXAMPLE)
+    if not all(abs(one) <= _LARGEST_FLOAT for one in mean):
+        raise UsageError(f"{given}: means must be finite in FP32", _NORMALIZE_EXAMPLE)
+    if not all(1 / _LARGEST_FLOAT <= one <= _LARGEST_FLOAT for one in std):
+        raise UsageError(f"{given}: deviations must be above 0 and finite in FP32", _NORMALIZE_EXAMPLE)
     return Normalisation(name=name, mean=mean, std=std)
 
 

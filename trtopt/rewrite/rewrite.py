@@ -221,7 +221,8 @@ def rewrite_model(
             notes.append(batch_check.prove(original, model, size))
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
-        notes += proof.notes if proof and (attempt.outcome.applied or not dynamic_batch) else []
+        was_run = dynamic_batch or typing.checked  # each runs the original
+        notes += proof.notes if proof and (attempt.outcome.applied or not was_run) else []
         final = typed_io.move_quantisation(attempt.outcome.model, typing.tensors, check=check)
         verified = (*typing.checked, *final.checked)
         notes += typed_io.describe(final.tensors, verified)

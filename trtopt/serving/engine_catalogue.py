@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import msgspec
 
+from trtopt.data.packing import instead_of_floats
 from trtopt.device.api import Session
 from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
@@ -135,7 +136,9 @@ class Catalogue:
             if tensor.dtype != dtype:
                 raise DataError(
                     f"input {name!r}: has type {tensor.dtype}, the engines take {dtype}",
-                    f"convert it, as with astype({str(dtype)!r})",
+                    instead_of_floats(dtype)
+                    if tensor.dtype.kind == "f" and dtype.kind in "iu"
+                    else f"convert it, as with astype({str(dtype)!r})",
                 )
             if tensor.host is None and not self._takes_device_memory:
                 raise DataError(

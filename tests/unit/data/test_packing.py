@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trtopt.data.packing import packed, planar, quantised, unpacked, vectorised
+from trtopt.data.packing import on_host, packed, planar, quantised, unpacked, vectorised
 from trtopt.errors import DataError
 from trtopt.records import TensorSpec
 from trtopt.records.typed_io import VECTORS, TypedTensor, stored_shape
@@ -92,3 +92,31 @@ def test_values_beyond_int8_are_clipped_on_request() -> None:
 def test_an_output_in_another_format_is_refused() -> None:
     with pytest.raises(DataError, match="is not chw4"):
         unpacked(SPEC, np.zeros((1, 3, 2, 2), np.int8), INT8)
+    with pytest.raises(DataError, match=r"shape \(1, 2, 3, 2\), expected \('N', 3, 2, 2\)"):
+        unpacked(FLOATS, np.zeros((1, 2, 3, 2), np.float16), None)
+
+
+def test_a_linear_array_lies_as_the_engine_reads_it() -> None:
+    array = np.zeros((2, 2, 2, 3), np.float16).transpose(0, 3, 1, 2)
+    assert packed(FLOATS, array, None).flags.c_contiguous
+
+
+class OnGpu:
+    """An array of Numba's kind: on the GPU, with a method that copies it to the host."""
+
+    __cuda_array_interface__ = ("shape", "typestr", "data", "version")
+
+    def copy_to_host(self) -> np.ndarray[Any, Any]:
+        return np.ones(3)
+
+
+def test_arrays_of_others_come_to_the_host() -> None:
+    torch = pytest.importorskip("torch")
+    assert on_host(torch.full((2,), 1.5, dtype=torch.bfloat16)).tolist() == [1.5, 1.5]
+    assert on_host(torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]
+    assert on_host(OnGpu()).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_what_is_no_array_is_refused() -> None:
+    with pytest.raises(DataError, match="list: no array"):
+        on_host([[1, 2], [3]])

@@ -236,6 +236,17 @@ def test_integers_that_the_input_cannot_hold_are_named(tmp_path: Path) -> None:
         list(source.batches([spec], 8))
 
 
+@pytest.mark.parametrize(("dtype", "remedy"), [("uint8", "such as raw pixels"), ("int8", "trtopt.pack")])
+def test_floats_for_an_input_of_integers_are_not_to_be_converted(
+    dtype: str, remedy: str, tmp_path: Path
+) -> None:
+    source = open_data(saved(tmp_path / "d.npz", x=np.full((2, 3), 0.5, np.float32)))
+    with pytest.raises(DataError, match=rf"float32 does not fit {dtype} \(sample 0\)") as caught:
+        list(source.batches([TensorSpec(name="x", dtype=dtype, shape=("n", 3))], 8))
+    assert remedy in caught.value.remedy
+    assert "astype" not in caught.value.remedy
+
+
 def test_inputs_of_different_length_are_named_before_any_batch(tmp_path: Path) -> None:
     arrays = samples() | {"ids": np.arange(4)}
     with pytest.raises(DataError, match="'x' and 'ids' have 5 and 4 rows"):

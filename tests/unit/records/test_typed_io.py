@@ -34,6 +34,7 @@ def test_a_request_is_read() -> None:
 def test_names_may_hold_what_separates() -> None:
     assert split_io("scope:image=0=uint8:nhwc") == ("scope:image=0", "uint8:nhwc")
     assert split_normalize("scope:image:mean=1:std=2") == ("scope:image", "mean=1:std=2")
+    assert split_normalize("scope:image:std=2:mean=1") == ("scope:image", "std=2:mean=1")
 
 
 @pytest.mark.parametrize("text", ["image", "=uint8", "image="])
@@ -51,7 +52,9 @@ def test_an_io_that_names_no_tensor_or_type_is_refused(text: str) -> None:
         ({}, {"a": "mean=1:mean=2:std=1"}, None, "each once"),
         ({}, {"a": "mean=x:std=1"}, None, "not numbers"),
         ({}, {"a": "mean=1,2:std=1"}, None, "2 means and 1 deviations"),
-        ({}, {"a": "mean=1:std=0"}, None, "deviations above 0"),
+        ({}, {"a": "mean=1:std=0"}, None, "deviations must be above 0"),
+        ({}, {"a": "mean=1:std=1e-50"}, None, "finite in FP32"),
+        ({}, {"a": "mean=1e39:std=1"}, None, "finite in FP32"),
         ({}, {"a": "mean=nan:std=1"}, None, "finite"),
         ({}, {"a": "mean=1:std=1"}, "imagenet", "normalised once"),
         ({}, {}, "imagenot", "unknown"),

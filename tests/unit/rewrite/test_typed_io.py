@@ -1,5 +1,6 @@
 """Types, layouts and normalisation in the graph: the same function of the converted input, or a refusal."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,17 @@ from hypothesis import given, settings, strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.graphs import model_of, value
+from trtopt.data.feeds import specs_of
 from trtopt.device.ort.reference import Unoptimised
-from trtopt.errors import UsageError
+from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.records.typed_io import NO_REQUEST, IoRequest, read_io_request
+from trtopt.rewrite import typed_io
 from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.rewrite.typed_io import check_formats, move_quantisation, type_graph
+from trtopt.rewrite.typed_io import check_formats, move_quantisation, type_graph, typed_specs
 from trtopt.targets import target_named
 
+FLOAT16 = TensorProto.FLOAT16
 SHAPE = ("N", 3, 4, 4)
 NORMALISE = "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
 DTYPES = {"fp32": np.float32, "fp16": np.float16, "uint8": np.uint8}
@@ -141,6 +145,10 @@ def test_real_samples_in_the_new_form_take_part_in_the_check(tmp_path: Path) -> 
     request = read_io_request({"x": "uint8:nhwc"}, {}, None)
     made = type_graph(file_of(conv()), request, data=tmp_path / "pixels.npz")
     assert "pixels.npz" in {item.feed for item in made.checked}
+    onnx.save(conv(), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", io=request)
+    assert not trace.applied
+    assert not any("nothing was run" in note for note in trace.notes)
 
 
 def test_the_input_inside_a_branch_is_the_converted_one() -> None:
@@ -170,6 +178,80 @@ def test_the_q_of_an_int8_input_moves_to_the_caller(transposed: bool) -> None:
     np.testing.assert_array_equal(found, run(model, levels.astype(np.float32) * np.float32(0.25)))
 
 
+def in_half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The convolution and all behind it in FP16, as `quantize` leaves what it does not quantise."""
+    graph = model.graph
+    (first,) = (place for place, node in enumerate(graph.node) if node.op_type == "Conv")
+    graph.node.insert(first, helper.make_node("Cast", [graph.node[first].input[0]], ["h"], to=FLOAT16))
+    graph.node[first + 1].input[0] = "h"
+    (weights,) = (item for item in graph.initializer if item.name == "w")
+    weights.CopyFrom(constant(numpy_helper.to_array(weights).astype(np.float16), "w"))
+    graph.node[-1].output[0] = "half"
+    graph.node.append(helper.make_node("Cast", ["half"], ["y"], to=TensorProto.FLOAT))
+    return model
+
+
+def values_of(model: onnx.ModelProto, kind: str, change: Any) -> None:
+    """Change the initializers of a kind, by the end of their names."""
+    for item in model.graph.initializer:
+        if item.name.endswith(kind):
+            item.CopyFrom(constant(np.ascontiguousarray(change(numpy_helper.to_array(item))), item.name))
+
+
+def transposed_wrong(model: onnx.ModelProto) -> None:
+    (node,) = (node for node in model.graph.node if node.op_type == "Transpose")
+    node.attribute[0].ints[:] = [0, 3, 2, 1]
+
+
+MISTAKES: dict[str, Callable[[onnx.ModelProto], None]] = {
+    "scale": lambda model: values_of(model, "s", lambda scale: scale * np.float32(1.01)),
+    "axis": transposed_wrong,
+    "channels": lambda model: values_of(model, "w", lambda weights: weights[:, ::-1]),
+    "means": lambda model: values_of(model, "mean", lambda means: means[::-1]),
+    "deviations": lambda model: values_of(model, "factor", lambda factors: factors[::-1]),
+}
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("mistake", ["scale", "axis", "channels"])
+def test_a_q_that_moves_with_a_mistake_is_refused(
+    mistake: str, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = quantised(transposed=True)
+    typing = type_graph(file_of(in_half(model) if half else model), read_io_request({"x": "int8"}, {}, None))
+    move = typed_io._without_q
+
+    def mistaken(made: ModelFile, name: str) -> float:
+        scale = move(made, name)
+        MISTAKES[mistake](made.proto)
+        return scale
+
+    assert {item.error for item in move_quantisation(typing.model, typing.tensors).checked} == {0.0}
+    monkeypatch.setattr(typed_io, "_without_q", mistaken)
+    with pytest.raises(ModelError, match="output 'y' moved"):
+        move_quantisation(typing.model, typing.tensors)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("mistake", ["axis", "channels", "means", "deviations"])
+def test_a_typed_input_with_a_mistake_is_refused(
+    mistake: str, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = in_half(conv(1)) if half else conv(1)
+    normalise = "mean=123.7,116.3,103.5:std=58.4,57.1,47.4"
+    request = read_io_request({"x": "uint8:nhwc"}, {"x": normalise}, None)
+    add = typed_io._type_input
+
+    def mistaken(made: onnx.ModelProto, edit: Any) -> None:
+        add(made, edit)
+        MISTAKES[mistake](made)
+
+    type_graph(file_of(model), request)
+    monkeypatch.setattr(typed_io, "_type_input", mistaken)
+    with pytest.raises(ModelError, match="output 'y' moved"):
+        type_graph(file_of(model), request)
+
+
 def test_the_dq_of_an_int8_output_moves_to_the_caller() -> None:
     model = model_of(
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
@@ -186,6 +268,17 @@ def normalising() -> onnx.ModelProto:
     return conv(0, sub, source="s", weights=[constant(np.float32(1), "m")])
 
 
+def scaling() -> onnx.ModelProto:
+    mul = helper.make_node("Mul", ["x", "k"], ["s"], name="mul")
+    return conv(0, mul, source="s", weights=[constant(np.float32(1 / 255), "k")])
+
+
+def of_any_channels() -> onnx.ModelProto:
+    shape = ("N", "C", 4, 4)
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    return model_of(relu, inputs=[value("x", shape)], outputs=[value("y", shape)])
+
+
 INTEGERS = model_of(
     helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT), inputs=[value("x", kind=TensorProto.INT64)]
 )
@@ -198,7 +291,11 @@ INTEGERS = model_of(
         (conv(), {}, {"y": "mean=1:std=1"}, "is an output"),
         (conv(), {}, {"x": "mean=1,2:std=1,1"}, "2 means, and the input has 3 channels"),
         (conv(), {"y": "uint8"}, {}, "would cut off the fractions"),
+        (conv(), {}, {"z": "mean=1:std=1"}, "--normalize z: no such tensor"),
         (normalising(), {}, {"x": "mean=1:std=1"}, "normalises it already, at node 'sub'"),
+        (scaling(), {}, {"x": "mean=1:std=1"}, "normalises it already, at node 'mul'"),
+        (of_any_channels(), {}, {"x": NORMALISE}, "3 means, and the input has a dynamic number of"),
+        (of_any_channels(), {"x": "fp16:hwc8"}, {}, "hwc8 pads the channels, whose number 'C' is dynamic"),
         (model_of(helper.make_node("Relu", ["x"], ["y"])), {"x": "fp16:nhwc"}, {}, "has rank 2"),
         (INTEGERS, {"x": "uint8"}, {}, "used as numbers or indices"),
     ],
@@ -227,9 +324,10 @@ def test_int8_of_an_input_that_is_used_as_numbers_is_refused(model: onnx.ModelPr
 @pytest.mark.parametrize(
     ("target", "io", "in_engine", "words"),
     [
-        ("8.6", "bf16", True, "8.6 has no bfloat16"),
-        ("8.6", "fp16:hwc16", True, "8.6 has no float16 in hwc16"),
+        ("8.6", "bf16", True, "8.6 has no bf16"),
+        ("8.6", "fp16:hwc16", True, "8.6 has no fp16 in hwc16"),
         ("rtx", "uint8:chw4", True, "rtx has no uint8 in chw4"),
+        ("10", "int8:chw16", False, "10 has no int8 in chw16"),  # nor has the build that would be advised
         ("10", "int8:chw4", False, "ONNX cannot express"),
     ],
 )
@@ -238,7 +336,42 @@ def test_a_pair_that_a_target_does_not_have_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         check_formats(read_io_request({"x": io}, {}, None), target_named(target), in_engine=in_engine)
-    assert "nhwc" in caught.value.remedy or "float16" in caught.value.remedy
+    assert "nhwc" in caught.value.remedy or "fp16" in caught.value.remedy
+
+
+def test_pixels_are_scaled_for_a_model_that_normalises_itself() -> None:
+    made = typed(normalising(), {"x": "uint8:nhwc"}, {"x": "mean=0:std=255"})
+    assert [node.op_type for node in made.graph.node].count("Sub") == 1  # its own
+    pixels = np.random.default_rng(1).integers(0, 256, (2, 4, 4, 3), np.uint8)
+    wanted = run(normalising(), (pixels / 255).astype(np.float32).transpose(0, 3, 1, 2))
+    np.testing.assert_allclose(run(made, pixels), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("io", "normalize"),
+    [({"x": "fp16"}, {}), ({"x": "uint8"}, {}), ({}, {"x": NORMALISE}), ({"x": "uint8:nhwc"}, {"x": EQUAL})],
+)
+def test_a_typed_file_is_not_typed_otherwise(io: dict[str, str], normalize: dict[str, str]) -> None:
+    made = typed(conv(), {"x": "uint8:nhwc"}, {"x": NORMALISE})
+    with pytest.raises(UsageError, match="typed before: input 'x': uint8, nhwc, normalised in the graph"):
+        typed(made, io, normalize)
+
+
+def test_a_typed_file_that_is_so_already_stays_and_keeps_what_it_is() -> None:
+    request = read_io_request({"x": "uint8:nhwc"}, {}, None)
+    made = typed(conv(), {"x": "uint8:nhwc"}, {"x": NORMALISE})
+    again = type_graph(file_of(made), request)
+    assert again.model.proto == made
+    assert [one.mean for one in again.tensors] == [(123.7, 116.3, 103.5)]
+    assert typed_specs(specs_of(made), request, again.tensors) == specs_of(made)
+
+
+def test_an_int8_file_gets_another_layout_and_keeps_its_scale() -> None:
+    typing = type_graph(file_of(quantised()), read_io_request({"x": "int8"}, {}, None))
+    int8 = move_quantisation(typing.model, typing.tensors)
+    typing = type_graph(int8.model, read_io_request({"x": "int8:nhwc"}, {}, None))
+    (tensor,) = move_quantisation(typing.model, typing.tensors).tensors
+    assert (tensor.scale, tensor.layout, tensor.model_dtype) == (0.25, "nhwc", "float32")
 
 
 def test_preprocessing_needs_one_image() -> None:

@@ -25,18 +25,19 @@ from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, unknown_ops
+from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled
 from trtopt.onnxio.nonfinite_weights import weight_alarms
+from trtopt.onnxio.tensor_types import LOW, types_of
 from trtopt.onnxio.unique_names import name_apart
 from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
 from trtopt.precision.casting.patterns import check_patterns
-from trtopt.precision.casting.places import LOW, types_of
 from trtopt.precision.casting.weights import largest
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.observe import float_tensors, observe
-from trtopt.precision.reference_runs import First, compared, in_fp32, open_model
+from trtopt.precision.reference_runs import First, compared, open_model
 from trtopt.precision.temporary_disk import of_casting, passing
 from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight

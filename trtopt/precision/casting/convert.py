@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import onnx
 
+from trtopt.onnxio.converted_weights import converted
 from trtopt.onnxio.graph_walk import Part, graphs_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.precision.casting.places import FLOAT, Places
-from trtopt.precision.casting.weights import converted
+from trtopt.onnxio.tensor_types import FLOAT
+from trtopt.precision.casting.places import Places
 
 _READS_ANY = ("Cast", "Shape", "Size")
 _SUFFIX: dict[int, str] = {

@@ -11,8 +11,9 @@ import onnx
 from trtopt.onnxio.disjoint_names import DisjointNames
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.onnxio.tensor_types import FLOAT, LOW
 from trtopt.precision.casting.patterns import is_called
-from trtopt.precision.casting.places import FLOAT, LOW, Places, places_of, takes
+from trtopt.precision.casting.places import Places, places_of, takes
 from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
 from trtopt.records.casting import CastPrecision, KeepRule, KeptNode
 from trtopt.targets import target_named

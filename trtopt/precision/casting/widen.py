@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import onnx
 
+from trtopt.onnxio.converted_weights import converted
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, TYPE_ATTRIBUTES, graphs_of
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.precision.casting.places import FLOAT, LOW
-from trtopt.precision.casting.weights import converted
+from trtopt.onnxio.tensor_types import FLOAT, LOW
 
 _LOW = frozenset(LOW.values())
 _SUFFIX = ":wide"

@@ -141,17 +141,18 @@ def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxAr
     """The model as its inputs and outputs will be, to check shapes before anything is written.
 
     Raises:
-        UsageError: the backend does not have a requested type or format.
+        UsageError: the backend, or a tensor, cannot have a requested type or format.
     """
     if io.is_empty:
         return onnx
     from trtopt.rewrite import typed_io
 
     typed_io.check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
+    recorded = _recorded(Path(onnx.path))
     return msgspec.structs.replace(
         onnx,
-        inputs=typed_io.typed_specs(onnx.inputs, io),
-        outputs=typed_io.typed_specs(onnx.outputs, io),
+        inputs=typed_io.typed_specs(onnx.inputs, io, recorded),
+        outputs=typed_io.typed_specs(onnx.outputs, io, recorded),
     )
 
 
@@ -176,7 +177,7 @@ def _typed(
         file = scratch / MODEL_FILE
         model_file.save(made.model, file)
         kept = keep_model(read_onnx(file), file, folder, backend, listener, rewrite=rewrite)
-    stated = tuple(one for one in made.tensors if one.dtype != "int8")  # INT8 comes with the scale
+    stated = tuple(one for one in made.tensors if one.dtype != "int8" or one.scale is not None)
     notes = typed_io.describe(stated, made.checked)
     return Kept(
         msgspec.structs.replace(kept.onnx, parent=onnx.sha256),
