@@ -63,7 +63,7 @@ test-browser: $(VENV)/.browser
 test-ray: $(VENV)/.ray
 	@if unshare -rn ip link set lo up; then \
 	  unshare -rn sh -c 'ip link set lo up; exec "$$0" -m pytest tests/ray' $(BIN)/python; \
-	else echo "tests/ray are skipped: unshare -rn is not allowed here"; fi
+	else echo "tests/ray are skipped: 'unshare -rn ip link set lo up' does not work here"; fi
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fail-on-warning --quiet docs docs/_build

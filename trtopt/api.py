@@ -80,6 +80,7 @@ def build(
     verdict: bool | None = None,
     bounds: Mapping[str, float] | None = None,
     residuals: Residuals | None = None,
+    exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
@@ -92,6 +93,8 @@ def build(
     tactic_sources: Sequence[str] | None = None,
     aux_streams: int | None = None,
     tiling: Literal["none", "fast", "moderate", "full"] | None = None,
+    l2_limit_mib: int | None = None,
+    build_route: str | None = None,
     graph_optimization: Literal["disable", "basic", "extended", "all"] | None = None,
     intra_op_threads: int | None = None,
     execution_mode: Literal["sequential", "parallel"] | None = None,
@@ -132,6 +135,7 @@ def build(
             and `min_top1` (share, 0 to 1) [default: none].
         residuals: residual Adds of an INT8 graph that read INT8: those that `convolutions` take in, behind
             matrix products also the `skip`, or `both` branches [default: `convolutions`].
+        exclude: nodes not to quantise: patterns of their names or operators, as `head.*` [default: none].
         rewrite: rewrite rules to apply first: `default` those with evidence for the TensorRT that builds,
             `all` those of `trtopt.rewrite`, or `none` [default: `default`].
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
@@ -151,6 +155,9 @@ def build(
         aux_streams: the most auxiliary streams that layers may run on in parallel [default: TensorRT's].
         tiling: how hard to search for layers to run tile by tile within the L2 cache: `none`, `fast`,
             `moderate` or `full` (TensorRT 10.8 and newer) [default: TensorRT's].
+        l2_limit_mib: L2 cache that tiled layers may use, in MiB (TensorRT 10.8 and newer) [default: all].
+        build_route: internal options of the builder, as `-name=value -other=value` (TensorRT 11.1 and newer)
+            [default: TensorRT's].
         graph_optimization: of ONNX Runtime: `disable`, `basic`, `extended` or `all` [default: `all`].
         intra_op_threads: of ONNX Runtime, the threads that share a node's work [default: one per core].
         execution_mode: of ONNX Runtime: `sequential`, or `parallel` for independent nodes
@@ -201,6 +208,7 @@ def build(
             "verdict": verdict,
             "bounds": dict(bounds) if bounds is not None else None,
             "residuals": residuals,
+            "exclude": exclude,
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
@@ -212,6 +220,8 @@ def build(
             "tactic_sources": tactic_sources,
             "aux_streams": aux_streams,
             "tiling": tiling,
+            "l2_limit_mib": l2_limit_mib,
+            "build_route": build_route,
             "graph_optimization": graph_optimization,
             "intra_op_threads": intra_op_threads,
             "execution_mode": execution_mode,
@@ -506,6 +516,7 @@ def sweep(
     adaptive: bool = False,
     shapes: Mapping[str, str] | None = None,
     residuals: Residuals | None = None,
+    exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
@@ -517,6 +528,8 @@ def sweep(
     tactic_sources: Sequence[str] | None = None,
     aux_streams: int | None = None,
     tiling: Literal["none", "fast", "moderate", "full"] | None = None,
+    l2_limit_mib: int | None = None,
+    build_route: str | None = None,
     graph_optimization: Literal["disable", "basic", "extended", "all"] | None = None,
     intra_op_threads: int | None = None,
     execution_mode: Literal["sequential", "parallel"] | None = None,
@@ -553,10 +566,11 @@ def sweep(
         axes: lengths of other dynamic axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where the throughput curve bends.
-        shapes, residuals, rewrite, io, normalize, preprocess, profile: as for `build`.
+        shapes, residuals, exclude, rewrite, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
-        aux_streams, tiling, graph_optimization, intra_op_threads, execution_mode: as for `build`.
+        aux_streams, tiling, l2_limit_mib, build_route: as for `build`.
+        graph_optimization, intra_op_threads, execution_mode: as for `build`.
         executor, gpu_model, retries: as for `build`. On a cluster each host measures one point at a time.
         backend: what builds and measures: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default:
             `auto`, the CPU where there is no GPU].
@@ -591,6 +605,7 @@ def sweep(
             "shapes": dict(shapes) if shapes is not None else None,
             "calib": _text(data),
             "residuals": residuals,
+            "exclude": exclude,
             "rewrite": rewrite,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
@@ -601,6 +616,8 @@ def sweep(
             "tactic_sources": tactic_sources,
             "aux_streams": aux_streams,
             "tiling": tiling,
+            "l2_limit_mib": l2_limit_mib,
+            "build_route": build_route,
             "graph_optimization": graph_optimization,
             "intra_op_threads": intra_op_threads,
             "execution_mode": execution_mode,

@@ -30,7 +30,7 @@ class BuilderSetting:
     name: str
     flag: str
     help: str
-    takes: Literal["number", "names", "choice", "libraries", "switch"]
+    takes: Literal["number", "names", "choice", "text", "libraries", "switch"]
     metavar: str | None = None
     range: tuple[int, int] | None = None
     choices: tuple[str, ...] = ()
@@ -136,6 +136,32 @@ SETTINGS = (
         choices=("none", "fast", "moderate", "full"),
         decides_tactics=True,
         available="TensorRT 10.8 and newer",
+        tuned=True,
+    ),
+    BuilderSetting(
+        "l2_limit_mib",
+        "--l2-limit",
+        "L2 cache that tiled layers may use; less leaves room for other streams.",
+        "number",
+        metavar="MIB",
+        range=(1, 1 << 20),
+        recorded_as="l2_limit_bytes",
+        unit=2**20,
+        attribute="l2_limit_for_tiling",
+        decides_tactics=True,
+        available="TensorRT 10.8 and newer",
+        tuned=True,
+    ),
+    BuilderSetting(
+        "build_route",
+        "--build-route",
+        "Internal options of the builder, as trtexec --setBuildRoute takes them.",
+        "text",
+        metavar="'-NAME=VALUE …'",
+        attribute="build_route",
+        decides_tactics=True,
+        available="TensorRT 11.1 and newer",
+        backends=(TENSORRT,),
         tuned=True,
     ),
     BuilderSetting(

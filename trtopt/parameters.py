@@ -36,6 +36,7 @@ ALIASES = {
     "recipe": "profile",
     "shape": "shapes",
     "workspace": "workspace_mib",
+    "l2_limit": "l2_limit_mib",
 }
 """Options whose parameter has another name, where the function has no parameter of the option's own name."""
 

@@ -48,8 +48,9 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `precision` is written into the graph (None: unchanged), with the data that `calib` names; `best` selects
     the fastest of all. With `verdict` quantised engines are measured against FP16 and selected where they are
-    no slower. `residuals` says which residual Adds of an INT8 graph read INT8. `bounds` is the required
-    accuracy, with the names of `precision.bounds.Bounds`.
+    no slower. `residuals` says which residual Adds of an INT8 graph read INT8, `exclude` holds patterns of
+    nodes and operators that are not quantised. `bounds` is the required accuracy, with the names of
+    `precision.bounds.Bounds`.
 
     `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
     `records.typed_io` reads them; `preprocess` names a normalisation of the image.
@@ -78,6 +79,8 @@ class Recipe(Record, frozen=True, kw_only=True):
     tactic_sources: tuple[str, ...] | None = None
     aux_streams: int | None = None
     tiling: str | None = None
+    l2_limit_mib: int | None = None
+    build_route: str | None = None
     graph_optimization: str | None = None
     intra_op_threads: int | None = None
     execution_mode: str | None = None
@@ -88,6 +91,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     precision: Precision | None = None
     calib: str | None = None
     residuals: Residuals = PLAIN_RESIDUALS
+    exclude: tuple[str, ...] = ()
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012
     rewrite: Rewriting = "default"

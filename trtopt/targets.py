@@ -93,6 +93,8 @@ class Target:
     """All that there are."""
     tiling: bool
     """Whether the builder searches for layers to run tile by tile."""
+    build_routes: bool
+    """Whether internal options of the builder can be set."""
     editable_cache: bool
     """Whether timing caches can list their entries."""
     async_allocator: bool
@@ -142,6 +144,7 @@ _8_6 = Target(
     timing_cache=True,
     tactic_sources=("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"),
     tiling=False,
+    build_routes=False,
     editable_cache=False,
     async_allocator=False,
     compute_capability_choice=False,
@@ -200,6 +203,7 @@ _11 = replace(
     network_flags=(),  # always strongly typed
     triton_releases="newer than 25.12",
 )
+_11_1 = replace(_11, since=(11, 1), build_routes=True)
 _RTX = replace(
     _11,
     name="rtx",
@@ -222,7 +226,7 @@ _RTX = replace(
     reports_hardware_compatibility=False,  # reading it logs an error
 )
 
-ROWS = (_8_6, _10_0, _10_1, _10_8, _11, _RTX)
+ROWS = (_8_6, _10_0, _10_1, _10_8, _11, _11_1, _RTX)
 """The table; the rows of each backend from the oldest to the newest."""
 
 DEFAULT = "10"

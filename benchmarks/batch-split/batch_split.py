@@ -12,7 +12,6 @@ the same line again goes on where the budget ended. The dry run takes the digits
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -32,9 +31,9 @@ from trtopt.onnxio.segments import Cut, CutGraph
 from trtopt.records import Manifest
 from trtopt.targets import target_of
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks" / "shared"))
-from weights import fill  # noqa: E402  (a script beside this one)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+from cells import ROOT, read, write
+from weights import fill
 
 LAYOUTS = {"int8": ("chw32", ""), "float16": ("hwc8", "")}
 """The formats between two engines that are tried, by type; empty is the linear one."""
@@ -163,7 +162,7 @@ def run(args: argparse.Namespace) -> None:
             cell |= measure(graph, args.work, setting, batch, split)
         except TrtoptError as error:
             cell["failed"] = error.problem
-        file.write_text(json.dumps(cell, indent=1))
+        write(file, cell)
         last_s = time.monotonic() - started
         print(f"{line_of(cell)} ({last_s:.0f} s)", flush=True)
 
@@ -206,8 +205,7 @@ def main() -> None:
         run(args)
         return
     for file in sorted(args.out.glob("*.json")):
-        cell = json.loads(file.read_text())
-        print(line_of(cell))
+        print(line_of(read(file)))
 
 
 if __name__ == "__main__":

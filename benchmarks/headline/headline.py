@@ -26,10 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -42,9 +39,10 @@ import numpy as np
 import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+from cells import ROOT, FailedError, OutOfTimeError, read, run_python, write
 from peer_graphs import SAMPLES, allow_half, recalibrated, refilled, samples_of
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCES = "EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS"
 """TensorRT 8.6's tactics that need neither cuDNN nor cuBLAS."""
 BASELINE = "plain"
@@ -105,14 +103,6 @@ BERT_BASE = Model(
 DIGITS = Model("digits", "digits", "digits", (), dict.fromkeys(ENGINES, 1))
 """Of the dry run: a trained model of the repository's own; `trtopt quantize` stands in for the peer."""
 MODELS = (RESNET50, BERT_BASE)
-
-
-class OutOfTimeError(Exception):
-    """The budget ended in the middle of a cell."""
-
-
-class FailedError(Exception):
-    """A command did not do what was asked."""
 
 
 def main() -> None:
@@ -292,26 +282,7 @@ class Bench:
         return self._end - time.monotonic()
 
     def _trtopt(self, *words: object, fine: tuple[int, ...] = (0,)) -> str:
-        """What the command printed; it may take what is left of the budget.
-
-        Raises:
-            OutOfTimeError: it did not end in time, and is killed with all that it started.
-            FailedError: its exit code is none of `fine`.
-        """
-        command = [sys.executable, "-m", "trtopt", *map(str, words)]
-        process = subprocess.Popen(
-            command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            printed, errors = process.communicate(timeout=max(0.0, self._left()))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise OutOfTimeError from None
-        if process.returncode not in fine:
-            raise FailedError(f"trtopt {words[0]}: exit code {process.returncode}: {errors[-2000:].strip()}")
-        return printed
+        return run_python(f"trtopt {words[0]}", ["-m", "trtopt", *words], self._left(), fine=fine)
 
 
 def median_ms(turns: Mapping[str, Any]) -> float:
@@ -320,19 +291,6 @@ def median_ms(turns: Mapping[str, Any]) -> float:
     starts = np.concatenate([block["start_ms"] for block in blocks])
     ends = np.concatenate([block["end_ms"] for block in blocks])
     return round(float(np.median(ends - starts)), 4)
-
-
-def read(place: Path) -> dict[str, Any]:
-    """A cell's file; empty if it is not there."""
-    found: dict[str, Any] = json.loads(place.read_text()) if place.is_file() else {}
-    return found
-
-
-def write(place: Path, cell: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    scratch = place.with_suffix(".part")
-    scratch.write_text(json.dumps(cell, indent=1) + "\n")
-    scratch.replace(place)
 
 
 # ── table ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,14 +1,16 @@
 """Kernels inside engines, cold starts, and outputs whose size depends on data, on a GPU with TensorRT 8.6.
 
-    python benchmarks/kernels/kernels.py run --graphs FOLDER FOLDER --work WORK --out OUT --budget 560
+    python benchmarks/kernels/kernels.py run --graphs FOLDER --work WORK --out OUT --budget 560 --only WORD …
+    python benchmarks/kernels/kernels.py prices --out OUT
 
-FOLDERs hold graphs without their large weights (NAME.pb.gz and NAME.json, as ../headline takes them), which
-are filled with seeded ones; `bert_int8` is `bert` after `trtopt rewrite` and `trtopt quantize` for 8.6. Jobs
-run in their order, each if what is left of the budget should do; what is done is kept in OUT/NAME.json, what
-failed is tried again after what is missing. Engines and the store of timings stay in WORK. For each engine
-OUT has the profile with its kernels, what `trtopt profile` printed, raw records of a few inferences
-(recording.py) and the graph without weights; also what CUPTI does here (cupti_probe.py). `--dry-run` goes
-through it on ONNX Runtime, without FOLDERs, a GPU and records.
+FOLDER holds NAME.onnx.gz: graphs after `trtopt rewrite` and `trtopt cast` or `trtopt quantize` for 8.6, then
+`../shared/weights.py empty`; weights are drawn again. Jobs run in their order, each within its own limit and
+if what is left of the budget may do; what is done is kept in OUT/NAME.json, what failed is tried again after
+what is missing. Engines and the store of timings stay in WORK. For each engine OUT has the profile with its
+kernels, what `trtopt profile` printed, raw records of a few inferences (recording.py) and the graph without
+weights; also what CUPTI does here (cupti_probe.py). `prices` shows what the jobs `sized-…` measured, as
+trtopt/rewrite/lint/static_forms.py keeps it. `--dry-run` goes through it on ONNX Runtime, without FOLDER, a
+GPU and records.
 """
 
 from __future__ import annotations
@@ -17,8 +19,6 @@ import argparse
 import gzip
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,60 +30,51 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "headline"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 
+from cells import ROOT, FailedError, OutOfTimeError, read, run_python, write
 from cupti_probe import library_of_cupti
-from peer_graphs import refilled, samples_of
+from weights import fill
 
 from trtopt.files.manifests import read_manifest
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 SOURCES = "EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS"
 """TensorRT 8.6's tactics that need neither cuDNN nor cuBLAS."""
 _SMALL = 4096
 
 
-class OutOfTimeError(Exception):
-    """The budget ended in the middle of a job."""
-
-
-class FailedError(Exception):
-    """A command did not do what was asked."""
-
-
 @dataclass(frozen=True)
 class Engine:
-    """A model in one precision, built for some batch sizes; `placed`: the graph has its Q and DQ already."""
+    """A graph, built for one batch size; `seconds`: what building, profiling and recording may take."""
 
     graph: str
-    precision: str
-    batches: tuple[int, ...]
+    batch: int
     seconds: float
-    samples: int = 32
     shapes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """Of its files."""
-        return f"{self.graph}-{self.precision}-{'-'.join(map(str, self.batches))}"
+        return f"{self.graph}-b{self.batch}"
 
 
 BERT = ("ids:Nx128", "mask:Nx128")
-PLACED = Engine("bert_int8", "placed", (32,), 100, shapes=BERT)
+RESNET = Engine("r50_fp16", 1, 150)
+"""Also of the markers and the cold starts: it is built soonest."""
 ENGINES = (
-    Engine("r50", "fp16", (1,), 115),
-    Engine("bert", "fp16", (1,), 90, shapes=BERT),
-    Engine("bert", "fp16", (32,), 90, shapes=BERT),
-    Engine("vit", "fp16", (1,), 130),
+    Engine("bert_int8", 32, 150, BERT),
+    Engine("bert_int8", 1, 150, BERT),
+    Engine("retinanet_fp16", 1, 150),
+    Engine("bert_fp16", 8, 150, BERT),
+    Engine("bert_int8", 8, 150, BERT),
+    Engine("bert_int8_default", 32, 400, BERT),
+    Engine("bert_fp16", 32, 150, BERT),
+    Engine("bert_fp16", 1, 150, BERT),
+    RESNET,
+    Engine("vit_fp16", 1, 150),
 )
-LATER = (
-    Engine("bert_int8", "placed", (1,), 100, shapes=BERT),
-    Engine("retinanet", "fp16", (1,), 280, samples=2),
-    Engine("bert", "fp16", (8,), 90, shapes=BERT),
-    Engine("bert_int8", "placed", (8,), 100, shapes=BERT),
-)
-DIGITS = Engine("digits", "fp16", (1,), 5, samples=8)
+DIGITS = Engine("digits", 1, 60)
 """Of the dry run."""
 
 
@@ -93,25 +84,32 @@ class Jobs:
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self._end = time.monotonic() + args.budget
+        self._job_end = self._end
         self._out: Path = args.out
         self._work: Path = args.work
         self._backend = "onnxruntime" if args.dry_run else "tensorrt"
         self._environment = {"TRTOPT_CACHE_DIR": str(self._work / "store"), **os.environ}
 
     def jobs(self) -> Iterator[tuple[str, float, Callable[[], Any]]]:
-        """Name, about how many seconds it takes, and what it does."""
-        if self._args.dry_run:
-            yield DIGITS.name, DIGITS.seconds, lambda: self._engine(DIGITS)
-            yield "cold-start", 5, lambda: self._cold_start(DIGITS)
-        else:
-            yield PLACED.name, PLACED.seconds, lambda: self._engine(PLACED)
-            yield "cold-start", 30, lambda: self._cold_start(PLACED)
+        """Name, the most seconds that it may take, and what it does."""
+        first, *later = [DIGITS] if self._args.dry_run else ENGINES
+        yield first.name, first.seconds, lambda: self._engine(first)
         for name, make in SIZED.items():
-            yield f"sized-{name}", 25, lambda name=name, make=make: self._sized(name, make)
+            for form in ("dynamic", "static"):
+                if self._args.dry_run and (name, form) == ("nms", "static"):
+                    continue  # a plugin of TensorRT's
+                yield (
+                    f"sized-{name}-{form}",
+                    60,
+                    lambda name=name, make=make, form=form: self._sized(name, make(), form),
+                )
         if not self._args.dry_run:
-            yield "probe", 25, self._probe
-            for engine in (*ENGINES, *LATER):
-                yield engine.name, engine.seconds, lambda engine=engine: self._engine(engine)
+            yield "markers", 150, self._markers
+        yield "cold-start", 120, self._cold_start
+        for engine in later:
+            yield engine.name, engine.seconds, lambda engine=engine: self._engine(engine)
+        if not self._args.dry_run:
+            yield "probe", 60, self._probe
 
     def run(self) -> list[str]:
         """Do what is missing, then what failed before; the names of what is left."""
@@ -121,27 +119,30 @@ class Jobs:
             if not self._args.only or any(word in job[0] for word in self._args.only)
         ]
         missing = [job for job in asked if not self._place(job[0]).is_file()]
-        failed = [job for job in asked if "failed" in self._read(job[0])]
+        failed = [job for job in asked if "failed" in read(self._place(job[0]))]
         for name, seconds, work in missing + failed:
-            if self._left() < seconds:
-                continue
             began = time.monotonic()
+            if self._end - began < seconds / 2:
+                continue
+            self._job_end = min(self._end, began + seconds)
             try:
                 told = {"found": work()}
             except OutOfTimeError:
-                print(f"{name}: the budget is over", flush=True)
-                break
+                if time.monotonic() >= self._end:
+                    print(f"{name}: the budget is over", flush=True)
+                    break
+                told = {"failed": f"no end within {seconds:g} s"}
             except (FailedError, OSError, ValueError, KeyError) as error:
                 told = {"failed": f"{type(error).__name__}: {error}"}
             told["seconds"] = round(time.monotonic() - began, 1)
-            self._write(name, told)
+            write(self._place(name), told)
             print(f"{name}: {told.get('failed', 'done')[:300]} ({told['seconds']} s)", flush=True)
-        return [name for name, _, _ in asked if "found" not in self._read(name)]
+        return [name for name, _, _ in asked if "found" not in read(self._place(name))]
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _probe(self) -> str:
-        self._command("cupti_probe", [HERE / "cupti_probe.py", self._out / "cupti-probe.json"])
+        self._python("cupti_probe", [HERE / "cupti_probe.py", self._out / "cupti-probe.json"])
         return "see cupti-probe.json"
 
     def _engine(self, engine: Engine) -> dict[str, Any]:
@@ -149,91 +150,88 @@ class Jobs:
         began = time.monotonic()
         folder = self._built(engine)
         found: dict[str, Any] = {"build_s": round(time.monotonic() - began, 1)}
-        failures = []
-        for batch in engine.batches:
-            name = f"{engine.graph}-{engine.precision}-b{batch}"
-            steps: dict[str, Callable[[], Any]] = {
-                "profile": lambda name=name, batch=batch: self._profile(folder, name, batch),
-            }
-            if not self._args.dry_run:
-                steps["recording"] = lambda name=name, batch=batch: self._recording(folder, name, batch)
-            for step, work in steps.items():
-                began = time.monotonic()
-                try:
-                    found[f"{name} {step}"] = work()
-                except FailedError as error:
-                    failures.append(f"{name} {step}: {error}")
-                found[f"{name} {step}_s"] = round(time.monotonic() - began, 1)
         manifest = read_manifest(folder)
         graph = folder / manifest.graph_of(manifest.engines[0]).path
         write_light(graph, self._out / f"{engine.name}.graph.pb.gz")
+        steps: dict[str, Callable[[], str]] = {"profile": lambda: self._profile(folder, engine)}
+        if not self._args.dry_run:
+            steps["recording"] = lambda: self._recording(folder, engine)
+        failures = []
+        for step, work in steps.items():
+            began = time.monotonic()
+            try:
+                found[step] = work()
+            except FailedError as error:
+                failures.append(f"{step}: {error}")
+            found[f"{step}_s"] = round(time.monotonic() - began, 1)
         if failures:
             raise FailedError("; ".join(failures))
         return found
 
-    def _profile(self, folder: Path, name: str, batch: int) -> str:
-        result = self._work / f"{name}.profile.json"
-        words = ["profile", folder, "--batch", batch, "--duration", 1, "--json", result]
-        words += ["-o", self._work / f"{name}.profile", "--trace"]
+    def _profile(self, folder: Path, engine: Engine) -> str:
+        result = self._work / f"{engine.name}.profile.json"
+        words = ["profile", folder, "--batch", engine.batch, "--duration", 1, "--json", result]
+        words += ["-o", self._work / f"{engine.name}.profile", "--trace"]
         try:
             printed = self._trtopt(*words, *([] if self._args.dry_run else ["--kernels"]))
         except FailedError:
             if not self._args.dry_run:  # the layers are worth having alone
-                self._keep(result, f"{name}.profile", self._trtopt(*words))
+                self._keep(result, f"{engine.name}.profile", self._trtopt(*words))
             raise
-        self._keep(result, f"{name}.profile", printed)
+        self._keep(result, f"{engine.name}.profile", printed)
         return (printed.splitlines() or [""])[0]
 
     def _keep(self, result: Path, name: str, printed: str) -> None:
         (self._out / f"{name}.txt").write_text(printed)
         (self._out / f"{name}.result.json.gz").write_bytes(gzip.compress(result.read_bytes(), mtime=0))
 
-    def _recording(self, folder: Path, name: str, batch: int) -> str:
-        """In two processes: NVTX ranges take CUPTI as what is injected."""
-        script = HERE / "recording.py"
-        plain = [script, folder, batch, self._out / f"{name}.records.json.gz"]
-        printed = self._command("recording", [*plain, "graph", "plain", "profiled", "synced"])
-        library = library_of_cupti()
-        marked = [script, folder, batch, self._out / f"{name}.nvtx.json.gz", "nvtx"]
-        more = {"NVTX_INJECTION64_PATH": library} if library else {}
-        return printed + self._command("recording", marked, more)
+    def _recording(self, folder: Path, engine: Engine) -> str:
+        target = self._out / f"{engine.name}.records.json.gz"
+        return self._python(
+            "recording", [HERE / "recording.py", folder, engine.batch, target, "graph", "plain"]
+        )
 
-    def _cold_start(self, engine: Engine) -> str:
-        folder = self._built(engine)
+    def _markers(self) -> str:
+        """Plain launches with TensorRT's NVTX ranges, for which CUPTI must be what NVTX injects."""
+        folder = self._built(RESNET)
+        library = library_of_cupti()
+        if library is None:
+            raise FailedError("there is no CUPTI to inject")
+        target = self._out / f"{RESNET.name}.markers.json.gz"
+        words = [HERE / "recording.py", folder, RESNET.batch, target, "nvtx"]
+        return self._python("recording", words, {"NVTX_INJECTION64_PATH": library})
+
+    def _cold_start(self) -> dict[str, Any]:
+        began = time.monotonic()
+        folder = self._built(DIGITS if self._args.dry_run else RESNET)
+        built = time.monotonic()
         result = self._work / "cold-start.json"
         words = ["bench", folder, "--duration", 1, "--cold-start", "--idle", "1,10,100ms"]
         printed = self._trtopt(*words, "--json", result)
         self._keep(result, "cold-start", printed)
-        return printed
+        whole = {"build_s": round(built - began, 1), "bench_s": round(time.monotonic() - built, 1)}
+        return {**whole, "printed": printed.splitlines()}
 
-    def _sized(self, name: str, make: Callable[[], Sized]) -> dict[str, Any]:
-        """The form whose size depends on data through check, pool and bench, and the static form."""
-        sized, folder = make(), self._work / f"sized-{name}"
+    def _sized(self, name: str, sized: Sized, form: str) -> dict[str, Any]:
+        """Bench of one form; where the size depends on data, on all data, and through check and the pool."""
+        folder = self._work / f"sized-{name}"
         folder.mkdir(parents=True, exist_ok=True)
-        found: dict[str, Any] = {}
-        forms = {"dynamic": sized.dynamic} | ({"static": sized.static} if sized.static is not None else {})
+        path, engines = folder / f"{form}.onnx", folder / form
+        is_dynamic = form == "dynamic"
+        onnx.save(sized.dynamic if is_dynamic else sized.static, path)
         for data, arrays in sized.data.items():
             np.savez(folder / f"{data}.npz", **arrays)
-        failures = []
-        for form, model in forms.items():
-            path, engines = folder / f"{form}.onnx", folder / form
-            onnx.save(model, path)
-            try:
-                self._build(path, engines, ["--rewrite", "none"])
-                for data in sized.data:
-                    found[f"{form}, {data}"] = self._benched(engines, folder / f"{data}.npz")
-                if form == "dynamic":
-                    samples = folder / f"{next(iter(sized.data))}.npz"
-                    check = ["check", engines, "--against", path, "--data", samples, "--json", "-"]
-                    report = json.loads(self._trtopt(*check, fine=(0, 3)))
-                    found["check"] = report["subjects"][0]["outputs"]
-                    pool = [HERE / "kernels.py", "pool", "--work", engines, "--out", samples, "--only", path]
-                    found["pool"] = json.loads(self._command("pool", pool))
-            except FailedError as error:
-                failures.append(f"{form}: {error}")
-        if failures and (name not in UNSURE or not found):
-            raise FailedError("; ".join(failures) + f"; found {json.dumps(found)}")
-        return found | ({"failures": failures} if failures else {})
+        self._build(path, engines, ["--rewrite", "none"])
+        benched = sized.data if is_dynamic else [sized.priced]
+        found: dict[str, Any] = {data: self._benched(engines, folder / f"{data}.npz") for data in benched}
+        if is_dynamic:
+            samples = folder / f"{sized.priced}.npz"
+            check = ["check", engines, "--against", path, "--data", samples, "--json", "-"]
+            report = json.loads(self._trtopt(*check, fine=(0, 3)))
+            found["check"] = report["subjects"][0]["outputs"]
+            words = [HERE / "kernels.py", "pool", "--work", engines, "--out", samples, "--model", path]
+            found["pool"] = json.loads(self._python("pool", words))
+        return found
 
     def _benched(self, engines: Path, data: Path) -> dict[str, Any]:
         result = engines.with_suffix(".json")
@@ -253,17 +251,10 @@ class Jobs:
 
     def _built(self, engine: Engine) -> Path:
         folder = self._work / engine.name
-        if (folder / "manifest.json").is_file():
-            return folder
-        model, samples = self._graph(engine)
-        words: list[object] = ["--batch", ",".join(map(str, engine.batches)), "--allow-fallback"]
-        if engine.precision == "placed":
-            words += ["--rewrite", "none"]
-        else:
-            words += ["--precision", engine.precision, "--data", samples]
+        words: list[object] = ["--batch", engine.batch, "--allow-fallback", "--rewrite", "none"]
         for shape in engine.shapes:
             words += ["--shape", shape]
-        self._build(model, folder, words)
+        self._build(self._graph(engine), folder, words)
         return folder
 
     def _build(self, model: Path, folder: Path, words: list[object]) -> None:
@@ -273,71 +264,36 @@ class Jobs:
             words = [*words, "--tactic-sources", SOURCES]
         self._trtopt("build", model, "-o", folder, "--backend", self._backend, *words)
 
-    def _graph(self, engine: Engine) -> tuple[Path, Path]:
-        """The graph with weights, and samples."""
-        folder = self._work / "graphs"
-        folder.mkdir(parents=True, exist_ok=True)
-        model, samples = folder / f"{engine.graph}.onnx", folder / f"{engine.graph}.npz"
+    def _graph(self, engine: Engine) -> Path:
+        """The graph with weights."""
         if engine is DIGITS:
-            images = np.load(ROOT / "models" / "digits" / "heldout.npz")["images"]
-            np.savez(samples, images=images[: engine.samples])
-            return ROOT / "models" / "digits" / "digits.onnx", samples
-        if not samples.is_file():
-            home = next(one for one in self._args.graphs if (one / f"{engine.graph}.pb.gz").is_file())
-            filled = refilled(home, engine.graph)
-            onnx.save(filled, model)
-            arrays = {name: array[: engine.samples] for name, array in samples_of(filled).items()}
-            np.savez(samples, **arrays)
-        return model, samples
+            return ROOT / "models" / "digits" / "digits.onnx"
+        model = self._work / "graphs" / f"{engine.graph}.onnx"
+        if not model.is_file():
+            model.parent.mkdir(parents=True, exist_ok=True)
+            part = model.with_suffix(".part")
+            fill(self._args.graphs / f"{engine.graph}.onnx.gz", part)
+            part.replace(model)
+        return model
 
     # ── commands and files ──────────────────────────────────────────────────────────────────────────────
 
-    def _left(self) -> float:
-        return self._end - time.monotonic()
-
     def _trtopt(self, *words: object, fine: tuple[int, ...] = (0, 4)) -> str:
-        return self._command(f"trtopt {words[0]}", ["-m", "trtopt", *words], fine=fine)
+        return self._python(f"trtopt {words[0]}", ["-m", "trtopt", *words], fine=fine)
 
-    def _command(
+    def _python(
         self,
         name: str,
         words: list[object],
         more: Mapping[str, str] | None = None,
         fine: tuple[int, ...] = (0,),
     ) -> str:
-        """What a Python command printed; it may take what is left of the budget.
-
-        Raises:
-            OutOfTimeError: it did not end in time, and is killed with all that it started.
-            FailedError: its exit code is none of `fine`.
-        """
-        process = subprocess.Popen(
-            [sys.executable, *map(str, words)], cwd=ROOT, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**self._environment, **(more or {})},
-        )  # fmt: skip
-        try:
-            printed, errors = process.communicate(timeout=max(0.0, self._left()))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise OutOfTimeError from None
-        if process.returncode not in fine:
-            raise FailedError(f"{name}: exit code {process.returncode}: {errors[-3000:].strip()}")
-        return printed
+        """What it printed; it may take what is left of the job's time."""
+        left, environment = self._job_end - time.monotonic(), {**self._environment, **(more or {})}
+        return run_python(name, words, left, fine=fine, environment=environment)
 
     def _place(self, name: str) -> Path:
         return self._out / f"{name}.json"
-
-    def _read(self, name: str) -> dict[str, Any]:
-        place = self._place(name)
-        found: dict[str, Any] = json.loads(place.read_text()) if place.is_file() else {}
-        return found
-
-    def _write(self, name: str, told: Mapping[str, Any]) -> None:
-        """Whole or not at all."""
-        scratch = self._place(name).with_suffix(".part")
-        scratch.write_text(json.dumps(told, indent=1) + "\n")
-        scratch.replace(self._place(name))
 
 
 def write_light(source: Path, target: Path) -> None:
@@ -361,11 +317,14 @@ def write_light(source: Path, target: Path) -> None:
 
 @dataclass(frozen=True)
 class Sized:
-    """A graph, the static form of it if there is one, and inputs by what is told of them."""
+    """A graph, its static form, and inputs by what is told of them; prices are of the data `priced`."""
 
+    op: str
     dynamic: onnx.ModelProto
-    static: onnx.ModelProto | None
+    static: onnx.ModelProto
     data: Mapping[str, Mapping[str, np.ndarray]]
+    priced: str
+    subject: str
 
 
 _ROWS = 8192
@@ -412,20 +371,22 @@ def selection() -> Sized:
         data[f"{share:.0%}-kept"] = {"scores": scores, "rows": random.random((1, _ROWS, 4), np.float32)}
     used = {key: constants[key] for key in ("least",)}
     return Sized(
+        "NonZero",
         _model(dynamic, inputs, {"kept": (TensorProto.FLOAT, ("kept", 4))}, used),
         _model(static, inputs, {"kept": (TensorProto.FLOAT, ("batch", _ROWS, 4))}, constants),
         data,
+        "50%-kept",
+        f"half of {_ROWS:,} rows of 4",
     )
 
 
 def top() -> Sized:
-    """The best rows: as many as have a high score, or always 100."""
+    """The best scores: as many as are high, or always 100."""
     inputs = {"scores": ("batch", _ROWS)}
     dynamic = [
         helper.make_node("Greater", ["scores", "least"], ["high"], "high"),
-        helper.make_node("Cast", ["high"], ["ones"], "ones", to=TensorProto.INT64),
-        helper.make_node("ReduceSum", ["ones"], ["sum"], "sum", keepdims=0),
-        helper.make_node("Reshape", ["sum", "one"], ["k"], "k"),
+        helper.make_node("NonZero", ["high"], ["found"], "found"),
+        helper.make_node("Shape", ["found"], ["k"], "k", start=1),
         helper.make_node("TopK", ["scores", "k"], ["best", "places"], "best"),
     ]
     static = [helper.make_node("TopK", ["scores", "most"], ["best", "places"], "best")]
@@ -435,9 +396,12 @@ def top() -> Sized:
     outputs = {"best": (TensorProto.FLOAT, ("batch", "k")), "places": (TensorProto.INT64, ("batch", "k"))}
     fixed = {"best": (TensorProto.FLOAT, ("batch", _MOST)), "places": (TensorProto.INT64, ("batch", _MOST))}
     return Sized(
-        _model(dynamic, inputs, outputs, {"least": np.float32(1), "one": np.array([1])}),
+        "TopK",
+        _model(dynamic, inputs, outputs, {"least": np.float32(1)}),
         _model(static, inputs, fixed, {"most": np.array([_MOST])}),
         {"about-100-kept": {"scores": scores}},
+        "about-100-kept",
+        f"about {_MOST} of {_ROWS:,} scores",
     )
 
 
@@ -475,15 +439,16 @@ def suppression() -> Sized:
         boxes = np.concatenate([corner, corner + 10], axis=2).astype(np.float32)
         data[name] = {"boxes": boxes, "scores": random.random((1, 1, _BOXES), np.float32)}
     return Sized(
+        "NonMaxSuppression",
         _model(dynamic, inputs, {"chosen": (TensorProto.INT64, ("chosen", 3))}, constants),
         _model(static, inputs, fixed, {}),
         data,
+        "crowded",
+        f"{_BOXES:,} crowded boxes of one class",
     )
 
 
 SIZED: Mapping[str, Callable[[], Sized]] = {"nonzero": selection, "nms": suppression, "topk": top}
-UNSURE = ("nms", "topk")
-"""One of the two forms may be refused here: what the other does is kept."""
 
 
 def pool(engines: Path, samples: Path, model: Path) -> dict[str, Any]:
@@ -514,21 +479,39 @@ def pool(engines: Path, samples: Path, model: Path) -> dict[str, Any]:
     }
 
 
+def prices(out: Path) -> list[str]:
+    """What was measured of both forms, as lines of the table of prices."""
+    lines = []
+    for name, make in SIZED.items():
+        sized = make()
+        forms = [read(out / f"sized-{name}-{form}.json") for form in ("dynamic", "static")]
+        if all("found" in form for form in forms):
+            dynamic, static = (form["found"][sized.priced]["p50_ms"] for form in forms)
+            price = f"Price(dynamic_ms={dynamic:.4f}, static_ms={static:.4f}, subject={sized.subject!r})"
+            lines.append(f'("{sized.op}", "8.6"): {price},')
+        else:
+            reasons = [form.get("failed", "not measured") for form in forms if "found" not in form]
+            lines.append(f"# {sized.op}: {'; '.join(reasons)[:300]}")
+    return lines
+
+
 def main() -> None:
     """Run what there is time for; `pool` is the part of it that needs a process of its own."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("step", choices=["run", "pool"])
-    parser.add_argument(
-        "--graphs", type=Path, nargs="+", default=[], help="folders of graphs without weights"
-    )
-    parser.add_argument("--work", type=Path, required=True, help="models and engines; may be thrown away")
+    parser.add_argument("step", choices=["run", "prices", "pool"])
+    parser.add_argument("--graphs", type=Path, help="folder of graphs without weights")
+    parser.add_argument("--work", type=Path, help="models and engines; may be thrown away")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", type=Path, help="what the pool's engines were built from")
     parser.add_argument("--budget", type=float, default=480.0, help="seconds")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="jobs whose name has one of these")
     parser.add_argument("--dry-run", action="store_true", help="a tiny model on ONNX Runtime")
     args = parser.parse_args()
     if args.step == "pool":
-        print(json.dumps(pool(args.work, args.out, Path(args.only[0]))))
+        print(json.dumps(pool(args.work, args.out, args.model)))
+        return
+    if args.step == "prices":
+        print(*prices(args.out), sep="\n")
         return
     args.work.mkdir(parents=True, exist_ok=True)
     args.out.mkdir(parents=True, exist_ok=True)

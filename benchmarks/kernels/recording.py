@@ -61,9 +61,10 @@ ROWS = {
     "copy": ["kind", "name", "start", "end", "correlation", "stream", "graph_node", "bytes"],
     "call": ["kind", "name", "start", "end", "correlation", "thread"],
     "sync": ["kind", "name", "start", "end", "correlation", "stream"],
-    "marker": ["kind", "name", "at", "id", "flags", "thread"],
+    "marker": ["kind", "name", "at", "id", "flags", "thread", "domain"],
 }
-"""The columns of each kind of row; nanoseconds count from the way's first record of all."""
+"""The columns of each kind of row; a call's name is its CUPTI callback id; nanoseconds count from the way's
+first record of all."""
 
 
 class Recorder:
@@ -105,17 +106,16 @@ class Recorder:
                 int(one.stream_id), int(one.graph_node_id), int(one.bytes),
             ]  # fmt: skip
         if kind in CALLS:
-            domain = getattr(self._cupti.CallbackDomain, f"{kind}_API")
-            name = self._cupti.get_callback_name(int(domain), int(one.cbid))
             row = [int(one.start), int(one.end), int(one.correlation_id), int(one.thread_id)]
-            return ["call", name, *row]
+            return ["call", str(int(one.cbid)), *row]
         if kind == "SYNCHRONIZATION":
             row = [int(one.start), int(one.end), int(one.correlation_id), int(one.stream_id)]
             return ["sync", str(int(one.type)), *row]
         if kind == "MARKER":
-            where = getattr(one, "object_id", None)
             name = "" if one.name is None else str(one.name)
-            return ["marker", name, int(one.timestamp), int(one.id), int(one.flags), str(where)[:40]]
+            thread = getattr(one.object_id, "threadId", None)
+            row = [int(one.timestamp), int(one.id), int(one.flags_), None if thread is None else int(thread)]
+            return ["marker", name, *row, None if one.domain is None else str(one.domain)]
         return ["other", kind, 0, 0]
 
     def record(self, work: Callable[[], None]) -> list[list[Any]]:

@@ -20,10 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -38,12 +35,12 @@ import onnx
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "collection"))
+from cells import ROOT, FailedError, OutOfTimeError, read, run_python, write
 from jobs import FEWER, SHAPES
 from replay import SOURCES
 from weights import fill
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 
 BATCHES = (1, 32, 8)
 """The most telling first."""
@@ -94,14 +91,6 @@ class Cell:
     def seconds(self) -> float:
         """About what it takes."""
         return 2 * BUILD_S[self.model] + MEASURING_S
-
-
-class OutOfTimeError(Exception):
-    """The budget ended in the middle of a cell."""
-
-
-class FailedError(Exception):
-    """A command did not do what was asked."""
 
 
 def main() -> None:
@@ -259,25 +248,8 @@ class Bench:
         return self._end - time.monotonic()
 
     def _python(self, *words: object) -> None:
-        """A command that may take what is left of the budget.
-
-        Raises:
-            OutOfTimeError: it did not end in time, and is killed with all that it started.
-            FailedError: its exit code is not 0.
-        """
-        process = subprocess.Popen(
-            [sys.executable, *map(str, words)], cwd=ROOT, text=True, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            _, errors = process.communicate(timeout=max(0.0, self._left()))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise OutOfTimeError from None
-        if process.returncode:
-            step = " ".join(Path(word).name if isinstance(word, Path) else str(word) for word in words[:3])
-            raise FailedError(f"{step}: exit code {process.returncode}: {' '.join(errors.split())[-500:]}")
+        step = " ".join(Path(word).name if isinstance(word, Path) else str(word) for word in words[:3])
+        run_python(step, words, self._left())
 
 
 def extra_shapes(model: str) -> dict[str, str]:
@@ -359,19 +331,6 @@ def table(out: Path) -> str:
         lines.append(f"| {' | '.join([*row, format(cell['cosine'], '.5f'), rules])} |")
     where = sorted({f"{cell['device']}, {cell['backend']}" for cell in first if "device" in cell})
     return "\n".join([*where, "", *lines]).strip()
-
-
-def read(place: Path) -> dict[str, Any]:
-    """A cell's file; empty if it is not there."""
-    found: dict[str, Any] = json.loads(place.read_text()) if place.is_file() else {}
-    return found
-
-
-def write(place: Path, cell: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    scratch = place.with_suffix(".part")
-    scratch.write_text(json.dumps(cell, indent=1) + "\n")
-    scratch.replace(place)
 
 
 if __name__ == "__main__":

@@ -32,13 +32,17 @@ def run_python(
 ) -> str:
     """What Python printed for these arguments; `name` is that of the command in an error.
 
+    It runs in the current folder and imports this repository's trtopt.
+
     Raises:
         OutOfTimeError: it did not end in `seconds`, and is killed with all that it started.
         FailedError: its exit code is none of `fine`.
     """
+    variables = dict(os.environ if environment is None else environment)
+    folders = [str(ROOT), *filter(None, [variables.get("PYTHONPATH")])]
     process = subprocess.Popen(
-        [sys.executable, *map(str, words)], cwd=ROOT, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+        [sys.executable, *map(str, words)], text=True, start_new_session=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=variables | {"PYTHONPATH": os.pathsep.join(folders)},
     )  # fmt: skip
     try:
         printed, errors = process.communicate(timeout=max(0.0, seconds))

@@ -5,7 +5,8 @@
 
 A weight of more than 4 KiB of floats is replaced by its mean and standard deviation, kept in the graph's
 metadata, and drawn again from a normal distribution of these. That changes what a model computes and neither
-its graph nor its speed. Weights of integers, and those that hold few different values, stay as they are.
+its graph nor its speed. Weights of integers, those that hold few different values, and the scales of Q and DQ
+stay as they are.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ from onnx import numpy_helper
 _KEY = "refill"
 _MIN_BYTES = 4096
 _MIN_VALUES = 256
+_WITH_SCALES = ("QuantizeLinear", "DequantizeLinear")
 
 
 def empty(source: Path, target: Path) -> None:
     """Write `source` without its large weights, compressed."""
     model = onnx.load(source)
     spec = {}
+    scales = {node.input[1] for node in model.graph.node if node.op_type in _WITH_SCALES}
     for key, tensor in _weights(model):
         array = numpy_helper.to_array(tensor)
-        if array.nbytes < _MIN_BYTES or array.dtype.kind != "f" or _has_few_values(array):
+        is_small = array.nbytes < _MIN_BYTES or array.dtype.kind != "f" or _has_few_values(array)
+        if is_small or tensor.name in scales:
             continue
         values = array.astype(np.float64)
         spec[key] = [float(values.mean()), float(values.std())]

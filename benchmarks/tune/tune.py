@@ -9,7 +9,6 @@ Run it again and it goes on, where the last candidate ended. `--dry-run` tunes a
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import subprocess
@@ -22,8 +21,14 @@ from typing import Any
 import numpy as np
 import onnx
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+from cells import ROOT, read, write
+from turns import SOURCES
+
 HERE = Path(__file__).resolve().parent
-DIGITS = HERE.parents[1] / "models" / "digits" / "digits.onnx"
+DIGITS = ROOT / "models" / "digits" / "digits.onnx"
+SHAPES = {"bert": '[shapes]\nids = "Nx128"\nmask = "Nx128"\n'}
+"""What a graph's recipe says of axes besides the batch."""
 _STOPPING_S = 20.0
 """To end after Ctrl-C."""
 
@@ -78,17 +83,14 @@ def main() -> None:
 def tuned(cell: Cell, args: argparse.Namespace, end: float) -> str:
     """Begin or continue a cell's tuning; what came of it."""
     place = args.out / f"{cell.name}.json"
-    if place.is_file() and json.loads(place.read_text())["stopped"]:
+    if read(place).get("stopped"):
         return "done before"
     left = end - time.monotonic()
     if left <= _STOPPING_S:
         return "no time left"
     model, samples = prepared(cell.graph, args)
     folder, result = args.work / cell.name, args.work / f"{cell.name}.tuned.json"
-    recipe = args.work / "recipe.toml"
-    recipe.write_text(
-        "" if args.dry_run else 'tactic_sources = ["EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]\n'
-    )
+    recipe = recipe_of(cell.graph, args)
     command = [sys.executable, "-m", "trtopt", "tune", str(model), "-o", str(folder), "--batch", cell.batches]
     command += ["--objective", cell.objective, "--data", str(samples), "--min-cosine", "0.99", "--resume"]
     command += ["--backend", "onnxruntime" if args.dry_run else "tensorrt", "--recipe", str(recipe)]
@@ -111,7 +113,7 @@ def tuned(cell: Cell, args: argparse.Namespace, end: float) -> str:
     ledger = folder / "ledger.json"
     if not ledger.is_file():
         return f"no baseline yet (exit code {status})"
-    done = json.loads(result.read_text()) if status == 0 else {}
+    done = read(result) if status == 0 else {}
     found = {
         "cell": cell.name,
         "revision": args.revision,
@@ -119,9 +121,9 @@ def tuned(cell: Cell, args: argparse.Namespace, end: float) -> str:
         "batch": done.get("batch"),
         "streams": done.get("streams"),
         "stopped": done.get("stopped", ""),
-        "ledger": json.loads(ledger.read_text()),
+        "ledger": read(ledger),
     }
-    place.write_text(json.dumps(found, indent=1) + "\n")
+    write(place, found)
     return found["stopped"] or f"interrupted after {len(found['ledger']['entries'])} candidates"
 
 
@@ -141,12 +143,20 @@ def prepared(graph: str, args: argparse.Namespace) -> tuple[Path, Path]:
     return model, samples
 
 
+def recipe_of(graph: str, args: argparse.Namespace) -> Path:
+    """What the baseline is built with: no cuDNN and no cuBLAS, and lengths that the graph leaves open."""
+    recipe: Path = args.work / f"{graph}.toml"
+    sources = "" if args.dry_run else f"tactic_sources = {list(SOURCES)}\n"
+    recipe.write_text(sources + SHAPES.get(graph, ""))
+    return recipe
+
+
 def table(out: Path) -> str:
     """Every candidate of every cell, predicted and measured."""
     lines = ["| cell | candidate | expected | 80 % interval | measured | 95 % interval | s | verdict |"]
     lines.append("|---|---|--:|--:|--:|--:|--:|---|")
     for file in sorted(out.glob("*.json")):
-        found = json.loads(file.read_text())
+        found = read(file)
         ledger = found["ledger"]
         base = ledger["baseline"]
         lines.append(

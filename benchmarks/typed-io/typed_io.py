@@ -16,10 +16,7 @@ of it on ONNX Runtime with a tiny model, without vectorised formats, which that 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -38,7 +35,7 @@ from onnx import TensorProto, helper, numpy_helper
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "headline"))
-from headline import read, write
+from cells import FailedError, OutOfTimeError, read, run_python, write
 from overhead import placed_samples, saturate
 from peer_graphs import SAMPLES, refilled
 from turns import SOURCES
@@ -61,7 +58,6 @@ from trtopt.records import BatchPolicy, EngineRef
 from trtopt.records.typed_io import LINEAR
 from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
 
-ROOT = Path(__file__).resolve().parents[2]
 INPUTS = {
     "fp32": ("fp32", "nchw"),
     "fp16": ("fp16", "nchw"),
@@ -86,14 +82,6 @@ LAYERS = 12
 """So many of the first layers are kept, beside those that convert formats."""
 SECONDS = {"first build": 110.0, "build": 35.0, "turns": 45.0, "serving": 60.0}
 """About what each takes on an H200."""
-
-
-class OutOfTimeError(Exception):
-    """The budget ended in the middle of a step."""
-
-
-class FailedError(Exception):
-    """A step did not do what was asked."""
 
 
 def main() -> None:
@@ -208,7 +196,8 @@ class Bench:
         words = ["--precision", "int8", "--data", work / f"{kind}.npz", "--target", self._target()]
         words += typed.get(kind, ["--io", f"{name}={kind}"])
         try:
-            self._command("-m", "trtopt", "quantize", work / "float.onnx", "-o", out, *words)
+            words = ["-m", "trtopt", "quantize", work / "float.onnx", "-o", out, *words]
+            run_python(f"quantize {kind}", words, self._left())
         except (FailedError, OutOfTimeError) as error:
             return str(error) or "the budget is over"
         return None
@@ -247,7 +236,7 @@ class Bench:
         """A command that says how it went; why it failed goes into a file."""
         began = time.monotonic()
         try:
-            self._command(*words)
+            run_python(name, words, self._left())
             note(failure, None)
             told = "done"
         except FailedError as error:
@@ -258,26 +247,6 @@ class Bench:
 
     def _left(self) -> float:
         return self._end - time.monotonic()
-
-    def _command(self, *words: object) -> None:
-        """Run Python on these words; it may take what is left of the budget.
-
-        Raises:
-            OutOfTimeError: it did not end in time, and is killed with all that it started.
-            FailedError: it did not exit with 0.
-        """
-        process = subprocess.Popen(
-            [sys.executable, *map(str, words)], cwd=ROOT, text=True, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        try:
-            _, errors = process.communicate(timeout=max(0.0, self._left()))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise OutOfTimeError from None
-        if process.returncode:
-            raise FailedError(f"exit code {process.returncode}: {errors[-2000:].strip()}")
 
 
 def note(place: Path, failure: str | None) -> None:

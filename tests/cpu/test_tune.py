@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 
 from tests.rewrite_graphs.case import model
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
+from tests.support.selection_builds import TRANSFORMER
+from tests.support.tuning import proposed, situation
 from trtopt.device.backends import open_builder
 from trtopt.executors.local import THIS_HOST
 from trtopt.files.manifests import read_manifest
+from trtopt.inspect.regions import find_regions
 from trtopt.recipe import Recipe
+from trtopt.records import to_json
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.listener import SILENT
+from trtopt.workflows.profile.profile import PROFILE_FILE, profile
+from trtopt.workflows.profile.request import ProfileRequest
+from trtopt.workflows.tune.built import Built
 from trtopt.workflows.tune.evidence import evidence_of
+from trtopt.workflows.tune.kinds import region
 from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.make import Maker
 
@@ -31,11 +40,16 @@ def test_the_command_leaves_a_build_a_ledger_and_a_score_and_refuses_other_terms
     assert "ended: every candidate was tried" in done.stdout
     written = json.loads((trtopt_cli.folder / "tuned.json").read_bytes())
     assert written["ledger"]["entries"] == []  # no rule finds anything in it
+    assert written["ledger"]["run_spread"] is None
+    assert "this device's own is measured by `trtopt compare" in done.stdout
     assert check_folder(trtopt_cli.folder / "out").is_whole
     page = trtopt_cli("report", "out", "-o", "page.html")
     assert page.returncode == 0, page.stderr
     assert "Candidates in the order in which they were tried" in (trtopt_cli.folder / "page.html").read_text()
     assert "--resume" in trtopt_cli.fails(1, "tune", DIGITS, *given)
+    (trtopt_cli.folder / "out" / "model.onnx").write_bytes(b"cut off")
+    damaged = trtopt_cli.fails(1, "tune", DIGITS, *given, "--data", HELDOUT, "--resume")
+    assert "model.onnx: missing or changed since the last run" in damaged
     other = trtopt_cli.fails(1, "tune", DIGITS, *given, "--resume", "--objective", "throughput")
     assert "is tuned on other terms: objective latency, now throughput" in other
     assert (
@@ -48,6 +62,7 @@ def test_a_baseline_that_misses_the_bound_or_the_budget_leaves_nothing(trtopt_cl
     given = ("--backend", "onnxruntime", "--cache-dir", "cache", "-o", "out", "--duration", "0.05")
     missed = trtopt_cli.fails(3, "tune", DIGITS, *given, "--min-sqnr", "900")
     assert "the baseline misses the bound: SQNR in dB" in missed
+    assert f"trtopt check baseline --against {DIGITS}" in missed
     short = trtopt_cli.fails(2, "tune", DIGITS, *given, "--budget", "0.1s")
     assert "--budget 0.1s: building, checking and measuring the baseline took" in short
 
@@ -69,6 +84,7 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
         builder=open_builder("onnxruntime"),
         bounds={},
         data=None,
+        data_name=None,
         cache_dir=None,
         limit_s=60.0,
         executor=THIS_HOST,
@@ -103,6 +119,7 @@ def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
         builder=open_builder("tensorrt-rtx"),
         bounds={},
         data=None,
+        data_name=None,
         cache_dir=None,
         limit_s=300.0,
         executor=THIS_HOST,
@@ -123,3 +140,68 @@ def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
     assert built.engine.inputs[0].shape[0] == 4
     assert [one.dtype for one in built.manifest.io] == ["float16"]
     assert evidence_of(built).graph.dtypes[image.name] == "float16"
+
+
+def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) -> None:
+    """From the profile of a real engine on ONNX Runtime to builds by it and by TensorRT-RTX."""
+    samples = str(TRANSFORMER.with_name("heldout.npz"))
+    maker = Maker(
+        source=TRANSFORMER,
+        recipe=Recipe(precision="int8", verdict=False),
+        builder=open_builder("onnxruntime"),
+        bounds={},
+        data=samples,
+        data_name=samples,
+        cache_dir=None,
+        limit_s=300.0,
+        executor=THIS_HOST,
+        listener=SILENT,
+    )
+    built = maker.baseline(tmp_path / "0", 8)
+    report = profile(built.folder, ProfileRequest(batch=(8,), duration=0.1))
+    (built.folder / PROFILE_FILE).write_bytes(to_json(report))
+    given = situation(
+        "onnxruntime", evidence=evidence_of(built), recipe=built.recipe, data=samples, threshold=1e-6
+    )
+    *one_each, together = proposed(region.KIND, given).values()
+    assert len(one_each) > 1
+    for backend in ("onnxruntime", "tensorrt-rtx"):
+        made = replace(maker, builder=open_builder(backend)).make(built, together, tmp_path / backend)
+        assert check_folder(made.folder).is_whole
+        left = {pattern.replace("[[]", "[") for pattern in made.recipe.exclude}
+        assert left
+        assert quantised_in(built) - quantised_in(made) == left
+
+
+def test_regions_of_a_profiled_float_engine_are_built_in_int8(tmp_path: Path) -> None:
+    """Where selecting a precision has refused INT8: their names are those of the graph that is quantised."""
+    samples = str(TRANSFORMER.with_name("heldout.npz"))
+    maker = Maker(
+        source=TRANSFORMER,
+        recipe=Recipe(),
+        builder=open_builder("onnxruntime"),
+        bounds={},
+        data=samples,
+        data_name=samples,
+        cache_dir=None,
+        limit_s=300.0,
+        executor=THIS_HOST,
+        listener=SILENT,
+    )
+    built = maker.baseline(tmp_path / "0", 8)
+    report = profile(built.folder, ProfileRequest(batch=(8,), duration=0.1))
+    (built.folder / PROFILE_FILE).write_bytes(to_json(report))
+    tried, found = frozenset(["precision=best"]), evidence_of(built)
+    given = situation("onnxruntime", evidence=found, data=samples, tried=tried, threshold=1e-6)
+    first, *_, together = proposed(region.KIND, given).values()
+    quantised = []
+    for number, change in enumerate((first, together), 1):
+        made = maker.make(built, change, tmp_path / str(number))
+        assert check_folder(made.folder).is_whole
+        quantised.append(quantised_in(made))
+        assert quantised[-1].isdisjoint(made.recipe.exclude)
+    assert set() < quantised[0] < quantised[1]
+
+
+def quantised_in(built: Built) -> set[str]:
+    return {name for one in find_regions(evidence_of(built).graph) for name in one.nodes}

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,23 @@ tuning.tune(model, out, request)
 
 
 TWO = ("all", "foreign")
+
+LOADER = """
+import time
+from pathlib import Path
+import numpy as np
+
+def hangs():
+    yield {"images": np.zeros((40, 1, 8, 8), np.float32)}
+    Path("called").touch()
+    time.sleep(3600)
+
+def counted():
+    with open("calls", "a") as calls:
+        calls.write("x")
+    rng = np.random.default_rng(0)
+    yield {"images": rng.random((16, 1, 8, 8), np.float32)}
+"""
 
 
 def tuned(folder: Path, calls: str, kill_at: int, *names: str, **environment: str) -> int:
@@ -107,6 +125,48 @@ def test_a_killed_run_is_continued_and_measures_nothing_twice(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
     assert tuned(tmp_path, calls, 0, *TWO) == 0  # which has nothing left to do
     assert read_ledger(out / LEDGER) == ledger
+
+
+def tuning_on(folder: Path, function: str, budget: str, kind: str = "rewrite-rule") -> list[str]:
+    (folder / "loader.py").write_text(LOADER)
+    given = ["--backend", "onnxruntime", "--cache-dir", "cache", "--duration", "0.05", "-o", "out"]
+    data = ["--data", f"loader.py:{function}", "--budget", budget, "--include", kind, "--resume"]
+    return [sys.executable, "-m", "trtopt", "tune", str(DIGITS), *given, *data]
+
+
+def test_samples_that_never_come_end_the_run_within_the_budget_and_leave_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        tuning_on(tmp_path, "hangs", "5s"), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "reading the samples of loader.py:hangs: not done after 5 s" in done.stderr
+    assert "while waiting for samples 33 to 64" in done.stderr
+    assert "give it more time with --budget" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"called", "loader.py"}
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "kind"), [(signal.SIGINT, "precision"), (signal.SIGKILL, "rewrite-rule")]
+)
+def test_a_run_ended_while_it_waits_for_samples_is_begun_again(
+    ended_by: signal.Signals, kind: str, tmp_path: Path
+) -> None:
+    with subprocess.Popen(tuning_on(tmp_path, "hangs", "1h"), cwd=tmp_path) as process:
+        while not (tmp_path / "called").exists():
+            time.sleep(0.05)
+        process.send_signal(ended_by)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}[ended_by]
+    done = subprocess.run(
+        tuning_on(tmp_path, "counted", "1h", kind), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "calls").read_text() == "x"  # for calibration, checks and races alike
+    verdicts = {entry.candidate: entry.verdict for entry in entries(tmp_path)}
+    assert verdicts.get("precision=best") != "failed"
+    assert ("precision=best" in verdicts) == (kind == "precision")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"cache", "called", "calls", "loader.py", "out"}
 
 
 def test_an_interrupted_run_says_how_to_continue(tmp_path: Path) -> None:

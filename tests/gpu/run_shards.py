@@ -51,6 +51,7 @@ LONG_TESTS = {
     "test_bisect_engines.py": 300.0,
     "test_plan_verified.py": 240.0,
     "test_profiling.py": 240.0,
+    "test_several_gpus.py": 300.0,
     "test_sweep.py": 240.0,
 }
 """Limits by file, in seconds, where the usual one is too short."""

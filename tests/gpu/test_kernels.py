@@ -8,13 +8,12 @@ import pytest
 
 import trtopt
 from trtopt.records.starting import START_PHASES
-from trtopt.workflows.profile.profile import profile
 
 pytest.importorskip("cupti")
 
 
 def test_every_kernel_is_recorded_and_reconciles_with_the_latency(built: Path, binding: str) -> None:
-    (engine,) = profile(built, batch=8, kernels=True, duration=0.5).engines
+    (engine,) = trtopt.profile(built, batch=8, kernels=True, duration=0.5).engines
     kernels = engine.kernels
     assert kernels is not None
     assert kernels.rows

@@ -4,10 +4,16 @@ Ray listens on the host's own address whatever it is told. So these tests run on
 network namespace with nothing but loopback, as `make test-ray` makes one.
 """
 
+import json
 import os
 import socket
+import subprocess
+import sys
+import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +24,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_DISABLE_IMPORT_WARNING"] = "1"
 
 OBJECT_STORE_BYTES = 80_000_000
+CLIENT_PORT = 10001
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,30 +46,72 @@ class TwoNodes:
             "object_store_memory": OBJECT_STORE_BYTES,
             "resources": {"trtopt_measuring": 1},
         }
-        self._cluster = cluster_utils.Cluster(
-            initialize_head=True, head_node_args=self._offers | {"include_dashboard": False}
-        )
+        head = {"include_dashboard": False, "ray_client_server_port": CLIENT_PORT}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves the log of its client server open
+            self._cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=self._offers | head)
         self.address: str = self._cluster.address
         self._second: Any = None
+        self._removed: set[str] = set()
 
     def add(self) -> None:
-        """Have two nodes, again."""
+        """Have two nodes, again, and none that is dead and not yet missed."""
+        deadline = time.monotonic() + 60
+        while self._nodes() & self._removed:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         if self._second is None:
             self._second = self._cluster.add_node(**self._offers)
 
     @contextmanager
-    def another(self, **environment: str) -> Iterator[str]:
+    def another(self, *, num_cpus: int = 1, num_gpus: int = 0, **environment: str) -> Iterator[str]:
         """One more node, with variables of its own; its id."""
-        node = self._cluster.add_node(**self._offers, env_vars=environment)
+        offers = self._offers | {"num_cpus": num_cpus, "num_gpus": num_gpus}
+        node = self._cluster.add_node(**offers, env_vars=environment)
         try:
             yield node.node_id
         finally:
-            self._cluster.remove_node(node, allow_graceful=False)
+            self._remove(node)
+
+    @contextmanager
+    def with_memory_of(self, file: Path) -> Iterator[str]:
+        """One more node, which reads `file` where others read /proc/meminfo; its id."""
+        bound = ["unshare", "--mount", "sh", "-ec", 'mount --bind "$0" /proc/meminfo; exec "$@"', str(file)]
+        if subprocess.run([*bound, "true"], check=False).returncode != 0:
+            pytest.skip("no file can be mounted over /proc/meminfo here")
+        start = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
+        offers = [
+            f"--address={self.address}",
+            f"--num-cpus={self._offers['num_cpus']}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+            f"--memory={OBJECT_STORE_BYTES}",
+            f"--resources={json.dumps(self._offers['resources'])}",
+        ]
+        before = self._nodes()
+        with subprocess.Popen([*bound, *start, *offers], stdout=subprocess.DEVNULL) as process:
+            try:
+                deadline = time.monotonic() + 60
+                while not (new := self._nodes() - before):
+                    assert process.poll() is None
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+                self._removed |= new
+                yield new.pop()
+            finally:
+                process.terminate()
+
+    def _nodes(self) -> set[str]:
+        """The ids of those that are alive."""
+        return {one["NodeID"] for one in self._cluster.global_state.node_table() if one["Alive"]}
 
     def kill(self) -> None:
         """Kill the second node, as a loss of power would."""
-        self._cluster.remove_node(self._second, allow_graceful=False)
+        self._remove(self._second)
         self._second = None
+
+    def _remove(self, node: Any) -> None:
+        self._cluster.remove_node(node, allow_graceful=False)
+        self._removed.add(node.node_id)
 
     def stop(self) -> None:
         self._cluster.shutdown()

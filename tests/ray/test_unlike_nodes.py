@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 from contextlib import ExitStack, closing
@@ -32,10 +33,10 @@ MODEL = ROOT / "models" / "digits" / "digits.onnx"
 BACKEND = "onnxruntime"
 
 
-def build_jobs(path: Path, folder: Path) -> list[BuildJob]:
+def build_jobs(path: Path, folder: Path, backend: str = BACKEND) -> list[BuildJob]:
     """One of each of three batch sizes."""
-    artifact, builder = read_onnx(path), open_builder(BACKEND)
-    plans = make_plans(artifact, Recipe(batch=(1, 2, 3), backend=BACKEND), builder.backend)
+    artifact, builder = read_onnx(path), open_builder(backend)
+    plans = make_plans(artifact, Recipe(batch=(1, 2, 3), backend=backend), builder.backend)
     return [
         BuildJob(onnx=str(path), types=artifact.types, plan=plan, folder=str(folder), timing_cache=None)
         for plan in plans
@@ -83,11 +84,28 @@ def test_nodes_with_another_trtopt_without_memory_or_with_a_full_disk_are_named_
     told = "\n".join(notes)
     assert "does not take part: " in told
     assert f"has trtopt 0.0.9, this machine has trtopt {__version__}" in told
-    assert "OutOfMemoryError: " in told
+    assert "does not take part: killed for memory: " in told
     assert "building batch" in told
     assert "does not fit into Ray's object store, and the disk that it would be moved to is full" in told
     assert [type(one) for one in built] == [Built] * 3, built
     assert not (tmp_path / "imported").exists()  # nothing is imported from the current folder
+
+
+def test_a_node_with_another_tensorrt_takes_no_part_and_both_versions_are_named(
+    cluster: TwoNodes, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    other, notes = tmp_path / "tensorrt_rtx", list[str]()
+    other.mkdir()  # the installed library, which here reports another version: a second one is 230 MB
+    (other / "__init__.py").write_text(
+        'from tensorrt_rtx_bindings import *\n__version__ = "1.4.0.76"\n', "utf-8"
+    )
+    builder = open_builder("tensorrt-rtx")
+    with cluster.another(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)])), connected("ray"):
+        RayExecutor(builder, note=notes.append)
+    refused, taken = notes
+    assert f"has tensorrt-rtx 1.4.0.76, this machine has {builder.backend}" in refused
+    assert taken.startswith("Ray: jobs run on 2 nodes")
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, for a clock that is off")

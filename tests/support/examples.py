@@ -82,6 +82,8 @@ def plan(batch: int = 8) -> BuildPlan:
             reproducible=True,
             aux_streams=2,
             tiling="full",
+            l2_limit_bytes=1 << 20,
+            build_route="-knob=1",
             graph_optimization="basic",
             intra_op_threads=2,
             execution_mode="parallel",

@@ -81,6 +81,8 @@ def every_setting(surface: Surface) -> BuildSettings:
         reproducible=library(surface).target.editable_cache,
         aux_streams=2,
         tiling="full" if library(surface).target.tiling else None,
+        l2_limit_bytes=1 << 20 if library(surface).target.tiling else None,
+        build_route="-knob=1" if library(surface).target.build_routes else None,
     )
 
 
@@ -276,6 +278,7 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
         outcome.append(by.merge_timing_caches(b"ours", b"theirs"))
     if library(surface).target.editable_cache:
         outcome.append(by.tactics(b"cache"))
+    outcome.append(by.build_routes())
     outcome += [run(surface), run(surface, track=True)]
     outcome.append(build(surface, memory=ScriptedDevice()).memory)
     outcome.append(build(surface, multi_profile=(SMALL, ALL)).config)

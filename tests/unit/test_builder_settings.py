@@ -22,7 +22,7 @@ from trtopt.records import Backend, BuildSettings, CacheTerms
 
 PAGE = ROOT / "docs" / "reference" / "builder-settings.md"
 FIXED = {"timing_cache", "calib", "precision", "verdict", "bounds", "rewrite", "jobs", "build_timeout"}
-TYPED = {"io", "normalize", "preprocess", "residuals", "split"}
+TYPED = {"io", "normalize", "preprocess", "residuals", "exclude", "split"}
 WHERE = {"executor", "gpu_model", "retries"}
 SHAPES = {"batch", "ranges", "dynamic", "shapes", "axes", "backend"}
 """Fields of a recipe that are no settings of the builder."""
@@ -117,8 +117,10 @@ def test_records_of_settings_are_as_they_were() -> None:
     assert msgspec.json.encode(recorded) == (
         b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],'
         b'"compute_capabilities":[],"plugins":[],"reproducible":true,"aux_streams":null,"tiling":null,'
+        b'"l2_limit_bytes":null,"build_route":null,'
         b'"graph_optimization":null,"intra_op_threads":null,"execution_mode":null}'
     )
     assert msgspec.json.encode(cache_terms(recorded, CacheTerms)) == (
-        b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],"plugins":[],"tiling":null}'
+        b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],"plugins":[],"tiling":null,'
+        b'"l2_limit_bytes":null,"build_route":null}'
     )

@@ -149,14 +149,17 @@ def phases(doing: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def listening_to_sweep() -> Iterator[Listener]:
-    """A listener that shows a sweep's points: in a live table on a terminal, otherwise one line each."""
+def listening_to_sweep(*, is_of_one: bool = True) -> Iterator[Listener]:
+    """A listener that shows a sweep's points: in a live table on a terminal, otherwise one line each.
+
+    Those of several models are one line each everywhere, with the model's name.
+    """
     screen = console(stderr=True)
     if verbosity() == QUIET:
         yield Listener()
         return
     if not is_live(screen):
-        yield Listener(note=note, sweep=_NewPoints().print_changed)
+        yield Listener(note=note, sweep=_NewPoints(is_of_one=is_of_one).print_changed)
         return
     progress = _columns()
     bars = ProgressBars(progress)
@@ -165,22 +168,26 @@ def listening_to_sweep() -> Iterator[Listener]:
             progress=bars.update,
             plans=bars.plan,
             note=note,
-            sweep=lambda report: live.update(Group(sweep_table(report), progress)),
+            sweep=(lambda report: live.update(Group(sweep_table(report), progress)))
+            if is_of_one
+            else _NewPoints(is_of_one=False).print_changed,
         )
 
 
 class _NewPoints:
     """Prints each point once, and again if it is measured again."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_of_one: bool) -> None:
         self._printed: dict[str, SweepPoint] = {}
+        self._is_of_one = is_of_one
 
     def print_changed(self, report: SweepReport) -> None:
         """Print points that are new or have changed."""
         for point in report.points:
             if self._printed.get(point.key) != point:
                 self._printed[point.key] = point
-                say(f"trtopt: {point_line(point)}", err=True)
+                model = "" if self._is_of_one else f"{report.model}: "
+                say(f"trtopt: {model}{point_line(point)}", err=True)
 
 
 def _columns(*, disable: bool = False) -> Progress:

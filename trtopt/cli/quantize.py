@@ -13,7 +13,7 @@ from trtopt.cli.options.completion import method_names, names, node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.recipe import recipe_option, residuals_option
+from trtopt.cli.options.recipe import exclude_option, recipe_option, residuals_option
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT, targets_where
 
@@ -59,9 +59,7 @@ def _smoothing(text: str) -> float | str:
     shell_complete=names(method_names),
     help="auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max].",
 )
-@click.option(
-    "--exclude", multiple=True, metavar="PATTERN", help="Nodes (with * and ?) or operators not to quantise."
-)
+@exclude_option
 @click.option("--include", multiple=True, metavar="PATTERN", help="Nodes or operators to quantise anyway.")
 @click.option(
     "--table",
@@ -106,7 +104,7 @@ def quantize(
     data: str | None,
     target: str | None,
     method: str | None,
-    exclude: tuple[str, ...],
+    exclude: tuple[str, ...] | None,
     include: tuple[str, ...],
     table: Path | None,
     smoothquant: Smoothing,
@@ -136,7 +134,7 @@ def quantize(
         calib=data,
         table=table,
         method=method,
-        exclude=exclude,
+        exclude=exclude or (),
         include=include,
         smoothquant=smoothquant,
         residuals=residuals or PLAIN_RESIDUALS,

@@ -23,12 +23,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "models",
+    metavar="MODEL…",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="The sweep's folder, new or to continue [default: MODEL.sweep].",
+    help="The sweep's folder, new or to continue [default: MODEL.sweep]; of several models, the folder for "
+    "their folders [default: the current one].",
 )
 @batch_option("Batch sizes, one engine each [default: 1,2,4,8,16,32].")
 @click.option(
@@ -69,7 +76,7 @@ if TYPE_CHECKING:
 @timeout_option
 @json_option()
 def sweep(
-    model: Path,
+    models: tuple[Path, ...],
     output: Path | None,
     batch: tuple[int, ...] | None,
     precision: str | None,
@@ -90,16 +97,20 @@ def sweep(
     json: JsonOutput | None,
     recipe: RecipeFlags,
 ) -> None:
-    """Build and measure MODEL, an ONNX file, at every combination of the given values.
+    """Build and measure each MODEL, an ONNX file, at every combination of the given values.
 
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
     continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
+
+    Several models are swept alike, each into a folder of its own; on a cluster several at a time.
     """
     from trtopt.cli.console import say, show, show_notes
     from trtopt.cli.options.batch import parse_streams
     from trtopt.cli.progress import listening_to_sweep
+    from trtopt.records import SweepReport
     from trtopt.report.sweep import sweep_notes, sweep_summary
     from trtopt.workflows.sweep.request import SweepRequest
+    from trtopt.workflows.sweep.several_models import Outcomes, require_reports, sweep_models
     from trtopt.workflows.sweep.sweep import sweep as run
 
     request = SweepRequest(
@@ -119,14 +130,20 @@ def sweep(
         cache_dir=cache_dir,
     )
     try:
-        with listening_to_sweep() as listener:
-            report = run(model, output, request, listener)
+        with listening_to_sweep(is_of_one=len(models) == 1) as listener:
+            if len(models) == 1:
+                outcomes: Outcomes = {models[0]: run(models[0], output, request, listener)}
+            else:
+                outcomes = sweep_models(models, output or Path(), request, listener)
     except KeyboardInterrupt:
         say("trtopt: run the same command again to continue after the measured points", err=True)
         raise
-    write_json(json, report)
-    show(sweep_summary(report), err=takes_stdout(json))
-    show_notes(sweep_notes(report), err=takes_stdout(json))
+    reports = [one for one in outcomes.values() if isinstance(one, SweepReport)]
+    write_json(json, *reports)
+    for report in reports:
+        show(sweep_summary(report), err=takes_stdout(json))
+        show_notes(sweep_notes(report), err=takes_stdout(json))
+    require_reports(outcomes)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

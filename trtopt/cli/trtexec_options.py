@@ -175,7 +175,7 @@ OPTIONS = (
     _none("--avgTiming", _ALL, "N", _DEFAULTS),
     _none("--heuristic", _ONLY_8, "", _DEFAULTS),
     _none("--maxTactics", _FROM_10, "N", _DEFAULTS),
-    _none("--maxAuxStreams", _ALL, "N", _DEFAULTS),
+    _build("--maxAuxStreams", _ALL, "N", "--aux-streams {}"),
     _none("--tilingOptimizationLevel", _FROM_10, "N", _DEFAULTS),
     _none("--l2LimitForTiling", _FROM_10, "N", _DEFAULTS),
     _none("--preview", _ALL, "SPEC", _DEFAULTS),
@@ -225,7 +225,7 @@ OPTIONS = (
     _refused("--dryRun", _FROM_11, "", _NO_ROUTES),
     _refused("--continue", _FROM_11, "", _NO_ROUTES),
     _refused("--helpBuildRoute", _FROM_11, "", _NO_ROUTES),
-    _refused("--setBuildRoute", _FROM_11, "SPEC", _NO_ROUTES),
+    _build("--setBuildRoute", _FROM_11, "SPEC", "--build-route {}"),
     # DLA and safety
     _refused("--useDLACore", _ALL, "N", _NO_DLA),
     _refused("--allowGPUFallback", _ALL, "", _NO_DLA),

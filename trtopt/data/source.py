@@ -55,7 +55,7 @@ class FunctionReader:
                 yield {name: np.asarray(feed[name]) for name in rows if name in feed}
         except DataError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise DataError(
                 f"{self._reference} failed: {where(error)}",
                 "it must take no arguments and yield dicts from input names to arrays, samples first",

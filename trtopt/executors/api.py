@@ -29,7 +29,7 @@ class Executor(Protocol):
         """How many threads' jobs run at the same time; 1: only one thread may submit jobs."""
 
     def cancel(self) -> None:
-        """End what other threads have submitted: each of them gets an error."""
+        """End what other threads have submitted: each of them gets a `CancelledError`."""
 
     def require_measuring(self) -> None:
         """Find out whether measurements can run, before anything is built for them.

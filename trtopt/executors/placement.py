@@ -11,6 +11,9 @@ from trtopt.records import Backend, Identity
 MEASURING = "trtopt_measuring"
 """A host offers 1 of this resource, which a measurement takes whole: so there is one at a time."""
 
+KILLED_FOR_MEMORY = "killed for memory"
+"""What a reason begins with where Ray ended its worker because the node was running out of memory."""
+
 _NONE: Mapping[str, str] = {}
 _OFFER = f"ray start --address=HEAD:6379 --resources='{{\"{MEASURING}\": 1}}'"
 
@@ -135,11 +138,13 @@ def exhausted(doing: str, reasons: Sequence[str], retries: int) -> DeviceError |
     if len(reasons) <= retries:
         return None
     times = "once" if len(reasons) == 1 else f"{len(reasons)} times"
-    return DeviceError(
-        f"{doing}: lost {times}: {'; '.join(dict.fromkeys(reasons))}",
-        "see /tmp/ray/session_latest/logs on those nodes for what befell them, then run the command again; "
-        "--retries N tries more often",
+    remedy = (
+        "use a smaller batch or model, or nodes with more memory"
+        if all(reason.startswith(KILLED_FOR_MEMORY) for reason in reasons)
+        else "see /tmp/ray/session_latest/logs on those nodes for what befell them, then run the command "
+        "again; --retries N tries more often"
     )
+    return DeviceError(f"{doing}: lost {times}: {'; '.join(dict.fromkeys(reasons))}", remedy)
 
 
 @dataclass

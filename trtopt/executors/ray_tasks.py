@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -31,6 +32,7 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, DeviceError, TrtoptError
 from trtopt.executors.api import shares_a_host
 from trtopt.executors.placement import (
+    KILLED_FOR_MEMORY,
     MEASURING,
     Fleet,
     Needs,
@@ -59,10 +61,11 @@ _MAIL_S = 0.2
 _LOOK_S = 2.0
 _PATIENCE_S = 60.0
 """So long jobs wait while no node can run them: a cluster may replace those that it has lost."""
+_ANSWER_S = 10.0
 _LOOK = "see `ray status`, and the node's logs"
 _NODE = "ray.io/node-id"
-_GLIMPSE = 0.01
-"""Of a GPU: Ray hides GPUs from tasks that take nothing of one."""
+_SHOW_GPUS = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
+"""Some versions of Ray hide GPUs from tasks that take none."""
 
 Message = tuple[int, int, str, str, float | None, bytes]
 """Number of the submission, its job's index, node, phase, fraction; or what was logged, as JSON."""
@@ -283,8 +286,8 @@ class RayExecutor:
 
     def _glimpse(self, task: Any, node: Node) -> Any:
         """A task on this very node, whatever else runs there."""
-        gpus = _GLIMPSE if node.offers.get("GPU") else 0
-        return task.options(num_cpus=0, num_gpus=gpus, max_retries=0, label_selector={_NODE: node.id})
+        shown = _SHOW_GPUS if node.offers.get("GPU") else None
+        return task.options(num_cpus=0, max_retries=0, label_selector={_NODE: node.id}, runtime_env=shown)
 
     def _answers(self, refs: Mapping[str, Any]) -> dict[str, Any]:
         """What nodes have answered, or the error, by their ids; all are waited for together."""
@@ -353,7 +356,7 @@ class RayExecutor:
         try:
             while waiting or sent:
                 if self._is_cancelled.is_set():
-                    raise DeviceError("the command was ended", "run it again")
+                    raise CancelledError
                 while waiting and len(sent) < _IN_FLIGHT and self._can_run(waiting[0]):
                     task = waiting.popleft()
                     try:
@@ -558,6 +561,8 @@ def reason_of_loss(error: BaseException) -> str:
         return error.problem
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     sentence = first.split(". ")[0].rstrip(".")
+    if isinstance(error, _ray().exceptions.OutOfMemoryError):
+        return f"{KILLED_FOR_MEMORY}: {sentence}"
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 
 
@@ -592,14 +597,13 @@ def connected(address: str) -> Iterator[None]:
         return
     try:
         try:
-            own = {} if there else {"include_dashboard": False, "resources": {MEASURING: 1}}
-            ray.init(
-                address=there or "local",
-                log_to_driver=False,
-                logging_level="error",
-                job_config=_without_current_folder(ray.job_config.JobConfig()),
-                **own,
-            )
+            options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+            if not there:
+                options |= {"include_dashboard": False, "resources": {MEASURING: 1}}
+            if not (there and there.startswith("ray://")):  # there the driver's folders are the cluster's
+                options["job_config"] = _without_current_folder(ray.job_config.JobConfig())
+            _reach(there)
+            ray.init(address=there or "local", **options)
         except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise DeviceError(
                 f"no connection to the Ray cluster at {there or 'this host'}: {reason_of_loss(error)}",
@@ -609,6 +613,17 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _reach(address: str | None) -> None:
+    """Find out whether anything listens there: Ray itself would try for more than a minute.
+
+    Raises:
+        OSError: nothing does.
+    """
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
 
 
 class _NoFolders(list[str]):

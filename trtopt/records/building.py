@@ -47,6 +47,8 @@ class BuildSettings(Record, frozen=True, kw_only=True):
     """Take every tactic from the timing cache; one that it does not have is an error."""
     aux_streams: int | None = None
     tiling: str | None = None
+    l2_limit_bytes: int | None = None
+    build_route: str | None = None
     graph_optimization: str | None = None
     """This and those below are ONNX Runtime's."""
     intra_op_threads: int | None = None

@@ -28,6 +28,8 @@ class CacheTerms(Record, frozen=True, kw_only=True):
     tactic_sources: tuple[str, ...] | None = None
     plugins: tuple[str, ...] = ()
     tiling: str | None = None
+    l2_limit_bytes: int | None = None
+    build_route: str | None = None
 
 
 class TimedBuild(Record, frozen=True, kw_only=True):

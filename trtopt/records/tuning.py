@@ -6,6 +6,7 @@ from typing import Literal
 
 from trtopt.records.base import Record
 from trtopt.records.building import Backend
+from trtopt.records.comparing import MeasuredRunSpread
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.measuring import Contract
 from trtopt.records.result import Result
@@ -16,6 +17,7 @@ Objective = Literal["latency", "throughput", "p99", "energy"]
 CandidateKind = Literal[
     "precision",
     "placement",
+    "region",
     "io-types",
     "batch",
     "streams",
@@ -112,7 +114,10 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
 
 
 class Ledger(Record, frozen=True, kw_only=True):
-    """`ledger.json`: the terms, the baseline and every candidate, in the order in which they were tried."""
+    """`ledger.json`: the terms, the baseline and every candidate, in the order in which they were tried.
+
+    `run_spread` is how much separate runs of one engine differ on the device; None: not measured there.
+    """
 
     schema: str = LEDGER_SCHEMA
     created: str
@@ -120,6 +125,7 @@ class Ledger(Record, frozen=True, kw_only=True):
     model: str
     terms: TuneTerms
     baseline: TuneBaseline
+    run_spread: MeasuredRunSpread | None = None
     entries: tuple[LedgerEntry, ...] = ()
 
     @property

@@ -6,13 +6,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trtopt.measure.statistics.comparison import RunSpread, allowed_between_runs, spread_source
 from trtopt.records import Ledger, LedgerEntry, PredictionScore, Tuned, TuneScore
 from trtopt.report.tables import plain_table
 
 
 def tuned_summary(tuned: Tuned) -> RenderableType:
     """The outcome, the ledger and why it ended."""
-    return Group(Text(tuned_line(tuned)), ledger_table(tuned.ledger), Text(f"ended: {tuned.stopped}"))
+    return Group(
+        Text(tuned_line(tuned)),
+        ledger_table(tuned.ledger),
+        Text(f"ended: {tuned.stopped}"),
+        Text(separate_runs_line(tuned.ledger, tuned.folder)),
+    )
 
 
 def tuned_line(tuned: Tuned) -> str:
@@ -31,6 +37,15 @@ def tuned_line(tuned: Tuned) -> str:
         else f"{tuned.folder}: {1 / (1 - ledger.gain):.2f} times the baseline's throughput "
         f"({1e3 / ledger.baseline.cost:,.0f} samples/s) at {at} with {where}, by "
         f"{', '.join(tuned.changes)}: {tried}"
+    )
+
+
+def separate_runs_line(ledger: Ledger, folder: str = "FOLDER") -> str:
+    """What a gain, which was measured in turns, is worth in separate runs on this device."""
+    spread = RunSpread.of(ledger.run_spread)
+    return (
+        f"gains were measured in turns; separate runs of one engine differ by up to "
+        f"{allowed_between_runs(spread):.1%} ({spread_source(spread, folder)})"
     )
 
 

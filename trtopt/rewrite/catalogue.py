@@ -44,3 +44,8 @@ RULES = in_order(module.RULE for module in modules_of(rules))
 def build_rules(target: str) -> tuple[str, ...]:
     """The names of the rules that builds for a target apply unasked, in order."""
     return tuple(rule.name for rule in RULES if rule.is_built_in(target))
+
+
+def quantising_rules(target: str) -> tuple[str, ...]:
+    """The names of the rules that quantising for a target applies unasked, in order."""
+    return tuple(rule.name for rule in RULES if rule.quantises(target))

@@ -48,7 +48,7 @@ def layers(shows: str) -> Evidence:
 
 
 def quantises(shows: str) -> Evidence:
-    """What Q/DQ placement does only with the rule, whatever the target. `quantize` applies all rules."""
+    """What Q/DQ placement does only with the rule, by itself or by what it enables, whatever the target."""
     return Evidence("stage", target_names(), shows, STAGES)
 
 
@@ -143,6 +143,11 @@ def of_rule(name: str, own: tuple[Evidence, ...], target: str) -> tuple[Evidence
         if name in pair.rules
     )
     return tuple(one for one in (*own, *measured) if target in one.targets)
+
+
+def earns_quantising(name: str, own: tuple[Evidence, ...], target: str) -> bool:
+    """Whether quantising for the target applies the rule: builds do, or placement does more with it."""
+    return earns_a_build(name, own, target) or any(one.kind == "stage" for one in of_rule(name, own, target))
 
 
 def earns_a_build(name: str, own: tuple[Evidence, ...], target: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from typing import Any, Literal
 
-from trtopt.rewrite.evidence import Evidence, earns_a_build, of_rule
+from trtopt.rewrite.evidence import Evidence, earns_a_build, earns_quantising, of_rule
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import target_names
 
@@ -73,6 +73,10 @@ class Rule:
     def is_built_in(self, target: str) -> bool:
         """Whether builds for the target apply it unasked."""
         return target in self.default and earns_a_build(self.name, self.evidence, target)
+
+    def quantises(self, target: str) -> bool:
+        """Whether quantising for the target applies it unasked."""
+        return target in self.default and earns_quantising(self.name, self.evidence, target)
 
 
 def always(scope: Scope, match: Match) -> str | None:

@@ -13,12 +13,13 @@ from typing import Any, Generic, TypeVar
 from trtopt.builder.engine import BuildJob, build_engine
 from trtopt.builder.timing_cache_file import identity_of
 from trtopt.data import names_function
+from trtopt.data.copied import SamplesJob, write_samples
 from trtopt.device.affinity import confine, present_cores
 from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.nvtx import NvtxMarks
 from trtopt.device.ort.host import cpu_name
-from trtopt.errors import BuildError, DeviceError, TrtoptError
+from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
 from trtopt.measure.describe_engine import Described, DescribeJob, describe
@@ -42,6 +43,9 @@ from trtopt.workers.protocol import (
     MergeJob,
     OutputsWritten,
     Result,
+    RoutesJob,
+    RoutesListed,
+    SamplesWritten,
     TacticsJob,
     TacticsTold,
     Tried,
@@ -83,9 +87,11 @@ Job = (
     | KernelJob
     | InterleaveJob
     | OutputsJob
+    | SamplesJob
     | CopyJob
     | MergeJob
     | TacticsJob
+    | RoutesJob
     | IdentifyJob
     | TrialJob
     | CostJob
@@ -162,6 +168,10 @@ def _write_outputs(job: OutputsJob, progress: ProgressSink) -> OutputsWritten:
         return OutputsWritten(batches=write_outputs(target, job, progress))
 
 
+def _write_samples(job: SamplesJob, progress: ProgressSink) -> SamplesWritten:
+    return SamplesWritten(batches=write_samples(job, progress))
+
+
 def _copy(job: CopyJob, _progress: ProgressSink) -> Copied:
     with closing(open_target(job.backend)) as target:
         return Copied(bytes_per_s=copy_bandwidth(target.device, job.nbytes))
@@ -173,6 +183,10 @@ def _merge(job: MergeJob, _progress: ProgressSink) -> Merged:
 
 def _list_tactics(job: TacticsJob, _progress: ProgressSink) -> TacticsTold:
     return TacticsTold(tactics=tuple(map(open_builder(job.backend).tactics, job.caches)))
+
+
+def _list_routes(job: RoutesJob, _progress: ProgressSink) -> RoutesListed:
+    return RoutesListed(listed=open_builder(job.backend).build_routes())
 
 
 def _identify(job: IdentifyJob, _progress: ProgressSink) -> Identified:
@@ -257,6 +271,13 @@ JOBS: dict[type, JobType[Any]] = {
         doing=lambda job: f"running {job.artifact.path}",
         native_code=lambda job: _engine_code([job.artifact.plan], job.data),
     ),
+    SamplesJob: JobType[SamplesJob](
+        run=_write_samples,
+        doing=lambda job: f"reading the samples of {job.data}",
+        native_code=lambda job: [f"what {job.data} calls"],
+        error=DataError,
+        time_option="--budget",
+    ),
     CopyJob: JobType[CopyJob](
         run=_copy,
         doing=lambda job: f"running a copy of {job.nbytes / 2**20:.0f} MiB",
@@ -270,6 +291,11 @@ JOBS: dict[type, JobType[Any]] = {
     TacticsJob: JobType[TacticsJob](
         run=_list_tactics,
         doing=lambda job: "running TensorRT on timing caches",
+        native_code=lambda job: _backend_code(job.backend),
+    ),
+    RoutesJob: JobType[RoutesJob](
+        run=_list_routes,
+        doing=lambda job: f"listing the options of {job.backend}'s builder",
         native_code=lambda job: _backend_code(job.backend),
     ),
     IdentifyJob: JobType[IdentifyJob](

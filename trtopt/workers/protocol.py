@@ -32,6 +32,12 @@ class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
     caches: tuple[bytes, ...]
 
 
+class RoutesJob(Record, frozen=True, kw_only=True, tag="routes"):
+    """A worker's job: list the internal options of `backend`'s builder."""
+
+    backend: str
+
+
 class IdentifyJob(Record, frozen=True, kw_only=True, tag="identify"):
     """The job of a worker that says what `backend` would build for and measure on here."""
 
@@ -78,6 +84,12 @@ class OutputsWritten(Record, frozen=True, kw_only=True, tag="outputs_written"):
     batches: int
 
 
+class SamplesWritten(Record, frozen=True, kw_only=True, tag="samples_written"):
+    """A samples job's result: how many files there are."""
+
+    batches: int
+
+
 class Copied(Record, frozen=True, kw_only=True, tag="copied"):
     """A copy job's result: bytes read and written together, a second."""
 
@@ -94,6 +106,12 @@ class TacticsTold(Record, frozen=True, kw_only=True, tag="tactics_told"):
     """A tactics job's result: those of each cache."""
 
     tactics: tuple[tuple[Tactic, ...], ...]
+
+
+class RoutesListed(Record, frozen=True, kw_only=True, tag="routes_listed"):
+    """A routes job's result, in TensorRT's own JSON; empty where it lists none."""
+
+    listed: str
 
 
 class Identified(Record, frozen=True, kw_only=True, tag="identified"):
@@ -124,9 +142,11 @@ Result = (
     | KernelsRecorded
     | Interleaved
     | OutputsWritten
+    | SamplesWritten
     | Copied
     | Merged
     | TacticsTold
+    | RoutesListed
     | Identified
     | Tried
     | Costed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,20 @@ class Listener:
         return replace(
             self, progress=lambda _, phase, fraction: self.progress(place, phase, fraction), plans=_ignore
         )
+
+    def for_threads(self) -> Listener:
+        """The same for several threads: it hears one at a time."""
+        guard = threading.Lock()
+
+        def progress(index: int, phase: str, fraction: float | None) -> None:
+            with guard:
+                self.progress(index, phase, fraction)
+
+        def sweep(report: SweepReport) -> None:
+            with guard:
+                self.sweep(report)
+
+        return replace(self, progress=progress, sweep=sweep)
 
     def phase(self, subject: str, phase: str) -> None:
         """Report work of unknown length, which is no planned job."""

@@ -4,6 +4,7 @@ import pytest
 
 from trtopt.errors import DeviceError
 from trtopt.executors.placement import (
+    KILLED_FOR_MEMORY,
     MEASURING,
     Needs,
     Neighbours,
@@ -90,6 +91,18 @@ def test_a_job_is_given_up_after_its_retries_with_every_reason() -> None:
     error = exhausted("building batch1", ["died", "starved"], retries=1)
     assert error is not None
     assert error.problem == "building batch1: lost 2 times: died; starved"
+
+
+def test_a_job_that_was_only_killed_for_memory_is_not_to_be_tried_more_often() -> None:
+    starved = f"{KILLED_FOR_MEMORY}: the node was running low (on a)"
+    error, mixed = (
+        exhausted("building batch1", [starved], 0),
+        exhausted("building batch1", [starved, "died"], 1),
+    )
+    assert error is not None
+    assert error.remedy == "use a smaller batch or model, or nodes with more memory"
+    assert mixed is not None
+    assert "--retries" in mixed.remedy
 
 
 def test_neighbours_are_those_of_the_same_host_at_the_same_time() -> None:

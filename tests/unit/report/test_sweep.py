@@ -83,3 +83,10 @@ def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_ag
         listener.sweep(report_of(anew, second))
     told = re.findall(r"batch(\d+): .* (\d+) samples/s", capsys.readouterr().err)
     assert told == [("1", "100"), ("8", "400"), ("1", "50")]
+
+
+def test_points_of_several_models_have_the_models_name(capsys: pytest.CaptureFixture[str]) -> None:
+    report = report_of(point(1, 1.0, 100.0))
+    with listening_to_sweep(is_of_one=False) as listener:
+        listener.sweep(report)
+    assert capsys.readouterr().err.startswith(f"trtopt: {report.model}: ")

@@ -7,11 +7,11 @@ import pytest
 
 from tests.support import examples
 from tests.support.ledgers import entry, ledger, won
-from trtopt.records import Collected, Ledger, Tuned
+from trtopt.records import Collected, Ledger, MeasuredRunSpread, Tuned
 from trtopt.records.tuning import Objective
 from trtopt.report.html.blocks import Section, Table
 from trtopt.report.html.folder import report_page
-from trtopt.report.tuning import tuned_line
+from trtopt.report.tuning import separate_runs_line, tuned_line
 
 FAILED = entry(
     candidate="tiling=full", measured_gain=None, measured_low=None, measured_high=None, verdict="failed"
@@ -34,6 +34,16 @@ def test_the_line_says_what_was_saved_and_by_what() -> None:
     line = tuned_line(tuned(ledger(won(0.1), FAILED), "opt_level=5"))
     assert line.startswith("model.tuned: 10.0% less latency than the baseline (2 ms) at batch 8 with ")
     assert line.endswith(", by opt_level=5: 2 candidates in 90 s")
+
+
+def test_what_separate_runs_differ_by_is_this_devices_or_named_as_anothers() -> None:
+    assert separate_runs_line(ledger(), "out") == (
+        "gains were measured in turns; separate runs of one engine differ by up to 2.8% (an H200's figure: "
+        "this device's own is measured by `trtopt compare out --control 10`)"
+    )
+    kept = MeasuredRunSpread(created="", device=examples.GPU, deviation=0.01, runs=10)
+    line = separate_runs_line(msgspec.structs.replace(ledger(), run_spread=kept))
+    assert line.endswith("differ by up to 3.3% (measured on this device in 10 runs)")
 
 
 def test_a_throughput_is_said_in_samples_per_second() -> None:

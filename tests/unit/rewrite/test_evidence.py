@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
 import pytest
 
-from tests.rewrite_graphs import FIRES, Case, model
+from tests.rewrite_graphs import FIRES, model
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.prepare import prepare
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
 from trtopt.precision.placement.view import View
-from trtopt.rewrite.catalogue import RULES, build_rules
+from trtopt.rewrite.catalogue import RULES, build_rules, quantising_rules
 from trtopt.rewrite.evidence import AUDIT, AUDIT_RTX, BUILD_SPREAD, MEASURED, PAIRS, builds, earns_a_build
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.targets import target_names
@@ -57,6 +58,39 @@ def test_what_builds_only_with_a_rule_did_so_in_the_audit(source: str) -> None:
     assert named == needed
 
 
+PADDED = """
+    # w: float[8,3,3,3]
+    g (float[n,3,8,8] x) => (float[n,8,8,8] y) <int64[1] two = {2}, int64[4] ends = {0,0,1,1}> {
+        %s
+        p = Concat<axis=0>(none, none, none, none, ends)
+        q = Pad(x, p)
+        y = Conv(q, w)
+    }"""
+ENABLED = {
+    "fold-constants": PADDED % "none = Sub(two, two)",
+    "fold-shapes": PADDED % "s = Shape(x)  c = Gather<axis=0>(s, two)  none = Sub(c, c)",
+    "erase-identity": """
+    # w: float[8,3,3,3]
+    # s: float[8]
+    # b: float[8]
+    # m: float[8]
+    # v: float[8]
+    g (float[n,3,8,8] x) => (float[n,8,6,6] y) {
+        a = Conv(x, w)
+        i = Identity(a)
+        y = BatchNormalization(i, s, b, m, v)
+    }""",
+    "inline-if": """
+    # w: float[8,3,3,3]
+    g (float[n,3,8,8] x) => (float[n,8,6,6] y) <bool c = {1}> {
+        y = If (c) <
+            then_branch = t () => (float[n,8,6,6] a) { a = Conv(x, w) },
+            else_branch = e () => (float[n,8,6,6] b) { b = Conv(x, w) }>
+    }""",
+}
+"""Graphs in which a rule enables another one, or the placement, that does the rest."""
+
+
 def _plan(file: Path) -> Plan:
     return place(View(prepare(load(file).proto)[0]), PlacementOptions("int8", (), ()))
 
@@ -73,19 +107,37 @@ def _strangers(plan: Plan) -> int:
     )
 
 
-def _helps(case: Case, folder: Path) -> bool:
-    before, after = folder / "before.onnx", folder / "after.onnx"
-    onnx.save(model(case.text, case.opset), before)
-    rewrite_model(before, after, target="10", rules=[case.rule], check=False)
-    first, second = _plan(before), _plan(after)
+def _helps(text: str, opset: int, folder: Path, without: Sequence[str], rules: Sequence[str]) -> bool:
+    """Whether placement does more after `rules` than after those `without` one."""
+    before, after, source = (folder / f"{name}.onnx" for name in ("before", "after", "source"))
+    onnx.save(model(text, opset), source)
+    if without:
+        rewrite_model(source, before, target="10", rules=without, check=False)
+    rewrite_model(source, after, target="10", rules=rules, check=False)
+    first, second = _plan(before if without else source), _plan(after)
     if _quantised(second) > _quantised(first):
         return True
     return _quantised(first) > 0 and _strangers(second) < _strangers(first)
 
 
-@pytest.mark.parametrize("name", sorted(_QUANTISES))
+@pytest.mark.parametrize("name", sorted(_QUANTISES - ENABLED.keys()))
 def test_placement_does_more_after_a_rule_that_quantising_needs(name: str, tmp_path: Path) -> None:
-    assert any(_helps(case, tmp_path) for case in FIRES if case.rule == name)
+    cases = [case for case in FIRES if case.rule == name]
+    assert any(_helps(case.text, case.opset, tmp_path, (), [name]) for case in cases)
+
+
+@pytest.mark.parametrize("name", ENABLED)
+def test_placement_does_more_by_what_a_rule_enables(name: str, tmp_path: Path) -> None:
+    assert name in _QUANTISES
+    rules = quantising_rules("10")
+    assert _helps(ENABLED[name], 17, tmp_path, [one for one in rules if one != name], rules)
+
+
+@pytest.mark.parametrize("target", target_names())
+def test_quantising_applies_what_builds_do_and_what_placement_needs(target: str) -> None:
+    needed = {rule.name for rule in RULES if rule.name in _QUANTISES and target in rule.default}
+    assert set(quantising_rules(target)) == needed | set(build_rules(target))
+    assert "gelu" not in quantising_rules(target)
 
 
 def test_builds_apply_what_models_need_and_what_was_measured_faster() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support import examples
 from trtopt.builder.engine import BuildJob
-from trtopt.errors import BuildError, DeviceError, TrtoptError
+from trtopt.data.copied import SamplesJob
+from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.describe_engine import DescribeJob
@@ -19,7 +20,7 @@ from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outputs import OutputsJob
 from trtopt.serving.trial_run import CostJob, TrialJob
 from trtopt.workers.jobs import JOBS, Job, type_of
-from trtopt.workers.protocol import CopyJob, IdentifyJob, MergeJob, TacticsJob
+from trtopt.workers.protocol import CopyJob, IdentifyJob, MergeJob, RoutesJob, TacticsJob
 
 ENGINE = examples.engine()
 LOADED = [LoadedEngine(path=path, artifact=ENGINE, shapes={}) for path in ("/a/1.engine", "/b/1.engine")]
@@ -72,6 +73,11 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
         "running batch8.engine",
         WITH_PLUGIN,
     ),
+    (
+        SamplesJob(data="loader.py:make", inputs=(), folder="/o"),
+        "reading the samples of loader.py:make",
+        ("what loader.py:make calls",),
+    ),
     (CopyJob(backend="tensorrt", nbytes=64 << 20), "running a copy of 64 MiB", TENSORRT),
     (
         MergeJob(backend="tensorrt-rtx", ours=b"", theirs=b""),
@@ -79,6 +85,7 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
         ("TensorRT-RTX", "its driver"),
     ),
     (IdentifyJob(backend="tensorrt"), "opening tensorrt", TENSORRT),
+    (RoutesJob(backend="tensorrt"), "listing the options of tensorrt's builder", TENSORRT),
     (TacticsJob(backend="tensorrt", caches=()), "running TensorRT on timing caches", TENSORRT),
     (
         TrialJob(path="plan.json", backend="tensorrt", buckets=(), at_s=[], bucket=[], before_s=[]),
@@ -104,10 +111,11 @@ def test_a_job_is_reported_by_what_it_does_and_whose_code_it_runs(
     assert (type_of(job).doing(job), tuple(type_of(job).native_code(job))) == (doing, native_code)
 
 
-def test_a_build_alone_has_its_own_error_time_option_and_log() -> None:
+def test_builds_and_reading_samples_have_errors_and_time_options_of_their_own() -> None:
     found: dict[type, tuple[type[TrtoptError], str, Path | None]] = {
         type(job): (type_of(job).error, type_of(job).time_option, type_of(job).log(job)) for job, *_ in CASES
     }
     log = Path("/f", f"{examples.plan().label}.log")
     assert found.pop(BuildJob) == (BuildError, "--build-timeout", log)
+    assert found.pop(SamplesJob) == (DataError, "--budget", None)
     assert set(found.values()) == {(DeviceError, "--timeout", None)}

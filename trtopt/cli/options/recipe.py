@@ -27,6 +27,7 @@ def option_for(setting: BuilderSetting) -> Decorator:
         "number": {"type": int},
         "names": {"callback": _names},
         "choice": {"type": click.Choice(setting.choices)},
+        "text": {},
         "libraries": {
             "multiple": True,
             "shell_complete": files,
@@ -62,6 +63,13 @@ residuals_option = click.option(
     "both branches [default: convolutions].",
 )
 
+exclude_option = click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    callback=lambda context, option, texts: texts or None,
+    help="Nodes (with * and ?) or operators not to quantise.",
+)
 
 _OPTIONS: dict[str, Decorator] = {
     "dynamic": click.option(
@@ -109,6 +117,7 @@ _OPTIONS: dict[str, Decorator] = {
         help="Timing cache to read, extend and save; none: start empty [default: the store].",
     ),
     "residuals": residuals_option,
+    "exclude": exclude_option,
     "rewrite": click.option(
         "--rewrite",
         type=click.Choice(REWRITINGS),

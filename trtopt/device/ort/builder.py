@@ -92,6 +92,10 @@ class OnnxRuntimeBuilder:
         """There are none."""
         raise UsageError("ONNX Runtime has no timing caches", "omit --timing-cache")
 
+    def build_routes(self) -> str:
+        """See `device.building.EngineBuilder.build_routes`: none."""
+        return ""
+
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
         """There are none."""
         raise UsageError("ONNX Runtime has no timing caches", "inspect those of TensorRT 10.8 or newer")

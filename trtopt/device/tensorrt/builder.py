@@ -208,6 +208,14 @@ class TensorRTBuilder:
         builder = make(self._library.trt.Builder, logger)
         return merge(builder.create_builder_config(), ours, theirs, reasons)
 
+    def build_routes(self) -> str:
+        """See `device.building.EngineBuilder.build_routes`."""
+        if not self._library.target.build_routes:
+            return ""
+        logger = make_logger(self._library.trt, lambda severity, text: None)
+        builder = make(self._library.trt.Builder, logger)
+        return str(builder.create_builder_config().all_build_routes)
+
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
         """What an editable cache holds; see `device.building.EngineBuilder.tactics`."""
         if not self._library.target.editable_cache:
@@ -232,6 +240,16 @@ class TensorRTBuilder:
         if settings.reproducible and not target.editable_cache:
             raise no_editable_caches(self.backend)
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        if not target.tiling:
+            for flag, value in (("--tiling", settings.tiling), ("--l2-limit", settings.l2_limit_bytes)):
+                if value is not None:
+                    raise UsageError(
+                        f"{flag}: {self.backend} has none", "omit it, or use TensorRT 10.8 or newer"
+                    )
+        if settings.build_route is not None and not target.build_routes:
+            raise UsageError(
+                f"--build-route: {self.backend} has none", "omit it, or use TensorRT 11.1 or newer"
+            )
         for attribute, value in plain_attributes(settings).items():
             setattr(config, attribute, value)
         if settings.workspace_bytes is not None:
@@ -244,10 +262,6 @@ class TensorRTBuilder:
                     "omit it for the default",
                 )
         if settings.tiling is not None:
-            if not target.tiling:
-                raise UsageError(
-                    f"--tiling: {self.backend} has none", "omit it, or use TensorRT 10.8 or newer"
-                )
             config.tiling_optimization_level = getattr(trt.TilingOptimizationLevel, settings.tiling.upper())
         if target.weakly_typed:
             for name in _precision_flags(trt, types):
@@ -302,6 +316,9 @@ class TensorRTBuilder:
         }
         if target.tiling:
             report["tiling_optimization_level"] = config.tiling_optimization_level.name
+            report["l2_limit_for_tiling"] = str(config.l2_limit_for_tiling)
+        if target.build_routes:
+            report["build_route"] = config.build_route
         if target.reports_hardware_compatibility:
             report["hardware_compatibility_level"] = config.hardware_compatibility_level.name
         for name, pool in _members(trt.MemoryPoolType):

@@ -73,7 +73,7 @@ def hold_fp32(trt: Any, network: Any, config: Any, types: Sequence[str], file: P
 
 
 def declared_fp32(model: onnx.ModelProto) -> set[str]:
-    """The tensors of the main graph that the file has as FP32 beside others of 16 bits."""
+    """The tensors of the main graph that the file declares as FP32, while others in it have 16 bits."""
     if _HALF_TYPES.isdisjoint(written_types(model)):
         return set()
     values = (*model.graph.value_info, *model.graph.output)

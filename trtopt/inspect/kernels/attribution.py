@@ -2,9 +2,9 @@
 
 Products (MatMul, Gemm, convolutions) are the landmarks: each takes a kernel of its own, unless products that
 read one tensor were merged, or an attention became one kernel. Where the layer's products, with or without
-those merges, are as many as its product kernels, they are paired in order, and what ran between two of them
-serves the nodes between, of these only such as its name tells. A pair whose product cannot be computed in the
-kernel's time is none.
+those merges, are as many as its product kernels, they are paired in order. A kernel between two of them
+serves the nodes between, and of these only the kinds that its name mentions. A pair whose product cannot be
+computed in the kernel's time is none.
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ class _Interleaving:
             ) from None
 
     def close(self) -> None:
-        """Give back all that is in memory."""
+        """Release all that is in memory."""
         self._memory.close()
 
 

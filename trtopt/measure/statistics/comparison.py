@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from trtopt.measure.statistics.intervals import CONFIDENCE, student
 from trtopt.measure.statistics.signed_rank import by_load, centre, interval, log_ratios
+from trtopt.records import MeasuredRunSpread
 
 THRESHOLD = 0.01
 """A difference below it is of no practical interest, unless --threshold is given."""
@@ -166,6 +167,11 @@ class RunSpread:
     deviation: float
     runs: int | None
 
+    @staticmethod
+    def of(kept: MeasuredRunSpread | None) -> RunSpread | None:
+        """What a control measured on a device, if one did."""
+        return None if kept is None else RunSpread(kept.deviation, kept.runs)
+
 
 def in_turns(subjects: int, rounds: int, seed: int) -> tuple[int, ...]:
     """The order in which to run blocks: in every round each subject once, in an order drawn from `seed`.
@@ -225,7 +231,7 @@ def compare(
     comparison = decide(ratio.widened(allowance), threshold, None, (), interfered, more_helps=False)
     text = (
         f"separate runs of one engine differ: {allowance:.1%} are allowed for that, however many samples "
-        f"there are ({_spread_source(run_spread)}); engines that take turns need no allowance (give compare "
+        f"there are ({spread_source(run_spread)}); engines that take turns need no allowance (give compare "
         "the engines, not their results)"
     )
     caveat = Reason(ReasonCode.NOT_INTERLEAVED, text)
@@ -239,9 +245,10 @@ def allowed_between_runs(spread: RunSpread | None) -> float:
     return math.expm1(student(freedom) * math.sqrt(2) * own.deviation)
 
 
-def _spread_source(spread: RunSpread | None) -> str:
+def spread_source(spread: RunSpread | None, engines: str = "ENGINES") -> str:
+    """Where the allowance comes from, in words; `engines` are those that a control can be run with."""
     if spread is None:
-        return "an H200's figure: this device's own is measured by `trtopt compare ENGINES --control 10`"
+        return f"an H200's figure: this device's own is measured by `trtopt compare {engines} --control 10`"
     return f"measured on this device in {spread.runs} runs"
 
 

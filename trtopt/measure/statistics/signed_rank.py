@@ -52,7 +52,7 @@ def interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
     averages have them in no more than (1 - confidence) / 2 of all draws of signs.
 
     Raises:
-        ValueError: so few values that all of them may have one sign more often than that.
+        ValueError: so few values that all of them have one sign in more than (1 - confidence) of all draws.
     """
     averages = _averages(values)
     left_out = _left_out(len(values), round((1 - confidence) / 2, 9))

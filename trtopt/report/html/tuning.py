@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trtopt.records import Collected
 from trtopt.report.html.blocks import Cell, Column, Lines, Panel, Section, Table, known_columns
+from trtopt.report.tuning import separate_runs_line
 
 _CANDIDATES = (
     Column("candidate"),
@@ -55,5 +56,12 @@ def tuning_section(collected: Collected) -> Section | None:
     )
     title = f"Candidates in the order in which they were tried, for {objective}; gains are shares saved"
     return Section(
-        "tuning", "Tuning", [Panel("", [Lines([found]), Table(title, *known_columns(_CANDIDATES, rows))])]
+        "tuning",
+        "Tuning",
+        [
+            Panel(
+                "",
+                [Lines([found, separate_runs_line(ledger)]), Table(title, *known_columns(_CANDIDATES, rows))],
+            )
+        ],
     )

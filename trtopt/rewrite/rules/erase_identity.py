@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from trtopt.rewrite.evidence import layers
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -51,5 +51,8 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("inline-if",),
-    evidence=(layers("one layer less, two between a convolution and its activation"),),
+    evidence=(
+        layers("one layer less, two between a convolution and its activation"),
+        quantises("batch norms behind copies are folded"),
+    ),
 )

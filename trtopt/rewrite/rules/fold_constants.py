@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
-from trtopt.rewrite.evidence import layers
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import STANDARD, Scope
 
@@ -141,7 +141,7 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("fold-shapes",),
-    evidence=(layers("no arithmetic at run time"),),
+    evidence=(layers("no arithmetic at run time"), quantises("weights, scales and pads that are computed")),
 )
 
 

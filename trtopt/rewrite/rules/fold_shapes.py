@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trtopt.rewrite.axes import picked_axes
-from trtopt.rewrite.evidence import layers
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -46,5 +46,5 @@ RULE = Rule(
     _apply,
     stage=Stage.CLEANING,
     after=("plain-shape",),
-    evidence=(layers("does it itself"),),
+    evidence=(layers("does it itself"), quantises("pads that are computed of shapes go into convolutions")),
 )

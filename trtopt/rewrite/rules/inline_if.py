@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.evidence import layers
+from trtopt.rewrite.evidence import layers, quantises
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import Scope
 
@@ -63,5 +63,5 @@ RULE = Rule(
     always,
     _apply,
     stage=Stage.CLEANING,
-    evidence=(layers("does it itself"),),
+    evidence=(layers("does it itself"), quantises("nodes in branches of an If")),
 )

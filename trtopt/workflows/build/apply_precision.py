@@ -40,6 +40,7 @@ def apply_precision(
     data: str | None,
     backend: Backend,
     residuals: Residuals = PLAIN_RESIDUALS,
+    exclude: tuple[str, ...] = (),
 ) -> Typed | None:
     """The build folder's model in `precision`, with a trace and a note; None if nothing is to be done.
 
@@ -60,7 +61,7 @@ def apply_precision(
         return None
     if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
         return apply_cast(kept, precision, data, backend)
-    return apply_quantisation(kept, request_for(kept, precision, data, backend, residuals))
+    return apply_quantisation(kept, request_for(kept, precision, data, backend, residuals, exclude))
 
 
 def apply_cast(
@@ -96,6 +97,7 @@ def request_for(
     data: str | None,
     backend: Backend,
     residuals: Residuals = PLAIN_RESIDUALS,
+    exclude: tuple[str, ...] = (),
 ) -> Request:
     """The quantisation options of a build.
 
@@ -109,7 +111,7 @@ def request_for(
             f"--precision {precision} needs data to calibrate the ranges of tensors",
             "give --data DATA, or quantise on its own: trtopt quantize --help",
         )
-    return Request(precision, target_of(backend).name, data, residuals=residuals)
+    return Request(precision, target_of(backend).name, data, residuals=residuals, exclude=exclude)
 
 
 def apply_quantisation(

@@ -69,6 +69,11 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
         raise UsageError(
             f"--residuals {recipe.residuals} is for INT8", "omit it, or give --precision int8 or best"
         )
+    if recipe.exclude and recipe.precision not in (*QUANTISED, BEST):
+        raise UsageError(
+            f"--exclude {recipe.exclude[0]}: nothing is quantised",
+            f"omit it, or give --precision {', '.join(QUANTISED)} or best",
+        )
     if recipe.precision != BEST:
         return
     if recipe.calib is None:
@@ -164,7 +169,7 @@ def _build_requested(
     kept, before, alarms = base, tuple[OnnxArtifact, ...](), tuple[str, ...]()
     if precision is not None:
         listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
-    typed = apply_precision(base, precision, recipe.calib, builder.backend, recipe.residuals)
+    typed = apply_precision(base, precision, recipe.calib, builder.backend, recipe.residuals, recipe.exclude)
     if typed is not None:
         before = (in_folder(base),)
         kept, note, alarms = typed
@@ -201,12 +206,18 @@ def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> Select
     if recipe.precision != BEST:
         requested = cast(Precision, recipe.precision)
         return terms_for(
-            request_for(base, requested, recipe.calib, builder.backend, recipe.residuals),
+            request_for(base, requested, recipe.calib, builder.backend, recipe.residuals, recipe.exclude),
             bounds_in(recipe.bounds),
         )
     bounds = bounds_in(recipe.bounds)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
-    request = Request("int8", target_of(builder.backend).name, recipe.calib, residuals=recipe.residuals)
+    request = Request(
+        "int8",
+        target_of(builder.backend).name,
+        recipe.calib,
+        residuals=recipe.residuals,
+        exclude=recipe.exclude,
+    )
     return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS)
 
 

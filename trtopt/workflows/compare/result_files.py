@@ -10,8 +10,9 @@ from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.outcomes import Comparisons, Layers
 from trtopt.measure.analysis.result_comparison import compare_layers, compare_reports, compare_times
 from trtopt.measure.analysis.trtexec_files import Profile, Times, read_trtexec
+from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import BenchReport, Samples, read_versioned
-from trtopt.workflows.compare.run_spread import kept_run_spread
+from trtopt.workflows.compare.run_spread import measured_run_spread
 
 ResultFile = BenchReport | Times | Profile
 
@@ -37,7 +38,7 @@ def compare_files(
                 "--batch and --assume-contract are for trtexec's files: these files name both",
                 "omit them",
             )
-        spread = kept_run_spread(second.environment.device)
+        spread = RunSpread.of(measured_run_spread(second.environment.device))
         return compare_reports(first, second, threshold=threshold, force=force, run_spread=spread)
     if batch is not None and len(batch) != 1:
         raise UsageError("--batch: trtexec's files hold one batch size", "name one")

@@ -1,4 +1,5 @@
-"""How much separate runs of one engine differ on a device: measured by controls, kept for result files."""
+"""How much separate runs of one engine differ on a device: measured by controls, kept for what compares runs
+or predicts their noise."""
 
 from __future__ import annotations
 
@@ -24,17 +25,17 @@ def keep_run_spread(device: DeviceInfo, spread: RunSpread) -> str:
     try:
         write_atomically(_file_of(device), to_json(kept))
     except OutputError as error:
-        return f"{found}; not kept for comparisons of result files: {error.problem}"
-    return f"{found}; kept for comparisons of result files"
+        return f"{found}; not kept for comparisons of result files and for tuning: {error.problem}"
+    return f"{found}; kept for comparisons of result files and for tuning"
 
 
-def kept_run_spread(device: DeviceInfo) -> RunSpread | None:
+def measured_run_spread(device: DeviceInfo) -> MeasuredRunSpread | None:
     """What was kept for a device; None where nothing was, or it cannot be read."""
     try:
         kept = read_versioned(read_bounded(_file_of(device)), MeasuredRunSpread)
     except (OSError, ValueError):
         return None
-    return RunSpread(kept.deviation, kept.runs) if kept.deviation >= 0 and kept.runs > 1 else None
+    return kept if kept.deviation >= 0 and kept.runs > 1 else None
 
 
 def _file_of(device: DeviceInfo) -> Path:

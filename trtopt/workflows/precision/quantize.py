@@ -218,8 +218,10 @@ def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list
 
     It is verified on seeded inputs; where those do not suit the model a note says that it was not.
     """
+    from trtopt.rewrite.catalogue import quantising_rules
     from trtopt.rewrite.rewrite import rewrite_model
 
+    rules = quantising_rules(target_named(target).name)
     rewritten, notes = scratch / "float.onnx", list[str]()
     given = replace(model_file.load(source), spool=scratch)
     if is_low(given.proto):
@@ -232,9 +234,9 @@ def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list
         name_apart(given.proto.graph)
         model_file.save(given, source)
     try:
-        rewrite_model(source, rewritten, target=target)
+        rewrite_model(source, rewritten, target=target, rules=rules)
     except ModelError as error:
-        rewrite_model(source, rewritten, target=target, check=False)
+        rewrite_model(source, rewritten, target=target, rules=rules, check=False)
         notes.append(f"the graph was rewritten, but not verified: {error.problem}")
     return replace(model_file.load(rewritten), spool=scratch), notes
 

@@ -22,7 +22,7 @@ from trtopt.recipe import Recipe, io_request
 from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
 from trtopt.records.quantisation import PLAIN_RESIDUALS
 from trtopt.version import __version__
-from trtopt.workflows.build.apply_precision import Precision, apply_precision, exchange_int8
+from trtopt.workflows.build.apply_precision import QUANTISED, Precision, apply_precision, exchange_int8
 from trtopt.workflows.build.engine_selection import in_folder
 from trtopt.workflows.build.engines import BuildOptions, EngineRequest, build_each, caches_for, make_plans
 from trtopt.workflows.build.kept_model import keep_model
@@ -223,7 +223,8 @@ class Builds:
         )
         requested = cast("Precision | None", precision)
         residuals = swept.recipe.residuals if precision == "int8" else PLAIN_RESIDUALS
-        typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend, residuals)
+        exclude = swept.recipe.exclude if precision in QUANTISED else ()
+        typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend, residuals, exclude)
         if typed is not None:
             listener.note(typed.note)
         onnx, before = (typed.onnx, (in_folder(kept.onnx),)) if typed else (kept.onnx, ())

@@ -135,6 +135,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
         **({} if io_request(recipe).is_empty else {"io": io_request(recipe)}),
         "rewrite": recipe.rewrite,
         "residuals": recipe.residuals,
+        **({"exclude": recipe.exclude} if recipe.exclude else {}),
         "calib": recipe.calib and fingerprint_of(recipe.calib),
         **{setting.name: getattr(recipe, setting.name) for setting in SETTINGS if setting.swept},
         "plugins": [fingerprint_of(path) for path in recipe.plugins],  # what they are, not where

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from trtopt.device.backends import choose_for_running, open_builder
+from trtopt.device.building import EngineBuilder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError
+from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
 from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import check_timeout
-from trtopt.records import Environment, SweepPoint, SweepReport, SweepSetting
+from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
 from trtopt.workers.protocol import Benched, Result
 from trtopt.workflows.build.engines import check_opset, notes_on
 from trtopt.workflows.listener import SILENT, Listener
@@ -23,6 +26,29 @@ from trtopt.workflows.sweep.builds import Builds, PointEngine, Swept
 from trtopt.workflows.sweep.folder import save_sweep, sweep_in_progress
 from trtopt.workflows.sweep.points import drawn, job_of, measured_point
 from trtopt.workflows.sweep.request import SweepPlan, SweepRequest, check, plan_of, terms_of
+
+
+@dataclass(frozen=True)
+class CheckedSweep:
+    """A sweep whose options have been validated."""
+
+    swept: Swept
+    plan: SweepPlan
+    terms: SweepTerms
+    request: SweepRequest
+
+    def run(self, listener: Listener) -> SweepReport:
+        """Build and measure what is not there yet.
+
+        Raises:
+            ArtifactError, OutputError, MeasurementError: see `sweep`.
+        """
+        with sweep_in_progress(self.swept.folder, self.swept.source.name, self.terms) as report:
+            data = str(self.request.data) if self.request.data is not None else None
+            run = _Run(self.swept, report, data, self.request.timeout, listener)
+            run.all(self.plan)
+            run.check_any(self.plan)
+            return run.report
 
 
 def sweep(
@@ -37,32 +63,53 @@ def sweep(
         UsageError: options that are wrong or contradict each other; before anything is built.
         ArtifactError: the folder holds a sweep of another model or machine, or on other terms.
         MeasurementError: not one point could be measured.
+        OutputError: the folder cannot be written to, or another process sweeps into it.
     """
     check_timeout(request.timeout)
     source = Path(model)
     folder = Path(output) if output is not None else Path(f"{source.stem}.sweep")
-    with _opened(source, folder, request, listener) as swept:
-        plan = plan_of(swept, request)
-        terms = terms_of(swept, request)
-        check(plan, swept, terms)
-        with sweep_in_progress(folder, source.name, terms) as report:
-            data = str(request.data) if request.data is not None else None
-            run = _Run(swept, report, data, request.timeout, listener)
-            run.all(plan)
-            run.check_any(plan)
-            return run.report
+    onnx = read_onnx(source)
+    with executor_for([onnx], request, listener) as (builder, executor):
+        return checked(onnx, source, folder, request, builder, executor).run(listener)
 
 
 @contextmanager
-def _opened(source: Path, folder: Path, request: SweepRequest, listener: Listener) -> Iterator[Swept]:
-    onnx = read_onnx(source)
+def executor_for(
+    models: Sequence[OnnxArtifact], request: SweepRequest, listener: Listener
+) -> Iterator[tuple[EngineBuilder, Executor]]:
+    """What plans the engines of these models, and what builds and measures them.
+
+    Raises:
+        ModelError: the backend does not read one of them.
+        BackendMissingError, DeviceError: nothing can build or measure.
+    """
     choice = choose_for_running(request.recipe.backend)
     builder = open_builder(choice.name)
     listener.note(f"sweeping with {builder.backend}: {choice.reason}")
-    check_opset(onnx, builder)
+    for onnx in models:
+        check_opset(onnx, builder)
     with open_executor(request.recipe, builder, listener.note) as executor:
         executor.require_measuring()
-        yield Swept(onnx, source, request.recipe, builder, folder, executor, request.cache_dir)
+        yield builder, executor
+
+
+def checked(
+    onnx: OnnxArtifact,
+    source: Path,
+    folder: Path,
+    request: SweepRequest,
+    builder: EngineBuilder,
+    executor: Executor,
+) -> CheckedSweep:
+    """Validate all options for a model.
+
+    Raises:
+        UsageError, FixedBatchError: options that are wrong, contradict each other or do not fit the model.
+    """
+    swept = Swept(onnx, source, request.recipe, builder, folder, executor, request.cache_dir)
+    plan, terms = plan_of(swept, request), terms_of(swept, request)
+    check(plan, swept, terms)
+    return CheckedSweep(swept, plan, terms, request)
 
 
 _SAVE_S = 1.0

@@ -54,7 +54,7 @@ def save_ledger(folder: Path, ledger: Ledger, cache_dir: str | Path | None) -> N
 
 def store_ledger(ledger: Ledger, cache_dir: str | Path | None) -> None:
     """Keep this machine's copy; where the store cannot be written to, there is none."""
-    text = to_json(msgspec.structs.replace(ledger, entries=(), argv=()))
+    text = to_json(msgspec.structs.replace(ledger, entries=(), argv=(), run_spread=None))
     name = hashlib.sha256(text).hexdigest()[:_NAME_DIGITS]
     try:
         write_atomically(store_folder(cache_dir) / _STORED / f"{name}.json", to_json(ledger))

@@ -45,6 +45,8 @@ class Maker:
     builder: EngineBuilder
     bounds: Mapping[str, float]
     data: str | None
+    data_name: str | None
+    """What the user calls the samples."""
     cache_dir: str | Path | None
     limit_s: float | None
     executor: Executor
@@ -90,7 +92,7 @@ class Maker:
             recipe = msgspec.structs.replace(recipe, calib=recipe.calib or self.data)
         if recipe.precision == "best":
             recipe = msgspec.structs.replace(recipe, bounds=dict(self.bounds))
-        return build(
+        manifest = build(
             self.source,
             folder,
             recipe,
@@ -98,6 +100,10 @@ class Maker:
             executor=self.executor,
             listener=self.listener,
         )
+        if manifest.verdict is None or self.data_name is None:
+            return manifest
+        named = msgspec.structs.replace(manifest.verdict, data=self.data_name)
+        return write_manifest(folder, msgspec.structs.replace(manifest, verdict=named))
 
     def _derived(self, incumbent: Built, change: Change, recipe: Recipe, folder: Path) -> Manifest:
         """The incumbent's folder with one more rule, other settings or another build."""

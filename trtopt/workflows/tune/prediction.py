@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from trtopt.measure.statistics.comparison import RUN_LUCK, RunSpread
 from trtopt.records.tuning import LedgerEntry, PredictionScore
 
 PRIOR_WEIGHT = 4.0
@@ -16,8 +17,6 @@ INTERVAL = 0.8
 _WORST = -1.0
 """A loss counts as so much at most: how far behind a candidate was is of no interest."""
 _MOST_LIKELY = 0.95
-_NO_GAIN_SPREAD = 0.015
-"""Standard deviation of the gain of a candidate that changes nothing, before any was seen."""
 BUILD_SPREAD = 0.01
 """Standard deviation between builds of one graph, before any was seen."""
 _GAIN_SPREAD = 0.5
@@ -62,7 +61,7 @@ def predict(
     prior: Prior,
     usual: Prior,
     history: Sequence[LedgerEntry],
-    spread: float = _NO_GAIN_SPREAD,
+    spread: float,
 ) -> Prediction:
     """The prior of a candidate, corrected by the outcomes of its kind and then by its own on other models.
 
@@ -80,11 +79,16 @@ def predict(
     return Prediction(prior, made.gain, made.probability, made.loss, made.risk, low, high)
 
 
-def spread_of(history: Iterable[LedgerEntry]) -> float:
-    """Standard deviation of the measured gains of candidates without a verdict for or against them."""
+def spread_of(history: Iterable[LedgerEntry], run_spread: RunSpread | None) -> float:
+    """Standard deviation of the measured gains of candidates without a verdict for or against them.
+
+    Before any was seen that of the difference of two runs of one engine, by this device's own `run_spread`
+    if that was measured.
+    """
+    prior = math.sqrt(2) * (RUN_LUCK if run_spread is None else run_spread.deviation)
     neutral = [one for one in history if one.verdict in _NEUTRAL and one.measured_gain is not None]
     found = sum(_gain_of(one) ** 2 for one in neutral)
-    return math.sqrt((PRIOR_WEIGHT * _NO_GAIN_SPREAD**2 + found) / (PRIOR_WEIGHT + len(neutral)))
+    return math.sqrt((PRIOR_WEIGHT * prior**2 + found) / (PRIOR_WEIGHT + len(neutral)))
 
 
 def build_spread_of(history: Iterable[LedgerEntry]) -> float:
@@ -129,7 +133,7 @@ def _averaged(prior: Prior, past: Sequence[LedgerEntry]) -> Prior:
 
 
 def _likely(gain: float, probability: float, loss: float, risk: float) -> Prior:
-    """Nothing is certain, and the two cannot be likelier than that together."""
+    """Nothing is certain, and gaining and losing are no likelier together."""
     share = min(1.0, _MOST_LIKELY / max(probability + risk, 1e-9))
     return Prior(gain, probability * share, min(loss, -_WORST), risk * share)
 

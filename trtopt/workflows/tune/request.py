@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from trtopt.data import open_data
+from trtopt.data import names_function, open_data
 from trtopt.errors import UsageError
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.precision.bounds import Bounds
@@ -119,12 +119,12 @@ def check_request(request: TuneRequest, backend: str) -> None:
         raise UsageError(
             "--objective energy: the CPU reports no energy here", "choose latency, p99 or throughput"
         )
-    if "precision" in request.include and request.data is None:
+    if "precision" in request.include and "precision" in request.kinds and request.data is None:
         raise UsageError(
             "--include precision: INT8 needs data to calibrate on, and no samples are given",
             "give --data DATA, or omit --include precision",
         )
-    if request.data is not None:
+    if request.data is not None and not names_function(str(request.data)):  # which a worker imports
         open_data(request.data)
     _check_recipe(request.recipe)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from trtopt.errors import OutputError, TrtoptError
 from trtopt.executors.api import Executor
+from trtopt.executors.threads import run_in_threads
 from trtopt.measure.statistics.comparison import Comparison
 from trtopt.records import LedgerEntry
 from trtopt.records.tuning import TuneVerdict
@@ -60,7 +60,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 @dataclass
 class Trial:
-    """A candidate that is being tried in a folder of its own; it has failed until it is judged."""
+    """A candidate that is being tried in a folder of its own; it has failed until it is evaluated."""
 
     change: Change
     folder: Path
@@ -93,18 +93,7 @@ def at_a_time(
         guarded(trials[0], listener)
         return
     listener.plans([trial.change.name for trial in trials])
-    shown = threading.Lock()
-
-    def progress(index: int, phase: str, fraction: float | None) -> None:
-        with shown:
-            listener.progress(index, phase, fraction)
-
-    together = replace(listener, progress=progress)
-    with ThreadPoolExecutor(len(trials), thread_name_prefix="trial") as threads:
-        running = [threads.submit(guarded, one, together.of_job(at)) for at, one in enumerate(trials)]
-        try:
-            for future in running:
-                future.result()
-        except BaseException:  # Ctrl-C too: the block's end waits for all threads
-            executor.cancel()
-            raise
+    together = listener.for_threads()
+    run_in_threads(
+        executor, [partial(guarded, one, together.of_job(place)) for place, one in enumerate(trials)]
+    )

@@ -14,26 +14,29 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
+from trtopt.builder.build_routes import single_options
 from trtopt.builder.shapes import fixed_batch, shapes_at
 from trtopt.data import open_data
 from trtopt.data.source import fingerprint_of
 from trtopt.device.affinity import present_cores
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
-from trtopt.errors import BoundError, DataError, OutputError, TrtoptError, UsageError
-from trtopt.executors.api import Executor
+from trtopt.errors import ArtifactError, BoundError, DataError, OutputError, TrtoptError, UsageError
+from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.executors.choice import open_executor
+from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.locks import lock
 from trtopt.files.manifests import read_manifest, write_manifest
 from trtopt.files.replace_folder import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
-from trtopt.measure.statistics.comparison import Verdict
+from trtopt.measure.statistics.comparison import RunSpread, Verdict
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import WHERE, Recipe
 from trtopt.records import (
@@ -49,9 +52,13 @@ from trtopt.records import (
 )
 from trtopt.records.checking import CheckedSubject
 from trtopt.records.tuning import TuneVerdict
+from trtopt.targets import ONNXRUNTIME, target_of
+from trtopt.workers.protocol import RoutesJob, RoutesListed
 from trtopt.workflows.bench.interleaved import Setting, loaded
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.build.engines import check_opset
+from trtopt.workflows.build.rebuild import check_folder
+from trtopt.workflows.compare.run_spread import measured_run_spread
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
@@ -77,6 +84,7 @@ from trtopt.workflows.tune.prediction import build_spread_of, predict, predicted
 from trtopt.workflows.tune.queue import Queued, first_of, next_of
 from trtopt.workflows.tune.race import Racer, baseline_of, race
 from trtopt.workflows.tune.request import TuneRequest, batches_of, check_request, parse_budget
+from trtopt.workflows.tune.samples import Samples, samples_of
 from trtopt.workflows.tune.trials import Outcome, Trial, at_a_time
 
 _LIMIT_TIMES, _LIMIT_LEAST_S = 10, 60.0
@@ -116,10 +124,12 @@ def tune(
     with lock(folder, wait_s=0):
         remove_abandoned(folder)  # before anything is read: a killed run may have set the folder aside
         has_begun = _has_begun(folder, request.resume)
+        limit_s = parse_budget(request.budget)
         with open_executor(request.recipe, builder, listener.note) as executor:
             executor.require_measuring()
-            run = _Run(source, onnx, folder, request, terms, builder, executor, listener)
-            return run.to_the_end(run.continued() if has_begun else run.begun())
+            with samples_of(request.data, onnx, folder, limit_s, listener) as samples:
+                run = _Run(source, onnx, folder, request, terms, samples, builder, executor, listener)
+                return run.to_the_end(run.continued() if has_begun else run.begun())
 
 
 def score(backend: str = "auto", cache_dir: str | Path | None = None) -> TuneScore:
@@ -179,6 +189,7 @@ class _Run:
         folder: Path,
         request: TuneRequest,
         terms: TuneTerms,
+        samples: Samples,
         builder: EngineBuilder,
         executor: Executor,
         listener: Listener,
@@ -186,11 +197,13 @@ class _Run:
         self._executor = executor
         self._source, self._onnx, self._folder = source, onnx, folder
         self._request, self._terms, self._builder, self._listener = request, terms, builder, listener
-        self._data = str(request.data) if request.data is not None else None
+        self._samples, self._data = samples, samples.data
+        self._unlisted_s = 0.0
         self._budget_s = parse_budget(request.budget)
         self._measure = measure_for(request.objective, request.rate)
         self._checker = Checker(source, None, request.bounds, executor)
         self._quiet = replace(listener, note=lambda text: None)
+        self._run_spread = measured_run_spread(builder.device)
         self._earlier = stored_ledgers(builder.device, builder.backend.name, request.cache_dir)
         self._notes: list[str] = []
         self._checking = threading.Lock()
@@ -205,18 +218,18 @@ class _Run:
             BoundError: it is not accurate enough.
             TrtoptError: what keeps it from being built or measured.
         """
-        began_s = time.monotonic()
+        began_s = time.monotonic() - self._samples.seconds
         with self._scratch() as scratch:
             limit_s = self._request.timeout or max(self._budget_s, _LIMIT_LEAST_S)
             built = self._maker(limit_s, self._listener).baseline(scratch / "baseline", self._terms.batch[0])
-            build_s = time.monotonic() - began_s
+            build_s = time.monotonic() - began_s - self._samples.seconds
             checked = self._checked(built, limit_s, self._quiet)
             if checked.violations:
-                worst = checked.violations[0]
+                name = self._source
                 raise BoundError(
-                    f"the baseline misses the bound: {worst.measure} of {worst.output!r} is "
-                    f"{worst.found:.5g}, the bound is {worst.bound:g}",
-                    "loosen the bound, or see what deviates with `trtopt check --layers`",
+                    f"the baseline misses the bound: {checked.violations[0].text}",
+                    f"loosen the bound, or see all outputs: trtopt build {name} -o baseline; trtopt check "
+                    f"baseline --against {name}",
                 )
             racer, setting = self._racer(built), self._setting(built, limit_s)
             found = baseline_of(racer, self._measure, setting, self._executor, self._listener)
@@ -225,7 +238,7 @@ class _Run:
             if total_s >= self._budget_s:
                 raise UsageError(
                     f"--budget {self._request.budget}: building, checking and measuring the baseline took "
-                    f"{total_s:.0f} s",
+                    f"{total_s:.0f} s{self._samples.share}",
                     f"give --budget {max(1, round(total_s * 10 / 60))}m or more, or use `trtopt build`",
                 )
             baseline = TuneBaseline(
@@ -243,6 +256,7 @@ class _Run:
                 model=self._source.name,
                 terms=self._terms,
                 baseline=baseline,
+                run_spread=self._run_spread,
             )
             self._listener.note(f"baseline: {found.cost:.4g} {baseline.unit}, in {total_s:.0f} s")
             return ledger, self._put_in_place(built, ledger)
@@ -261,8 +275,17 @@ class _Run:
                 f"{self._folder}: has a {LEDGER}, but its build is not a tuned one",
                 "tune into another folder",
             )
+        found = check_folder(self._folder)
+        damaged = {*found.missing, *found.changed} - {LEDGER, PROFILE_FILE}  # which may be newer
+        if damaged:
+            raise ArtifactError(
+                f"{self._folder}: {', '.join(sorted(damaged))}: missing or changed since the last run",
+                "tune into another folder",
+            )
         self._listener.note(f"continuing after {len(ledger.entries)} candidates")
         recipe = msgspec.json.decode(chosen.recipe, type=Recipe)
+        ledger = msgspec.structs.replace(ledger, run_spread=self._run_spread)
+        self._unlisted_s = self._samples.seconds
         return ledger, Built(self._folder, manifest, recipe, chosen.batch, chosen.streams, chosen.changes)
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────
@@ -291,8 +314,8 @@ class _Run:
         """What has not been tried, predicted from what is known by now."""
         history = history_of(self._earlier, ledger)
         situation = self._situation(ledger, incumbent, history)
-        tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
-        spread = spread_of(history)
+        tried = situation.tried | {f"batch={self._terms.batch[0]}"}
+        spread = spread_of(history, RunSpread.of(self._run_spread))
         waiting = []
         for kind in KINDS:
             if kind.name not in self._request.kinds:
@@ -320,14 +343,33 @@ class _Run:
             is_loaded=self._measure.rate is not None,
             recipe=incumbent.recipe,
             selected=incumbent.selected,
+            left=incumbent.left,
             data=self._data,
             threshold=self._terms.threshold,
             inputs=engine.inputs,
             outputs=engine.outputs,
             copied=ledger.baseline.copied,
+            tried=frozenset(entry.candidate for entry in ledger.entries),
+            build_options=self._build_options,
             build_spread=build_spread_of(history),
             evidence=evidence_of(incumbent),
         )
+
+    @cached_property
+    def _build_options(self) -> tuple[str, ...]:
+        """Those of TensorRT 11; none where they cannot be listed."""
+        backend = self._builder.backend
+        if backend.name == ONNXRUNTIME or not target_of(backend).build_routes:
+            return ()
+        try:
+            job = RoutesJob(backend=backend.name)
+            found = run_jobs_of(THIS_HOST, [job], limit_s=_LIMIT_LEAST_S, on_progress=SILENT.progress)
+            ((_, listed),) = found
+        except TrtoptError as error:
+            self._notes.append(f"build routes were not tried: {error.problem.splitlines()[0]}")
+            return ()
+        assert isinstance(listed, RoutesListed)
+        return single_options(listed.listed)
 
     def _until_better(self, ledger: Ledger, incumbent: Built, scratch: Path) -> tuple[Ledger, Built, str]:
         """Try candidates until one is better, and the incumbent then; or why none is left.
@@ -337,7 +379,7 @@ class _Run:
         """
         tried: dict[str, Trial] = {}
         while True:
-            waiting, left_s = self._queue(ledger, incumbent), self._budget_s - ledger.spent_s
+            waiting, left_s = self._queue(ledger, incumbent), self._left_s(ledger)
             chosen = next_of(waiting, left_s)
             if chosen.candidate is None:
                 return ledger, incumbent, chosen.stopped
@@ -364,8 +406,8 @@ class _Run:
         """Candidates built, then checked and raced; each bears its share of the time that they took."""
         began_s, limit_s = time.monotonic(), self._limit_s(ledger)
         for one in chosen:
-            told = f": {one.change.evidence}" if one.change.evidence else ""
-            self._listener.note(f"{one.change.name}: {one.prediction.expected:+.2%} expected{told}")
+            why = f": {one.change.evidence}" if one.change.evidence else ""
+            self._listener.note(f"{one.change.name}: {one.prediction.expected:+.2%} expected{why}")
         trials = [Trial(one.change, Path(tempfile.mkdtemp(dir=scratch))) for one in chosen]
 
         def build(trial: Trial, listener: Listener) -> None:
@@ -373,14 +415,14 @@ class _Run:
                 incumbent, trial.change, trial.folder / "candidate"
             )
 
-        def judge(trial: Trial, listener: Listener) -> None:
+        def evaluate(trial: Trial, listener: Listener) -> None:
             if trial.built is not None:
                 trial.outcome = self._raced(trial.built, incumbent, limit_s, listener)
                 if trial.outcome.verdict == "accepted":
                     self._profiled(trial.built, limit_s)
 
         at_a_time(trials, build, self._executor, self._quiet)
-        at_a_time(trials, judge, self._executor, self._quiet)
+        at_a_time(trials, evaluate, self._executor, self._quiet)
         share_s = (time.monotonic() - began_s) / len(trials)
         for trial in trials:
             trial.cost_s = share_s
@@ -393,9 +435,7 @@ class _Run:
             checked = self._checked(built, limit_s, listener)
         accuracy = _accuracy(checked)
         if checked.violations:
-            worst = checked.violations[0]
-            reason = f"{worst.measure} of {worst.output!r} is {worst.found:.5g}, the bound is {worst.bound:g}"
-            return Outcome("inaccurate", reason, accuracy=accuracy)
+            return Outcome("inaccurate", checked.violations[0].text, accuracy=accuracy)
         comparison = race(
             self._racer(incumbent),
             self._racer(built),
@@ -407,6 +447,10 @@ class _Run:
         )
         reason = comparison.reasons[0].text if comparison.reasons else ""
         return Outcome(_VERDICTS[comparison.verdict], reason, comparison, accuracy)
+
+    def _left_s(self, ledger: Ledger) -> float:
+        """Seconds of the budget that are left."""
+        return self._budget_s - ledger.spent_s - self._unlisted_s
 
     def _limit_s(self, ledger: Ledger) -> float:
         """Seconds that one build or measurement of a candidate may take."""
@@ -421,6 +465,7 @@ class _Run:
             builder=self._builder,
             bounds=self._request.bounds.given,
             data=self._data,
+            data_name=self._samples.name,
             cache_dir=self._request.cache_dir,
             limit_s=limit_s,
             executor=self._executor,
@@ -441,7 +486,7 @@ class _Run:
 
     def _checked(self, built: Built, limit_s: float, listener: Listener) -> CheckedSubject:
         there = resolved(built.folder, built.manifest, (built.engine,))
-        return self._checker.engine(there, built.engine, built.batch, self._request.data, listener, limit_s)
+        return self._checker.engine(there, built.engine, built.batch, self._data, listener, limit_s)
 
     def _racer(self, built: Built) -> Racer:
         engine = loaded(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)

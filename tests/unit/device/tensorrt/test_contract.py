@@ -44,6 +44,9 @@ CONDITIONS: dict[str, str | None] = {
     "timingMSec": "editable_cache",
     "TilingOptimizationLevel": "tiling",
     "tiling_optimization_level": "tiling",
+    "l2_limit_for_tiling": "tiling",
+    "build_route": "build_routes",
+    "all_build_routes": "build_routes",
     "precision": "weakly_typed",
     "set_output_type": "weakly_typed",
     "attention": None,
@@ -68,7 +71,7 @@ def test_the_dumps_together_stay_below_60_kilobytes() -> None:
         (TENSORRT, "9.3.0", "tensorrt-8.6.0"),
         (TENSORRT, "10.8.0.43", "tensorrt-10.16.1.11"),
         (TENSORRT, "10.16.1.11", "tensorrt-10.16.1.11"),
-        (TENSORRT, "11.0.0.114", "tensorrt-11.4.0.106"),
+        (TENSORRT, "11.1.0.106", "tensorrt-11.4.0.106"),
         (TENSORRT, "12.0.0", "tensorrt-11.4.0.106"),
         (RTX, "1.2.0", RTX_DUMP),
         (RTX, "1.7.1.116", RTX_DUMP),
@@ -81,6 +84,12 @@ def test_a_version_gets_the_row_of_its_kind(name: str, version: str, like: str) 
 @pytest.mark.parametrize("version", ["10.0.1", "10.7.0"])
 def test_caches_became_editable_with_10_8(version: str) -> None:
     assert not target_of_version(TENSORRT, version).editable_cache
+
+
+def test_build_routes_came_with_11_1_and_rtx_lists_none() -> None:
+    """RTX 1.7 has the names, and gives an empty list."""
+    assert not target_of_version(TENSORRT, "11.0.0").build_routes
+    assert not target_of_version(RTX, "1.7.1").build_routes
 
 
 @pytest.mark.parametrize("version", ["8.5.3", "7.2.1.6"])

@@ -12,7 +12,7 @@ from tests.support.interleaved_runs import block
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import BenchReport, to_json
 from trtopt.workflows.compare.result_files import compare_files
-from trtopt.workflows.compare.run_spread import keep_run_spread, kept_run_spread
+from trtopt.workflows.compare.run_spread import keep_run_spread, measured_run_spread
 
 OTHER = msgspec.structs.replace(examples.GPU, uuid="GPU-2")
 
@@ -26,17 +26,18 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_device_has_its_own_and_another_none() -> None:
     text = keep_run_spread(examples.GPU, RunSpread(0.02, 10))
     assert text == (
-        "10 runs of A on A GPU differ by 2.00% (standard deviation); kept for comparisons of result files"
+        "10 runs of A on A GPU differ by 2.00% (standard deviation); kept for comparisons of result files "
+        "and for tuning"
     )
-    assert kept_run_spread(examples.GPU) == RunSpread(0.02, 10)
-    assert kept_run_spread(OTHER) is None
+    assert RunSpread.of(measured_run_spread(examples.GPU)) == RunSpread(0.02, 10)
+    assert measured_run_spread(OTHER) is None
 
 
 def test_a_damaged_file_is_none(store: Path) -> None:
     keep_run_spread(examples.GPU, RunSpread(0.02, 10))
     (file,) = (store / "run-spread").iterdir()
     file.write_bytes(file.read_bytes()[:30])
-    assert kept_run_spread(examples.GPU) is None
+    assert measured_run_spread(examples.GPU) is None
 
 
 def test_a_store_that_cannot_be_written_to_is_reported(store: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from tests.support.ledgers import entry, won
+from trtopt.measure.statistics.comparison import RUN_LUCK, RunSpread
 from trtopt.records import LedgerEntry
 from trtopt.workflows.tune.prediction import (
     Prediction,
@@ -19,11 +22,12 @@ from trtopt.workflows.tune.prediction import (
 )
 
 PRIOR = Prior(0.1, 0.5)
+SPREAD = 0.015
 SHARES = st.floats(0.01, 0.95)
 
 
 def predicted(history: list[LedgerEntry]) -> Prediction:
-    return predict("x", PRIOR, PRIOR, history)
+    return predict("x", PRIOR, PRIOR, history, SPREAD)
 
 
 def test_without_history_the_prior_is_the_prediction() -> None:
@@ -63,7 +67,7 @@ def test_a_correction_lies_between_the_prior_and_what_was_seen(
     believed = {"prior_gain": gain, "prior_probability": probability, "prior_loss": 0.1, "prior_risk": 0.3}
     lost = entry(measured_gain=-0.5, verdict="slower", **believed)
     history = [won(won_by, **believed)] * wins + [lost] * losses
-    found = predict(lost.candidate if own else "another", prior, prior, history)
+    found = predict(lost.candidate if own else "another", prior, prior, history, SPREAD)
     total = len(history)
     for value, before, seen in (
         (found.probability, probability, wins / total if total else probability),
@@ -79,10 +83,10 @@ def test_a_correction_lies_between_the_prior_and_what_was_seen(
 
 def test_its_own_outcomes_weigh_more_than_those_of_its_kind() -> None:
     slow = entry(candidate="threads=1", measured_gain=-0.9, verdict="slower", prior_risk=0.2, prior_loss=0.05)
-    own = predict("threads=1", PRIOR, PRIOR, [slow] * 4)
+    own = predict("threads=1", PRIOR, PRIOR, [slow] * 4, SPREAD)
     assert own.risk == pytest.approx(0.6)
     assert own.loss == pytest.approx(0.475)
-    assert own.low < predict("threads=1", PRIOR, PRIOR, []).low
+    assert own.low < predict("threads=1", PRIOR, PRIOR, [], SPREAD).low
 
 
 def test_intervals_hold_their_share_of_what_is_drawn_from_the_model_itself() -> None:
@@ -100,9 +104,13 @@ def test_intervals_hold_their_share_of_what_is_drawn_from_the_model_itself() -> 
 
 def test_noise_is_learned_from_candidates_that_changed_nothing() -> None:
     noisy = [entry(measured_gain=gain, verdict="undecided") for gain in (0.2, -0.2)] * 20
-    assert spread_of([]) == pytest.approx(0.015)
-    assert spread_of([entry(measured_gain=0.001)] * 40) < 0.01
-    assert spread_of(noisy) == pytest.approx(0.19, abs=0.01)
+    assert spread_of([entry(measured_gain=0.001)] * 40, None) < 0.01
+    assert spread_of(noisy, None) == pytest.approx(0.19, abs=0.01)
+
+
+def test_before_any_was_tried_noise_is_that_of_separate_runs_on_this_device() -> None:
+    assert spread_of([], RunSpread(0.03, 10)) == pytest.approx(math.sqrt(2) * 0.03)
+    assert spread_of([], None) == pytest.approx(math.sqrt(2) * RUN_LUCK)
 
 
 @given(history=st.lists(st.booleans(), max_size=20))

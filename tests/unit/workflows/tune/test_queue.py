@@ -11,7 +11,7 @@ from trtopt.workflows.tune.queue import LEAST_EXPECTED, Queued, next_of
 
 def queued(name: str, gain: float, cost_s: float) -> Queued:
     return Queued(
-        Change("builder-setting", name), predict(name, Prior(gain, 0.5), Prior(gain, 0.5), []), cost_s
+        Change("builder-setting", name), predict(name, Prior(gain, 0.5), Prior(gain, 0.5), [], 0.015), cost_s
     )
 
 

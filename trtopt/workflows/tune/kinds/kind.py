@@ -14,7 +14,7 @@ from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.prediction import Prior
 
 _OF_THE_PLAN = {"batch", "split", *(one.name for one in SETTINGS)}
-"""The fields of a recipe that leave the graph as it is."""
+"""The fields of a recipe that leave the graph unchanged."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class Situation:
     """The incumbent's."""
     selected: str | None
     """The candidate that was selected for the incumbent among precisions; None if none was."""
+    left: tuple[str, ...]
+    """The nodes that its selection left in float, beside those that the recipe excludes."""
     data: str | None
     threshold: float
     """The smallest gain that is accepted."""
@@ -73,6 +75,10 @@ class Situation:
     outputs: tuple[TensorSpec, ...]
     copied: Mapping[str, float]
     """The share of a query that copying an input or output takes, by its name; empty without transfers."""
+    tried: frozenset[str]
+    """The names of candidates that were tried."""
+    build_options: tuple[str, ...]
+    """Internal options of the builder with values other than their defaults, each as a build route."""
     build_spread: float
     """Standard deviation of the gains of further builds."""
     evidence: Evidence

@@ -10,6 +10,7 @@ from trtopt.workflows.tune.kinds import (
     io_types,
     placement,
     precision,
+    region,
     rewrite_rule,
     streams,
 )
@@ -17,6 +18,7 @@ from trtopt.workflows.tune.kinds import (
 KINDS = (
     precision.KIND,
     placement.KIND,
+    region.KIND,
     io_types.KIND,
     batch_size.KIND,
     streams.KIND,

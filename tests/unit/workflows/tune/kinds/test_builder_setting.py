@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
+from tests.support import examples
 from tests.support.inspected import graph, node, profiled
+from tests.support.trt_exercise import target
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.recipe import Recipe
+from trtopt.records import ProfiledLayer
 from trtopt.workflows.tune.kinds.builder_setting import KIND, parallel_share
+from trtopt.workflows.tune.prediction import Prior
 
 BRANCHES = graph(node("Relu", "x", "a"), node("Exp", "x", "b"), node("Add", "a b", "y"), inputs={"x": (8, 4)})
 
@@ -51,3 +58,41 @@ def test_harder_search_promises_more_the_further_layers_are_above_their_floor() 
     near, far = (evidence(layer, floor_ms=floor) for floor in (9.0, 1.0))
     gains = [gain(proposed(KIND, situation(evidence=one))["opt_level=5"]) for one in (near, far)]
     assert gains[0] < gains[1]
+
+
+def test_streams_get_a_share_of_the_cache_where_layers_are_tiled() -> None:
+    gpu = msgspec.structs.replace(examples.GPU, cache_bytes=50 << 20)
+    tiled = situation(device=gpu, streams=4, recipe=Recipe(tiling="full"))
+    assert proposed(KIND, tiled)["l2_limit_mib=12"].recipe == {"l2_limit_mib": 12}
+    alone, untiled = replace(tiled, streams=1), replace(tiled, recipe=Recipe())
+    for other in (alone, untiled):
+        assert not [name for name in proposed(KIND, other) if name.startswith("l2_limit")]
+
+
+def test_options_of_the_builder_are_set_one_more_at_a_time() -> None:
+    given = situation(
+        "tensorrt", "11.4.0", build_options=("-a=1", "-b=2"), recipe=Recipe(build_route="-a=0 -c=3")
+    )
+    found = [change.recipe.get("build_route") for change in proposed(KIND, given).values()]
+    assert [route for route in found if route] == ["-c=3 -a=1", "-a=0 -c=3 -b=2"]
+
+
+def priors(name: str, backend: str, version: str, *layers: ProfiledLayer) -> Prior:
+    prior = proposed(KIND, situation(backend, version, evidence=evidence(*layers)))[name].prior
+    assert prior is not None
+    return prior
+
+
+def test_libraries_of_products_promise_more_where_these_take_the_time() -> None:
+    name = "tactic_sources=" + ",".join(target("tensorrt-10.16.1.11").tactic_sources)
+    conv, relu = profiled("1", "Conv", 9.0), profiled("2", "Relu", 1.0)
+    both = priors(name, "tensorrt", "10.16.1.11", conv, relu).gain
+    assert both > priors(name, "tensorrt", "10.16.1.11", relu).gain == 0.0
+
+
+def test_lower_levels_of_optimisation_risk_what_was_fused() -> None:
+    name = "graph_optimization=basic"
+    fused, single = profiled("1", "Conv Relu"), profiled("2", "Conv")
+    risky, safe = (priors(name, "onnxruntime", "1", layer) for layer in (fused, single))
+    assert risky.risk > safe.risk == pytest.approx(0.1)
+    assert risky.loss > safe.loss

@@ -1,0 +1,56 @@
+"""The Ray workers that build or measure for this process, and the end of one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_TRTOPT_WORKER, _RAY_WORKER = "trtopt.workers.worker", "ray::"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One of this host: its parent, when it began, and its command line."""
+
+    parent: int
+    began: int
+    command: str
+
+
+def kill_a_ray_worker() -> int | None:
+    """Kill the one with the oldest job; returns the number of the job's own process, if there was one."""
+    found = _processes()
+    at_work = [
+        job
+        for job, process in found.items()
+        if _TRTOPT_WORKER in process.command
+        and process.parent in found
+        and found[process.parent].command.startswith(_RAY_WORKER)
+        and os.getpid() in _ancestors(job, found)
+    ]
+    if not at_work:
+        return None
+    oldest = min(at_work, key=lambda job: found[job].began)
+    os.kill(found[oldest].parent, signal.SIGKILL)
+    return oldest
+
+
+def _processes() -> dict[int, Process]:
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (place / "stat").read_text().rpartition(")")[2].split()
+            command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it has ended
+            continue
+        found[int(place.name)] = Process(int(fields[1]), int(fields[19]), command)
+    return found
+
+
+def _ancestors(process: int, found: Mapping[int, Process]) -> Iterator[int]:
+    while process in found:
+        process = found[process].parent
+        yield process

@@ -1,0 +1,56 @@
+"""The samples of a tuning run: a user's function is called once, within a limit of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtopt.data import names_function
+from trtopt.data.copied import SamplesJob
+from trtopt.executors.api import run_jobs_of
+from trtopt.executors.local import THIS_HOST
+from trtopt.files.atomic import scratch_beside
+from trtopt.records import OnnxArtifact
+from trtopt.workflows.listener import Listener
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Files to read, None for random input; what the user calls them; and the seconds that a copy took."""
+
+    data: str | None
+    name: str | None
+    seconds: float = 0.0
+
+    @property
+    def share(self) -> str:
+        """What a copy added to the baseline's time, for a message on that; empty without one."""
+        return f", {self.seconds:.0f} s of them to read {self.name}" if self.seconds else ""
+
+
+@contextmanager
+def samples_of(
+    data: str | Path | None, onnx: OnnxArtifact, folder: Path, limit_s: float, listener: Listener
+) -> Iterator[Samples]:
+    """The samples that `data` names; those of a function as files beside `folder` until the block ends.
+
+    Raises:
+        DataError: they do not fit the model, or the function fails or takes longer than `limit_s` seconds.
+        UsageError: there is no such function.
+        OutputError: they cannot be written.
+    """
+    if data is None or not names_function(str(data)):
+        yield Samples(None if data is None else str(data), None if data is None else str(data))
+        return
+    name, began_s = str(data), time.monotonic()
+    with scratch_beside(folder) as scratch:
+        copied = scratch / Path(name).name
+        copied.mkdir()
+        job = SamplesJob(data=name, inputs=onnx.inputs, folder=str(copied))
+        listener.plans([f"samples of {name}"])
+        for _ in run_jobs_of(THIS_HOST, [job], limit_s=limit_s, on_progress=listener.progress):
+            pass
+        yield Samples(str(copied), name, time.monotonic() - began_s)
