@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_DISABLE_IMPORT_WARNING"] = "1"
 
 OBJECT_STORE_BYTES = 80_000_000
+CLIENT_PORT = 10001
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,14 +46,20 @@ class TwoNodes:
             "object_store_memory": OBJECT_STORE_BYTES,
             "resources": {"trtopt_measuring": 1},
         }
-        self._cluster = cluster_utils.Cluster(
-            initialize_head=True, head_node_args=self._offers | {"include_dashboard": False}
-        )
+        head = {"include_dashboard": False, "ray_client_server_port": CLIENT_PORT}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves the log of its client server open
+            self._cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=self._offers | head)
         self.address: str = self._cluster.address
         self._second: Any = None
+        self._removed: set[str] = set()
 
     def add(self) -> None:
-        """Have two nodes, again."""
+        """Have two nodes, again, and none that is dead and not yet missed."""
+        deadline = time.monotonic() + 60
+        while self._nodes() & self._removed:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         if self._second is None:
             self._second = self._cluster.add_node(**self._offers)
 
@@ -63,7 +71,7 @@ class TwoNodes:
         try:
             yield node.node_id
         finally:
-            self._cluster.remove_node(node, allow_graceful=False)
+            self._remove(node)
 
     @contextmanager
     def with_memory_of(self, file: Path) -> Iterator[str]:
@@ -87,6 +95,7 @@ class TwoNodes:
                     assert process.poll() is None
                     assert time.monotonic() < deadline
                     time.sleep(0.1)
+                self._removed |= new
                 yield new.pop()
             finally:
                 process.terminate()
@@ -97,8 +106,12 @@ class TwoNodes:
 
     def kill(self) -> None:
         """Kill the second node, as a loss of power would."""
-        self._cluster.remove_node(self._second, allow_graceful=False)
+        self._remove(self._second)
         self._second = None
+
+    def _remove(self, node: Any) -> None:
+        self._cluster.remove_node(node, allow_graceful=False)
+        self._removed.add(node.node_id)
 
     def stop(self) -> None:
         self._cluster.shutdown()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import trtopt
-from tests.ray.conftest import TwoNodes
+from tests.ray.conftest import CLIENT_PORT, TwoNodes
 from tests.support.paths import ROOT
 from trtopt.device.backends import open_builder
 from trtopt.errors import DeviceError
@@ -138,6 +138,21 @@ def test_a_driver_that_is_killed_goes_on_after_what_is_measured(cluster: TwoNode
     assert read_sweep(folder) == report
 
 
+def test_a_sweep_through_ray_client_survives_the_loss_of_a_node(cluster: TwoNodes, tmp_path: Path) -> None:
+    folder, address = tmp_path / "digits.sweep", f"ray://127.0.0.1:{CLIENT_PORT}"
+    command = [sys.executable, "-m", "trtopt", "sweep", str(MODEL), "-o", str(folder), "--batch", "1,2,4,8"]
+    options = ["--backend", "onnxruntime", "--duration", "1", "--warmup", "0", "--executor", address]
+    with subprocess.Popen([*command, *options], cwd=ROOT, stderr=subprocess.PIPE, text=True) as driver:
+        assert driver.stderr is not None
+        for line in driver.stderr:
+            if "samples/s" in line:
+                break
+        cluster.kill()
+        said = driver.stderr.read()
+    assert driver.returncode == 0, said
+    assert [point.failure for point in read_sweep(folder).points] == [None] * 4
+
+
 def test_a_job_whose_ray_worker_is_killed_is_given_up_after_its_retries(cluster: TwoNodes) -> None:
     def killed(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -162,6 +177,24 @@ def test_builds_are_compared_on_the_cluster(cluster: TwoNodes) -> None:
 
 def test_doctor_says_what_the_cluster_offers(cluster: TwoNodes) -> None:
     assert offer_of(cluster.address).endswith("2 nodes with 2 CPUs and 0 GPUs; 2 of them can measure")
+
+
+def test_a_cluster_that_is_not_there_is_reported_without_a_long_wait(cluster: TwoNodes) -> None:
+    environment = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"}
+    doctor = [sys.executable, "-m", "trtopt", "doctor"]
+    done = subprocess.run(doctor, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert "Ray cluster at 127.0.0.1:1: no connection" in done.stdout
+    assert "Connection refused" in done.stdout
+
+
+def test_without_an_address_a_cluster_runs_here_as_long_as_the_command(
+    cluster: TwoNodes, local: tuple[Path, SweepReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS")
+    notes: list[str] = []
+    there = swept(tmp_path / "digits.sweep", "ray", Listener(note=notes.append), duration=0.2)
+    assert without_times(there) == without_times(local[1])
+    assert any(note.startswith("Ray: jobs run on 1 node,") for note in notes)
 
 
 def test_another_token_is_refused(cluster: TwoNodes) -> None:

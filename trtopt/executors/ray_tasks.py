@@ -61,6 +61,7 @@ _MAIL_S = 0.2
 _LOOK_S = 2.0
 _PATIENCE_S = 60.0
 """So long jobs wait while no node can run them: a cluster may replace those that it has lost."""
+_ANSWER_S = 10.0
 _LOOK = "see `ray status`, and the node's logs"
 _NODE = "ray.io/node-id"
 _SHOW_GPUS = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
@@ -596,14 +597,13 @@ def connected(address: str) -> Iterator[None]:
         return
     try:
         try:
-            own = {} if there else {"include_dashboard": False, "resources": {MEASURING: 1}}
-            ray.init(
-                address=there or "local",
-                log_to_driver=False,
-                logging_level="error",
-                job_config=_without_current_folder(ray.job_config.JobConfig()),
-                **own,
-            )
+            options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+            if not there:
+                options |= {"include_dashboard": False, "resources": {MEASURING: 1}}
+            if not (there and there.startswith("ray://")):  # there the driver's folders are the cluster's
+                options["job_config"] = _without_current_folder(ray.job_config.JobConfig())
+            _reach(there)
+            ray.init(address=there or "local", **options)
         except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise DeviceError(
                 f"no connection to the Ray cluster at {there or 'this host'}: {reason_of_loss(error)}",
@@ -613,6 +613,17 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _reach(address: str | None) -> None:
+    """Find out whether anything listens there: Ray itself would try for more than a minute.
+
+    Raises:
+        OSError: nothing does.
+    """
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
 
 
 class _NoFolders(list[str]):
