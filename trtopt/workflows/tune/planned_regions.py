@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from trtopt.errors import UsageError
+from trtopt.errors import TrtoptError
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.regions import Region, find_regions
 from trtopt.onnxio.model_file import load
@@ -17,7 +17,7 @@ from trtopt.precision.placement.view import View
 from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.qdq.write import Scales, write
 from trtopt.rewrite.catalogue import RULES
-from trtopt.rewrite.driver import RuleFailed, rewrite
+from trtopt.rewrite.driver import rewrite
 from trtopt.targets import target_named
 
 _REMEMBERED = 16
@@ -27,14 +27,14 @@ _REMEMBERED = 16
 def planned_regions(model: Path, sha256: str, target: str, exclude: tuple[str, ...]) -> tuple[Region, ...]:
     """Regions of the INT8 graph of a float one; `sha256`: graphs lie in one place one after the other.
 
-    None where a rewrite rule fails, or a pattern of `exclude` fits no node: so would quantising.
+    None where the graph cannot be quantised.
     """
     file = load(model)
     rules = [rule for rule in RULES if rule.quantises(target)]
     try:
         made = rewrite(replace(file, proto=prepare(file.proto)[0]), rules, target_named(target)).model
         plan = place(View(made.proto), PlacementOptions("int8", exclude))
-    except (RuleFailed, UsageError):
+        write(made, plan, Scales(dict.fromkeys(plan.tensors, 1.0)), qdq_format_for("int8", target))
+    except TrtoptError:
         return ()
-    write(made, plan, Scales(dict.fromkeys(plan.tensors, 1.0)), qdq_format_for("int8", target))
     return find_regions(read_graph(made.proto, {}))
