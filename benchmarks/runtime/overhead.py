@@ -99,22 +99,33 @@ class OnDevice:
         }
 
 
-def placed_samples(kind: str, rows: Samples, device: Device, resources: ExitStack) -> list[dict[str, object]]:
-    """Each row as a sample, in pageable memory (`host`), in page-locked memory or on the device."""
+def placed_samples(
+    kind: str, rows: Samples, device: Device, resources: ExitStack, *, together: int | None = None
+) -> list[dict[str, object]]:
+    """Each row as a sample, in pageable memory (`host`), in page-locked memory or on the device.
+
+    With `together` so many rows at a time, for `submit_rows`.
+    """
     places: dict[str, Callable[[np.ndarray], object]] = {
         "host": lambda array: array,
         "page-locked": lambda array: Locked(array, device, resources),
         "device": lambda array: OnDevice(array, device, resources),
     }
     count = min(map(len, rows.values()))
-    return [{name: places[kind](array[index]) for name, array in rows.items()} for index in range(count)]
+    parts: list[int | slice] = [*range(count)]
+    if together is not None:
+        parts = [slice(start, start + together) for start in range(0, count, together)]
+    return [{name: places[kind](array[part]) for name, array in rows.items()} for part in parts]
 
 
-def saturate(batcher: DynamicBatcher, samples: Sequence[object], requests: int, ahead: int) -> None:
-    """Submit so many, never more than `ahead` of the answers."""
+def saturate(
+    batcher: DynamicBatcher, samples: Sequence[object], requests: int, ahead: int, *, together: bool = False
+) -> None:
+    """Submit so many, never more than `ahead` of the answers; `together`: each has several rows."""
+    submit = batcher.submit_rows if together else batcher.submit
     waiting: deque[object] = deque()
     for index in range(requests):
-        waiting.append(batcher.submit(samples[index % len(samples)], copy=False))
+        waiting.append(submit(samples[index % len(samples)], copy=False))
         if len(waiting) >= ahead:
             waiting.popleft().result()
     for future in waiting:

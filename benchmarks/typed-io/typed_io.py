@@ -19,12 +19,13 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -41,6 +42,7 @@ from turns import SOURCES
 
 import trtopt
 from trtopt.data.packing import quantised
+from trtopt.device.api import Device
 from trtopt.device.backends import open_target
 from trtopt.errors import TrtoptError
 from trtopt.files.manifests import read_manifest
@@ -69,6 +71,8 @@ BATCHES = (64, 1, 256)
 """The most telling first."""
 SERVED = ("fp32", "uint8-nhwc", "int8")
 PLACES = ("host", "page-locked")
+IMAGES, WORKERS = (1, 8), (1, 2)
+"""So many images a request, and so many workers of the pool; each is served in each way."""
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 CONTRACT = "serving"
 """A CUDA graph, copies from and to page-locked memory; for the rate, the next query's copy meanwhile."""
@@ -76,7 +80,7 @@ ROUNDS, BLOCK_S, STAGED = 6, 0.2, 20
 SERVING_ROUNDS, SERVING_BATCHES = 6, 60
 LAYERS = 12
 """So many of the first layers are kept, beside those that convert formats."""
-SECONDS = {"first build": 110.0, "build": 35.0, "turns": 45.0, "serving": 40.0}
+SECONDS = {"first build": 110.0, "build": 35.0, "turns": 45.0, "serving": 60.0}
 """About what each takes on an H200."""
 
 
@@ -155,7 +159,9 @@ class Bench:
         result = read(place)
         wanted = {name for name in there if step == "turns" or name in SERVED}
         rounds = ROUNDS if step == "turns" else SERVING_ROUNDS
-        return result.get("rounds") == rounds and result["sides"].keys() >= wanted
+        if result.get("rounds") != rounds or not result["sides"].keys() >= wanted:
+            return False
+        return step == "turns" or all(ways.keys() >= {*map(str, WAYS)} for ways in result["sides"].values())
 
     # ── graphs ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -415,36 +421,73 @@ def described(target: Any, batch: int) -> dict[str, Any]:
 # ── serving ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Way(NamedTuple):
+    """Where images lie, how many of them a request holds, and how many workers the pool has."""
+
+    place: str
+    images: int
+    workers: int
+
+    def __str__(self) -> str:
+        return f"{self.place}, {self.images} per request, {self.workers} workers"
+
+
+WAYS = [Way(*way) for way in product(PLACES, IMAGES, WORKERS)]
+
+
 def serve(work: Path, out: Path, batch: int, backend: str) -> None:
-    """Requests per second through the batcher, samples in pageable and in page-locked memory, in turns."""
+    """Images per second through the batcher, in all ways in turns."""
     place = out / f"serving-{batch}.json"
     names = [name for name in SERVED if (work / f"{batch}-{name}" / "manifest.json").is_file()]
-    policy = BatchPolicy(max_batch=batch, max_delay_ms=1000.0, max_waiting=8 * batch)
+    policy = BatchPolicy(max_batch=batch, max_delay_ms=1000.0, max_waiting=16 * batch)
     with closing(open_target(backend)) as target, ExitStack() as resources:
-        ways = {}
+        senders: dict[tuple[str, Way], Callable[[int], None]] = {}
         for name in names:
-            pool = resources.enter_context(EnginePool.open(work / f"{batch}-{name}"))
-            batcher = resources.enter_context(DynamicBatcher(pool, policy))
-            rows = filled(work, INPUTS[name][0], batch)
-            for where in PLACES:
-                ways[name, where] = batcher, placed_samples(where, rows, target.device, resources)
-        result: dict[str, Any] = described(target, batch) | {"rounds": 0, "workers": 1}
-        result["sides"] = {name: {where: [] for where in PLACES} for name in names}
+            rows, folder = filled(work, INPUTS[name][0], batch), work / f"{batch}-{name}"
+            batchers = {
+                workers: resources.enter_context(
+                    DynamicBatcher(resources.enter_context(EnginePool.open(folder, workers=workers)), policy)
+                )
+                for workers in WORKERS
+            }
+            for way in WAYS:
+                senders[name, way] = sender(way, batchers[way.workers], rows, batch, target.device, resources)
+        result: dict[str, Any] = described(target, batch) | {"rounds": 0}
+        result["sides"] = {name: {str(way): [] for way in WAYS} for name in names}
         serve_promptly()
-        for batcher, samples in ways.values():
-            saturate(batcher, samples, 10 * batch, 4 * batch)
-        keys = list(ways)
+        for send in senders.values():
+            send(10)
+        keys = list(senders)
         order = in_turns(len(keys), SERVING_ROUNDS, seed=batch)
         for turn, index in enumerate(order):
-            batcher, samples = ways[keys[index]]
+            name, way = keys[index]
             began_s = time.perf_counter()
-            saturate(batcher, samples, SERVING_BATCHES * batch, 4 * batch)
+            senders[name, way](SERVING_BATCHES)
             rate = SERVING_BATCHES * batch / (time.perf_counter() - began_s)
-            name, where = keys[index]
-            result["sides"][name][where].append(round(rate, 1))
+            result["sides"][name][str(way)].append(round(rate, 1))
             if (turn + 1) % len(keys) == 0:
                 result["rounds"] += 1
                 write(place, result)
+
+
+def sender(
+    way: Way,
+    batcher: DynamicBatcher,
+    rows: dict[str, np.ndarray],
+    batch: int,
+    device: Device,
+    resources: ExitStack,
+) -> Callable[[int], None]:
+    """What sends so many batches in a way, up to four batches per worker ahead of the answers."""
+    images = min(way.images, batch)
+    together = images > 1
+    samples = placed_samples(way.place, rows, device, resources, together=images if together else None)
+    ahead = 4 * way.workers * batch // images
+
+    def send(batches: int) -> None:
+        saturate(batcher, samples, batches * batch // images, ahead, together=together)
+
+    return send
 
 
 # ── table ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -465,19 +508,30 @@ def table(out: Path) -> str:
             lines.append(row(name, one["batch"], one["sides"].get(name)))
     lines += [
         "",
-        "| served, samples/s | batch | from pageable memory | from page-locked memory | engine alone |",
-        "|---|--:|--:|--:|--:|",
+        "| served, samples/s | batch | images per request | workers | from pageable memory "
+        "| from page-locked memory | engine alone |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
     measured = {one["batch"]: one["sides"] for one in found}
     for served in map(read, sorted(out.glob("serving-*.json"))):
         size = served["batch"]
-        for name, places in served["sides"].items():
+        for name, ways in served["sides"].items():
             alone = 1e3 * size / median_of(measured.get(size, {}).get(name, {}), "gpu_compute_ms")
-            rates = [statistics.median(places[where]) for where in PLACES]
-            shown = [f"{rate:,.0f} ({rate / alone:.0%})" for rate in rates]
-            lines.append(f"| {name} | {size} | {' | '.join(shown)} | {alone:,.0f} |")
+            for images, workers in product(IMAGES, WORKERS):
+                taken = [ways.get(str(Way(place, images, workers)), []) for place in PLACES]
+                if any(taken):
+                    shown = " | ".join(share(rates, alone) for rates in taken)
+                    lines.append(f"| {name} | {size} | {images} | {workers} | {shown} | {alone:,.0f} |")
     failures = [f"{place.stem}: {read(place)['failed']}" for place in sorted(out.glob("failed-*.json"))]
     return "\n".join([*lines, *([""] if failures else []), *failures]).strip()
+
+
+def share(rates: list[float], alone: float) -> str:
+    """The median rate, and how much of the engine's it is."""
+    if not rates:
+        return "not measured"
+    rate = statistics.median(rates)
+    return f"{rate:,.0f} ({rate / alone:.0%})"
 
 
 def median_of(side: Mapping[str, Any], key: str) -> float:

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 import trtopt
-from tests.support.command_line import DIGITS, CommandLine
+from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.atomic import write_atomically
-from trtopt.files.manifests import read_plan
+from trtopt.files.manifests import read_manifest, read_plan
 from trtopt.records import Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
 from trtopt.serving.triton import readme
 from trtopt.workflows.plan.deployment import deploy_triton
@@ -168,6 +168,25 @@ def test_an_engine_with_profiles_is_served_with_all_of_them_if_they_leave_no_bat
     for ranges in (((1, 4), (8, 16)), ((2, 4), (4, 16))):
         with pytest.raises(UsageError, match="runs every batch size from 1 on"):
             deploy_triton(profiled(*ranges), tmp_path, name="other")
+
+
+def test_clients_are_informed_of_typed_tensors(planned: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "build"
+    trtopt.build(
+        DIGITS, folder, batch=(1, 8), dynamic=True, backend="onnxruntime",
+        precision="int8", data=HELDOUT, io={"images": "int8"},
+    )  # fmt: skip
+    report = trtopt.bench(folder, batch=(1, 8), duration=0.1, warmup=0.05)
+    write_atomically(folder / "bench.json", to_json(report))
+    path = tmp_path / "typed.json"
+    make_plan([folder], path, slo=SLO, rate=100.0, for_triton=True, timeout=0.01)
+    deploy_triton(path, tmp_path / "models")
+    (tensor,) = read_manifest(folder).io
+    assert tensor.scale is not None
+    assert f"- input 'images': int8, nchw, scale {tensor.scale:.6g}\n" in (
+        tmp_path / "models" / "typed" / "README.md"
+    ).read_text("utf-8")
+    assert "Clients send" not in told_for(planned)
 
 
 def test_triton_is_informed_of_vectorised_formats(planned: Path, tmp_path: Path) -> None:

@@ -163,6 +163,35 @@ def test_answers_can_be_awaited(pool: EnginePool, right: np.ndarray) -> None:
     assert all(is_right(outputs, right, index) for index, outputs in enumerate(answers))
 
 
+def test_rows_of_many_requests_are_answered_with_their_own(pool: EnginePool, right: np.ndarray) -> None:
+    def send(seed: int) -> bool:
+        choose, sent, buffer = random.Random(seed), [], np.empty_like(IMAGES[:40])
+        for _ in range(200):
+            start = choose.randrange(len(IMAGES) - 40)
+            count = choose.choice([1, 3, 8, 40])  # 40: more than the largest engine
+            buffer[:count] = IMAGES[start : start + count]
+            sent.append((start, count, batcher.submit_rows(buffer[:count])))
+            sent.append((start, 0, batcher.submit(IMAGES[start])))
+        return all(
+            np.allclose(future.result(PATIENCE_S)["logits"], right[start : start + count], atol=1e-4)
+            if count
+            else is_right(future.result(PATIENCE_S), right, start)
+            for start, count, future in sent
+        )
+
+    policy = BatchPolicy(max_batch=32, max_delay_ms=0.5, max_waiting=100_000)
+    with DynamicBatcher(pool, policy) as batcher, ThreadPoolExecutor(3) as threads:
+        assert all(threads.map(send, range(3)))
+
+
+def test_rows_can_be_awaited(pool: EnginePool, right: np.ndarray) -> None:
+    async def ask() -> dict[str, np.ndarray]:
+        async with AsyncBatcher(DynamicBatcher(pool)) as batcher:
+            return await batcher.submit_rows(IMAGES[:5])
+
+    assert np.allclose(asyncio.run(ask())["logits"], right[:5], atol=1e-4)
+
+
 def test_a_buffer_that_is_written_to_again_changes_no_awaited_answer(
     pool: EnginePool, right: np.ndarray
 ) -> None:

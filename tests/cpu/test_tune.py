@@ -47,6 +47,9 @@ def test_the_command_leaves_a_build_a_ledger_and_a_score_and_refuses_other_terms
     assert page.returncode == 0, page.stderr
     assert "Candidates in the order in which they were tried" in (trtopt_cli.folder / "page.html").read_text()
     assert "--resume" in trtopt_cli.fails(1, "tune", DIGITS, *given)
+    (trtopt_cli.folder / "out" / "model.onnx").write_bytes(b"cut off")
+    damaged = trtopt_cli.fails(1, "tune", DIGITS, *given, "--data", HELDOUT, "--resume")
+    assert "model.onnx: missing or changed since the last run" in damaged
     other = trtopt_cli.fails(1, "tune", DIGITS, *given, "--resume", "--objective", "throughput")
     assert "is tuned on other terms: objective latency, now throughput" in other
     assert (
@@ -59,6 +62,7 @@ def test_a_baseline_that_misses_the_bound_or_the_budget_leaves_nothing(trtopt_cl
     given = ("--backend", "onnxruntime", "--cache-dir", "cache", "-o", "out", "--duration", "0.05")
     missed = trtopt_cli.fails(3, "tune", DIGITS, *given, "--min-sqnr", "900")
     assert "the baseline misses the bound: SQNR in dB" in missed
+    assert f"trtopt check baseline --against {DIGITS}" in missed
     short = trtopt_cli.fails(2, "tune", DIGITS, *given, "--budget", "0.1s")
     assert "--budget 0.1s: building, checking and measuring the baseline took" in short
 
@@ -167,6 +171,36 @@ def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) ->
         left = {pattern.replace("[[]", "[") for pattern in made.recipe.exclude}
         assert left
         assert quantised_in(built) - quantised_in(made) == left
+
+
+def test_regions_of_a_profiled_float_engine_are_built_in_int8(tmp_path: Path) -> None:
+    """Where selecting a precision has refused INT8: their names are those of the graph that is quantised."""
+    samples = str(TRANSFORMER.with_name("heldout.npz"))
+    maker = Maker(
+        source=TRANSFORMER,
+        recipe=Recipe(),
+        builder=open_builder("onnxruntime"),
+        bounds={},
+        data=samples,
+        data_name=samples,
+        cache_dir=None,
+        limit_s=300.0,
+        executor=THIS_HOST,
+        listener=SILENT,
+    )
+    built = maker.baseline(tmp_path / "0", 8)
+    report = profile(built.folder, ProfileRequest(batch=(8,), duration=0.1))
+    (built.folder / PROFILE_FILE).write_bytes(to_json(report))
+    tried, found = frozenset(["precision=best"]), evidence_of(built)
+    given = situation("onnxruntime", evidence=found, data=samples, tried=tried, threshold=1e-6)
+    first, *_, together = proposed(region.KIND, given).values()
+    quantised = []
+    for number, change in enumerate((first, together), 1):
+        made = maker.make(built, change, tmp_path / str(number))
+        assert check_folder(made.folder).is_whole
+        quantised.append(quantised_in(made))
+        assert quantised[-1].isdisjoint(made.recipe.exclude)
+    assert set() < quantised[0] < quantised[1]
 
 
 def quantised_in(built: Built) -> set[str]:

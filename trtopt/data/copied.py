@@ -59,5 +59,5 @@ def _waiting(written: int) -> str:
 
 
 def _storable(array: NDArray[Any]) -> NDArray[Any]:
-    """As it is, but for types that NumPy has not itself, such as bfloat16: these as float32."""
+    """The array; float32 for types that NumPy itself does not have, such as bfloat16."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array

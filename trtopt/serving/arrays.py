@@ -89,16 +89,16 @@ def _copied(tensor: Tensor, name: str) -> Tensor:
 
 
 def _from_dlpack(value: Any, name: str, in_front: Shape) -> Tensor:
-    kind, number = (int(part) for part in value.__dlpack_device__())
+    kind, number = value.__dlpack_device__()
     try:
         if kind in (_HOST, _LOCKED_HOST):
             host = np.from_dlpack(value)
-            host = host.reshape((*in_front, *host.shape))
+            host = host[np.newaxis] if in_front else host
             is_reachable = kind == _LOCKED_HOST and host.flags.c_contiguous
             return Tensor(host.dtype, host.shape, host, address_of(host) if is_reachable else 0)
         if kind not in _CUDA_DEVICES or number != 0:
             raise DataError(
-                f"input {name!r}: the array is on a device that no engine runs on (DLPack {kind}:{number})",
+                f"input {name!r}: the array is on a device that no engine runs on (DLPack {kind:d}:{number})",
                 "move it to the host or to the first GPU",
             )
         return described(value.__dlpack__(stream=_LEGACY_STREAM), name, in_front)

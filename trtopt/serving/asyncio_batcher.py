@@ -21,6 +21,14 @@ class AsyncBatcher:
 
         return await asyncio.wrap_future(self._batcher.submit(sample, deadline_ms=deadline_ms, copy=copy))
 
+    async def submit_rows(
+        self, rows: object, *, deadline_ms: float | None = None, copy: bool = True
+    ) -> Outputs:
+        """As `DynamicBatcher.submit_rows`, and its answer; otherwise as `submit`."""
+        import asyncio
+
+        return await asyncio.wrap_future(self._batcher.submit_rows(rows, deadline_ms=deadline_ms, copy=copy))
+
     def statistics(self) -> BatcherStatistics:
         """What became of the requests so far."""
         return self._batcher.statistics()

@@ -28,6 +28,7 @@ from trtopt.records import BatcherStatistics, BatchPolicy
 from trtopt.records.validation import check_policy
 from trtopt.serving.batching_policy import Run, decide
 from trtopt.serving.counters import Counters
+from trtopt.serving.engine_catalogue import Part
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.pool_worker import Outputs
 from trtopt.serving.request_queue import Request, RequestQueue
@@ -99,16 +100,55 @@ class DynamicBatcher:
         try:
             part = self._pool.catalogue.sample(sample, copy=copy)
         except DataError:
-            with self._lock:
-                self._tally.invalid += 1
+            self._count_invalid()
             raise
+        return self._submit(part, deadline_ms, is_sample=True)
+
+    def submit_rows(
+        self, rows: object, *, deadline_ms: float | None = None, copy: bool = True
+    ) -> Future[Outputs]:
+        """Accept rows that come together as one request: it is queued, computed and answered as a whole.
+
+        Each counts in `max_batch` and `max_waiting`; what exceeds the largest engine runs as several batches.
+
+        Args:
+            rows: an array [rows, …] for each input by its name, or the array itself if there is but one.
+            deadline_ms: as for `submit`.
+            copy: as for `submit`.
+
+        Returns:
+            A future of the outputs by name, as [rows, …]; otherwise as that of `submit`.
+
+        Raises:
+            DataError: as for `submit`, or more rows than may wait.
+            QueueFullError: with these, more rows would wait than may.
+            ClosedError, UsageError: as for `submit`.
+        """
+        self._pool.check_process()
+        try:
+            part = self._pool.catalogue.part(rows, copy=copy)
+            if part.rows > self.policy.max_waiting:
+                raise DataError(
+                    f"{part.rows} rows in one request, and {self.policy.max_waiting} may wait",
+                    "send fewer at a time, or give the policy a larger max_waiting",
+                )
+        except DataError:
+            self._count_invalid()
+            raise
+        return self._submit(part, deadline_ms, is_sample=False)
+
+    def _count_invalid(self) -> None:
+        with self._lock:
+            self._tally.invalid += 1
+
+    def _submit(self, part: Part, deadline_ms: float | None, *, is_sample: bool) -> Request:
         now_s = time.perf_counter()
         deadline_s = math.inf if deadline_ms is None else _deadline_s(now_s, deadline_ms)
-        request = Request(part, now_s, deadline_s, self._cancelled)
+        request = Request(part, now_s, deadline_s, self._cancelled, is_sample=is_sample)
         expired: list[Request] = []
         try:
             with self._lock:
-                if len(self._backlog) >= self.policy.max_waiting:
+                if self._backlog.rows + part.rows > self.policy.max_waiting:
                     expired = self._take_expired(now_s)
                 self._accept(request)
         finally:
@@ -119,17 +159,19 @@ class DynamicBatcher:
     def _accept(self, request: Request) -> None:
         if self._is_closed:
             raise ClosedError("the batcher has been closed", "make another one")
-        waiting = len(self._backlog)
-        if waiting >= self.policy.max_waiting:
+        waiting, rows = self._backlog.rows, request.part.rows
+        if waiting + rows > self.policy.max_waiting:
             self._tally.rejected += 1
             raise QueueFullError(
-                f"{waiting} requests are waiting: the queue is full",
+                f"{waiting} {'requests' if waiting == len(self._backlog) else 'rows'} are waiting: "
+                "the queue is full",
                 "try again later; more workers, larger batches or a larger max_waiting let more in",
             )
         in_queue = self._backlog.add(request)
         self._tally.accepted += 1
         # Otherwise somebody knows already when to look again, or everybody is busy.
-        if not waiting or in_queue == self.policy.max_batch or request.deadline_s < math.inf:
+        is_full_now = in_queue - rows < self.policy.max_batch <= in_queue
+        if not waiting or is_full_now or request.deadline_s < math.inf:
             self._changed.notify()
 
     def _cancelled(self, request: Request) -> None:
@@ -224,13 +266,16 @@ class DynamicBatcher:
             end_s = time.perf_counter()
             with self._lock:
                 self._compute_s = end_s - start_s
-                self._tally.batch([start_s - request.arrived_s for request in batch], end_s - start_s)
+                rows = sum([request.part.rows for request in batch])
+                self._tally.batch(rows, [start_s - request.arrived_s for request in batch], end_s - start_s)
                 self._tally.answered += len(batch)
             whole = self._pool.sized_outputs
             for request, outputs in zip(batch, answers, strict=True):
                 try:
                     request.set_result(
                         {name: rows if name in whole else rows[0, ...] for name, rows in outputs.items()}
+                        if request.is_sample
+                        else outputs
                     )
                 except InvalidStateError:  # its holder has set one: the others get theirs
                     continue

@@ -22,10 +22,10 @@ class Counters:
         self._queue_ms: deque[float] = deque(maxlen=_LATEST)
         self._compute_ms: deque[float] = deque(maxlen=_LATEST)
 
-    def batch(self, queue_s: Iterable[float], compute_s: float) -> None:
-        """A batch has been run: how long each of its requests waited, and what computing took."""
+    def batch(self, rows: int, queue_s: Iterable[float], compute_s: float) -> None:
+        """A batch has been run: its rows, how long each of its requests waited, and what computing took."""
         waits_ms = [seconds * 1e3 for seconds in queue_s]
-        self._batch_sizes[len(waits_ms)] += 1
+        self._batch_sizes[rows] += 1
         self._queue_ms.extend(waits_ms)
         self._compute_ms.append(compute_s * 1e3)
 

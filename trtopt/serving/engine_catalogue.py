@@ -89,13 +89,14 @@ class Catalogue:
         self.choice = lru_cache(_KNOWN_KEYS)(self._choice)
         self._among = lru_cache(_KNOWN_KEYS)(self._choice_among)
 
-    def part(self, inputs: object) -> Part:
-        """Rows of any number: every input as [rows, …].
+    def part(self, inputs: object, *, copy: bool = False) -> Part:
+        """Rows of any number: every input as [rows, …]; with `copy` in memory of their own.
 
         Raises:
-            DataError: names, types or shapes that no engine takes, by name.
+            DataError: names, types or shapes that no engine takes, by name, or an array on the GPU that is to
+                be copied.
         """
-        tensors = self._tensors(inputs)
+        tensors = self._tensors(inputs, copy=copy)
         rows = {tensor.shape[:1] for tensor in tensors.values()}
         if len(rows) != 1 or rows <= {(), (0,)}:
             shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
@@ -108,7 +109,7 @@ class Catalogue:
     def sample(self, inputs: object, *, copy: bool = False) -> Part:
         """One sample, without the batch axis; with `copy` in memory of its own.
 
-        Raises as `part` does, and DataError if an array on the GPU is to be copied.
+        Raises as `part` does.
         """
         return self._part(self._tensors(inputs, is_sample=True, copy=copy), 1)
 
@@ -148,7 +149,9 @@ class Catalogue:
         return tensors
 
     def _part(self, tensors: dict[str, Tensor], rows: int) -> Part:
-        key = tuple([self._axes(name, tensor.shape[1:]) for name, tensor in tensors.items()])
+        key = tuple([tensor.shape[1:] for tensor in tensors.values()])
+        if self._vectorised:
+            key = tuple([self._axes(name, stored) for name, stored in zip(tensors, key, strict=True)])
         self.choice(key)
         return Part(tensors, rows, key)
 

@@ -172,7 +172,7 @@ class EnginePool:
 
     def check_process(self) -> None:
         """Raises ClosedError if this is another process than the one that opened it."""
-        if self.is_forked:
+        if os.getpid() != self._process:  # for every request
             raise ClosedError(
                 f"the pool was opened in process {self._process}, of which this one is a fork: neither "
                 "threads nor the device come along",

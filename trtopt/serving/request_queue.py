@@ -90,16 +90,23 @@ class InferenceFuture(Future[_T]):
 
 
 class Request(InferenceFuture[Outputs]):
-    """One sample that waits for its outputs; times in seconds on the batcher's clock.
+    """Rows that wait for their outputs; times in seconds on the batcher's clock.
 
-    `on_cancel` hears once that a waiting request has been cancelled, in the thread that did it.
+    One that `is_sample` has one row and is answered without the batch axis. `on_cancel` hears once that a
+    waiting request has been cancelled, in the thread that did it.
     """
 
     def __init__(
-        self, part: Part, arrived_s: float, deadline_s: float, on_cancel: Callable[[Request], None]
+        self,
+        part: Part,
+        arrived_s: float,
+        deadline_s: float,
+        on_cancel: Callable[[Request], None],
+        *,
+        is_sample: bool = True,
     ) -> None:
         super().__init__()
-        self.part = part
+        self.part, self.is_sample = part, is_sample
         self.arrived_s = arrived_s
         self.deadline_s = deadline_s
         self._on_cancel = on_cancel
@@ -117,20 +124,25 @@ class RequestQueue:
 
     def __init__(self) -> None:
         self._queues: dict[Key, OrderedDict[Request, None]] = {}
+        self._rows: dict[Key, int] = {}
+        self.rows = 0
         self._count = self._with_deadline = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, request: Request) -> int:
-        """Put it last; the length of its queue."""
-        queue = self._queues.get(request.part.key)
+        """Put it last; the rows of its queue."""
+        key, rows = request.part.key, request.part.rows
+        queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[request.part.key] = OrderedDict()
+            queue = self._queues[key] = OrderedDict()
         queue[request] = None
         self._count += 1
+        self.rows += rows
         self._with_deadline += request.deadline_s < math.inf
-        return len(queue)
+        in_queue = self._rows[key] = self._rows.get(key, 0) + rows
+        return in_queue
 
     def discard(self, request: Request) -> bool:
         """Take it out, wherever it is; False if it is not here any more."""
@@ -141,17 +153,27 @@ class RequestQueue:
         self._have_left(request.part.key, [request])
         return True
 
-    def take(self, queue: int, count: int) -> list[Request]:
-        """The oldest of the queue with that index in `waiting`."""
+    def take(self, queue: int, rows: int) -> list[Request]:
+        """The oldest of the queue with that index in `waiting`: so many rows at most, but one request."""
         key = list(self._queues)[queue]
-        waiting = self._queues[key]
-        requests = [waiting.popitem(last=False)[0] for _ in range(min(count, len(waiting)))]
+        waiting, requests = self._queues[key], list[Request]()
+        while waiting:
+            request, _ = waiting.popitem(last=False)
+            rows -= request.part.rows
+            if rows < 0 and requests:
+                waiting[request] = None
+                waiting.move_to_end(request, last=False)
+                break
+            requests.append(request)
         self._have_left(key, requests)
         return requests
 
     def _have_left(self, key: Key, requests: Sequence[Request]) -> None:
+        rows = sum([request.part.rows for request in requests])
+        self.rows -= rows
+        self._rows[key] -= rows
         if not self._queues[key]:
-            del self._queues[key]
+            del self._queues[key], self._rows[key]
         self._count -= len(requests)
         if self._with_deadline:
             self._with_deadline -= sum(request.deadline_s < math.inf for request in requests)
@@ -170,7 +192,8 @@ class RequestQueue:
     def take_all(self) -> list[Request]:
         """Every one."""
         requests = [request for queue in self._queues.values() for request in queue]
-        self._queues, self._count, self._with_deadline = {}, 0, 0
+        self._queues, self._rows = {}, {}
+        self.rows = self._count = self._with_deadline = 0
         return requests
 
     def waiting(self, compute_s: float) -> list[Waiting]:
@@ -179,8 +202,8 @@ class RequestQueue:
         Waiting for more requests takes at most half of the time to a deadline: threads wake late at times.
         """
         return [
-            Waiting(len(queue), next(iter(queue)).arrived_s, self._start_by_s(queue, compute_s))
-            for queue in self._queues.values()
+            Waiting(self._rows[key], next(iter(queue)).arrived_s, self._start_by_s(queue, compute_s))
+            for key, queue in self._queues.items()
         ]
 
     def _start_by_s(self, queue: OrderedDict[Request, None], compute_s: float) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trtopt.errors import ArtifactError, BackendMissingError, UsageError
 from trtopt.extras import install
 from trtopt.records import Backend, BatchPlan, BuildPlan, EngineArtifact, PlannedLoad, TensorSpec
+from trtopt.records.typed_io import TypedTensor
 from trtopt.targets import target_of
 
 _FILES = {"tensorrt": ("tensorrt_plan", "model.plan"), "onnxruntime": ("onnxruntime_onnx", "model.onnx")}
@@ -154,8 +156,8 @@ def _add_warmup(config: Any, messages: Any, plan: BatchPlan) -> None:
             )
 
 
-def readme(plan: BatchPlan, name: str, version: int) -> str:
-    """How to start a server on the repository, and how to load it as the plan was."""
+def readme(plan: BatchPlan, name: str, version: int, io: Sequence[TypedTensor] = ()) -> str:
+    """How to start a server on the repository, and how to load it as the plan was; `io` is the build's."""
     engine = plan.engines[0].artifact
     built = f"{engine.plan.backend} for {engine.device.name}"
     cost = plan.prediction
@@ -186,12 +188,19 @@ Load it as the plan was loaded (perf_analyzer comes with the SDK's image and fro
         {sent} \\
         --percentile={percentile} --measurement-interval=10000
 
-The plan predicts, for trtopt's own runtime and without a network: {p50}, {p99}
+{_typed(io)}The plan predicts, for trtopt's own runtime and without a network: {p50}, {p99}
 {interval}, {cost.throughput.value:,.0f} requests/s. This was not measured on Triton.
 
 The newest version is served; to go back, set `version_policy` in config.pbtxt to
 `{{ specific {{ versions: [N] }} }}`.
 """
+
+
+def _typed(io: Sequence[TypedTensor]) -> str:
+    if not io:
+        return ""
+    lines = "".join(f"- {one}\n" for one in io)
+    return f"Clients send and receive (`trtopt.pack` and `trtopt.unpack` convert):\n\n{lines}\n"
 
 
 def _containers(backend: Backend) -> str:

@@ -110,6 +110,52 @@ def test_more_than_may_wait_are_rejected_and_those_accepted_are_answered() -> No
         assert batcher.statistics().answered == 4
 
 
+def test_rows_that_come_together_fill_a_batch_with_others_and_are_answered_together() -> None:
+    with batcher_on(device()) as batcher:
+        sample = batcher.submit(ROW)
+        together = batcher.submit_rows({"x": rows(6)})
+        last = batcher.submit_rows(rows(1))
+        assert together.result(PATIENCE_S)["y"].shape == (6, 2)
+        assert last.result(PATIENCE_S)["y"].shape == (1, 2)
+        assert sample.result(PATIENCE_S)["y"].shape == (2,)
+        told = batcher.statistics()
+        assert (told.accepted, told.answered, told.batch_sizes) == (3, 3, {8: 1})
+
+
+def test_rows_that_no_longer_fit_a_batch_wait_for_the_next_in_order() -> None:
+    gate = Gate()
+    with batcher_on(gate, max_delay_ms=0.0) as batcher:
+        first = batcher.submit(ROW)
+        gate.wait_for_batches(1)
+        others = [batcher.submit_rows(rows(count)) for count in (5, 4, 1, 20)]
+        gate.opened.set()
+        wait([first, *others], PATIENCE_S)
+        assert [len(future.result(0)["y"]) for future in others] == [5, 4, 1, 20]
+        assert batcher.statistics().batch_sizes == {1: 1, 5: 2, 20: 1}
+
+
+def test_every_row_takes_a_place_among_those_that_may_wait() -> None:
+    gate = Gate()
+    with batcher_on(gate, max_batch=4, max_delay_ms=0.0, max_waiting=5) as batcher:
+        running = batcher.submit(ROW)
+        gate.wait_for_batches(1)
+        waiting = batcher.submit_rows(rows(4))
+        with pytest.raises(QueueFullError, match="4 rows are waiting: the queue is full"):
+            batcher.submit_rows(rows(2))
+        with pytest.raises(DataError, match="6 rows in one request, and 5 may wait"):
+            batcher.submit_rows(rows(6))
+        late = batcher.submit_rows(rows(1), deadline_ms=0.0)
+        assert waiting.cancel()
+        again = batcher.submit_rows(rows(4))
+        gate.opened.set()
+        assert len(again.result(PATIENCE_S)["y"]) == 4
+        assert running.result(PATIENCE_S)
+        with pytest.raises(DeadlineError):
+            late.result(PATIENCE_S)
+        told = batcher.statistics()
+        assert (told.accepted, told.rejected, told.invalid, told.cancelled) == (4, 1, 1, 1)
+
+
 def test_a_cancelled_request_makes_room_at_once() -> None:
     gate = Gate()
     with batcher_on(gate, max_batch=1, max_waiting=1) as batcher:

@@ -67,10 +67,7 @@ class Entry:
     @property
     def broken(self) -> tuple[str, ...]:
         """The bounds that it misses, as text."""
-        return tuple(
-            f"{one.measure} of {one.output!r} is {one.found:.4g}, the bound is {one.bound:g}"
-            for one in self.candidate.violations
-        )
+        return tuple(one.text for one in self.candidate.violations)
 
 
 class Candidates:

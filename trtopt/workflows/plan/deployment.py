@@ -8,7 +8,7 @@ from pathlib import Path
 from trtopt.errors import UsageError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.locks import lock
-from trtopt.files.manifests import read_plan, read_verified
+from trtopt.files.manifests import is_build_folder, read_manifest, read_plan, read_verified
 from trtopt.serving.triton import WRITTEN_BY, check_successor, readme, triton_model
 
 CONFIG = "config.pbtxt"
@@ -46,7 +46,9 @@ def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None 
         version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
         write_atomically(folder / str(version) / model.file, content)
         if _is_replaceable(readme_file := folder / "README.md"):
-            write_atomically(readme_file, readme(plan, name, version).encode())
+            build = (path.parent / model.engine.path).parent
+            io = read_manifest(build, signed=False).io if is_build_folder(build) else ()
+            write_atomically(readme_file, readme(plan, name, version, io).encode())
         write_atomically(config, model.config.encode())
     return folder / str(version)
 

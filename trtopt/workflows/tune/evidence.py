@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -32,6 +32,9 @@ class Evidence:
     latency_ms: float | None = None
     floor_ms: float | None = None
     peaks: DevicePeaks | None = None
+    float_model: Path | None = None
+    """The graph before a precision was written into it; None: `model` itself."""
+    float_sha256: str | None = None
 
     @cached_property
     def total_ms(self) -> float:
@@ -55,17 +58,26 @@ def evidence_of(built: Built) -> Evidence:
         ModelError: the graph cannot be read.
     """
     engine, manifest = built.engine, built.manifest
-    onnx = manifest.graph_of(engine)
+    onnx, first = manifest.graph_of(engine), next(iter(manifest.intermediates), None)
     model = built.folder / onnx.path
-    graph = read_graph(load(model).proto, shapes_at(manifest.onnx.inputs, engine.plan, built.batch))
+    found = Evidence(
+        model,
+        onnx.sha256,
+        read_graph(load(model).proto, shapes_at(manifest.onnx.inputs, engine.plan, built.batch)),
+        float_model=None if first is None else built.folder / first.path,
+        float_sha256=None if first is None else first.sha256,
+    )
     try:
         report = read_profile(built.folder)
     except ArtifactError:
-        return Evidence(model, onnx.sha256, graph)
-    for one in report.engines:
-        if one.engine.sha256 == engine.sha256:
-            timed = tuple(layer for layer in one.layers if layer.ms)
-            return Evidence(
-                model, onnx.sha256, graph, timed, one.latency_ms, one.roofline.floor_ms, report.peaks
-            )
-    return Evidence(model, onnx.sha256, graph)
+        return found
+    one = next((one for one in report.engines if one.engine.sha256 == engine.sha256), None)
+    if one is None:
+        return found
+    return replace(
+        found,
+        layers=tuple(layer for layer in one.layers if layer.ms),
+        latency_ms=one.latency_ms,
+        floor_ms=one.roofline.floor_ms,
+        peaks=report.peaks,
+    )

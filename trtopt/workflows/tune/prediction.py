@@ -133,7 +133,7 @@ def _averaged(prior: Prior, past: Sequence[LedgerEntry]) -> Prior:
 
 
 def _likely(gain: float, probability: float, loss: float, risk: float) -> Prior:
-    """Nothing is certain, and the two cannot be likelier than that together."""
+    """Nothing is certain, and gaining and losing are no likelier together."""
     share = min(1.0, _MOST_LIKELY / max(probability + risk, 1e-9))
     return Prior(gain, probability * share, min(loss, -_WORST), risk * share)
 

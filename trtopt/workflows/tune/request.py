@@ -119,7 +119,7 @@ def check_request(request: TuneRequest, backend: str) -> None:
         raise UsageError(
             "--objective energy: the CPU reports no energy here", "choose latency, p99 or throughput"
         )
-    if "precision" in request.include and request.data is None:
+    if "precision" in request.include and "precision" in request.kinds and request.data is None:
         raise UsageError(
             "--include precision: INT8 needs data to calibrate on, and no samples are given",
             "give --data DATA, or omit --include precision",

@@ -60,7 +60,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 @dataclass
 class Trial:
-    """A candidate that is being tried in a folder of its own; it has failed until it is judged."""
+    """A candidate that is being tried in a folder of its own; it has failed until it is evaluated."""
 
     change: Change
     folder: Path

@@ -26,7 +26,7 @@ from trtopt.data.source import fingerprint_of
 from trtopt.device.affinity import present_cores
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
-from trtopt.errors import BoundError, DataError, OutputError, TrtoptError, UsageError
+from trtopt.errors import ArtifactError, BoundError, DataError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.executors.choice import open_executor
 from trtopt.executors.local import THIS_HOST
@@ -57,6 +57,7 @@ from trtopt.workers.protocol import RoutesJob, RoutesListed
 from trtopt.workflows.bench.interleaved import Setting, loaded
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.build.engines import check_opset
+from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.compare.run_spread import measured_run_spread
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
@@ -224,11 +225,11 @@ class _Run:
             build_s = time.monotonic() - began_s - self._samples.seconds
             checked = self._checked(built, limit_s, self._quiet)
             if checked.violations:
-                worst = checked.violations[0]
+                name = self._source
                 raise BoundError(
-                    f"the baseline misses the bound: {worst.measure} of {worst.output!r} is "
-                    f"{worst.found:.5g}, the bound is {worst.bound:g}",
-                    "loosen the bound, or see what deviates with `trtopt check --layers`",
+                    f"the baseline misses the bound: {checked.violations[0].text}",
+                    f"loosen the bound, or see all outputs: trtopt build {name} -o baseline; trtopt check "
+                    f"baseline --against {name}",
                 )
             racer, setting = self._racer(built), self._setting(built, limit_s)
             found = baseline_of(racer, self._measure, setting, self._executor, self._listener)
@@ -274,6 +275,13 @@ class _Run:
                 f"{self._folder}: has a {LEDGER}, but its build is not a tuned one",
                 "tune into another folder",
             )
+        found = check_folder(self._folder)
+        damaged = {*found.missing, *found.changed} - {LEDGER, PROFILE_FILE}  # which may be newer
+        if damaged:
+            raise ArtifactError(
+                f"{self._folder}: {', '.join(sorted(damaged))}: missing or changed since the last run",
+                "tune into another folder",
+            )
         self._listener.note(f"continuing after {len(ledger.entries)} candidates")
         recipe = msgspec.json.decode(chosen.recipe, type=Recipe)
         ledger = msgspec.structs.replace(ledger, run_spread=self._run_spread)
@@ -306,7 +314,7 @@ class _Run:
         """What has not been tried, predicted from what is known by now."""
         history = history_of(self._earlier, ledger)
         situation = self._situation(ledger, incumbent, history)
-        tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
+        tried = situation.tried | {f"batch={self._terms.batch[0]}"}
         spread = spread_of(history, RunSpread.of(self._run_spread))
         waiting = []
         for kind in KINDS:
@@ -341,6 +349,7 @@ class _Run:
             inputs=engine.inputs,
             outputs=engine.outputs,
             copied=ledger.baseline.copied,
+            tried=frozenset(entry.candidate for entry in ledger.entries),
             build_options=self._build_options,
             build_spread=build_spread_of(history),
             evidence=evidence_of(incumbent),
@@ -397,8 +406,8 @@ class _Run:
         """Candidates built, then checked and raced; each bears its share of the time that they took."""
         began_s, limit_s = time.monotonic(), self._limit_s(ledger)
         for one in chosen:
-            told = f": {one.change.evidence}" if one.change.evidence else ""
-            self._listener.note(f"{one.change.name}: {one.prediction.expected:+.2%} expected{told}")
+            why = f": {one.change.evidence}" if one.change.evidence else ""
+            self._listener.note(f"{one.change.name}: {one.prediction.expected:+.2%} expected{why}")
         trials = [Trial(one.change, Path(tempfile.mkdtemp(dir=scratch))) for one in chosen]
 
         def build(trial: Trial, listener: Listener) -> None:
@@ -406,14 +415,14 @@ class _Run:
                 incumbent, trial.change, trial.folder / "candidate"
             )
 
-        def judge(trial: Trial, listener: Listener) -> None:
+        def evaluate(trial: Trial, listener: Listener) -> None:
             if trial.built is not None:
                 trial.outcome = self._raced(trial.built, incumbent, limit_s, listener)
                 if trial.outcome.verdict == "accepted":
                     self._profiled(trial.built, limit_s)
 
         at_a_time(trials, build, self._executor, self._quiet)
-        at_a_time(trials, judge, self._executor, self._quiet)
+        at_a_time(trials, evaluate, self._executor, self._quiet)
         share_s = (time.monotonic() - began_s) / len(trials)
         for trial in trials:
             trial.cost_s = share_s
@@ -426,9 +435,7 @@ class _Run:
             checked = self._checked(built, limit_s, listener)
         accuracy = _accuracy(checked)
         if checked.violations:
-            worst = checked.violations[0]
-            reason = f"{worst.measure} of {worst.output!r} is {worst.found:.5g}, the bound is {worst.bound:g}"
-            return Outcome("inaccurate", reason, accuracy=accuracy)
+            return Outcome("inaccurate", checked.violations[0].text, accuracy=accuracy)
         comparison = race(
             self._racer(incumbent),
             self._racer(built),

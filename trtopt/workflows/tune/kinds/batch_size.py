@@ -8,7 +8,7 @@ from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
 from trtopt.workflows.tune.prediction import Prior
 
 _GROWING = 0.8
-"""The share of a query's time that grows with the batch, where no roofline tells it."""
+"""The share of a query's time that grows with the batch, where no roofline is known."""
 _LEAST_GAIN = 0.01
 """Of a batch size that is not expected to gain: what is left out of the model may."""
 

@@ -14,6 +14,8 @@ from trtopt.workflows.tune.prediction import Prior
 
 _EXTERNAL = "CUBLAS"
 """Among the tactic sources of versions that can use other libraries."""
+_PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"}
+"""What those libraries compute."""
 _PER_NODE_MS = 0.005
 """What waking other threads for a node, or a kernel's launch, takes."""
 _Setting = tuple[str, Any, Prior, str]
@@ -37,9 +39,10 @@ def _tensorrt(situation: Situation) -> Iterator[_Setting]:
     yield "opt_level", 5, Prior(0.05 * (0.2 + above), 0.3), text
     yield "opt_level", 4, Prior(0.04 * (0.2 + above), 0.25), text
     beside = parallel_share(evidence)
-    text = f"{beside:.0%} of the layers' time lies beside the longest path" if evidence.layers else ""
-    for count, likely in ((0, 0.2), (1, 0.3), (4, 0.2)):
-        yield "aux_streams", count, Prior(0.01 + 0.3 * beside * (count > 0), likely, 0.02, 0.25), text
+    text = f"{beside:.0%} of the layers' time lies off the longest path" if evidence.layers else ""
+    yield "aux_streams", 0, Prior(0.005 + 0.1 * beside, 0.2, 0.02 + 0.3 * beside, 0.25), text
+    for count, likely in ((1, 0.3), (4, 0.2)):
+        yield "aux_streams", count, Prior(0.005 + 0.3 * beside, likely, 0.02, 0.25), text
     if target.tiling:
         bound = _memory_share(evidence)
         text = f"{bound:.0%} of the time is in layers bound by memory" if evidence.layers else ""
@@ -48,7 +51,9 @@ def _tensorrt(situation: Situation) -> Iterator[_Setting]:
             yield "tiling", level, Prior(0.01 + 0.1 * bound, likely, 0.02, 0.15), text
         yield from _l2_limits(situation)
     if _EXTERNAL in target.tactic_sources:
-        yield "tactic_sources", target.tactic_sources, Prior(0.02, 0.15), ""
+        share = _product_share(evidence)
+        text = f"{share:.0%} of the time is in products and convolutions" if evidence.layers else ""
+        yield "tactic_sources", target.tactic_sources, Prior(0.05 * share, 0.15), text
     for option in situation.build_options:
         route = with_option(situation.recipe.build_route, option)
         yield "build_route", route, Prior(0.02, 0.05, 0.05, 0.2), "an internal option of the builder"
@@ -79,11 +84,15 @@ def _onnxruntime(situation: Situation) -> Iterator[_Setting]:
             yield "intra_op_threads", count, same, "the default where nothing else runs"
     if situation.recipe.graph_optimization is not None:
         yield "graph_optimization", "all", Prior(0.1, 0.6, 0.05, 0.1), "the default, which the recipe lowers"
+    fused = _fused_share(evidence)
+    text = f"{fused:.0%} of the time is in layers that are fused of several nodes" if evidence.layers else ""
     for level, risk in (("extended", 0.4), ("basic", 0.6), ("disable", 0.8)):
-        yield "graph_optimization", level, Prior(0.02, 0.05, 0.3, risk), "fewer fusions"
+        prior = Prior(0.02, 0.05, 0.05 + 0.5 * fused, 0.1 + risk * min(1.0, 2 * fused))
+        yield "graph_optimization", level, prior, text
     beside = parallel_share(evidence)
-    text = f"{beside:.0%} of the layers' time lies beside the longest path" if evidence.layers else ""
-    yield "execution_mode", "parallel", Prior(0.01 + 0.5 * beside, 0.15, 0.2, 0.6), text
+    text = f"{beside:.0%} of the layers' time lies off the longest path" if evidence.layers else ""
+    parallel = Prior(0.01 + 0.5 * beside, 0.05 + 0.4 * beside, 0.2, 0.6 * (1 - beside))
+    yield "execution_mode", "parallel", parallel, text
 
 
 def _above_floor(evidence: Evidence) -> float:
@@ -100,8 +109,22 @@ def _memory_share(evidence: Evidence) -> float:
     return evidence.share_of([one for one in known if one.cost is not None and one.cost.bound == "memory"])
 
 
+def _product_share(evidence: Evidence) -> float:
+    """The share of the time in matrix products and convolutions; a half where layers are not known."""
+    if not evidence.layers:
+        return 0.5
+    return evidence.share_of([one for one in evidence.layers if not _PRODUCTS.isdisjoint(one.onnx_ops)])
+
+
+def _fused_share(evidence: Evidence) -> float:
+    """The share of the time in layers of several nodes; a half where layers are not known."""
+    if not evidence.layers:
+        return 0.5
+    return evidence.share_of([one for one in evidence.layers if len(one.onnx_nodes) > 1])
+
+
 def parallel_share(evidence: Evidence) -> float:
-    """The share of the layers' time beside the longest path: what running branches at once can save at most.
+    """The share of the layers' time off the longest path: what running branches at once can save at most.
 
     A layer's time counts at the first of its nodes.
     """

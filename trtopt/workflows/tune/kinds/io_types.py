@@ -26,7 +26,7 @@ _WORDS = {
 _REMOVED = 0.8
 """How much of a conversion is saved where its layer is no longer needed; moving what is left takes time."""
 _LEAST_SHARE = 0.002
-"""Of the time; less cannot be told from noise."""
+"""Of the time; less is lost in noise."""
 
 
 def _changes(situation: Situation) -> Iterator[Change]:

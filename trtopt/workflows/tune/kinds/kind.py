@@ -14,7 +14,7 @@ from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.prediction import Prior
 
 _OF_THE_PLAN = {"batch", "split", *(one.name for one in SETTINGS)}
-"""The fields of a recipe that leave the graph as it is."""
+"""The fields of a recipe that leave the graph unchanged."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ class Situation:
     outputs: tuple[TensorSpec, ...]
     copied: Mapping[str, float]
     """The share of a query that copying an input or output takes, by its name; empty without transfers."""
+    tried: frozenset[str]
+    """The names of candidates that were tried."""
     build_options: tuple[str, ...]
     """Internal options of the builder with values other than their defaults, each as a build route."""
     build_spread: float

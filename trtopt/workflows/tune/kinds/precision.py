@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trtopt.device.backends import precisions_on
 from trtopt.inspect.graph import QUANTISE
@@ -16,18 +16,22 @@ from trtopt.workflows.tune.prediction import Prior
 _NUMPY = {"fp16": "float16", "bf16": "bfloat16", "int8": "int8", "fp8": "float8_e4m3fn"}
 _HALF = {"float16", "bfloat16"}
 _ON_GPUS = ("fp16", "bf16")
+BEST = "precision=best"
+"""The candidate that selects among all precisions by measuring."""
 _REALISED = 0.7
-"""Of what the roofline promises: layers beside it, and conversions, do not shrink with the type."""
+"""Of what the roofline promises: other layers and conversions do not shrink with the type."""
 
 
 def _changes(situation: Situation) -> Iterator[Change]:
     graph, recipe = situation.evidence.graph, situation.recipe
-    if recipe.precision not in (None, "fp32") or any(node.op == QUANTISE for node in graph.nodes):
+    is_cast = recipe.precision in _ON_GPUS
+    is_plain = is_cast or recipe.precision in (None, "fp32")
+    if not is_plain or any(node.op == QUANTISE for node in graph.nodes):
         return
     offered = precisions_on(situation.backend, situation.device)
-    is_half = not _HALF.isdisjoint(graph.dtypes.values())
+    is_half = not is_cast and not _HALF.isdisjoint(graph.dtypes.values())
     for name in offered:
-        if name in ("fp16", "bf16") and not is_half:
+        if name in _ON_GPUS and not (is_cast or is_half):
             yield _change(situation, name, name, 1.0)
     narrow = [name for name in offered if name in QUANTISED]
     if situation.data is not None and narrow and not is_half:
@@ -61,9 +65,10 @@ def _change(situation: Situation, precision: str, dtype: str, builds: float) -> 
     )
 
 
-def predicted_gain(evidence: Evidence, dtype: str) -> float:
-    """The share of the layers' time that computing in a type may save."""
-    saved = sum((layer.ms or 0.0) * (1 - _ratio(layer, dtype, evidence.peaks)) for layer in evidence.layers)
+def predicted_gain(evidence: Evidence, dtype: str, layers: Sequence[ProfiledLayer] | None = None) -> float:
+    """The share of all layers' time that computing some of them, by default all, in a type may save."""
+    among = evidence.layers if layers is None else layers
+    saved = sum((layer.ms or 0.0) * (1 - _ratio(layer, dtype, evidence.peaks)) for layer in among)
     return max(0.0, _REALISED * saved / evidence.total_ms) if evidence.total_ms else 0.0
 
 

@@ -49,7 +49,7 @@ def _change(evidence: Evidence, name: str, nodes: tuple[str, ...]) -> Change:
 
 @lru_cache(_REMEMBERED)
 def _touched(model: Path, sha256: str, rule: str, target: str) -> tuple[str, ...]:
-    """The nodes at which a rule applies; `sha256` tells graphs apart that lie in one place after another."""
+    """The nodes at which a rule applies; `sha256`: graphs lie in one place one after the other."""
     wanted = [one for one in RULES if one.name == rule]
     try:
         outcome = rewrite(load(model), wanted, target_named(target))

@@ -9,9 +9,12 @@ import pytest
 
 from tests.support import examples
 from tests.support.inspected import graph, node, profiled
+from tests.support.trt_exercise import target
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.recipe import Recipe
+from trtopt.records import ProfiledLayer
 from trtopt.workflows.tune.kinds.builder_setting import KIND, parallel_share
+from trtopt.workflows.tune.prediction import Prior
 
 BRANCHES = graph(node("Relu", "x", "a"), node("Exp", "x", "b"), node("Add", "a b", "y"), inputs={"x": (8, 4)})
 
@@ -72,3 +75,24 @@ def test_options_of_the_builder_are_set_one_more_at_a_time() -> None:
     )
     found = [change.recipe.get("build_route") for change in proposed(KIND, given).values()]
     assert [route for route in found if route] == ["-c=3 -a=1", "-a=0 -c=3 -b=2"]
+
+
+def priors(name: str, backend: str, version: str, *layers: ProfiledLayer) -> Prior:
+    prior = proposed(KIND, situation(backend, version, evidence=evidence(*layers)))[name].prior
+    assert prior is not None
+    return prior
+
+
+def test_libraries_of_products_promise_more_where_these_take_the_time() -> None:
+    name = "tactic_sources=" + ",".join(target("tensorrt-10.16.1.11").tactic_sources)
+    conv, relu = profiled("1", "Conv", 9.0), profiled("2", "Relu", 1.0)
+    both = priors(name, "tensorrt", "10.16.1.11", conv, relu).gain
+    assert both > priors(name, "tensorrt", "10.16.1.11", relu).gain == 0.0
+
+
+def test_lower_levels_of_optimisation_risk_what_was_fused() -> None:
+    name = "graph_optimization=basic"
+    fused, single = profiled("1", "Conv Relu"), profiled("2", "Conv")
+    risky, safe = (priors(name, "onnxruntime", "1", layer) for layer in (fused, single))
+    assert risky.risk > safe.risk == pytest.approx(0.1)
+    assert risky.loss > safe.loss

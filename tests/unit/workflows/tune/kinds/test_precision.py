@@ -38,6 +38,11 @@ def test_a_graph_that_has_a_precision_keeps_it(given: object) -> None:
     assert proposed(KIND, given) == {}  # type: ignore[arg-type]
 
 
+def test_int8_is_still_offered_once_the_graph_was_cast_to_fp16() -> None:
+    cast = situation(data="s.npz", recipe=Recipe(precision="fp16"), evidence=evidence(of=HALF))
+    assert [*proposed(KIND, cast)] == ["precision=best"]
+
+
 def test_what_computes_gains_by_rates_and_what_moves_by_bytes() -> None:
     cost = LayerCost(flops=1, bytes_moved=1, floor_ms=1.0, bound="compute")
     computing = profiled("1", "a", 1.0, dtype="float32", cost=cost, weights_count=1)
