@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.axes import FAR
-from trtopt.rewrite.evidence import layers, quantises
+from trtopt.rewrite.evidence import faster, layers, quantises
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
@@ -117,6 +117,7 @@ RULE = Rule(
     stage=Stage.CLEANING,
     after=("transpose-constant",),
     evidence=(
+        faster("rnnt-prediction -30.7% at 1 by this rule alone"),
         layers("four layers instead of ten"),
         quantises("products whose weights are cut out of others"),
     ),
