@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
+from inspect import signature
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -87,10 +88,16 @@ class Parameter:
 
 
 def naming_parameters(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose errors name its parameters where the command line has options."""
+    """The function, whose errors name its parameters where the command line has options.
+
+    The function's own errors, and UsageError for text, or a list, where it takes a dictionary or a list.
+    """
 
     @wraps(function)
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+        check_containers(
+            function, dict(zip(signature(function).parameters, arguments, strict=False), **keywords)
+        )
         try:
             return function(*arguments, **keywords)
         except TrtoptError as error:
@@ -100,6 +107,21 @@ def naming_parameters(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return call
+
+
+def check_containers(function: Callable[..., object], given: Mapping[str, object]) -> None:
+    """Find out that dictionaries and lists were given where nothing else fits: text is a list of letters.
+
+    Raises:
+        UsageError: one was not.
+    """
+    hints = get_type_hints(function)
+    for name, value in given.items():
+        kinds = {get_origin(member) for member in _members(hints.get(name))}
+        if kinds == {Mapping} and value is not None and not isinstance(value, Mapping):
+            raise UsageError(f"{name}={value!r}: not a dictionary", f"give {name}={{KEY: VALUE, …}}")
+        if kinds == {Sequence} and isinstance(value, str):
+            raise UsageError(f"{name}={value!r}: not a list", f"give {name}=[{value!r}]")
 
 
 def options_of(function: Callable[..., object]) -> dict[str, Parameter]:

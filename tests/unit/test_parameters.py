@@ -176,6 +176,15 @@ def test_every_option_of_a_command_stands_for_a_parameter(name: str) -> None:
     assert missing - ABOUT_OUTPUT == COMMAND_ALONE.get(name, set())
 
 
+def test_text_is_no_dictionary_and_no_list_of_letters(tmp_path: Path) -> None:
+    with pytest.raises(TrtoptError) as error:
+        trtopt.build(DIGITS, tmp_path / "build", io="x=uint8")  # type: ignore[arg-type]
+    assert str(error.value).startswith("io='x=uint8': not a dictionary\n")
+    with pytest.raises(TrtoptError) as error:
+        trtopt.build(DIGITS, tmp_path / "build", exclude="head.*")
+    assert error.value.remedy == "give exclude=['head.*']"
+
+
 def test_a_recipe_that_nothing_is_built_with_is_refused() -> None:
     words = ["quantize", DIGITS, "-o", "OUT", "--precision", "int8", "--recipe", "quick"]
     assert "--recipe quick: nothing is built" in str(on_the_command_line(*words))
