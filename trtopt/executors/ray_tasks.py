@@ -258,7 +258,7 @@ class RayExecutor:
     def _survey(self, nodes: Sequence[Node]) -> dict[str, tuple[Node, Identity | str]]:
         """What each node is, or why that cannot be found out; found out in a worker process there.
 
-        Versions come first, told by Python alone: another trtopt may take another task. A node whose Ray
+        Versions come first, found by Python alone: another trtopt may take another task. A node whose Ray
         worker was lost meanwhile is asked again by the next jobs.
         """
         tell = self._ray.remote(pkgutil.resolve_name)
@@ -635,7 +635,7 @@ class _NoFolders(list[str]):
     """What Ray would extend by folders of this process."""
 
     def extend(self, _folders: Iterable[str]) -> None:
-        """Leave it as it is."""
+        """Leave it unchanged."""
 
 
 def _without_current_folder(config: Any) -> Any:
