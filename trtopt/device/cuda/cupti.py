@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import cache, partial
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 from trtopt.errors import DeviceError
 from trtopt.extras import install
@@ -68,7 +69,9 @@ def require_cupti() -> None:
 
 def _load() -> Any:
     try:
-        from cupti import cupti
+        with catch_warnings():  # cupti-python 12.8 imports a module of cuda-python that is deprecated
+            filterwarnings("ignore", r"The cuda\.cuda module is deprecated", FutureWarning)
+            from cupti import cupti
     except ImportError as error:
         raise DeviceError(f"--kernels: cupti-python cannot be loaded ({error})", install("kernels")) from None
     return cupti

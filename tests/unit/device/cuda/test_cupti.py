@@ -7,6 +7,7 @@ import enum
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -167,3 +168,19 @@ def test_without_cupti_the_packages_to_install_are_named(monkeypatch: pytest.Mon
 def test_names_that_are_no_symbols_stay_what_they_are() -> None:
     assert demangled("sm80_xmma_gemm_f16f16") == "sm80_xmma_gemm_f16f16"
     assert demangled("_Znonsense") == "_Znonsense"
+
+
+def test_a_deprecated_module_that_cupti_python_imports_is_no_warning_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "cupti"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    warning = "The cuda.cuda module is deprecated and will be removed in a future release"
+    (package / "cupti.py").write_text(f"import warnings\nwarnings.warn({warning!r}, FutureWarning)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("cupti", "cupti.cupti"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    require_cupti()
+    for name in ("cupti", "cupti.cupti"):
+        sys.modules.pop(name)
