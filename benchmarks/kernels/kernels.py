@@ -488,7 +488,7 @@ def prices(out: Path) -> list[str]:
         if all("found" in form for form in forms):
             dynamic, static = (form["found"][sized.priced]["p50_ms"] for form in forms)
             price = f"Price(dynamic_ms={dynamic:.4f}, static_ms={static:.4f}, subject={sized.subject!r})"
-            lines.append(f'("{sized.op}", "8.6"): {price},')
+            lines.append(f'"{sized.op}": {price},')
         else:
             reasons = [form.get("failed", "not measured") for form in forms if "found" not in form]
             lines.append(f"# {sized.op}: {'; '.join(reasons)[:300]}")

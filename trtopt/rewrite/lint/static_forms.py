@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trtopt.rewrite.evidence import AUDITED
+
 
 @dataclass(frozen=True)
 class Price:
@@ -23,11 +25,15 @@ _FORMS = {
     "NonMaxSuppression": "the plugin EfficientNMS_TRT, which returns a fixed number of boxes and a count",
     "TopK": "a constant K",
 }
-PRICES: Mapping[tuple[str, str], Price] = {
-    ("NonZero", "8.6"): Price(0.0642, 0.0083, "half of 8,192 rows of 4"),
-    ("NonMaxSuppression", "8.6"): Price(0.4859, 0.4074, "1,000 crowded boxes of one class"),
+_MEASURED = {
+    "NonZero": Price(0.0642, 0.0083, "half of 8,192 rows of 4"),
+    "NonMaxSuppression": Price(0.4859, 0.4074, "1,000 crowded boxes of one class"),
 }
-"""By operator and target; only static forms run as a CUDA graph. One H200 (benchmarks/kernels/results)."""
+"""On one H200 (benchmarks/kernels/results); only static forms ran as a CUDA graph."""
+PRICES: Mapping[tuple[str, str], Price] = {
+    (op, target): price for op, price in _MEASURED.items() for target in AUDITED
+}
+"""By operator and target."""
 
 
 def advice_for(op: str, target: str) -> str:
