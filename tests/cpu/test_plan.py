@@ -28,7 +28,7 @@ from trtopt.errors import ArtifactError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan, sign_manifest
 from trtopt.files.signing import SIGNER_VARIABLE, read_signing_key
-from trtopt.records import BatchPlan, Beyond, from_json, to_json
+from trtopt.records import BatchPlan, BenchReport, Beyond, from_json, to_json
 from trtopt.report.planning import plan_text
 from trtopt.serving.batcher import DynamicBatcher
 from trtopt.serving.planning.traffic import Bursts, Recorded
@@ -315,7 +315,9 @@ def test_a_plan_has_a_trial_run_where_the_folder_for_that_is_behind_a_link(
 
 def test_bursts_that_no_queue_holds_are_no_load_to_plan_for(measured: Path, trtopt_cli: CommandLine) -> None:
     """Most of what comes is rejected, and so waits for ever, which no file of a plan could say."""
-    flags = ("--slo", "p50=400ms", "--rate", "3000", "--arrivals", "bursty:200:30", "--max-engines", "1")
+    report = from_json((measured / "fixed" / "bench.json").read_bytes(), BenchReport)
+    rate = 0.05 * max(8e3 / row["p50_ms"] for row in report.rows() if row["batch"] == 8)
+    flags = ("--slo", "p50=400ms", "--rate", f"{rate:.0f}", "--arrivals", "bursty:200:30", *NO_TRIALS)
     told = trtopt_cli.fails(3, "plan", measured / "fixed", "-o", "plan.json", *flags)
     assert "p50=400ms: the closest rejects more than the SLO leaves out" in told, told
 

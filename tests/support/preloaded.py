@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -43,7 +44,7 @@ def run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) 
 def _template(of_python: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
     """The Python that is forked; it ends when this one does. Python reads its variables as it starts."""
     others = {name: text for name, text in os.environ.items() if not name.startswith(_OF_PYTHON)}
-    return subprocess.Popen(
+    template = subprocess.Popen(
         [sys.executable, "-m", "tests.support.preloaded"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -51,6 +52,13 @@ def _template(of_python: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
         env=others | dict(of_python),
         cwd=Path(__file__).parents[2],
     )
+    atexit.register(_end, template)
+    return template
+
+
+def _end(template: subprocess.Popen[str]) -> None:
+    with template:  # closes its pipes, at which it ends
+        pass
 
 
 def _serve() -> None:

@@ -14,6 +14,20 @@ Shape = tuple[int, ...]
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all records: strict when read. Subclasses repeat `kw_only`, and `frozen` for type checkers."""
 
+    def __repr__(self) -> str:
+        """All fields, long sequences by their length: passes hold thousands of samples."""
+        fields = ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.__struct_fields__)
+        return f"{type(self).__name__}({fields})"
+
+
+_MOST_SHOWN = 12
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (list, tuple)) and len(value) > _MOST_SHOWN:
+        return f"<{len(value)} items>"
+    return repr(value)
+
 
 _LONG = re.compile(rb"(?<![.\d])\d{19}")
 """Digits that may exceed 64 bits: of an integer, of a hash, of a float in full."""
