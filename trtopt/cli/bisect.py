@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "-o", "--output", "out", type=click.Path(path_type=Path), help="File to write the resulting model to."
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File to write the resulting model to.",
 )
 @click.option(
     "--precision",

@@ -16,13 +16,18 @@ PAGE = "report.html"
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Build folder to create [default: MODEL.trtopt]."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Build folder to create [default: MODEL.trtopt].",
 )
 @click.option("--data", metavar="DATA", help="Samples: an .npz, a folder of them or module:function.")
 @click.option("--slo", metavar="pN=LIMIT", help="Latency bound, as p99=10ms.")
 @click.option(
     "--min-cosine",
     type=click.FloatRange(-1, 1),
+    metavar="VALUE",
     default=0.99,
     show_default=True,
     help="Minimum cosine of every output against MODEL.",

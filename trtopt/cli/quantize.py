@@ -14,6 +14,7 @@ from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.recipe import exclude_option, recipe_option, residuals_option
+from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT, targets_where
 
@@ -35,7 +36,7 @@ def _smoothing(text: str) -> float | str:
         return text
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "-o",
@@ -43,6 +44,7 @@ def _smoothing(text: str) -> float | str:
     "out",
     required=True,
     type=click.Path(path_type=Path),
+    metavar="FILE",
     help="File to write the model to.",
 )
 @click.option(

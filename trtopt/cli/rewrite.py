@@ -24,7 +24,12 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
 @click.option(
-    "-o", "--output", "out", type=click.Path(path_type=Path), help="File to write the rewritten model to."
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File to write the rewritten model to.",
 )
 @target_option("rewrite for")
 @click.option(
