@@ -14,6 +14,7 @@ from trtopt.cli.options.batch import parse_range
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, nvtx_option
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
 from trtopt.cli.options.sections import SectionedCommand
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=SectionedCommand)
-@click.argument("model", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("model", required=False, type=OnnxFile())
 @click.option(
     "-o",
     "--output",

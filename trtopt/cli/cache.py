@@ -97,8 +97,8 @@ def prune(cache_dir: Path | None, max_size: int | None) -> None:
     from trtopt.workflows.build import timing_cache_commands as caches
 
     limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
-    for path in caches.prune(cache_dir=cache_dir, **limit):
-        say(f"removed {path.name}")
+    removed = caches.prune(cache_dir=cache_dir, **limit)
+    say(*(f"removed {path.name}" for path in removed) if removed else ("nothing to remove",))
 
 
 @cache.command()

@@ -11,11 +11,12 @@ from trtopt.cli.options.aliases import OptionWithAliases
 from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.target import target_option
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("model", type=OnnxFile())
 @click.option(
     "-o",
     "--output",

@@ -32,4 +32,4 @@ def triton(plan: Path, output: Path, name: str | None) -> None:
     from trtopt.cli.console import say
     from trtopt.workflows.plan.deployment import deploy_triton
 
-    say(f"trtopt: {deploy_triton(plan, output, name=name)}", err=True)
+    say(f"trtopt: written: {deploy_triton(plan, output, name=name)}", err=True)

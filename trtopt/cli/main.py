@@ -16,6 +16,7 @@ import click
 
 from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
 from trtopt.cli.options.logging import with_log_options
+from trtopt.cli.options.usage import with_required_options_in_usage
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.printable import spelled_out, visible_lines
 from trtopt.version import __version__
@@ -71,7 +72,7 @@ class LateGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"trtopt.cli.{cmd_name}"), cmd_name)
-        return with_log_options(command)
+        return with_required_options_in_usage(with_log_options(command))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

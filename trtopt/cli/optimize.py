@@ -9,12 +9,13 @@ import click
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.measuring import duration_option
+from trtopt.cli.options.model import OnnxFile
 
 PAGE = "report.html"
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=OnnxFile())
 @click.option(
     "-o",
     "--output",

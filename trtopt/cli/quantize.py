@@ -13,6 +13,7 @@ from trtopt.cli.options.completion import method_names, names, node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import exclude_option, recipe_option, residuals_option
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.target import target_option
@@ -37,7 +38,7 @@ def _smoothing(text: str) -> float | str:
 
 
 @click.command(cls=SectionedCommand)
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("model", type=OnnxFile())
 @click.option(
     "-o",
     "--output",

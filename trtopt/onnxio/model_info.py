@@ -57,6 +57,15 @@ def read_onnx(path: Path) -> OnnxArtifact:
     )
 
 
+_FROM_PYTORCH = "export it to ONNX: trtopt export FILE.py:FUNCTION -o model.onnx"
+_FROM_ENGINE = "give the ONNX file that this engine was built from; trtopt bench measures engines"
+_OTHER_FORMATS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _FROM_PYTORCH),
+    **dict.fromkeys((".engine", ".plan", ".trt"), _FROM_ENGINE),
+}
+"""What to do with files of other formats, by their suffix."""
+
+
 def load_graph(path: Path) -> onnx.ModelProto:
     """The model without its external weights.
 
@@ -84,7 +93,7 @@ def load_graph(path: Path) -> onnx.ModelProto:
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidModelError(
             f"{path}: not an ONNX file, or cut short ({error})",
-            "export the model again, or copy it again if it was copied",
+            _OTHER_FORMATS.get(path.suffix) or "export the model again, or copy it again if it was copied",
         ) from None
     if not model.graph.node or not model.graph.output:
         raise InvalidModelError(

@@ -49,7 +49,12 @@ def verdict_line(found: Optimized) -> str:
 
 
 def _figures(found: Optimized, point: OptimizedPoint) -> str:
-    return f"{point.samples_per_s:,.0f} samples/s, p{found.percentile:g} {_ms(point.latency_ms)} ms"
+    rate, p = f"{point.samples_per_s:,.0f} samples/s", f"p{found.percentile:g}"
+    return (
+        f"{rate}, {p} needs more samples"
+        if point.latency_ms is None
+        else f"{rate}, {p} {point.latency_ms:.3f} ms"
+    )
 
 
 def accuracy_line(found: Optimized) -> str:

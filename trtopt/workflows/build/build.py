@@ -58,12 +58,12 @@ def build(
     check_recipe(recipe)
     onnx = read_onnx(source := Path(model))
     builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
-    listener.note(f"building with {builder.backend}{why}")
     check_opset(onnx, builder)
     io = io_request(recipe)
     # flags are validated before anything is written
     plans = make_plans(with_typed_io(onnx, io, builder.backend), recipe, builder.backend)
     check_request(onnx, recipe, builder.backend)
+    listener.note(f"building with {builder.backend}{why}")
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
     listener.notes(_to_be_replaced(target, onnx, force))
