@@ -83,6 +83,8 @@ def load_graph(path: Path) -> onnx.ModelProto:
         raise InvalidModelError(
             f"{path}: cannot be read ({error.strerror})", "give the path of an .onnx file"
         ) from None
+    if path.is_dir():
+        raise InvalidModelError(f"{path}: is a folder", "give the path of an .onnx file")
     if content is None:
         raise InvalidModelError(f"{path}: no such file", "give the path of an .onnx file")
     if not content:
