@@ -188,7 +188,7 @@ def _by_verdict(
     from trtopt.precision.alarms import verdict_alarms
     from trtopt.report.notes import plain
     from trtopt.report.verdict import verdict_summary
-    from trtopt.workflows.build.break_even import quantize_where_it_pays
+    from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 
     if explain is not None:
         raise UsageError("--explain: applies to one graph, --verdict makes several", "omit one of them")
