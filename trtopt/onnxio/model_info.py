@@ -57,10 +57,10 @@ def read_onnx(path: Path) -> OnnxArtifact:
     )
 
 
-_FROM_PYTORCH = "export it to ONNX: trtopt export FILE.py:FUNCTION -o model.onnx"
+_WEIGHTS = "write its model as ONNX with trtopt export, which takes a file of weights as --checkpoint"
 _FROM_ENGINE = "give the ONNX file that this engine was built from; trtopt bench measures engines"
 _OTHER_FORMATS = {
-    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _FROM_PYTORCH),
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _WEIGHTS),
     **dict.fromkeys((".engine", ".plan", ".trt"), _FROM_ENGINE),
 }
 """What to do with files of other formats, by their suffix."""

@@ -23,8 +23,8 @@ class OnnxFile(click.Path):
             such = f", such as {path / inside[0]}" if inside else ""
             self.fail(f"{path} is a folder: give an ONNX file{such}.", param, ctx)
         if not path.exists():
-            known = [file.name for file in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
-            near = difflib.get_close_matches(path.name, known, n=1)
-            meant = f" Did you mean {path.with_name(near[0])}?" if near else ""
+            known = {file.stem: file for file in path.parent.glob("*.onnx")}
+            near = difflib.get_close_matches(path.stem, known, n=1)  # the suffix alone makes no likeness
+            meant = f" Did you mean {known[near[0]]}?" if near else ""
             self.fail(f"File {str(path)!r} does not exist.{meant}", param, ctx)
         return super().convert(value, param, ctx)

@@ -63,10 +63,10 @@ def build(
     # flags are validated before anything is written
     plans = make_plans(with_typed_io(onnx, io, builder.backend), recipe, builder.backend)
     check_request(onnx, recipe, builder.backend)
-    listener.note(f"building with {builder.backend}{why}")
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
-    listener.notes(_to_be_replaced(target, onnx, force))
+    replaced = _to_be_replaced(target, onnx, force)
+    listener.notes([f"building with {builder.backend}{why}", *replaced])
     with folder_in_progress(target) as folder:
         rewrite, data = recipe.rewrite, recipe.calib
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=rewrite, io=io, data=data)
