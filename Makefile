@@ -47,6 +47,7 @@ $(VENV)/.docs: $(VENV)/.rtx
 
 demo: $(VENV)/.rtx
 	$(BIN)/trtopt demo
+	@echo "trtopt is installed in $(VENV): source $(BIN)/activate"
 
 # On all cores; a file's tests stay together, for they share what takes long to make.
 test: $(VENV)/.test

@@ -77,7 +77,7 @@ SETTINGS = (
     BuilderSetting(
         "workspace_mib",
         "--workspace",
-        "Bound on the builder's scratch memory.",
+        "Most scratch memory that a layer may use, in MiB.",
         "number",
         metavar="MIB",
         range=(1, 1 << 20),
@@ -88,7 +88,7 @@ SETTINGS = (
     BuilderSetting(
         "tactic_sources",
         "--tactic-sources",
-        "Where tactics may come from.",
+        "Where tactics may come from: names of TensorRT's TacticSource, such as CUBLAS_LT.",
         "names",
         metavar="NAME,NAME,…",
         decides_tactics=True,
@@ -141,7 +141,7 @@ SETTINGS = (
     BuilderSetting(
         "l2_limit_mib",
         "--l2-limit",
-        "L2 cache that tiled layers may use; less leaves room for other streams.",
+        "L2 cache that tiled layers may use, in MiB; less leaves room for other streams.",
         "number",
         metavar="MIB",
         range=(1, 1 << 20),

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -159,11 +159,28 @@ def make_recipe(profile: str | None, flags: Mapping[str, object]) -> Recipe:
     try:
         recipe = msgspec.convert(values, Recipe)
     except msgspec.ValidationError as error:
-        raise UsageError(
-            f"{profile or 'recipe'}: {error}", f"known keys: {', '.join(Recipe.__struct_fields__)}"
-        ) from None
+        raise _refused(profile, values, str(error)) from None
     check_recipe(recipe)
     return recipe
+
+
+def _refused(profile: str | None, values: Mapping[str, object], reason: str) -> UsageError:
+    """The error of a value that a recipe cannot have; of one out of a closed set, what it can be."""
+    key = reason.rpartition("`$.")[2].strip("`")
+    hint = get_type_hints(Recipe).get(key)
+    choices = [
+        one for part in (hint, *get_args(hint)) if get_origin(part) is Literal for one in get_args(part)
+    ]
+    if reason.startswith("Invalid enum value") and choices:
+        written = (
+            f"--{key.replace('_', '-')} {values[key]}"
+            if profile is None
+            else f"{profile}: {key} = {values[key]!r}"
+        )
+        return UsageError(f"{written}: no such choice", f"choose among {', '.join(choices)}")
+    return UsageError(
+        f"{profile or 'recipe'}: {reason}", f"known keys: {', '.join(Recipe.__struct_fields__)}"
+    )
 
 
 def _check_inert(profile: str, values: Mapping[str, object]) -> None:

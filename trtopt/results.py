@@ -32,11 +32,13 @@ from trtopt.records import (
 )
 from trtopt.records.casting import CastReport
 from trtopt.records.checking import CheckReport
+from trtopt.records.optimizing import Optimized
 from trtopt.records.quantisation import QuantizeReport
 from trtopt.records.result import Cell, Result, Row
 from trtopt.report.casting import cast_summary
 from trtopt.report.checking import check_summary
 from trtopt.report.comparison import comparison_summary
+from trtopt.report.optimizing import optimized_summary, verdict_line
 from trtopt.report.planning import plan_text
 from trtopt.report.profile import profile_summary
 from trtopt.report.quantize import quantize_summary
@@ -270,6 +272,7 @@ def _tuned_rows(tuned: Tuned) -> Iterator[Row]:
         yield figures | _figures(entry)
 
 
+show(Optimized, verdict_line, optimized_summary, lambda one: map(_figures, one.points))
 show(Tuned, _tuned_headline, tuned_summary, _tuned_rows)
 show(BatchPlan, _plan_headline, plan_text, _plan_rows)
 

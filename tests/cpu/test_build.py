@@ -292,3 +292,20 @@ def test_a_precision_that_makes_no_sense_is_refused(tmp_path: Path, trtopt_cli: 
     assert "--explain" not in nothing  # nothing is explained where nothing is quantised
     told = trtopt_cli.fails(2, "build", DIGITS, "--precision", "fp16", "--calib", "nowhere.npz")
     assert "no such file" in told
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (["--precision", "int8"], "needs data to calibrate"),
+        (["--precision", "int8", "--data", "nosuch.npz"], "nosuch.npz: no such file"),
+        (["--exclude", "conv"], "nothing is quantised"),
+    ],
+)
+def test_a_request_is_refused_before_anything_is_announced(
+    more: list[str], reason: str, trtopt_cli: CommandLine, tmp_path: Path
+) -> None:
+    done = trtopt_cli("build", DIGITS, "-o", tmp_path / "b", *more)
+    assert done.returncode == 2
+    assert reason in done.stderr.splitlines()[0]
+    assert "building with" not in done.stderr

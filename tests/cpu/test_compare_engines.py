@@ -288,7 +288,7 @@ def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(
         (["{build}", "{build}", "--duration", "0"], 2, "out of range"),
         (["{build}", "{build}", "--control", "0"], 2, "--control 0"),
         (["{build}", "{build}", "--contract", "mine"], 2, "no such contract"),
-        (["{build}", "{build}", "--batch", "3"], 2, "no engine here admits it"),
+        (["{build}", "{build}", "--batch", "3"], 2, "no engine here takes it"),
         (["{build}", "{build}", "--opt-level", "3"], 2, "build options: has no effect"),
         (["{build}", "{build}", "--executor", "ray"], 2, "--executor: has no effect"),
         (["{build}", "{result}"], 2, "a result file and an engine"),

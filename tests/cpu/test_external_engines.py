@@ -55,7 +55,7 @@ def test_it_tells_its_batch_itself_and_the_result_tells_who_vouched(
     assert result["model_sha256"] == ""
     assert any("loaded because of --trust" in note for note in result["notes"])
     told = trtopt_cli.fails(2, "bench", "bare.engine", *TRUSTED, "--batch", "4")
-    assert "no engine here admits it (there are: batch8)" in told
+    assert "no engine here takes it (there are: batch8)" in told
 
 
 def test_it_takes_turns_with_a_build(trtopt_cli: CommandLine, bare: Path, cpu_build: Path) -> None:

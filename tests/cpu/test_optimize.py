@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
+from trtopt.records import from_json
+from trtopt.records.optimizing import Optimized
 
 
 @needs_no_gpu
@@ -10,12 +12,14 @@ def test_a_latency_that_no_engine_keeps_exits_with_3_and_leaves_the_build_and_th
     trtopt_cli: CommandLine,
 ) -> None:
     given = ("--data", HELDOUT, "--batch", "1", "--duration", "0.1", "-o", "out")
-    done = trtopt_cli("optimize", DIGITS, *given, "--slo", "p50=0.1us")
+    done = trtopt_cli("optimize", DIGITS, *given, "--slo", "p50=0.1us", "--json", "found.json")
     assert done.returncode == 3, done.stderr
     assert "no batch size keeps p50=0.1us; nearest is batch 1" in done.stdout
     assert "accuracy: cosine 1.00000, at least 0.99 required" in done.stdout
     assert "note: the precision is the graph's: engines by tensorrt-rtx" in done.stdout
     assert (done.stdout + done.stderr).count("no GPU found") == 1
+    found = from_json((trtopt_cli.folder / "found.json").read_bytes(), Optimized)
+    assert (found.met, [point.batch for point in found.points]) == (False, [1])
     made = {file.name for file in (trtopt_cli.folder / "out").iterdir()}
     assert {"manifest.json", "batch1.engine", "result.json", "report.html"} <= made
 

@@ -134,7 +134,7 @@ def test_an_axis_is_swept_by_its_name_with_neighbours(sequence_model: Path, tmp_
     report = trtopt.sweep(sequence_model, tmp_path / "s", batch=[9], axes=axes, neighbours=["8"], **QUICK)
     shapes = {point.label: point.shapes["x"] for point in report.measured}
     assert shapes == {
-        f"model batch{batch} length={length}": (batch, length, 8) for batch in (8, 9, 16) for length in (3, 8)
+        f"batch{batch} length={length}": (batch, length, 8) for batch in (8, 9, 16) for length in (3, 8)
     }
 
 
@@ -232,7 +232,7 @@ def test_a_point_that_fails_is_recorded_with_its_reason_and_the_sweep_goes_on(tm
     good, bad = report.points
     assert good.failure is None
     assert bad.failure is not None
-    assert bad.label in ("model batch1073741824",)
+    assert bad.label in ("batch1073741824",)
     assert read_sweep(tmp_path / "s").measured == (good,)
 
 
@@ -282,9 +282,7 @@ def test_a_precision_that_the_model_cannot_be_given_fails_its_points_only(tmp_pa
 
 
 def test_a_sweep_in_which_nothing_could_be_measured_says_the_first_reason(tmp_path: Path) -> None:
-    with pytest.raises(
-        MeasurementError, match=r"none of 1 points could be measured; model batch1073741824: "
-    ):
+    with pytest.raises(MeasurementError, match=r"none of 1 points could be measured; batch1073741824: "):
         trtopt.sweep(DIGITS, tmp_path / "s", batch=(2**30,), **QUICK)
     assert read_sweep(tmp_path / "s").points[0].failure is not None
 
@@ -347,7 +345,7 @@ def test_the_command_shows_the_points_and_the_best_under_each_bound(trtopt_cli: 
     assert "digits.onnx: onnxruntime" in done.stdout
     assert "Best under a bound on p99" in done.stdout
     assert "samples/J: no source of power readings on this machine" in done.stdout
-    assert "trtopt: model batch8: p50 " in done.stderr
+    assert "trtopt: batch8: p50 " in done.stderr
     assert json.loads((trtopt_cli.folder / "s" / "sweep.json").read_text())["schema"] == "trtopt.sweep/1"
 
 

@@ -19,8 +19,8 @@ from trtopt.errors import TrtoptError, UsageError
 from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.report.verdict import verdict_summary
-from trtopt.workflows.build import break_even, precision_selection as select_precision
-from trtopt.workflows.build.break_even import quantize_where_it_pays
+from trtopt.workflows.build import precision_selection as select_precision
+from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request, quantize
 
@@ -361,7 +361,7 @@ def test_the_best_precision_and_a_verdict_need_a_machine_that_runs_the_engines(
 def test_a_verdict_is_for_the_tensorrt_that_is_here(calib: dict[Path, str], tmp_path: Path) -> None:
     request = Request("int8", "8.6", calib[DIGITS])
     with pytest.raises(UsageError, match=r"--target 8\.6: --verdict measures with onnxruntime"):
-        break_even.quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, backend="onnxruntime")
+        quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, backend="onnxruntime")
 
 
 def test_the_manifest_of_a_verdict_is_plain_json(

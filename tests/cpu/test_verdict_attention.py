@@ -10,7 +10,7 @@ import pytest
 from tests.support.command_line import DIGITS
 from tests.support.selection_builds import TRANSFORMER, build, quantised, script
 from trtopt import targets
-from trtopt.workflows.build.break_even import quantize_where_it_pays
+from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 from trtopt.workflows.precision.quantize import Request, quantize
 
 

@@ -291,3 +291,15 @@ def test_consoles_are_made_in_one_place() -> None:
     """rich takes brackets and colons in names for markup and emoji, unless a console is told not to."""
     makers = {module for module, file in FILES.items() if "Console(" in file.read_text("utf-8")}
     assert makers == {"trtopt.cli.console"}
+
+
+def test_every_place_that_the_page_names_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    rows = [line for line in page.partition("## Where to look")[2].splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20
+    for row in rows:
+        folder = PACKAGE  # a bare file name is in the folder of the place before it
+        for place in re.findall(r"`([\w/]+(?:\.py|/))`", row.rpartition(" | ")[2]):
+            known = [one / place for one in (folder, PACKAGE, ROOT) if (one / place).exists()]
+            assert known, f"{place}: {row}"
+            folder = known[0].parent  # of a folder, the one that holds it

@@ -327,3 +327,14 @@ def test_a_profile_that_is_not_toml_is_refused(profile: Path, text: str | bytes)
 
 def test_a_profile_larger_than_any_profile_is_refused(profile: Path) -> None:
     assert "larger" in refused(profile, "# " + "x" * (1 << 20)).problem
+
+
+@pytest.mark.parametrize(
+    ("from_file", "written"), [(False, "--precision fp61"), (True, "precision = 'fp61'")]
+)
+def test_a_value_out_of_a_closed_set_names_the_set(from_file: bool, written: str, profile: Path) -> None:
+    profile.write_text('precision = "fp61"\n')
+    with pytest.raises(UsageError) as caught:
+        make_recipe(str(profile), {}) if from_file else make_recipe(None, {"precision": "fp61"})
+    assert caught.value.problem.endswith(f"{written}: no such choice")
+    assert caught.value.remedy == "choose among fp32, fp16, bf16, int8, fp8, int4, best"

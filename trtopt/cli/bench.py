@@ -20,6 +20,7 @@ from trtopt.cli.options.measuring import (
     trust_option,
     warmup_option,
 )
+from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.shapes import shape_options
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @batch_option("Batch sizes [default: those of the engines].")
 @shape_options

@@ -14,6 +14,7 @@ from trtopt.cli.options.completion import files, method_names, names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, timeout_option
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import recipe_option
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT
@@ -24,9 +25,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("model", type=OnnxFile())
 @click.option(
-    "-o", "--output", "out", type=click.Path(path_type=Path), help="File to write the resulting model to."
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File to write the resulting model to.",
 )
 @click.option(
     "--precision",

@@ -14,16 +14,22 @@ from trtopt.cli.options.batch import parse_range
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, nvtx_option
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
+from trtopt.cli.options.sections import SectionedCommand
 
 if TYPE_CHECKING:
     from trtopt.precision.bounds import Bounds
 
 
-@click.command()
-@click.argument("model", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.command(cls=SectionedCommand)
+@click.argument("model", required=False, type=OnnxFile())
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Build folder to create [default: MODEL.trtopt]."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Build folder to create [default: MODEL.trtopt].",
 )
 @click.option(
     "--batch",
@@ -72,11 +78,10 @@ def build(
 ) -> None:
     """Build engines from MODEL, an ONNX file, into a folder.
 
-    The folder holds one engine per batch size (or one dynamic engine), the ONNX they were built from, their
-    logs and manifest.json. Where TensorRT reports the types that an engine's layers run in, they are compared
-    with the types that the graph requests. The command fails if more than 1 % of the weights run wider.
-    TensorRT 8.6 may choose FP32 for layers that are FP16 in the graph where that is faster: for those the
-    limit is half of the weights.
+    The folder holds one engine per batch size (or one dynamic engine), the ONNX file they were built from,
+    their logs and manifest.json. Fails if more than 1 % of an engine's weights run in a wider type than the
+    graph requests, where TensorRT reports types. For FP16 on TensorRT 8.6 the limit is half of the weights,
+    because it may choose FP32 where that is faster.
     """
     from trtopt.cli.console import show, show_notes, warn
     from trtopt.cli.progress import listening

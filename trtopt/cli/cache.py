@@ -17,6 +17,7 @@ def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--cache-dir",
         type=click.Path(path_type=Path),
+        metavar="FOLDER",
         help="The store [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].",
     )(command)
 
@@ -96,13 +97,15 @@ def prune(cache_dir: Path | None, max_size: int | None) -> None:
     from trtopt.workflows.build import timing_cache_commands as caches
 
     limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
-    for path in caches.prune(cache_dir=cache_dir, **limit):
-        say(f"removed {path.name}")
+    removed = caches.prune(cache_dir=cache_dir, **limit)
+    say(*(f"removed {path.name}" for path in removed) if removed else ("nothing to remove",))
 
 
 @cache.command()
 @click.argument("name")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="File to write."
+)
 @click.option("--raw", is_flag=True, help="Only TensorRT's data, as trtexec reads it.")
 @_store_option
 def export(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:

@@ -11,13 +11,28 @@ from trtopt.cli.options.aliases import OptionWithAliases
 from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.target import target_option
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-o", "--output", "out", type=click.Path(path_type=Path), required=True, help="File to write.")
-@click.option("--precision", type=click.Choice(["fp16", "bf16"]), default="fp16", show_default=True)
+@click.argument("model", type=OnnxFile())
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="File to write.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["fp16", "bf16"]),
+    default="fp16",
+    show_default=True,
+    help="The 16-bit type to write.",
+)
 @data_option("Real inputs, which decide what stays FP32")
 @target_option("cast for (scales)")
 @click.option(
@@ -32,7 +47,10 @@ from trtopt.cli.options.target import target_option
 @click.option("--keep-op", multiple=True, metavar="OP", help="Operators to keep in FP32: Softmax.")
 @click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to cast regardless of their values.")
 @click.option(
-    "--threshold", type=float, help="Largest |x| in 16 bits [default: a quarter of the type's largest]."
+    "--threshold",
+    type=float,
+    metavar="VALUE",
+    help="Largest |x| in 16 bits [default: a quarter of the type's largest].",
 )
 @click.option("--cast-io", is_flag=True, help="Make the model's FP32 inputs and outputs 16-bit too.")
 @click.option("--no-compare", is_flag=True, help="Do not compare the result with the original.")

@@ -15,12 +15,13 @@ from trtopt.cli.options.data import data_option, older_data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_option, timeout_option, trust_option
 from trtopt.cli.options.recipe import RecipeFlags, recipe_options
+from trtopt.cli.options.sections import SectionedCommand
 
 if TYPE_CHECKING:
     from trtopt.records import Terms
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("a", type=click.Path(exists=True, path_type=Path))
 @click.argument("b", type=click.Path(exists=True, path_type=Path), required=False)
 @click.option(
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     type=float,
     default=0.01,
     show_default=True,
-    help="The smallest difference that matters, as a share.",
+    metavar="SHARE",
+    help="The smallest difference that matters; 0.01: 1 %.",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 @json_option("the comparison, raw samples included,")
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     "--duration",
     type=float,
     metavar="S",
-    help="Seconds of sampling per subject and batch size, over all its turns [default: 3].",
+    help="Seconds of sampling for each of A and B per batch size [default: 3.0].",
 )
 @data_option("Inputs to measure with, and for the --precision of --builds [default: seeded random ones]")
 @older_data_option("--input")

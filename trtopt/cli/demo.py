@@ -18,6 +18,7 @@ _SHORT = ("--duration", "0.5")
     "-o",
     "--output",
     type=click.Path(path_type=Path),
+    metavar="FOLDER",
     help=f"Folder to create [default: {_NAME} in the current folder, or {_NAME}-2 and so on].",
 )
 @click.pass_context

@@ -15,16 +15,21 @@ def deploy() -> None:
 @deploy.command()
 @click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The model repository's folder."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FOLDER",
+    help="The model repository's folder.",
 )
 @click.option("--name", metavar="NAME", help="The model's name [default: that of PLAN's file].")
 def triton(plan: Path, output: Path, name: str | None) -> None:
     """Write PLAN into a Triton model repository, as the next version of a model.
 
-    The engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README with the
-    commands to start a server and to load it. PLAN is what `trtopt plan --for triton` chose.
+    Writes the engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README
+    with the commands to start a server and to load it. PLAN is what `trtopt plan --for triton` wrote.
     """
     from trtopt.cli.console import say
     from trtopt.workflows.plan.deployment import deploy_triton
 
-    say(f"trtopt: {deploy_triton(plan, output, name=name)}", err=True)
+    say(f"trtopt: written: {deploy_triton(plan, output, name=name)}", err=True)

@@ -17,27 +17,49 @@ if TYPE_CHECKING:
 @click.command(name="export")
 @click.argument("model", shell_complete=names_or_files(model_names))
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="ONNX file."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="ONNX file to write.",
 )
 @click.option(
     "--variant",
     default="full",
     show_default=True,
+    metavar="full|tiny",
     shell_complete=names(lambda: ("full", "tiny")),
-    help="Size of a collection model: full or tiny.",
+    help="Size of a model of the collection.",
 )
 @click.option(
     "--exporter",
     type=click.Choice(["dynamo", "torchscript"]),
-    help="dynamo, based on torch.export, or torchscript, the older tracer. Default: the model's own.",
+    help="dynamo, based on torch.export, or torchscript, the older tracer [default: the model's own].",
 )
-@click.option("--dtype", type=click.Choice(["fp32", "fp16", "bf16"]), default="fp32", show_default=True)
 @click.option(
-    "--checkpoint", type=click.Path(exists=True, path_type=Path), help="State dict or .safetensors file."
+    "--dtype",
+    type=click.Choice(["fp32", "fp16", "bf16"]),
+    default="fp32",
+    show_default=True,
+    help="Type of the weights and of float inputs.",
 )
-@click.option("--strict/--no-strict", default=True, help="Refuse missing and unexpected keys in it.")
 @click.option(
-    "--opset", type=click.IntRange(17, 23), help="Default: the model's own, mostly 17; 22 for bf16."
+    "--checkpoint",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE",
+    help="State dict or .safetensors file with the weights.",
+)
+@click.option(
+    "--strict/--no-strict",
+    default=True,
+    help="Refuse a checkpoint with missing or unexpected keys [default: yes].",
+)
+@click.option(
+    "--opset",
+    type=click.IntRange(17, 23),
+    metavar="N",
+    help="ONNX opset, 17 to 23 [default: the model's own, mostly 17; 22 for bf16].",
 )
 @click.option(
     "--allow-traced-branches",

@@ -9,11 +9,12 @@ import click
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.completion import lint_check_names, lists_of
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.target import target_option
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("model", type=OnnxFile())
 @target_option("check for")
 @json_option("the findings")
 @click.option(

@@ -16,43 +16,44 @@ import click
 
 from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
 from trtopt.cli.options.logging import with_log_options
+from trtopt.cli.options.usage import with_required_options_in_usage
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.printable import spelled_out, visible_lines
 from trtopt.version import __version__
 
 SECTIONS = {
     "Optimise": {
-        "optimize": "Find the fastest engine that meets your latency and accuracy bounds, in one command.",
-        "build": "Build one serialized engine per batch size from an ONNX file.",
+        "optimize": "Find the fastest engine within your latency and accuracy bounds.",
+        "build": "Build one engine per batch size from an ONNX file.",
         "bench": "Measure latency and throughput of engines or of an ONNX file.",
-        "profile": "Profile engines: where the time goes, in which types, what fused and what did not.",
-        "compare": "Compare results, engines, recipes or contracts: faster, slower, same.",
-        "sweep": "Build and measure a model at many batch sizes and precisions; find the best.",
-        "tune": "Find a faster engine within a budget of time: the most promising candidate first.",
-        "report": "Write builds, measurements and profiles of a folder as one HTML page.",
-        "trtexec": "Translate a command line of trtexec, and run it.",
+        "profile": "Show where an engine's time goes, layer by layer, and why.",
+        "compare": "Compare results, engines or builds: faster, slower or the same.",
+        "sweep": "Build and measure many batch sizes and precisions.",
+        "tune": "Search for a faster engine within a budget of time.",
+        "report": "Write a folder's builds, results and profiles as an HTML page.",
+        "trtexec": "Translate a trtexec command line, and run it.",
         "demo": "Build and measure a small model that ships with trtopt.",
     },
     "Inspect and edit models": {
-        "models": "List the model collection, or show the details of one model.",
-        "export": "Export a PyTorch model to ONNX and compare the file with PyTorch.",
-        "lint": "Show what slows a model down on TensorRT, and what to do about it.",
-        "rewrite": "Rewrite an ONNX file so that TensorRT fuses it better, and verify the result.",
-        "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and show what stays FP32.",
-        "quantize": "Quantise an ONNX file to INT8, FP8 or INT4: place Q/DQ by rule, calibrate on data.",
-        "check": "Compare a model or its engines with a reference model: cosine, SQNR, top-1, task.",
-        "bisect": "Find the fewest nodes to keep in higher precision to meet an accuracy bound.",
+        "models": "List the model collection, or show one model.",
+        "export": "Export a PyTorch model to ONNX and compare it with PyTorch.",
+        "lint": "Show what slows a model down on TensorRT, and what to do.",
+        "rewrite": "Rewrite an ONNX file so that TensorRT fuses more of it.",
+        "cast": "Write FP16 or BF16 into an ONNX file where that is safe.",
+        "quantize": "Quantise an ONNX file to INT8, FP8 or INT4 with Q/DQ.",
+        "check": "Compare a model or its engines with a reference: SQNR, top-1.",
+        "bisect": "Find which nodes must keep a higher precision for accuracy.",
     },
     "Serve": {
-        "plan": "Choose engines, workers and delay for a latency under a load, by simulation.",
-        "deploy": "Write a plan as a model for a server: Triton.",
+        "plan": "Choose engines, workers and delay for a latency under a load.",
+        "deploy": "Write a plan as a Triton model repository.",
     },
     "Manage": {
-        "verify": "Check a build folder's hashes and signature; rebuild damaged engines.",
-        "sign": "Sign a build folder with an Ed25519 key, so that others can check its origin.",
+        "verify": "Check a build folder's hashes and signature; repair engines.",
+        "sign": "Sign a build folder with an Ed25519 key.",
         "cache": "Manage the timing caches that builds share.",
         "doctor": "Show what is installed and which commands work here.",
-        "completion": "Print the script that completes trtopt's commands in a shell.",
+        "completion": "Print the script that completes commands in a shell.",
     },
 }
 """The commands by section of the help, those first that users reach for first."""
@@ -71,7 +72,7 @@ class LateGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"trtopt.cli.{cmd_name}"), cmd_name)
-        return with_log_options(command)
+        return with_required_options_in_usage(with_log_options(command))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -91,7 +92,12 @@ class LateGroup(click.Group):
                 formatter.write_dl(list(commands.items()))
 
 
-@click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LateGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="First steps: trtopt demo needs no GPU; trtopt doctor shows what to install; trtopt COMMAND -h "
+    "lists a command's options.",
+)
 @click.version_option(__version__, prog_name="trtopt")
 def cli() -> None:
     """From a trained model to the fastest trustworthy TensorRT engine."""

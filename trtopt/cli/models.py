@@ -32,11 +32,12 @@ def models(name: str | None) -> None:
 
 def _table(specs: dict[str, ModelSpec]) -> list[str]:
     """One line per model: name, parameters, FLOPs of a sample, whether trained, inputs."""
-    rows = [("MODEL", "PARAMETERS", "FLOPS", "TRAINED", "INPUTS")]
+    rows = [("model", "parameters", "FLOPs/sample", "weights", "inputs")]
     for name, spec in specs.items():
         full = spec.variants["full"]
-        inputs = ", ".join(_input(spec, full, index) for index in range(len(spec.inputs)))
-        trained = "yes" if spec.trained else "seeded"
+        more = f" and {len(spec.inputs) - 1} more" if len(spec.inputs) > 1 else ""
+        inputs = f"{_input(spec, full, 0)}{more}"
+        trained = "trained" if spec.trained else "seeded"
         rows.append((name, _short(full.parameters), _short(full.flops), trained, inputs))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [

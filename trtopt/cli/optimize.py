@@ -8,21 +8,28 @@ import click
 
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.batch import batch_option
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import duration_option
+from trtopt.cli.options.model import OnnxFile
 
 PAGE = "report.html"
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=OnnxFile())
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Build folder to create [default: MODEL.trtopt]."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Build folder to create [default: MODEL.trtopt].",
 )
 @click.option("--data", metavar="DATA", help="Samples: an .npz, a folder of them or module:function.")
 @click.option("--slo", metavar="pN=LIMIT", help="Latency bound, as p99=10ms.")
 @click.option(
     "--min-cosine",
     type=click.FloatRange(-1, 1),
+    metavar="VALUE",
     default=0.99,
     show_default=True,
     help="Minimum cosine of every output against MODEL.",
@@ -33,6 +40,7 @@ PAGE = "report.html"
 )
 @duration_option
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
+@json_option("the result")
 @click.pass_context
 def optimize(
     context: click.Context,
@@ -45,6 +53,7 @@ def optimize(
     backend: str,
     duration: float,
     force: bool,
+    json: JsonOutput | None,
 ) -> None:
     """Find the fastest engine of MODEL, an ONNX file, that meets a latency and an accuracy bound.
 
@@ -52,9 +61,9 @@ def optimize(
     and writes report.html into the build folder. With --data the precision is chosen too, where engines can
     be measured. Exits with 3 if a bound is missed.
     """
-    from trtopt.cli.console import console
+    from trtopt.cli.console import show, show_notes
     from trtopt.cli.progress import listening
-    from trtopt.report.optimizing import optimized_summary
+    from trtopt.report.optimizing import optimized_notes, optimized_summary
     from trtopt.workflows.optimize import optimize as run
 
     with listening() as listener:
@@ -70,7 +79,9 @@ def optimize(
             force=force,
             listener=listener,
         )
-    console().print(optimized_summary(found))
+    write_json(json, found)
+    show(optimized_summary(found), err=takes_stdout(json))
+    show_notes(optimized_notes(found), err=takes_stdout(json))
     write_report(Path(found.folder))
     if not found.met:
         context.exit(NOT_MET)

@@ -17,7 +17,14 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 @click.argument(
     "sources", metavar="SWEEP...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Plan file to write.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="Plan file to write.",
+)
 @click.option("--slo", required=True, metavar="pN=LIMIT", help="The latency goal, as p99=10ms.")
 @click.option(
     "--rate", type=float, metavar="N", help="Requests per second [default: the highest sustainable rate]."
@@ -41,7 +48,10 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
     "--for", "purpose", type=click.Choice(["triton"]), help="Only setups that Triton's batcher supports."
 )
 @click.option(
-    "--timeout", type=float, metavar="S", help="Time limit for each measurement, including --verify."
+    "--timeout",
+    type=float,
+    metavar="S",
+    help="Seconds that each measurement may take, also of --verify [default: no limit].",
 )
 @click.option(
     "--trust",

@@ -13,7 +13,9 @@ from trtopt.cli.options.completion import method_names, names, node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import exclude_option, recipe_option, residuals_option
+from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT, targets_where
 
@@ -35,14 +37,15 @@ def _smoothing(text: str) -> float | str:
         return text
 
 
-@click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.command(cls=SectionedCommand)
+@click.argument("model", type=OnnxFile())
 @click.option(
     "-o",
     "--output",
     "out",
     required=True,
     type=click.Path(path_type=Path),
+    metavar="FILE",
     help="File to write the model to.",
 )
 @click.option(
@@ -185,7 +188,7 @@ def _by_verdict(
     from trtopt.precision.alarms import verdict_alarms
     from trtopt.report.notes import plain
     from trtopt.report.verdict import verdict_summary
-    from trtopt.workflows.build.break_even import quantize_where_it_pays
+    from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 
     if explain is not None:
         raise UsageError("--explain: applies to one graph, --verdict makes several", "omit one of them")

@@ -88,4 +88,4 @@ def write_page(page: Callable[[], Page], file: Path) -> None:
     with phases(f"writing {file.name}"):
         text = page_of(page(), plotting_library(), f"trtopt {__version__}, {now()}")
         write_atomically(file, text.encode())
-    say(f"trtopt: {file}", err=True)
+    say(f"trtopt: written: {file}", err=True)

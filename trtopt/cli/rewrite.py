@@ -11,6 +11,7 @@ from trtopt.cli.options.completion import lists_of, node_names, rule_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.target import target_option
 
 if TYPE_CHECKING:
@@ -22,9 +23,14 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.argument("model", type=OnnxFile(), required=False)
 @click.option(
-    "-o", "--output", "out", type=click.Path(path_type=Path), help="File to write the rewritten model to."
+    "-o",
+    "--output",
+    "out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File to write the rewritten model to.",
 )
 @target_option("rewrite for")
 @click.option(

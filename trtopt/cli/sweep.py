@@ -14,7 +14,9 @@ from trtopt.cli.options.contract import contract_flags_of_one_stream
 from trtopt.cli.options.data import data_option, older_data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, duration_option, timeout_option, warmup_option
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
+from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.shapes import axes_by_name
 from trtopt.recipe import GRAPH_PRECISIONS
 
@@ -22,18 +24,19 @@ if TYPE_CHECKING:
     from trtopt.records import Terms
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument(
     "models",
     metavar="MODEL…",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=OnnxFile(),
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
+    metavar="FOLDER",
     help="The sweep's folder, new or to continue [default: MODEL.sweep]; of several models, the folder for "
     "their folders [default: the current one].",
 )

@@ -13,7 +13,8 @@ from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.completion import contract_names, names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.measuring import backend_choice, timeout_option
+from trtopt.cli.options.measuring import backend_choice, timeout_choice
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import cache_dir_option, executor_options, recipe_option
 from trtopt.records.tuning import CandidateKind, Objective
 
@@ -28,11 +29,12 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.argument("model", type=OnnxFile(), required=False)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
+    metavar="FOLDER",
     help="Build folder to create or, with --resume, to continue [default: MODEL.tuned].",
 )
 @batch_option(
@@ -84,9 +86,10 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
     type=float,
     default=0.01,
     show_default=True,
-    help="The smallest gain to accept, as a share.",
+    metavar="SHARE",
+    help="The smallest gain to accept; 0.01: 1 %.",
 )
-@timeout_option
+@timeout_choice("ten times what the baseline took")
 @executor_options
 @cache_dir_option
 @click.option(

@@ -57,6 +57,15 @@ def read_onnx(path: Path) -> OnnxArtifact:
     )
 
 
+_WEIGHTS = "write its model as ONNX with trtopt export, which takes a file of weights as --checkpoint"
+_FROM_ENGINE = "give the ONNX file that this engine was built from; trtopt bench measures engines"
+_OTHER_FORMATS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _WEIGHTS),
+    **dict.fromkeys((".engine", ".plan", ".trt"), _FROM_ENGINE),
+}
+"""What to do with files of other formats, by their suffix."""
+
+
 def load_graph(path: Path) -> onnx.ModelProto:
     """The model without its external weights.
 
@@ -74,6 +83,8 @@ def load_graph(path: Path) -> onnx.ModelProto:
         raise InvalidModelError(
             f"{path}: cannot be read ({error.strerror})", "give the path of an .onnx file"
         ) from None
+    if path.is_dir():
+        raise InvalidModelError(f"{path}: is a folder", "give the path of an .onnx file")
     if content is None:
         raise InvalidModelError(f"{path}: no such file", "give the path of an .onnx file")
     if not content:
@@ -84,7 +95,7 @@ def load_graph(path: Path) -> onnx.ModelProto:
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidModelError(
             f"{path}: not an ONNX file, or cut short ({error})",
-            "export the model again, or copy it again if it was copied",
+            _OTHER_FORMATS.get(path.suffix) or "export the model again, or copy it again if it was copied",
         ) from None
     if not model.graph.node or not model.graph.output:
         raise InvalidModelError(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from trtopt.records.base import Record
+from trtopt.records.result import Result
+
+OPTIMIZE_SCHEMA = "trtopt.optimize/1"
 
 
 class OptimizedPoint(Record, frozen=True, kw_only=True):
@@ -20,13 +23,14 @@ class OptimizedPoint(Record, frozen=True, kw_only=True):
     is_trustworthy: bool
 
 
-class Optimized(Record, frozen=True, kw_only=True):
+class Optimized(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt optimize`.
 
     `folder` has the build and the result file. `goal` is the latency goal as given, such as `p99=10ms`;
     `cosine` the lowest of any output against the model, on `samples` samples.
     """
 
+    schema: str = OPTIMIZE_SCHEMA
     model: str
     folder: str
     backend: str

@@ -51,7 +51,8 @@ class SweepSetting(Record, frozen=True, kw_only=True):
         """`int8 batch8 seq=128 streams2`: for tables and, with dashes, names of files."""
         axes = (f"{name}={length}" for name, length in sorted(self.axes.items()))
         streams = (f"streams{self.streams}",) if self.streams > 1 else ()
-        return " ".join((self.precision or "model", f"batch{self.batch}", *axes, *streams))
+        precision = () if self.precision is None else (self.precision,)
+        return " ".join((*precision, f"batch{self.batch}", *axes, *streams))
 
     def key(self, terms: SweepTerms) -> str:
         """A hash of all that determines a measurement: a point with this key need not be measured again."""

@@ -22,10 +22,12 @@ def bisect_summary(report: BisectReport) -> list[str]:
         lines.append(f"evaluated with {report.backend}{at} on {subject.samples} samples:")
         lines += [f"  {difference_line(item)}" for item in subject.outputs]
     if report.sensitivities:
-        lines.append("error with only these nodes in low precision (1: the largest that the bounds allow):")
+        lines.append(
+            f"most sensitive: error of one node in {report.precision.upper()}, as a multiple of the bound:"
+        )
         lines += [f"  {item.error:8.3g}  {_named(item.nodes)}" for item in report.sensitivities[:_RANKED]]
     if report.verdict != "nothing to keep":
-        lines.append("error against cost (share of operations kept in higher precision):")
+        lines.append("trade-off: error as a multiple of the bound, share of the operations kept, nodes kept:")
         lines += [_of_front(item) for item in _near(report.front)]
     if report.out:
         lines.append(f"written: {report.out}" + (f", {report.table}" if report.table else ""))

@@ -196,7 +196,7 @@ def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
     if verdict is Verdict.SAME:
         return f"B is as fast as A within {threshold:.1%}"
     if verdict is Verdict.UNDECIDED:
-        return "whether B is faster than A is open"
+        return "it is open whether B is faster than A"
     speeds = [speed(row.comparison.ratio) for row in rows if row.comparison.ratio is not None]
     if len(speeds) == 1:
         ((value, half_width),) = speeds

@@ -9,11 +9,11 @@ _GPU_NEEDED = "an NVIDIA GPU with its driver"
 
 
 def doctor_lines(survey: MachineSurvey) -> list[str]:
-    """One line for what works, one line for each thing that is missing, and the machine."""
+    """One line for each thing that works, one for each that does not with what it needs, and the machine."""
     needs = needs_of(survey)
-    works = "; ".join(what for what, missing in needs.items() if not missing)
-    missing = [f"missing: {what}: {'; '.join(lacks)}" for what, lacks in needs.items() if lacks]
-    return [f"works: {works}", *missing, *_machine(survey)]
+    works = [f"works: {what}" for what, missing in needs.items() if not missing]
+    missing = [f"missing: {what} → {'; '.join(lacks)}" for what, lacks in needs.items() if lacks]
+    return [*works, *missing, *_machine(survey)]
 
 
 def _machine(survey: MachineSurvey) -> list[str]:

@@ -6,11 +6,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trtopt.records.optimizing import Optimized, OptimizedPoint
+from trtopt.report.notes import Note, plain
 from trtopt.report.tables import plain_table
 
 
 def optimized_summary(found: Optimized) -> RenderableType:
-    """The verdict, the batch sizes, accuracy and notes."""
+    """The verdict, the batch sizes and the accuracy."""
     table = plain_table()
     p = f"p{found.percentile:g} ms"
     for name in ("batch", "precision", p, "samples/s", *([found.goal] if found.goal else [])):
@@ -24,13 +25,18 @@ def optimized_summary(found: Optimized) -> RenderableType:
             f"{point.samples_per_s:,.0f}",
             *goal,
         )
-    lines = [accuracy_line(found), *(f"note: {note}" for note in found.notes)]
+    return Group(Text(verdict_line(found)), table, Text(accuracy_line(found)))
+
+
+def optimized_notes(found: Optimized) -> list[Note]:
+    """What to know about the result, and where to look next."""
+    notes = list(found.notes)
     if any(not point.is_trustworthy for point in found.points):
-        lines.append("note: figures marked with ! are not trustworthy; `trtopt bench` shows why")
+        notes.append("figures marked with ! are not trustworthy; `trtopt bench` shows why")
     if found.findings:
         count = "1 finding" if found.findings == 1 else f"{found.findings} findings"
-        lines.append(f"note: {count} by lint: trtopt lint {found.model}")
-    return Group(Text(verdict_line(found)), table, *map(Text, lines))
+        notes.append(f"{count} by lint: trtopt lint {found.model}")
+    return plain(notes)
 
 
 def verdict_line(found: Optimized) -> str:
@@ -49,7 +55,12 @@ def verdict_line(found: Optimized) -> str:
 
 
 def _figures(found: Optimized, point: OptimizedPoint) -> str:
-    return f"{point.samples_per_s:,.0f} samples/s, p{found.percentile:g} {_ms(point.latency_ms)} ms"
+    rate, p = f"{point.samples_per_s:,.0f} samples/s", f"p{found.percentile:g}"
+    return (
+        f"{rate}, {p} needs more samples"
+        if point.latency_ms is None
+        else f"{rate}, {p} {point.latency_ms:.3f} ms"
+    )
 
 
 def accuracy_line(found: Optimized) -> str:

@@ -31,7 +31,7 @@ def quantize_summary(report: QuantizeReport) -> list[str]:
         scores = ", ".join(f"{item.method} {item.sqnr_db:.1f}" for item in report.scores)
         lines.append(f"methods on held-out samples, dB: {scores}{_why_not_the_best(report)}")
     lines += [
-        f"output {name!r}: {value:.1f} dB against the original on {report.compared} samples"
+        f"output {name}: SQNR {value:.1f} dB against the original on {report.compared} samples"
         for name, value in report.sqnr_db.items()
     ]
     table = f", {report.calibration_table}" if report.calibration_table else ""

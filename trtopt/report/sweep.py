@@ -20,8 +20,8 @@ def sweep_table(report: SweepReport) -> RenderableType:
     """One row per point; `*` is on the Pareto front, `knee` its knee, `!` is not trustworthy."""
     marks = marks_of(report)
     table = plain_table()
-    for name in ("point", "p50 ms", "p99 ms", "samples/s", "samples/J", "MiB", ""):
-        table.add_column(name, justify="left" if name in ("point", "") else "right")
+    for name in ("point", "p50 ms", "p99 ms", "samples/s", "samples/J", "MiB", "Pareto"):
+        table.add_column(name, justify="left" if name in ("point", "Pareto") else "right")
     for point in report.points:
         if point.failure is not None:
             table.add_row(Text(point.label), *[_UNKNOWN] * 5, "failed")
@@ -58,7 +58,7 @@ def sweep_summary(report: SweepReport) -> RenderableType:
 def _fastest(report: SweepReport) -> Iterator[str]:
     rated = [(point.samples_per_s, point.label) for point in report.points if point.samples_per_s is not None]
     if rated:
-        yield "best {:,.0f} samples/s with {}".format(*max(rated))
+        yield "best {:,.0f} samples/s at {}".format(*max(rated))
 
 
 def sweep_notes(report: SweepReport) -> list[Note]:

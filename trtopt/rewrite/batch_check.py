@@ -13,7 +13,7 @@ from trtopt.errors import FixedBatchError
 from trtopt.onnxio import prepare
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite import equivalence
-from trtopt.rewrite.batch import declare_outputs
+from trtopt.rewrite.dynamic_batch import declare_outputs
 from trtopt.rewrite.equivalence import Array
 
 _REMEDY = "export the model with a dynamic batch axis; its batch is baked in where it cannot be patched"

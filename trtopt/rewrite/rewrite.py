@@ -18,9 +18,10 @@ from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.records.typed_io import NO_REQUEST, IoRequest
-from trtopt.rewrite import batch, batch_check, equivalence, typed_io
+from trtopt.rewrite import batch_check, equivalence, typed_io
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
+from trtopt.rewrite.dynamic_batch import make_dynamic
 from trtopt.rewrite.rewrite_trace import Deviation, RewriteTrace, Undone
 from trtopt.rewrite.rule import Exactness, Rule
 from trtopt.rewrite.rules import erase_identity, fold_constants, zero_state
@@ -213,7 +214,7 @@ def rewrite_model(
         equivalence.check_outputs(original.proto)
     if dynamic_batch:
         plain = rewrite(replace(original, proto=proto), _SHAPES, aim).model  # computed of constants
-        proto, size, patched = batch.make_dynamic(plain.proto)
+        proto, size, patched = make_dynamic(plain.proto)
         notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
     with scratch_beside(out) as spool:
         model = replace(original, proto=proto, spool=spool)

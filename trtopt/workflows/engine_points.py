@@ -37,7 +37,7 @@ def _engine_for(engines: Sequence[EngineArtifact], size: int) -> EngineArtifact:
     if not fitting:
         there = ", ".join(engine.plan.label for engine in engines)
         raise UsageError(
-            f"--batch {size}: no engine here admits it (there are: {there})",
-            "choose among those, or build one",
+            f"--batch {size}: no engine here takes it (there are: {there})",
+            f"choose among those, or build one: trtopt build MODEL.onnx -o FOLDER --batch {size}",
         )
     return min(fitting, key=lambda one: abs(one[1].batch.opt[0] - size))[0]

@@ -42,7 +42,7 @@ def test_below_stand_the_bests_and_what_the_figures_mean() -> None:
     lines = shown(REPORT)
     bests = lines[lines.index("Best under a bound on p99") + 2 :][:3]
     assert bests == ["1 1 fp16 batch1 100", "2 2 fp16 batch2 190", "5 8 fp16 batch8 200"]
-    assert lines[0] == "best 200 samples/s with fp16 batch8"
+    assert lines[0] == "best 200 samples/s at fp16 batch8"
     assert grouped(sweep_notes(REPORT)) == [
         "fp16 batch64 failed: out of memory\nlast words",
         "fp16 batch8! is not trustworthy: too hot",

@@ -88,3 +88,16 @@ def test_an_engine_that_is_not_accurate_is_not_deployed() -> None:
     found = optimized(point(1, 100, 1.0), is_accurate=False)
     assert not found.met
     assert verdict_line(found) == "NOT MET on TensorRT on GPU: cosine 0.98000 is below 0.99"
+
+
+def test_a_percentile_with_too_few_samples_is_not_shown_as_a_figure() -> None:
+    found = optimized(msgspec.structs.replace(point(8, 100.0, 1.0), latency_ms=None))
+    assert "100 samples/s, p99 needs more samples" in verdict_line(found)
+
+
+def test_the_result_shows_itself_as_the_command_does() -> None:
+    found = optimized(point(8, 100.0, 1.0))
+    assert repr(found) == f"<Optimized: {verdict_line(found)}>"
+    assert found.table().startswith(verdict_line(found))
+    assert found.rows()[0]["samples_per_s"] == 100.0
+    assert found.to_dict()["schema"] == "trtopt.optimize/1"

@@ -10,9 +10,16 @@ import click
 from trtopt.precision.bounds import Bounds, bounds_in
 
 _OPTIONS = (
-    click.option("--min-cosine", type=float, help="Minimum cosine of every output."),
-    click.option("--min-sqnr", type=float, metavar="DB", help="Minimum SQNR of every output."),
-    click.option("--max-error", type=float, help="Maximum absolute error of every output."),
+    click.option(
+        "--min-cosine", type=float, metavar="VALUE", help="Minimum cosine of every output, at most 1."
+    ),
+    click.option("--min-sqnr", type=float, metavar="DB", help="Minimum SQNR of every output, in dB."),
+    click.option(
+        "--max-error",
+        type=float,
+        metavar="VALUE",
+        help="Maximum absolute error of every output, in its own unit.",
+    ),
     click.option("--min-top1", type=float, metavar="SHARE", help="Minimum top-1 agreement, 0 to 1."),
 )
 

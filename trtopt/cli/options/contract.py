@@ -14,15 +14,13 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 _STREAMS = click.option("--streams", type=int, metavar="N", help="Streams, each with its own context.")
 _OTHERS = (
-    click.option(
-        "--graph/--no-graph", default=None, help="Use a CUDA graph or not [default: the contract's]."
-    ),
+    click.option("--graph/--no-graph", default=None, help="Launch each query as a CUDA graph."),
     click.option("--transfers/--no-transfers", default=None, help="Copy inputs and outputs in every query."),
     click.option("--pinned/--no-pinned", default=None, help="Copy from and to page-locked host memory."),
     click.option(
         "--queue", "queue_ahead", type=int, metavar="N", help="Queries queued ahead of the one waited for."
     ),
-    click.option("--sync", type=click.Choice(["spin", "blocking"]), help="How the host waits."),
+    click.option("--sync", type=click.Choice(["spin", "blocking"]), help="How the host waits for the GPU."),
     click.option(
         "--threads", type=click.Choice(["one", "per-stream"]), help="Host threads that serve the streams."
     ),

@@ -24,7 +24,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 def option_for(setting: BuilderSetting) -> Decorator:
     """The option of a builder setting; the command gets None where it is not given."""
     kinds: dict[str, dict[str, Any]] = {
-        "number": {"type": int},
+        "number": {"type": int, "metavar": "N"},
         "names": {"callback": _names},
         "choice": {"type": click.Choice(setting.choices)},
         "text": {},
@@ -36,7 +36,8 @@ def option_for(setting: BuilderSetting) -> Decorator:
         "switch": {"is_flag": True, "default": None},
     }
     kind = kinds[setting.takes]
-    return click.option(setting.flag, setting.name, metavar=setting.metavar, help=setting.help, **kind)
+    metavar = {"metavar": setting.metavar} if setting.metavar else {}
+    return click.option(setting.flag, setting.name, help=setting.help, **(kind | metavar))
 
 
 def _names(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
@@ -86,7 +87,10 @@ _OPTIONS: dict[str, Decorator] = {
         "[default: the graph's].",
     ),
     "build_timeout": click.option(
-        "--build-timeout", type=float, metavar="S", help="Time limit for building one engine."
+        "--build-timeout",
+        type=float,
+        metavar="S",
+        help="Seconds that the build of one engine may take [default: no limit].",
     ),
     "jobs": click.option(
         "--jobs",
@@ -121,8 +125,7 @@ _OPTIONS: dict[str, Decorator] = {
     "rewrite": click.option(
         "--rewrite",
         type=click.Choice(REWRITINGS),
-        help="Rewrite rules to apply first: those with evidence for this TensorRT, all, or none "
-        "[default: default].",
+        help="Rewrite rules to apply first: default (those with evidence for this TensorRT), all, or none.",
     ),
     **IO_OPTIONS,
     "split": click.option(
@@ -144,6 +147,7 @@ def executor_options(command: Callable[..., None]) -> Callable[..., None]:
 cache_dir_option = click.option(
     "--cache-dir",
     type=click.Path(path_type=Path),
+    metavar="FOLDER",
     help="The store of timing caches [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].",
 )
 

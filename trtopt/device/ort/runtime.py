@@ -139,7 +139,8 @@ def open_session(engine: bytes, *, shares_cores: bool = False) -> Any:
         return optimised_session(engine, options)
     except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
         raise IncompatibleEngineError(
-            f"ONNX Runtime cannot open the engine: {first_line(error)}", "build it again on this machine"
+            f"ONNX Runtime cannot open the engine: {first_line(error)}",
+            "build it again on this machine; an engine of TensorRT needs a GPU and --backend tensorrt",
         ) from None
 
 

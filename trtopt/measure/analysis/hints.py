@@ -115,7 +115,7 @@ def _unstable(figures: Figures) -> Hint | None:
     if figures.other_processes:
         text += f", with {processes_text(figures.other_processes)}"
         return Hint(HintCode.UNSTABLE, text, "measure when the GPU is free, or on another one")
-    steadier = "lock the clocks with --lock-clocks" if figures.lockable else "leave the machine to itself"
+    steadier = "lock the clocks with --lock-clocks" if figures.lockable else "stop other work on this machine"
     return Hint(HintCode.UNSTABLE, text, f"{steadier}, or sample for longer with --duration")
 
 

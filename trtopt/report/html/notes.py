@@ -68,7 +68,7 @@ def _findings(report: BenchReport, *, on_host: bool) -> Iterator[tuple[int, str]
         for measurement in measurements_of(point):
             stream = " of one stream" if measurement is point.single_stream else ""
             for remark in remarks(measurement):
-                yield point.batch, f"{measurement.mode}{stream}: {remark}"
+                yield point.batch, f"{measurement.mode} pass{stream}: {remark}"
         if point.failure is not None:
             yield point.batch, f"passes are missing: {point.failure}"
         for hint in hints_of(point, on_host=on_host):

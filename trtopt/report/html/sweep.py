@@ -180,7 +180,8 @@ def _figures(point: SweepPoint) -> dict[str, Any]:
     latency, memory = point.latency, point.memory
     return {
         "batch": point.setting.batch,
-        "series": point.label.replace(f" batch{point.setting.batch}", "", 1),
+        "series": point.label.replace(f"batch{point.setting.batch}", "", 1).strip()
+        or "the graph's precision",
         "p50": latency.p50_ms if latency else None,
         "p99": latency.p99_ms if latency else None,
         "rate": point.samples_per_s,

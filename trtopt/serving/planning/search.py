@@ -320,12 +320,12 @@ def nothing_keeps(
         counted[f"rate {demand.rate:g}/s"] = _slower(search, demand, bounds)
     for bound, relaxed in _relaxed(bounds, search).items():
         free = search.best(demand, relaxed).chosen
-        counted[bound] = ("makes no difference on its own", False) if free is None else (_needs(free), True)
+        counted[bound] = ("dropping it alone does not help", False) if free is None else (_needs(free), True)
     lines = [f"{bound}: {line}" for bound, (line, _) in counted.items()]
     remedy = "relax one of them as shown"
     if not any(helps for _, helps in counted.values()):
         lines += _single_bounds(search, demand, bounds, rate_given)
-        remedy = "relax several together, for no single one is enough"
+        remedy = "relax several bounds together: no single one is enough"
     problem = "no setup keeps all bounds:\n" + "\n".join(f"  {line}" for line in lines)
     return PlanError(problem, f"{remedy}; or sweep more batch sizes, precisions and streams")
 
@@ -334,7 +334,7 @@ def _at_best(found: SearchResult, goal: Goal) -> tuple[str, bool]:
     """What the closest comes to, and whether a laxer goal would do."""
     closest = found.closest
     if closest is None:
-        return "not even without it, nothing serves this load within the other bounds", False
+        return "dropping it does not help: nothing serves this load within the other bounds", False
     counted = closest.prediction.goal
     if not math.isfinite(counted.value):
         return f"the closest rejects more than the SLO leaves out: {closest.setup.name}", False
@@ -355,7 +355,7 @@ def _slower(search: Search, demand: Demand, bounds: Bounds) -> tuple[str, bool]:
     if found is None:
         return "no rate keeps the other bounds", False
     if found[0] >= demand.rate:
-        return "is not in the way, by simulations without a trial run", False
+        return "is not what fails, by simulations without a trial run", False
     return f"{found[0]:,.0f}/s would keep the other bounds, without a trial run", True
 
 
@@ -367,14 +367,14 @@ def _single_bounds(search: Search, demand: Demand, bounds: Bounds, rate_given: b
         best = closest.prediction.goal if closest is not None else None
         kept = f"comes to {in_ms(best)} at best" if best is not None and math.isfinite(best.value) else ""
         at_most = f"is too high: {search.most_requests(demand, free):,.0f}/s at most"
-        lines.append(f"the rate alone: {f'p{bounds.goal.p:g} {kept}' if kept else at_most}")
+        lines.append(f"the rate as the only bound: {f'p{bounds.goal.p:g} {kept}' if kept else at_most}")
     found = search.highest_rate(demand, free)
     kept = (
         f"{found[0]:,.0f}/s would keep it, without a trial run" if found is not None else "no rate keeps it"
     )
-    lines.append(f"{bounds.goal} alone: {kept}")
+    lines.append(f"{bounds.goal} as the only bound: {kept}")
     if bounds.memory_bytes is not None and (least := search.least_memory(demand)) is not None:
-        lines.append(f"the memory alone: no engine takes less than {_size(least)}")
+        lines.append(f"the memory as the only bound: no engine takes less than {_size(least)}")
     return lines
 
 

@@ -58,7 +58,6 @@ def build(
     check_recipe(recipe)
     onnx = read_onnx(source := Path(model))
     builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
-    listener.note(f"building with {builder.backend}{why}")
     check_opset(onnx, builder)
     io = io_request(recipe)
     # flags are validated before anything is written
@@ -66,7 +65,8 @@ def build(
     check_request(onnx, recipe, builder.backend)
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
-    listener.notes(_to_be_replaced(target, onnx, force))
+    replaced = _to_be_replaced(target, onnx, force)
+    listener.notes([f"building with {builder.backend}{why}", *replaced])
     with folder_in_progress(target) as folder:
         rewrite, data = recipe.rewrite, recipe.calib
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=rewrite, io=io, data=data)

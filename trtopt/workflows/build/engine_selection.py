@@ -8,6 +8,7 @@ from typing import cast
 
 import msgspec
 
+from trtopt.data import names_function, open_data
 from trtopt.device.backends import choose_for_running, least_capability, precisions_on
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
@@ -52,11 +53,13 @@ class SelectedEngines:
 
 
 def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
-    """Validate a recipe's precision before anything is written.
+    """Validate a recipe's precision and its data before anything is written.
 
     Raises:
-        UsageError: a bound for nothing, the best precision without data or where nothing can be measured, or
-            a precision that GPUs lack for which engines are to be built.
+        DataError: the data are not of a kind that can be read.
+        UsageError: no such data, or none for a precision that needs them; a bound for nothing, the best
+            precision where nothing can be measured, or a precision that GPUs lack for which engines are to be
+            built.
     """
     _check_capabilities(recipe)
     if bounds_in(recipe.bounds).any and not _is_measured(recipe):
@@ -74,6 +77,10 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
             f"--exclude {recipe.exclude[0]}: nothing is quantised",
             f"omit it, or give --precision {', '.join(QUANTISED)} or best",
         )
+    if recipe.calib is not None and not names_function(recipe.calib):  # which a worker imports
+        open_data(recipe.calib)
+    if recipe.precision in QUANTISED:
+        request_for(onnx, recipe.precision, recipe.calib, backend)
     if recipe.precision != BEST:
         return
     if recipe.calib is None:

@@ -170,7 +170,7 @@ def _looked_into(
     missing: list[str] = []
     if peaks is None:
         missing.append(
-            f"no floors: nothing is known of the peaks of {environment.device.name}; "
+            f"no floors: the peak rates of {environment.device.name} are not known; "
             "--probe-peaks measures them"
         )
     engines = []

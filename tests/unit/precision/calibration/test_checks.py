@@ -246,7 +246,7 @@ def summary(scores: tuple[MethodScore, ...]) -> str:
 def test_the_report_tells_whether_samples_were_held_out() -> None:
     judged = summary((MethodScore(method="mse", sqnr_db=40.0),))
     assert "ranges by mse from 505 samples, 32 of them held out to choose it\n" in judged
-    assert "output 'y': 40.6 dB against the original on 8 samples\n" in judged
+    assert "output y: SQNR 40.6 dB against the original on 8 samples\n" in judged
     assert "methods on held-out samples, dB: mse 40.0" in judged
     assert "held" not in summary(())
     assert "ranges by mse from 505 samples\n" in summary(())

@@ -230,8 +230,8 @@ def test_of_contradictory_bounds_each_is_reported_with_what_it_costs() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=105 * MIB, max_engines=1))
     assert "p99=2.5ms: the closest comes to" in told
     assert re.search(r"rate 900/s: 1\d\d/s would keep the other bounds, without a trial run", told)
-    assert "memory 105 MiB: makes no difference" in told
-    assert "max-engines 1: makes no difference" in told
+    assert "memory 105 MiB: dropping it alone does not help" in told
+    assert "max-engines 1: dropping it alone does not help" in told
 
 
 def test_a_memory_bound_on_engines_whose_memory_no_one_measured_says_that() -> None:
@@ -242,7 +242,7 @@ def test_a_memory_bound_on_engines_whose_memory_no_one_measured_says_that() -> N
 @pytest.mark.usefixtures("brief")
 def test_a_memory_bound_that_is_the_one_in_the_way_is_named_with_what_would_do() -> None:
     told = told_by(ENGINES, at(900), Bounds(GOAL, memory_bytes=50 * MIB))
-    assert "p99=20ms: not even without it" in told
+    assert "p99=20ms: dropping it does not help" in told
     assert "memory 50 MiB: without it there is fp16" in told
 
 
@@ -255,7 +255,7 @@ def test_an_interval_that_alone_misses_is_reported_as_that_and_no_higher_rate_as
     found = SearchResult(None, (Outcome(setup, unsure),), ())
     told = str(nothing_keeps(Search(ENGINES), at(100), Bounds(GOAL), found, rate_given=True))
     assert "p99=20ms: the closest promises 4.49 ms, but its interval reaches 22.6 ms: fp16 batch1" in told
-    assert "rate 100/s: is not in the way, by simulations without a trial run" in told
+    assert "rate 100/s: is not what fails, by simulations without a trial run" in told
     assert "keep the other bounds" not in told
     assert "relax one of them as shown" in told
 
@@ -263,21 +263,21 @@ def test_an_interval_that_alone_misses_is_reported_as_that_and_no_higher_rate_as
 @pytest.mark.usefixtures("brief")
 def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None:
     told = told_by(ENGINES, at(5000), Bounds(Goal(99.0, 0.1), memory_bytes=1024, max_engines=1))
-    assert "p99=0.1ms: not even without it" in told
-    assert "memory 1 KiB: makes no difference on its own" in told
-    assert "the rate alone: is too high: 2,667/s at most" in told  # eight in 3 ms
-    assert "p99=0.1ms alone: no rate keeps it" in told
-    assert "the memory alone: no engine takes less than 100 MiB" in told
-    assert "→ relax several together, for no single one is enough" in told
+    assert "p99=0.1ms: dropping it does not help" in told
+    assert "memory 1 KiB: dropping it alone does not help" in told
+    assert "the rate as the only bound: is too high: 2,667/s at most" in told  # eight in 3 ms
+    assert "p99=0.1ms as the only bound: no rate keeps it" in told
+    assert "the memory as the only bound: no engine takes less than 100 MiB" in told
+    assert "→ relax several bounds together: no single one is enough" in told
     assert "as shown" not in told
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_rate_that_is_possible_alone_is_reported_with_its_best_latency() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=50 * MIB))
-    assert re.search(r"the rate alone: p99 comes to [\d.]+ ms \(.*\) at best", told)
-    assert re.search(r"p99=2.5ms alone: 1\d\d/s would keep it, without a trial run", told)
-    assert "→ relax several together" in told
+    assert re.search(r"the rate as the only bound: p99 comes to [\d.]+ ms \(.*\) at best", told)
+    assert re.search(r"p99=2.5ms as the only bound: 1\d\d/s would keep it, without a trial run", told)
+    assert "→ relax several bounds together" in told
 
 
 @pytest.mark.usefixtures("brief")

@@ -1,0 +1,78 @@
+"""The help of commands with many options: headings, units and defaults."""
+
+import re
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from trtopt.builder_settings import SETTINGS
+from trtopt.cli.main import COMMANDS, cli
+from trtopt.cli.options.sections import FIRST, SECTIONS, SectionedCommand, section_of
+
+CONTEXT = click.Context(cli)
+EVERY = {name: found for name in COMMANDS if (found := cli.get_command(CONTEXT, name)) is not None}
+SECTIONED = {name: found for name, found in EVERY.items() if isinstance(found, SectionedCommand)}
+
+
+def help_of(name: str) -> str:
+    return CliRunner().invoke(EVERY[name], ["--help"], terminal_width=100).output
+
+
+def under(title: str, text: str) -> str:
+    """What a help lists under a heading."""
+    return text.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+
+
+@pytest.mark.parametrize("name", SECTIONED)
+def test_every_option_stands_under_its_heading_and_no_heading_holds_too_many(name: str) -> None:
+    text = help_of(name)
+    titles = [line[:-1] for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles == [title for title in SECTIONS if title in titles]
+    assert len(titles) > 3
+    for title in titles:
+        flags = re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", under(title, text), re.M)
+        assert 1 < len(flags) <= 16 or title == FIRST, (title, flags)
+    options = [one for one in EVERY[name].params if isinstance(one, click.Option) and not one.hidden]
+    for option in options:
+        together = [one for one in options if section_of(one) == section_of(option)]
+        title = section_of(option) if len(together) > 1 else FIRST
+        assert re.search(rf"{option.opts[0]}\b", under(title, text)), option.opts
+
+
+def test_the_headings_name_only_options_that_exist() -> None:
+    known = {flag for command in SECTIONED.values() for one in command.params for flag in one.opts}
+    listed = [flag for flags in SECTIONS.values() for flag in flags]
+    assert set(listed) - known == {"--help"}
+    assert len(listed) == len(set(listed))
+
+
+def test_a_command_with_many_options_has_headings() -> None:
+    crowded = {name for name, command in EVERY.items() if len(command.params) > 30}
+    assert crowded <= SECTIONED.keys()
+
+
+def test_builder_settings_stand_together() -> None:
+    text = help_of("build")
+    for setting in SETTINGS:
+        title = next(title for title in SECTIONS if setting.flag in SECTIONS[title])
+        assert setting.flag in under(title, text)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_values_are_named_by_what_they_are_and_not_by_their_type(name: str) -> None:
+    command = EVERY[name]
+    for one in command.commands.values() if isinstance(command, click.Group) else [command]:
+        for option in one.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                shown = (
+                    option.make_metavar(click.Context(one)) if not (option.is_flag or option.count) else ""
+                )
+                assert not re.search(r"FLOAT|INTEGER|TEXT", shown), (option.opts, shown)
+                assert option.help, option.opts
+
+
+def test_the_list_of_commands_takes_one_line_each() -> None:
+    lines = CliRunner().invoke(cli, ["--help"], terminal_width=80).output.splitlines()
+    for name, summary in COMMANDS.items():
+        assert any(line.split() == [name, *summary.split()] for line in lines), name
