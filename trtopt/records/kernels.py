@@ -140,7 +140,7 @@ class KernelRow(Record, frozen=True, kw_only=True):
 class KernelGroup(Record, frozen=True, kw_only=True):
     """Launches that have a name, a node or a type in common, by their `own_ms`; `share` is of all launches'.
 
-    `confidence` is the least of its launches'.
+    `confidence` is the least of its launches'; `peak_share` is that of all together, None where one lacks it.
     """
 
     key: str
@@ -148,6 +148,7 @@ class KernelGroup(Record, frozen=True, kw_only=True):
     ms: float
     share: float
     confidence: Confidence = "unknown"
+    peak_share: float | None = None
 
 
 class KernelReport(Record, frozen=True, kw_only=True):
@@ -155,7 +156,8 @@ class KernelReport(Record, frozen=True, kw_only=True):
 
     Both together are the time from the first launch's start to the last one's end; `remainder_ms` is by how
     much the latency without the tracer exceeds it, None where that is unknown. Time of launches that belong
-    to no known node is in the row `unknown` of `by_node`, never spread over nodes. `by_dtype` goes by names.
+    to no known node is in the row `unknown` of `by_node`, never spread over nodes. `by_dtype` and
+    `by_family` go by names, `by_block` by nodes, those of repeated blocks together.
     """
 
     runs: int
@@ -166,6 +168,8 @@ class KernelReport(Record, frozen=True, kw_only=True):
     by_name: tuple[KernelGroup, ...]
     by_node: tuple[KernelGroup, ...]
     by_dtype: tuple[KernelGroup, ...]
+    by_family: tuple[KernelGroup, ...] = ()
+    by_block: tuple[KernelGroup, ...] = ()
     sum_ms: float
     busy_ms: float
     gap_ms: float
@@ -176,13 +180,14 @@ class KernelReport(Record, frozen=True, kw_only=True):
 
 
 class KernelChange(Record, frozen=True, kw_only=True):
-    """Kernels of two engines that serve the same ONNX nodes; without nodes, those of one name."""
+    """Kernels of two engines that serve the same ONNX nodes, or those of so many blocks; else of one name."""
 
     nodes: tuple[str, ...]
     a: tuple[str, ...]
     b: tuple[str, ...]
     a_ms: float
     b_ms: float
+    blocks: int = 1
 
     @property
     def cost_ms(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import Graph, Node
 from trtopt.inspect.kernels.attribution import UNKNOWN, Served, attribute
+from trtopt.inspect.kernels.groups import by_block, by_dtype, by_family, by_name, by_node, least
 from trtopt.inspect.kernels.layers import Home, assign_layers
 from trtopt.inspect.kernels.names import KernelTraits, read_name
 from trtopt.inspect.kernels.ranges import assign_by_ranges
@@ -17,7 +18,6 @@ from trtopt.inspect.kernels.timeline import Interval, gaps_before, overlaps, spa
 from trtopt.records import (
     Confidence,
     DevicePeaks,
-    KernelGroup,
     KernelLaunch,
     KernelPass,
     KernelReport,
@@ -25,8 +25,6 @@ from trtopt.records import (
     ProfiledLayer,
 )
 
-UNKNOWN_NODE = "unknown"
-_ORDER: tuple[Confidence, ...] = ("unknown", "likely", "certain")
 _LAUNCH_BOUND = 0.3
 _REMAINDER = 0.05
 _TOLERANCE = 1.1
@@ -56,9 +54,11 @@ def report_kernels(
         dropped=found.dropped,
         different_runs=found.different_runs,
         rows=rows,
-        by_name=_grouped(rows, lambda row: row.name),
-        by_node=_grouped(rows, lambda row: _nodes_key(row.nodes) if row.nodes else UNKNOWN_NODE),
-        by_dtype=_grouped(rows, lambda row: row.dtype or UNKNOWN_NODE),
+        by_name=by_name(rows),
+        by_node=by_node(rows),
+        by_dtype=by_dtype(rows),
+        by_family=by_family(rows),
+        by_block=by_block(rows),
         sum_ms=sum(row.own_ms for row in rows),
         busy_ms=span - gap,
         gap_ms=gap,
@@ -159,11 +159,6 @@ def _names(served: Served, of_layer: Confidence) -> tuple[str, ...]:
     return () if of_layer == "unknown" else tuple(node.name for node in served.nodes)
 
 
-def least(confidences: Iterable[Confidence]) -> Confidence:
-    """The least certain of them."""
-    return min(confidences, key=_ORDER.index)
-
-
 def _served(
     members: Sequence[int],
     layer: ProfiledLayer,
@@ -210,26 +205,3 @@ def _with_rate(
     peak = peaks.flops.get(row.dtype) if peaks is not None else None
     share = flops / (row.ms / 1e3) / peak.value if peak is not None and row.ms else None
     return msgspec.structs.replace(row, flops=flops or None, peak_share=share if flops else None)
-
-
-def _nodes_key(nodes: Sequence[str]) -> str:
-    return " + ".join(nodes) if len(nodes) < 4 else f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
-
-
-def _grouped(rows: Sequence[KernelRow], key: Callable[[KernelRow], str]) -> tuple[KernelGroup, ...]:
-    """Groups with their time, the longest first; they add up to all rows."""
-    total = sum(row.own_ms for row in rows)
-    members: dict[str, list[KernelRow]] = {}
-    for row in rows:
-        members.setdefault(key(row), []).append(row)
-    groups = [
-        KernelGroup(
-            key=name,
-            launches=len(own),
-            ms=sum(row.own_ms for row in own),
-            share=sum(row.own_ms for row in own) / total if total else 0.0,
-            confidence=least(row.confidence for row in own),
-        )
-        for name, own in members.items()
-    ]
-    return tuple(sorted(groups, key=lambda group: (-group.ms, group.key)))
