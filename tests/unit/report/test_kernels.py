@@ -71,3 +71,14 @@ def test_kernels_have_a_track_for_each_stream_at_the_times_at_which_they_ran() -
     assert names[-2:] == ["kernels, stream 0", "kernels, stream 7"]
     slices = [(one["tid"], one["ts"], one["dur"]) for one in events if one["ph"] == "X"]
     assert slices == [(16, 0.0, 500.0), (17, 750.0, 250.0)]
+
+
+def test_slices_of_one_track_do_not_overlap() -> None:
+    made = report(launches(0.5, 0.25, 0.25, gap=-0.1))
+    profile = replace(engine("a"), kernels=made)
+    whole = ProfileReport(created="", environment=None, model_sha256="", peaks=None, engines=(profile,))
+    events = json.loads(trace(whole))["traceEvents"]
+    names = {one["tid"]: one["args"]["name"] for one in events if one["name"] == "thread_name"}
+    placed = [names[one["tid"]] for one in events if one["ph"] == "X"]
+    stream = "kernels, stream 0"
+    assert placed == [stream, f"{stream}, overlapping", stream]

@@ -21,7 +21,7 @@ from trtopt.report.html.provenance import build_section, commands_of, file_notes
 from trtopt.report.html.roofline import roofline_section
 from trtopt.report.html.summary import answer, by_batch, facts, mark_of
 from trtopt.report.html.tuning import tuning_section
-from trtopt.report.kernels import top_lines
+from trtopt.report.kernels import kernel_types_line, top_lines
 from trtopt.report.profile import receipt_lines, roofline_lines
 
 Found = Section | Missing | None
@@ -139,7 +139,10 @@ def _receipts(collected: Collected) -> list[str]:
     return grouped(
         (engine.batch, line.strip())
         for _, _, engine in engine_panels(collected)
-        for line in receipt_lines(engine.receipt)
+        for line in (
+            *receipt_lines(engine.receipt),
+            *([kernel_types_line(engine.kernels)] if engine.kernels is not None else ()),
+        )
     )
 
 
