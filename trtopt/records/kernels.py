@@ -49,13 +49,13 @@ class LaunchCall(Record, frozen=True, kw_only=True):
 
 
 class NvtxRange(Record, frozen=True, kw_only=True):
-    """An NVTX range that a host thread opened and closed."""
+    """An NVTX range that a host thread opened and closed; `thread` is None where the tracer does not tell."""
 
     name: str
     domain: str
     start_ns: int
     end_ns: int
-    thread: int
+    thread: int | None
 
 
 class TracedRun(Record, frozen=True, kw_only=True):

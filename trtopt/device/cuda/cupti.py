@@ -115,7 +115,7 @@ class _Marker:
     number: int
     flags: int
     at_ns: int
-    thread: int
+    thread: int | None
     name: str
     domain: str
 
@@ -234,11 +234,12 @@ def _call(one: Any) -> LaunchCall:
 
 
 def _marker(one: Any) -> _Marker:
+    thread = getattr(one.object_id, "threadId", None)
     return _Marker(
         number=int(one.id),
         flags=int(one.flags_),
         at_ns=int(one.timestamp),
-        thread=int(one.object_id.threadId),
+        thread=None if thread is None else int(thread),
         name="" if one.name is None else str(one.name),
         domain="" if one.domain is None else str(one.domain),
     )

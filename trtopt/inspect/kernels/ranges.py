@@ -105,7 +105,8 @@ def _homes(
 def _by_call(call: LaunchCall, ranges: Sequence[NvtxRange], places: Mapping[str, int]) -> Home:
     """The innermost range around the call."""
     for one in reversed(ranges):
-        if one.thread == call.thread and one.start_ns <= call.start_ns and call.end_ns <= one.end_ns:
+        is_around = one.start_ns <= call.start_ns and call.end_ns <= one.end_ns
+        if is_around and one.thread in (None, call.thread):
             return places[one.name], "certain"
     return _NOWHERE
 

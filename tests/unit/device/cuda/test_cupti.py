@@ -112,10 +112,9 @@ def test_what_was_enabled_is_disabled_in_reverse_order_and_once(cupti: Cupti) ->
 
 
 def marker(cupti: Cupti, number: int, flags: int, at: int, name: str | None) -> SimpleNamespace:
-    """With the fields that recordings of cupti-python 12.8.0 were made of."""
-    return SimpleNamespace(
-        kind=SURFACE["ActivityKind"]["MARKER"], id=number, flags_=flags, timestamp=at, name=name,
-        domain="TensorRT", object_id=SimpleNamespace(threadId=7),
+    return cupti.record(
+        "MARKER", "ActivityMarker2", id=number, flags_=flags, timestamp=at, name=name, domain="TensorRT",
+        object_id=SimpleNamespace(threadId=7),
     )  # fmt: skip
 
 
@@ -128,9 +127,7 @@ def test_calls_and_ranges_are_recorded_on_request_and_ranges_paired_by_their_num
         cupti.pending = [
             marker(cupti, 1, 2, 10, "outer"),
             marker(cupti, 2, 2, 20, "inner"),
-            SimpleNamespace(
-                kind=SURFACE["ActivityKind"]["DRIVER"], start=22, end=25, correlation_id=5, thread_id=7
-            ),
+            cupti.record("DRIVER", "ActivityAPI", start=22, end=25, correlation_id=5, thread_id=7),
             marker(cupti, 2, 4, 30, None),
             marker(cupti, 3, 2, 35, "never closed"),
             marker(cupti, 1, 4, 40, None),
