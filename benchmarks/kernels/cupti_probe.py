@@ -429,14 +429,14 @@ def step_own() -> dict[str, Any]:
         device.copy_to_device(buffer, host, stream)
         stream.synchronize()
 
-    found = [str(one) for one in recorder.record(run)]
+    found = [str(one) for one in recorder.record(run).activities]
     graph = device.capture(stream, lambda: device.copy_to_device(buffer, host, stream))
 
     def replay() -> None:
         graph.launch(stream)
         stream.synchronize()
 
-    replayed = [str(one) for one in recorder.record(replay)]
+    replayed = [str(one) for one in recorder.record(replay).activities]
     return {"plain": found, "graph": replayed, "dropped": recorder.dropped(), "device": str(device.info)}
 
 

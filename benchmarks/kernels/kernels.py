@@ -1,11 +1,13 @@
 """Kernels inside engines, cold starts, and outputs whose size depends on data, on a GPU with TensorRT 8.6.
 
+    python benchmarks/kernels/graphs.py FOLDER
     python benchmarks/kernels/kernels.py run --graphs FOLDER --work WORK --out OUT --budget 560 --only WORD …
     python benchmarks/kernels/kernels.py prices --out OUT
 
-FOLDER holds NAME.onnx.gz: graphs after `trtopt rewrite` and `trtopt cast` or `trtopt quantize` for 8.6, then
-`../shared/weights.py empty`; weights are drawn again. Jobs run in their order, each within its own limit and
-if what is left of the budget may do; what is done is kept in OUT/NAME.json, what failed is tried again after
+FOLDER holds graphs without weights, which are drawn again. Jobs run in their order, what has never been
+measured first, each if what is left of the budget may do, and within its own limit. Every step of a job is
+kept in OUT/NAME.json as soon as it has ended, and so is what failed or ran out of time. The same command goes
+on: WORK remembers what has been done, also where OUT is another folder, and what failed is tried again after
 what is missing. Engines and the store of timings stay in WORK. For each engine OUT has the profile with its
 kernels, what `trtopt profile` printed, raw records of a few inferences (recording.py) and the graph without
 weights; also what CUPTI does here (cupti_probe.py). `prices` shows what the jobs `sized-…` measured, as
@@ -46,12 +48,12 @@ _SMALL = 4096
 
 @dataclass(frozen=True)
 class Engine:
-    """A graph, built for one batch size; `seconds`: what building, profiling and recording may take."""
+    """A graph, built for one batch size, which took `build_s` on one H200, or is guessed to."""
 
     graph: str
     batch: int
-    seconds: float
-    shapes: tuple[str, ...] = ()
+    build_s: float
+    options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -59,23 +61,32 @@ class Engine:
         return f"{self.graph}-b{self.batch}"
 
 
-BERT = ("ids:Nx128", "mask:Nx128")
-RESNET = Engine("r50_fp16", 1, 150)
+BERT = ("--axis", "sequence=128")
+RESNET = Engine("r50_fp16", 1, 40)
 """Also of the markers and the cold starts: it is built soonest."""
-ENGINES = (
-    Engine("bert_int8", 32, 150, BERT),
-    Engine("bert_int8", 1, 150, BERT),
-    Engine("retinanet_fp16", 1, 150),
-    Engine("bert_fp16", 8, 150, BERT),
-    Engine("bert_int8", 8, 150, BERT),
-    Engine("bert_int8_default", 32, 400, BERT),
-    Engine("bert_fp16", 32, 150, BERT),
-    Engine("bert_fp16", 1, 150, BERT),
-    RESNET,
-    Engine("vit_fp16", 1, 150),
+MISSING = (
+    Engine("bert_fp16", 8, 52, BERT),
+    Engine("bert_int8", 32, 342, BERT),
+    Engine("retinanet_fp16", 1, 260),
+    Engine("bert_fp16", 32, 68, BERT),
+    Engine("bert_int8", 1, 250, BERT),
+    Engine("bert_int8", 8, 280, BERT),
+    Engine("bert_int8_default", 32, 220, BERT),
 )
-DIGITS = Engine("digits", 1, 60)
+"""Engines that have not been measured yet, with BERT in FP16 at 32 to compare INT8 with."""
+MEASURED = (Engine("bert_fp16", 1, 58, BERT), RESNET, Engine("vit_fp16", 1, 60))
+DIGITS = Engine("digits", 1, 10)
 """Of the dry run."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """It is begun where `least_s` are left, and ended after `most_s`."""
+
+    name: str
+    least_s: float
+    most_s: float
+    work: Callable[[], Any]
 
 
 class Jobs:
@@ -90,54 +101,66 @@ class Jobs:
         self._backend = "onnxruntime" if args.dry_run else "tensorrt"
         self._environment = {"TRTOPT_CACHE_DIR": str(self._work / "store"), **os.environ}
 
-    def jobs(self) -> Iterator[tuple[str, float, Callable[[], Any]]]:
-        """Name, the most seconds that it may take, and what it does."""
-        first, *later = [DIGITS] if self._args.dry_run else ENGINES
-        yield first.name, first.seconds, lambda: self._engine(first)
+    def jobs(self) -> Iterator[Job]:
+        """All, in their order."""
+        first, last = ((DIGITS,), ()) if self._args.dry_run else (MISSING, MEASURED)
+        yield from map(self._engine_job, first)
         for name, make in SIZED.items():
             for form in ("dynamic", "static"):
                 if self._args.dry_run and (name, form) == ("nms", "static"):
                     continue  # a plugin of TensorRT's
-                yield (
-                    f"sized-{name}-{form}",
-                    60,
+                yield Job(
+                    f"sized-{name}-{form}", 30, 60,
                     lambda name=name, make=make, form=form: self._sized(name, make(), form),
-                )
+                )  # fmt: skip
         if not self._args.dry_run:
-            yield "markers", 150, self._markers
-        yield "cold-start", 120, self._cold_start
-        for engine in later:
-            yield engine.name, engine.seconds, lambda engine=engine: self._engine(engine)
+            yield Job("markers", 75, 150, self._markers)
+        yield Job("cold-start", 60, 120, self._cold_start)
+        yield from map(self._engine_job, last)
         if not self._args.dry_run:
-            yield "probe", 60, self._probe
+            yield Job("probe", 30, 60, self._probe)
+
+    def _engine_job(self, engine: Engine) -> Job:
+        least = 0 if self._is_built(engine) else engine.build_s
+        return Job(
+            engine.name, least + 30, 1.3 * engine.build_s + 90, lambda: self._engine(engine)
+        )  # profile and records take some 30 s
 
     def run(self) -> list[str]:
         """Do what is missing, then what failed before; the names of what is left."""
         asked = [
             job
             for job in self.jobs()
-            if not self._args.only or any(word in job[0] for word in self._args.only)
+            if not self._args.only or any(word in job.name for word in self._args.only)
         ]
-        missing = [job for job in asked if not self._place(job[0]).is_file()]
-        failed = [job for job in asked if "failed" in read(self._place(job[0]))]
-        for name, seconds, work in missing + failed:
-            began = time.monotonic()
-            if self._end - began < seconds / 2:
+        missing = [job for job in asked if not self._state(job.name)]
+        failed = [job for job in asked if "failed" in self._state(job.name)]
+        for job in missing + failed:
+            left = self._end - time.monotonic()
+            if left < job.least_s:
+                print(f"{job.name}: skipped: it takes {job.least_s:.0f} s, {left:.0f} s are left", flush=True)
                 continue
-            self._job_end = min(self._end, began + seconds)
+            self._job_end = min(self._end, time.monotonic() + job.most_s)
+            began = time.monotonic()
             try:
-                told = {"found": work()}
-            except OutOfTimeError:
-                if time.monotonic() >= self._end:
-                    print(f"{name}: the budget is over", flush=True)
-                    break
-                told = {"failed": f"no end within {seconds:g} s"}
+                told = {"found": job.work()}
+            except OutOfTimeError as error:
+                told = self._state(job.name) | {"failed": str(error)}
             except (FailedError, OSError, ValueError, KeyError) as error:
-                told = {"failed": f"{type(error).__name__}: {error}"}
+                told = self._state(job.name) | {"failed": f"{type(error).__name__}: {error}"}
             told["seconds"] = round(time.monotonic() - began, 1)
-            write(self._place(name), told)
-            print(f"{name}: {told.get('failed', 'done')[:300]} ({told['seconds']} s)", flush=True)
-        return [name for name, _, _ in asked if "found" not in read(self._place(name))]
+            self._write(job.name, told)
+            print(f"{job.name}: {told.get('failed', 'done')[:300]} ({told['seconds']} s)", flush=True)
+        return [job.name for job in asked if "failed" in self._state(job.name) or not self._state(job.name)]
+
+    def _state(self, name: str) -> dict[str, Any]:
+        """What has been done of a job, by this run or an earlier one; empty: nothing."""
+        return read(self._work / "done" / f"{name}.json")
+
+    def _write(self, name: str, told: Mapping[str, Any]) -> None:
+        for folder in (self._out, self._work / "done"):
+            folder.mkdir(parents=True, exist_ok=True)
+            write(folder / f"{name}.json", told)
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -146,10 +169,14 @@ class Jobs:
         return "see cupti-probe.json"
 
     def _engine(self, engine: Engine) -> dict[str, Any]:
-        """Build, profile with kernels, record; what fails of the last two does not end the other."""
+        """Build, profile with kernels, record; what fails of the last two does not end the other.
+
+        What an earlier run has done is not done again.
+        """
+        found: dict[str, Any] = self._state(engine.name).get("found", {})
         began = time.monotonic()
         folder = self._built(engine)
-        found: dict[str, Any] = {"build_s": round(time.monotonic() - began, 1)}
+        found.setdefault("build_s", round(time.monotonic() - began, 1))
         manifest = read_manifest(folder)
         graph = folder / manifest.graph_of(manifest.engines[0]).path
         write_light(graph, self._out / f"{engine.name}.graph.pb.gz")
@@ -158,12 +185,15 @@ class Jobs:
             steps["recording"] = lambda: self._recording(folder, engine)
         failures = []
         for step, work in steps.items():
+            if step in found:
+                continue
             began = time.monotonic()
             try:
                 found[step] = work()
-            except FailedError as error:
+            except (FailedError, OutOfTimeError) as error:
                 failures.append(f"{step}: {error}")
             found[f"{step}_s"] = round(time.monotonic() - began, 1)
+            self._write(engine.name, {"found": found, "failed": "; ".join(failures) or "interrupted"})
         if failures:
             raise FailedError("; ".join(failures))
         return found
@@ -251,11 +281,20 @@ class Jobs:
 
     def _built(self, engine: Engine) -> Path:
         folder = self._work / engine.name
-        words: list[object] = ["--batch", engine.batch, "--allow-fallback", "--rewrite", "none"]
-        for shape in engine.shapes:
-            words += ["--shape", shape]
-        self._build(self._graph(engine), folder, words)
+        if not self._is_built(engine):
+            words: list[object] = [
+                "--batch",
+                engine.batch,
+                "--allow-fallback",
+                "--rewrite",
+                "none",
+                *engine.options,
+            ]
+            self._build(self._graph(engine), folder, words)
         return folder
+
+    def _is_built(self, engine: Engine) -> bool:
+        return (self._work / engine.name / "manifest.json").is_file()
 
     def _build(self, model: Path, folder: Path, words: list[object]) -> None:
         if (folder / "manifest.json").is_file():
@@ -290,10 +329,10 @@ class Jobs:
     ) -> str:
         """What it printed; it may take what is left of the job's time."""
         left, environment = self._job_end - time.monotonic(), {**self._environment, **(more or {})}
-        return run_python(name, words, left, fine=fine, environment=environment)
-
-    def _place(self, name: str) -> Path:
-        return self._out / f"{name}.json"
+        try:
+            return run_python(name, words, left, fine=fine, environment=environment)
+        except OutOfTimeError:
+            raise OutOfTimeError(f"{name}: no end within the {left:.0f} s that were left") from None
 
 
 def write_light(source: Path, target: Path) -> None:

@@ -28,7 +28,6 @@ from typing import Any
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import Context, Device, Stream
 from trtopt.device.backends import open_target
-from trtopt.device.nvtx import UNMARKED
 from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
 
@@ -167,21 +166,13 @@ def recorded(device: Device, context: Context, stream: Stream, way: str) -> dict
     return found
 
 
-class Marks:
-    """Has TensorRT emit its ranges, and nothing of our own."""
-
-    nvtx = True
-    range = UNMARKED.range
-    captured = UNMARKED.captured
-
-
 def record_all(folder: Path, batch: int, ways: Iterable[str]) -> dict[str, Any]:
     """All ways of one engine, each with a context of its own."""
     engine = next(one for one in read_manifest(folder).engines if one.plan.batch.max == (batch,))
     shapes = {name: shape.opt for name, shape in engine.plan.shapes.items()}
     found: dict[str, Any] = {"rows": ROWS, "ways": {}, "batch": batch}
     with ExitStack() as resources:
-        target = resources.enter_context(closing(open_target("tensorrt", (), Marks())))
+        target = resources.enter_context(closing(open_target("tensorrt")))
         content = read_verified(folder / engine.path, engine.sha256)
         session = resources.enter_context(closing(target.load(content)))
         device = target.device
@@ -190,8 +181,8 @@ def record_all(folder: Path, batch: int, ways: Iterable[str]) -> dict[str, Any]:
             try:
                 with ExitStack() as own:
                     context = own.enter_context(closing(session.context(shapes)))
-                    if way != "nvtx":
-                        context._context.nvtx_verbosity = type(context._context.nvtx_verbosity).NONE
+                    if way == "nvtx":
+                        context.emit_ranges()
                     stream = own.enter_context(closing(device.stream()))
                     buffers = device_buffers(device, context.bindings, own)
                     data = random_batch(session.inputs, shapes)

@@ -18,6 +18,8 @@ NONZERO = """g (float[N,4] x) => (int64[M,2] y, float[N,4] r)
 NMS = """g (float[N,6,4] boxes, float[N,1,6] scores) => (int64[M,3] selected)
     <int64[1] k = {3}, float[1] iou = {0.5}, float[1] least = {0.1}>
     {selected = NonMaxSuppression(boxes, scores, k, iou, least)}"""
+HALF = """g (float[N,4] x) => (int64[M,2] y, float[N,4] r)
+    {h = Cast<to=10>(x) i = NonZero(h) y = Transpose<perm=[1,0]>(i) r = Relu(x)}"""
 X = np.array([[1, 0, 2, 0], [0, 0, 0, 3]], np.float32)
 
 
@@ -70,3 +72,32 @@ def test_boxes_of_an_nms_are_those_of_the_request(tmp_path: Path) -> None:
     with EnginePool.open(tmp_path / "engines") as pool:
         selected = pool.run({"boxes": boxes, "scores": scores})["selected"]
     assert selected.tolist() == [[0, 0, 5], [0, 0, 4], [0, 0, 3], [1, 0, 5]]
+
+
+@pytest.mark.parametrize(("subject", "reference"), [(HALF, NONZERO), (NONZERO, HALF)])
+def test_rows_that_precision_adds_or_loses_are_a_difference_and_no_failure(
+    subject: str, reference: str, tmp_path: Path
+) -> None:
+    for name, text in (("subject", subject), ("reference", reference)):
+        onnx.save(model(text), tmp_path / f"{name}.onnx")
+    np.savez(tmp_path / "x.npz", x=np.array([[1, 0, 2, 1e-9]], np.float32))  # which is 0 in FP16
+    report = trtopt.check(
+        tmp_path / "subject.onnx", tmp_path / "reference.onnx", data=tmp_path / "x.npz",
+        bounds={"min_cosine": 0.9},
+    )  # fmt: skip
+    selected, rectified = report.subjects[0].outputs
+    assert (selected.resized, selected.values, rectified.resized) == (1, 0, 0)
+    (violation,) = report.subjects[0].violations
+    assert violation.text.startswith("batches of another size of 'y' is 1")
+
+
+def test_a_model_whose_selection_16_bits_change_can_be_cast(tmp_path: Path) -> None:
+    selecting = """g (float[N,4] x) => (float[M] y)
+        <float least = {0.5}>
+        {h = Greater(x, least) i = NonZero(h) p = Transpose<perm=[1,0]>(i) y = GatherND(x, p)}"""
+    onnx.save(model(selecting), tmp_path / "selecting.onnx")
+    np.savez(tmp_path / "x.npz", x=np.array([[1, 0, 0.50001, 2]], np.float32))
+    report = trtopt.cast(tmp_path / "selecting.onnx", tmp_path / "half.onnx", data=tmp_path / "x.npz")
+    (selected,) = report.differences
+    assert (selected.resized, selected.cosine) == (1, 0.0)
+    assert any("not compared where its size" in alarm for alarm in report.alarms)

@@ -27,6 +27,18 @@ def test_every_kernel_is_recorded_and_reconciles_with_the_latency(built: Path, b
     assert any(row.confidence != "unknown" for row in kernels.rows)
 
 
+def test_a_kernel_is_in_the_layer_whose_nvtx_range_its_launch_lies_in(built: Path, binding: str) -> None:
+    (engine,) = trtopt.profile(built, batch=8, kernels=True, duration=0.5).engines
+    kernels = engine.kernels
+    assert kernels is not None
+    print(kernels.notes, [(row.layer_confidence, row.layer, row.name) for row in kernels.rows])
+    assert not any("NVTX ranges" in note for note in kernels.notes)
+    names = {layer.name for layer in engine.layers}
+    certain = [row for row in kernels.rows if row.layer_confidence == "certain"]
+    assert {row.layer for row in certain} <= names
+    assert len(certain) > len(kernels.rows) / 2  # what the CUDA runtime launched is at most likely
+
+
 def test_an_engine_starts_on_a_gpu_in_every_phase_and_slows_after_a_pause(built: Path, binding: str) -> None:
     report = trtopt.bench(built, batch=8, duration=0.2, cold_start=True, idle="1,100ms")
     cold, idle = report.points[0].cold_start, report.points[0].idle

@@ -26,11 +26,11 @@ from trtopt.records import (
     ClockReading,
     ClockReference,
     DeviceInfo,
-    KernelActivity,
     LayerPass,
     Shape,
     ShapeRange,
     TensorSpec,
+    TracedRun,
 )
 from trtopt.records.typed_io import stored_shape
 
@@ -158,7 +158,7 @@ class ClockControl(Protocol):
 class ActivityRecorder(Protocol):
     """The device's tracer: records what the device runs, in this process, from its opening to `close`."""
 
-    def record(self, work: Callable[[], None]) -> list[KernelActivity]:
+    def record(self, work: Callable[[], None]) -> TracedRun:
         """What the device ran for `work`, which must wait for it to end.
 
         Raises:
@@ -265,8 +265,10 @@ class Device(Protocol):
     def clock_sensor(self) -> ClockSensor:
         """A sensor of its clocks; if they cannot be read, one whose reference has the reason."""
 
-    def activity_recorder(self) -> ActivityRecorder:
+    def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
         """Start recording kernels, copies and memsets; must be open before a graph to record is captured.
+
+        With `ranges` also the driver's calls, and NVTX ranges where they reach the tracer.
 
         Raises:
             UsageError: the device runs no kernels.
@@ -360,6 +362,9 @@ class Context(Protocol):
 
     def request_layers(self) -> bool:
         """Report the layers of the last run, which must have ended; False where there are none to report."""
+
+    def emit_ranges(self) -> None:
+        """From now on show profilers each layer of an enqueue as an NVTX range, if the backend can."""
 
     def inspect(self) -> str | None:
         """The engine's layers at this context's shapes, in the backend's own JSON; None where it has none."""

@@ -183,6 +183,7 @@ def check_device_options(
             raise no_kernels()
         from trtopt.device.cuda.cupti import require_cupti
 
+        probe.gpu(0)  # the absence of a GPU is the better message than the absence of CUPTI
         require_cupti()
     if cpu_affinity is not None:
         check_cores(cpu_affinity, cpu_info() if name == ONNXRUNTIME else probe.gpu(0))

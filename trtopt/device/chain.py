@@ -272,6 +272,11 @@ class ChainContext:
         reported = [part.context.request_layers() for part in self._parts]
         return all(reported)
 
+    def emit_ranges(self) -> None:
+        """Of all segments; they do not name the segment."""
+        for part in self._parts:
+            part.context.emit_ranges()
+
     def inspect(self) -> str | None:
         """The layers of all segments."""
         return joined_layers([part.context.inspect() for part in self._parts])

@@ -1,15 +1,17 @@
-"""The kernels of one engine: a job of its own, so that the tracer is in no process that measures latency."""
+"""The kernels of one engine: jobs of their own, so that the tracer is in no process that measures latency."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from trtopt.device.api import ProgressSink, Target
+from trtopt.device.api import Session, Target
 from trtopt.measure.engine import BenchJob, check_fits, subject_of
 from trtopt.measure.engine_memory import vouched_engine
-from trtopt.measure.loop.kernel_pass import record_kernels
-from trtopt.records import KernelPass, Record
+from trtopt.measure.loop.kernel_pass import record_kernels, record_ranges
+from trtopt.measure.loop.run_pass import Subject
+from trtopt.records import KernelPass, Record, TracedRun
 
 
 class KernelJob(Record, frozen=True, kw_only=True, tag="kernels"):
@@ -24,15 +26,41 @@ class KernelsRecorded(Record, frozen=True, kw_only=True, tag="kernels_recorded")
     kernels: KernelPass
 
 
-def record_engine_kernels(target: Target, job: KernelJob, progress: ProgressSink) -> KernelPass:
+class RangesJob(Record, frozen=True, kw_only=True, tag="ranges"):
+    """A worker's job: record in which of its layers the engine launches each kernel."""
+
+    bench: BenchJob
+
+
+class RangesRecorded(Record, frozen=True, kw_only=True, tag="ranges_recorded"):
+    """A ranges job's result; see `records.KernelPass.marked_runs`."""
+
+    runs: tuple[TracedRun, ...]
+
+
+def record_engine_kernels(target: Target, job: KernelJob) -> KernelPass:
     """Load the engine and record what it launches.
 
     Raises:
         TrtoptError: see `bench_engine` and `record_kernels`.
     """
-    bench = job.bench
+    with _loaded(target, job.bench) as (session, subject):
+        return record_kernels(target.device, session, subject, graph=job.bench.contract.graph)
+
+
+def record_engine_ranges(target: Target, job: RangesJob) -> tuple[TracedRun, ...]:
+    """Load the engine and record what it launches in plain runs, with its NVTX ranges.
+
+    Raises:
+        TrtoptError: see `bench_engine` and `record_ranges`.
+    """
+    with _loaded(target, job.bench) as (session, subject):
+        return record_ranges(target.device, session, subject)
+
+
+@contextmanager
+def _loaded(target: Target, bench: BenchJob) -> Iterator[tuple[Session, Subject]]:
     check_fits(bench.artifact, target)
     engine = vouched_engine(target.device, Path(bench.path), bench.artifact, bench.shapes)
     with closing(target.load(engine)) as session:
-        progress("kernels", None)
-        return record_kernels(target.device, session, subject_of(session, bench), graph=bench.contract.graph)
+        yield session, subject_of(session, bench)

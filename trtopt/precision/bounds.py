@@ -61,7 +61,7 @@ def bounds_in(values: Mapping[str, object]) -> Bounds:
 def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Violation, ...]:
     """Every bound that an output does not meet; an output without any error meets every SQNR.
 
-    Values that are NaN or infinite in one only violate whatever bound there is.
+    Values that are NaN or infinite in one only violate whatever bound there is, and so do other sizes.
 
     Raises:
         UsageError: a bound on top-1 agreement, and no output is a classifier's.
@@ -73,11 +73,12 @@ def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Vio
     found = []
     for item in outputs:
         measures = (
-            ("cosine", item.cosine, bounds.min_cosine, 1),
+            ("cosine", item.cosine if item.values else None, bounds.min_cosine, 1),
             ("SQNR in dB", item.sqnr_db, bounds.min_sqnr, 1),
             ("max error", item.max_abs, bounds.max_error, -1),
             ("top-1 agreement", item.top1, bounds.min_top1, 1),
             ("NaN or infinite values", float(item.mismatched), 0.0 if bounds.any else None, -1),
+            ("batches of another size", float(item.resized), 0.0 if bounds.any else None, -1),
         )
         for name, value, bound, sign in measures:
             if value is not None and bound is not None and not sign * value >= sign * bound:  # NaN meets none
@@ -103,7 +104,7 @@ def allowance_used(outputs: Sequence[OutputDifference], bounds: Bounds) -> float
 
 def _shares(item: OutputDifference, bounds: Bounds) -> Iterator[float]:
     """What an output uses of each bound."""
-    if item.mismatched and bounds.any:
+    if (item.mismatched or item.resized) and bounds.any:
         yield HOPELESS
     if bounds.min_cosine is not None:
         yield _share(1 - item.cosine, 1 - bounds.min_cosine)

@@ -24,6 +24,7 @@ class Deviation:
         self.name = name
         self._classifies = classifies
         self._values = self._mismatched = self._nonfinite = self._agree = self._rows = 0
+        self._resized = 0
         self._integer = False
         self._reference = self._other = self._dot = self._error = self._largest = 0.0
 
@@ -55,6 +56,10 @@ class Deviation:
         self._error += float(gap @ gap)
         self._largest = max(self._largest, float(np.abs(gap).max(initial=0.0)))
 
+    def add_resized(self) -> None:
+        """Take a batch of another size, which cannot be compared."""
+        self._resized += 1
+
     @property
     def sqnr_db(self) -> float | None:
         """In dB; None without any error, minus infinity for an error on a reference that is all zero."""
@@ -65,17 +70,20 @@ class Deviation:
     def result(self) -> OutputDifference:
         """The figures over all batches so far."""
         norm = math.sqrt(self._reference) * math.sqrt(self._other)
+        is_unknown = self._resized > 0 and not self._values
+        exact = float(self._reference == self._other and not is_unknown)
         sqnr = self.sqnr_db
         return OutputDifference(
             output=self.name,
             values=self._values,
-            cosine=min(1.0, self._dot / norm) if norm else float(self._reference == self._other),
+            cosine=min(1.0, self._dot / norm) if norm else exact,
             sqnr_db=max(sqnr, -999.0) if sqnr is not None else None,
             max_abs=self._largest,
             top1=self._agree / self._rows if self._rows else None,
             mismatched=self._mismatched,
             nonfinite=self._nonfinite,
             integer=self._integer,
+            resized=self._resized,
         )
 
 

@@ -14,6 +14,7 @@ from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
 from trtopt.data.reader import samples_in
 from trtopt.errors import ModelError, UsageError
+from trtopt.onnxio.data_dependent import data_dependent_outputs
 from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
@@ -368,11 +369,12 @@ def output_error(
     """
     signal, samples = Signal(), 0
     differences: dict[str, Deviation] = {}
+    sized = data_dependent_outputs(original.proto.graph)
     before, after = open_model(original), open_model(found)
     for feed in at_most(source.batches(specs_of(original.proto), _CHECKED_SAMPLES), _CHECKED_SAMPLES):
         wanted, got = before.run(feed), after.run(feed)
         signal.add(wanted, got)
-        add_outputs(differences, wanted, got)
+        add_outputs(differences, wanted, got, sized)
         samples += samples_in(feed)
     ratios = {name: round(value, 2) for name, value in signal.sqnr_db().items()}
     return ratios, tuple(item.result() for item in differences.values()), samples

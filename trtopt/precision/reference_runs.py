@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from trtopt.data import SampleSource
 from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
+from trtopt.onnxio.data_dependent import data_dependent_outputs
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.deviation import Deviation, is_classifier
@@ -31,20 +32,21 @@ def open_model(model: ModelFile) -> Unoptimised:
         return open_proto(wide, wide.proto)
 
 
-def compared(pairs: Iterable[tuple[Arrays, Arrays]], other: Unoptimised) -> tuple[OutputDifference, ...]:
-    """How far every output of `other` lies from that of the reference; `pairs` are its inputs and outputs.
+def compared(pairs: Iterable[tuple[Arrays, Arrays]], model: ModelFile) -> tuple[OutputDifference, ...]:
+    """How far every output of `model` lies from that of the reference; `pairs` are its inputs and outputs.
 
     Raises:
         ModelError: the model fails.
     """
     found: dict[str, Deviation] = {}
+    sized, other = data_dependent_outputs(model.proto.graph), open_model(model)
     for feed, wanted in pairs:
-        add_outputs(found, wanted, other.run(other.fitted(feed)))
+        add_outputs(found, wanted, other.run(other.fitted(feed)), sized)
     return tuple(item.result() for item in found.values())
 
 
-def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> None:
-    """Add a batch's outputs, by name; what is no number is left out.
+def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized: Container[str] = ()) -> None:
+    """Add a batch's outputs, by name; what is no number is left out. Those of `sized` may differ in size.
 
     Raises:
         ModelError: their names or shapes differ.
@@ -55,13 +57,15 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> Non
             continue
         if name not in found:
             found[name] = Deviation(name, classifies=is_classifier(value))
-        if value.shape != got[name].shape:
+        if value.shape == got[name].shape:
+            found[name].add(value, got[name])
+        elif name in sized and value.ndim == got[name].ndim:
+            found[name].add_resized()
+        else:
             raise ModelError(
                 f"output {name!r} has shape {got[name].shape}, the reference's {value.shape}",
-                "check that both are versions of one model; where the size depends on the data, precision "
-                "decides it too: compare the tensor that it is computed from",
+                "check that both are versions of one model",
             )
-        found[name].add(value, got[name])
 
 
 def _check_names(wanted: Arrays, got: Arrays) -> None:

@@ -87,6 +87,9 @@ from trtopt.records.kernels import (
     KernelPass as KernelPass,
     KernelReport as KernelReport,
     KernelRow as KernelRow,
+    LaunchCall as LaunchCall,
+    NvtxRange as NvtxRange,
+    TracedRun as TracedRun,
 )
 from trtopt.records.machine import (
     Component as Component,

@@ -16,6 +16,8 @@ class OutputDifference(Record, frozen=True, kw_only=True):
     axis is the same (None where that makes no sense). `mismatched` counts elements that are NaN or infinite
     in one and not in the other; no other figure includes them. `nonfinite` counts all that are so in the
     compared tensor. `integer`: the tensor holds indices or flags, whose cosine and SQNR mean little.
+    `resized` counts batches in which the tensor, whose size depends on data, has another size: their values
+    are in no figure, and `cosine` is 0 where there are no others.
     """
 
     output: str
@@ -27,6 +29,7 @@ class OutputDifference(Record, frozen=True, kw_only=True):
     mismatched: int = 0
     nonfinite: int = 0
     integer: bool = False
+    resized: int = 0
 
 
 class Violation(Record, frozen=True, kw_only=True):

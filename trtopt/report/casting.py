@@ -52,11 +52,16 @@ def difference_line(item: OutputDifference) -> str:
         return f"{name}: all {item.values} {only_one}, none to compare"
     if item.values and item.nonfinite == item.values:
         return f"{name}: all {item.values} values NaN or infinite, none to compare"
+    resized = f", not compared where the size differs (batches: {item.resized})" if item.resized else ""
+    if resized and not item.values:
+        return f"{name}: the size, which depends on data, differs in all batches, none to compare"
     exact = "no error where both are finite" if item.mismatched else "no error"
     sqnr = exact if item.sqnr_db is None else f"SQNR {item.sqnr_db:.1f} dB"
     top1 = f", top-1 agreement {item.top1:.2%}" if item.top1 is not None else ""
     mismatched = f", {item.mismatched} {only_one}" if item.mismatched else ""
-    return f"{name}: {sqnr}, cosine {item.cosine:.7f}, max error {item.max_abs:.3g}{top1}{mismatched}"
+    return (
+        f"{name}: {sqnr}, cosine {item.cosine:.7f}, max error {item.max_abs:.3g}{top1}{mismatched}{resized}"
+    )
 
 
 def of_node(report: CastReport, node: str) -> list[str]:

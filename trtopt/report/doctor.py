@@ -48,7 +48,7 @@ def needs_of(survey: MachineSurvey) -> dict[str, list[str]]:
     for name, extra in EXTRAS.items():
         components = [packages[package] for package in extra.packages if package in packages]
         if components and name not in ("tensorrt", RTX_EXTRA, "pycuda"):
-            needs[extra.purpose] = _line(name, components)
+            needs[extra.purpose] = [*(no_gpu if name == "kernels" else ()), *_line(name, components)]
     return needs
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -20,7 +20,7 @@ from trtopt.records import (
     ProfileReport,
     Unfused,
 )
-from trtopt.report.kernels import kernel_change_parts, kernel_parts
+from trtopt.report.kernels import hides_its_time, kernel_change_parts, kernel_parts
 from trtopt.report.names import kind_text, names_text, nodes_text, type_text
 from trtopt.report.notes import Note, Severity, plain
 from trtopt.report.tables import plain_table, titled
@@ -58,7 +58,17 @@ def profile_summary(report: ProfileReport, *, verbose: bool = False) -> Renderab
 
 def profile_notes(report: ProfileReport) -> list[Note]:
     """What is unknown, then the notes."""
-    return [*(Note(Severity.FINDING, f"not known: {text}") for text in report.missing), *plain(report.notes)]
+    missing = [Note(Severity.FINDING, f"not known: {text}") for text in report.missing]
+    return [*missing, *_hidden(report), *plain(report.notes)]
+
+
+def _hidden(report: ProfileReport) -> Iterator[Note]:
+    """Engines whose layer times say little, where kernels say more."""
+    on_gpu = report.environment is not None and report.environment.device.kind == "gpu"
+    for engine in report.engines:
+        if on_gpu and engine.kernels is None and hides_its_time(engine):
+            text = f"{engine.coverage.time_opaque:.0%} of the time lies in layers that hide their nodes"
+            yield Note(Severity.HINT, text, engine.batch, "--kernels shows what runs inside")
 
 
 def peak_lines(peaks: DevicePeaks | None) -> list[str]:
@@ -95,7 +105,7 @@ def _engine(engine: EngineProfile, *, verbose: bool) -> list[RenderableType]:
         *(build_memory_lines(engine.build_memory) if engine.build_memory is not None else ()),
     ]
     kernels = [] if engine.kernels is None else kernel_parts(engine.batch, engine.kernels)
-    return [_layers(engine, verbose=verbose), *kernels, *(_text(line) for line in lines), _text("")]
+    return [*kernels, _layers(engine, verbose=verbose), *(_text(line) for line in lines), _text("")]
 
 
 def _layers(engine: EngineProfile, *, verbose: bool) -> RenderableType:

@@ -7,10 +7,18 @@ not start times.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
-from trtopt.records import EngineProfile, KernelReport, MemoryTimeline, ProfiledLayer, ProfileReport
+from trtopt.records import (
+    EngineProfile,
+    KernelReport,
+    KernelRow,
+    MemoryTimeline,
+    ProfiledLayer,
+    ProfileReport,
+)
 
 _COMPUTE, _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2, 3
 _KERNELS = 16
@@ -48,15 +56,19 @@ def _engine_events(process: int, engine: EngineProfile) -> Iterator[dict[str, An
 
 
 def _kernels(process: int, kernels: KernelReport) -> Iterator[dict[str, Any]]:
-    """Kernels at the times at which they ran, counted from the first; a track for each stream."""
-    streams = {
-        stream: index for index, stream in enumerate(dict.fromkeys(row.stream for row in kernels.rows))
-    }
-    for stream, index in streams.items():
-        yield _named("thread_name", process, _KERNELS + index, f"kernels, stream {stream}")
-    for row in kernels.rows:
+    """Kernels at the times at which they ran, counted from the first; a track for each stream.
+
+    Slices of one track must not overlap: what starts before the one in front has ended has another track.
+    """
+    lanes = _lanes(kernels.rows)
+    tracks = {lane: _KERNELS + number for number, lane in enumerate(dict.fromkeys(lanes))}
+    for (stream, depth), track in tracks.items():
+        name = f"kernels, stream {stream}" + (", overlapping" if depth else "")
+        yield _named("thread_name", process, track, name)
+    for row, lane in zip(kernels.rows, lanes, strict=True):
         arguments: dict[str, Any] = {
             "layer": row.layer,
+            "layer's confidence": row.layer_confidence,
             "ONNX nodes": list(row.nodes),
             "confidence": row.confidence,
             "type": row.dtype,
@@ -65,8 +77,19 @@ def _kernels(process: int, kernels: KernelReport) -> Iterator[dict[str, Any]]:
             "registers": row.registers,
             "shared bytes": row.shared_bytes,
         }
-        track = _KERNELS + streams[row.stream]
-        yield _slice(row.name, row.family, process, track, row.start_ms, row.ms, arguments)
+        yield _slice(row.name, row.family, process, tracks[lane], row.start_ms, row.ms, arguments)
+
+
+def _lanes(rows: Sequence[KernelRow]) -> list[tuple[int, int]]:
+    """For each launch, in the order of starts, its stream and the first track of it that is free."""
+    ends: dict[tuple[int, int], float] = {}
+    found = []
+    for row in rows:
+        depths = (depth for depth in count() if ends.get((row.stream, depth), row.start_ms) <= row.start_ms)
+        lane = (row.stream, next(depths))
+        ends[lane] = row.start_ms + row.ms
+        found.append(lane)
+    return found
 
 
 def _arguments(layer: ProfiledLayer) -> dict[str, Any]:

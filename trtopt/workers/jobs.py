@@ -17,6 +17,7 @@ from trtopt.data.copied import SamplesJob, write_samples
 from trtopt.device.affinity import confine, present_cores
 from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
+from trtopt.device.cuda.cupti import have_nvtx_inject_cupti
 from trtopt.device.nvtx import NvtxMarks
 from trtopt.device.ort.host import cpu_name
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
@@ -24,7 +25,14 @@ from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
 from trtopt.measure.describe_engine import Described, DescribeJob, describe
 from trtopt.measure.engine import BenchJob, bench_engine
-from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, record_engine_kernels
+from trtopt.measure.engine_kernels import (
+    KernelJob,
+    KernelsRecorded,
+    RangesJob,
+    RangesRecorded,
+    record_engine_kernels,
+    record_engine_ranges,
+)
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
 from trtopt.records import BuildPlan, Environment
@@ -85,6 +93,7 @@ Job = (
     | BenchJob
     | ColdStartJob
     | KernelJob
+    | RangesJob
     | InterleaveJob
     | OutputsJob
     | SamplesJob
@@ -147,7 +156,16 @@ def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
 def _record_kernels(job: KernelJob, progress: ProgressSink) -> KernelsRecorded:
     plan = job.bench.artifact.plan
     with closing(open_target(plan.backend.name, plan.settings.plugins)) as target:
-        return KernelsRecorded(kernels=record_engine_kernels(target, job, progress))
+        progress("kernels", None)
+        return KernelsRecorded(kernels=record_engine_kernels(target, job))
+
+
+def _record_ranges(job: RangesJob, progress: ProgressSink) -> RangesRecorded:
+    plan = job.bench.artifact.plan
+    have_nvtx_inject_cupti()
+    with closing(open_target(plan.backend.name, plan.settings.plugins)) as target:
+        progress("layers of kernels", None)
+        return RangesRecorded(runs=record_engine_ranges(target, job))
 
 
 def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
@@ -254,6 +272,11 @@ JOBS: dict[type, JobType[Any]] = {
     KernelJob: JobType[KernelJob](
         run=_record_kernels,
         doing=lambda job: f"recording the kernels of {job.bench.artifact.path}",
+        native_code=lambda job: [*_engine_code([job.bench.artifact.plan], job.bench.data), "CUPTI"],
+    ),
+    RangesJob: JobType[RangesJob](
+        run=_record_ranges,
+        doing=lambda job: f"recording the NVTX ranges of {job.bench.artifact.path}",
         native_code=lambda job: [*_engine_code([job.bench.artifact.plan], job.bench.data), "CUPTI"],
     ),
     ColdStartJob: JobType[ColdStartJob](

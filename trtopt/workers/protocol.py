@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtopt.logs import Logged
 from trtopt.measure.cold_start import ColdStarted
 from trtopt.measure.describe_engine import Described
-from trtopt.measure.engine_kernels import KernelsRecorded
+from trtopt.measure.engine_kernels import KernelsRecorded, RangesRecorded
 from trtopt.records import BenchPoint, EngineArtifact, Environment, Identity, InterleavedRun, Record, Tactic
 from trtopt.serving.trial_run import TrialRun
 
@@ -140,6 +140,7 @@ Result = (
     | Benched
     | ColdStarted
     | KernelsRecorded
+    | RangesRecorded
     | Interleaved
     | OutputsWritten
     | SamplesWritten

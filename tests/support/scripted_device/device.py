@@ -44,7 +44,7 @@ from trtopt.device.api import (
 )
 from trtopt.device.clocks import UnknownClocks
 from trtopt.errors import DeviceError, DeviceMemoryError, GraphCaptureError
-from trtopt.records import Backend, DeviceInfo, KernelActivity, Shape, ShapeRange, TensorSpec
+from trtopt.records import Backend, DeviceInfo, Shape, ShapeRange, TensorSpec, TracedRun
 
 
 class ScriptedDevice:
@@ -55,6 +55,7 @@ class ScriptedDevice:
         self._clocks = HostClocks()
         self._guard = threading.Lock()
         self.calls: list[str] = []
+        self.emits_ranges = False
         self.marks: list[tuple[str, float]] = []  # what was marked, and when
         self.open = 0
         self.used = 0
@@ -190,10 +191,10 @@ class ScriptedDevice:
         readings = tuple(self.script.clocks)
         return ScriptedSensor(self, readings) if readings else UnknownClocks("the script tells no clocks")
 
-    def activity_recorder(self) -> ScriptedRecorder:
+    def activity_recorder(self, *, ranges: bool = False) -> ScriptedRecorder:
         """One that sees the scripted kernels."""
         self.call("activity_recorder")
-        return ScriptedRecorder(self)
+        return ScriptedRecorder(self, ranges=ranges)
 
     @contextmanager
     def annotate(self, name: str) -> Iterator[None]:
@@ -216,19 +217,21 @@ class ScriptedDevice:
 class ScriptedRecorder(Owned):
     """See `device.api.ActivityRecorder`: what the script says of plain runs, or of replays of graphs."""
 
-    def __init__(self, device: ScriptedDevice) -> None:
+    def __init__(self, device: ScriptedDevice, *, ranges: bool) -> None:
         super().__init__(device)
+        self._ranges = ranges
         self._runs = {
             "enqueue": then_last(self.device.script.kernels, ()),
             "launch": then_last(self.device.script.graph_kernels, ()),
         }
 
-    def record(self, work: Callable[[], None]) -> list[KernelActivity]:
-        """The next scripted run of whichever kind `work` is."""
+    def record(self, work: Callable[[], None]) -> TracedRun:
+        """The next scripted run of whichever kind `work` is; with ranges if the context emits them."""
         before = len(self.device.calls)
         work()
         (kind,) = (name for name in self.device.calls[before:] if name in self._runs)
-        return list(next(self._runs[kind]))
+        ranges = self.device.script.ranges if self._ranges and self.device.emits_ranges else ()
+        return TracedRun(activities=tuple(next(self._runs[kind])), ranges=tuple(ranges))
 
     def dropped(self) -> int:
         """What the script says."""
@@ -293,6 +296,10 @@ class ScriptedContext(Owned):
         if self.device.script.replayed_layers:
             self._tell()
         return self.device.script.replayed_layers
+
+    def emit_ranges(self) -> None:
+        """For the recorder, from now on."""
+        self.device.emits_ranges = True
 
     def inspect(self) -> str | None:
         """What the script says."""

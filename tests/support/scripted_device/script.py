@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import TypeVar
 
 from trtopt.device.api import Holder
-from trtopt.records import ClockReading, KernelActivity
+from trtopt.records import ClockReading, KernelActivity, NvtxRange
 
 
 @dataclass
@@ -23,7 +23,8 @@ class Script:
     `holders` are said to have what is not free.
     `clocks` are what its sensor reads, one after the other, each in `reading_ms` of the host's time; without
     any its clocks are unknown. `kernels` and `graph_kernels` are what its tracer reports of plain runs and of
-    replays, run by run, and `dropped` how many records it always misses.
+    replays, run by run, `ranges` those of every run that emits them, and `dropped` how many records it always
+    misses.
     """
 
     compute_ms: Iterable[float] = (1.0,)
@@ -46,6 +47,7 @@ class Script:
     kernels: Iterable[Sequence[KernelActivity]] = ()
     graph_kernels: Iterable[Sequence[KernelActivity]] = ()
     dropped: int = 0
+    ranges: Sequence[NvtxRange] = ()
     application_mhz: int | None = 1980
 
 

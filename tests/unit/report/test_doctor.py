@@ -57,3 +57,10 @@ def test_one_cuda_binding_is_enough_but_pycuda_has_no_cuda_graphs() -> None:
 def test_without_a_gpu_the_gpu_is_named_first() -> None:
     found = msgspec.structs.replace(bare(), gpus=())
     assert needs_of(found)["build and bench with TensorRT on a GPU"][0] == "an NVIDIA GPU with its driver"
+
+
+def test_recording_kernels_needs_a_gpu_too() -> None:
+    here = Component(name="cupti-python", version="1")
+    optional = tuple(here if one.name == here.name else one for one in bare().optional)
+    needs = needs_of(msgspec.structs.replace(bare(), gpus=(), optional=optional))
+    assert needs["record kernels (trtopt profile --kernels)"] == ["an NVIDIA GPU with its driver"]

@@ -15,7 +15,7 @@ from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.describe_engine import DescribeJob
 from trtopt.measure.engine import BenchJob
-from trtopt.measure.engine_kernels import KernelJob
+from trtopt.measure.engine_kernels import KernelJob, RangesJob
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outputs import OutputsJob
 from trtopt.serving.trial_run import CostJob, TrialJob
@@ -50,6 +50,16 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
             )
         ),
         "recording the kernels of batch8.engine",
+        (*WITH_PLUGIN, "CUPTI"),
+    ),
+    (
+        RangesJob(
+            bench=BenchJob(
+                path="/f/batch8.engine", artifact=ENGINE, batch=8, shapes={}, data=None,
+                contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=False, memory=False,
+            )
+        ),
+        "recording the NVTX ranges of batch8.engine",
         (*WITH_PLUGIN, "CUPTI"),
     ),
     (

@@ -7,18 +7,27 @@ process.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
 
 from trtopt.errors import DeviceError
 from trtopt.extras import install
-from trtopt.records import KernelActivity
+from trtopt.records import KernelActivity, LaunchCall, NvtxRange, TracedRun
 
 _BUFFER_BYTES = 8 << 20
 _KINDS = ("CONCURRENT_KERNEL", "MEMCPY", "MEMSET")
+_RANGE_KINDS = ("DRIVER", "MARKER")
+_RANGE_START, _RANGE_END = 1 << 1, 1 << 2
+"""Flags of markers."""
+_INJECTION = "NVTX_INJECTION64_PATH"
 _FORCED = 1
 _PLAIN = "omit --kernels, or "
 _REMEDIES = {
@@ -77,16 +86,52 @@ def _load() -> Any:
     return cupti
 
 
+def have_nvtx_inject_cupti() -> None:
+    """Have NVTX ranges of this process recorded; before any library that opens some is loaded.
+
+    Raises:
+        DeviceError: another tool receives them, or cupti-python is not installed.
+    """
+    present = os.environ.get(_INJECTION)
+    if present is not None:
+        if Path(present).name.startswith("libcupti."):
+            return
+        raise DeviceError(f"{_INJECTION} sends NVTX ranges to {present}", f"unset {_INJECTION}")
+    try:
+        release = version("cupti-python").partition(".")[0]
+    except PackageNotFoundError:
+        raise DeviceError(
+            "CUPTI's library is not known: cupti-python has no metadata", install("kernels")
+        ) from None
+    name = f"libcupti.so.{release}"
+    places = (place for folder in sys.path for place in Path(folder).glob(f"nvidia/*/lib/{name}"))
+    os.environ[_INJECTION] = str(next(places, name))  # else where the loader finds it
+
+
+@dataclass(frozen=True)
+class _Marker:
+    """The start or the end of a range; only starts have a name."""
+
+    number: int
+    flags: int
+    at_ns: int
+    thread: int | None
+    name: str
+    domain: str
+
+
 class CuptiRecorder:
     """Records what the device runs; see `device.api.ActivityRecorder`. Open it before a graph is captured."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ranges: bool = False) -> None:
         self._cupti = _load()
         self._seen: list[KernelActivity] = []
+        self._calls: list[LaunchCall] = []
+        self._markers: list[_Marker] = []
         self._enabled = ExitStack()
         try:
             self._checked("registering buffers", self._register)
-            for name in _KINDS:
+            for name in (*_KINDS, *(_RANGE_KINDS if ranges else ())):
                 kind = int(getattr(self._cupti.ActivityKind, name))
                 self._checked(f"recording {name}", partial(self._cupti.activity_enable, kind))
                 self._enabled.callback(self._disable, kind)
@@ -99,7 +144,14 @@ class CuptiRecorder:
 
     def _receive(self, activities: Iterable[Any]) -> None:
         """Called by CUPTI with full buffers, whose records do not outlive the call."""
-        self._seen += filter(None, (self._record(one) for one in activities))
+        kinds = self._cupti.ActivityKind
+        for one in activities:
+            if one.kind == int(kinds.DRIVER):
+                self._calls.append(_call(one))
+            elif one.kind == int(kinds.MARKER):
+                self._markers.append(_marker(one))
+            elif (activity := self._record(one)) is not None:
+                self._seen.append(activity)
 
     def _record(self, one: Any) -> KernelActivity | None:
         kinds = self._cupti.ActivityKind
@@ -132,13 +184,20 @@ class CuptiRecorder:
             nbytes=int(one.bytes),
         )
 
-    def record(self, work: Callable[[], None]) -> list[KernelActivity]:
+    def record(self, work: Callable[[], None]) -> TracedRun:
         """What the device ran for `work`, which must wait for it to end."""
-        self._checked("reading records", lambda: self._cupti.activity_flush_all(_FORCED))
-        self._seen.clear()
+        self._flushed()
         work()
+        return self._flushed()
+
+    def _flushed(self) -> TracedRun:
+        """What was recorded since the last call."""
         self._checked("reading records", lambda: self._cupti.activity_flush_all(_FORCED))
-        found, self._seen = self._seen, []
+        found = TracedRun(
+            activities=tuple(self._seen), calls=tuple(self._calls), ranges=_ranges(self._markers)
+        )
+        for kept in (self._seen, self._calls, self._markers):
+            kept.clear()
         return found
 
     def dropped(self) -> int:
@@ -163,6 +222,39 @@ class CuptiRecorder:
     def close(self) -> None:
         """Record nothing more."""
         self._enabled.close()
+
+
+def _call(one: Any) -> LaunchCall:
+    return LaunchCall(
+        correlation_id=int(one.correlation_id),
+        start_ns=int(one.start),
+        end_ns=int(one.end),
+        thread=int(one.thread_id),
+    )
+
+
+def _marker(one: Any) -> _Marker:
+    thread = getattr(one.object_id, "threadId", None)
+    return _Marker(
+        number=int(one.id),
+        flags=int(one.flags_),
+        at_ns=int(one.timestamp),
+        thread=None if thread is None else int(thread),
+        name="" if one.name is None else str(one.name),
+        domain="" if one.domain is None else str(one.domain),
+    )
+
+
+def _ranges(markers: Sequence[_Marker]) -> tuple[NvtxRange, ...]:
+    """Starts and ends of one number together; what has only one of them is left out."""
+    ends = {one.number: one.at_ns for one in markers if one.flags & _RANGE_END}
+    return tuple(
+        NvtxRange(
+            name=one.name, domain=one.domain, start_ns=one.at_ns, end_ns=ends[one.number], thread=one.thread
+        )
+        for one in markers
+        if one.flags & _RANGE_START and one.number in ends
+    )
 
 
 def _failure(doing: str, said: str) -> DeviceError:

@@ -199,9 +199,9 @@ class PycudaDevice:
         """NVML's."""
         return open_sensor(self.info)
 
-    def activity_recorder(self) -> ActivityRecorder:
+    def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
         """CUPTI's."""
-        return CuptiRecorder()
+        return CuptiRecorder(ranges=ranges)
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """An NVTX range."""

@@ -194,7 +194,7 @@ class HostDevice:
         """A processor's clocks are not read."""
         return UnknownClocks("a processor's clocks are not read")
 
-    def activity_recorder(self) -> ActivityRecorder:
+    def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
         """There are no kernels."""
         raise no_kernels()
 

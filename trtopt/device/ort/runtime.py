@@ -336,6 +336,9 @@ class OnnxRuntimeContext:
         """There are none."""
         return False
 
+    def emit_ranges(self) -> None:
+        """ONNX Runtime has none."""
+
     def inspect(self) -> str | None:
         """The engine is a model in ONNX, which describes itself."""
         return None

@@ -269,13 +269,17 @@ class TensorRTContext:
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """Attach a profiler; unless it is to report on request, every enqueue waits for its layers."""
         self._profiler = _make_profiler(self._trt, report)
-        self._context.nvtx_verbosity = self._engine.profiling_verbosity  # whatever it may mean to a profiler
+        self.emit_ranges()  # whatever they may mean to a profiler
         self._context.enqueue_emits_profile = not on_request
         self._context.profiler = self._profiler
 
     def request_layers(self) -> bool:
         """Have TensorRT read the events that the last run, or replay of a graph, has left."""
         return bool(self._context.report_to_profiler())
+
+    def emit_ranges(self) -> None:
+        """As far as the engine was built with names of its layers."""
+        self._context.nvtx_verbosity = self._engine.profiling_verbosity
 
     def inspect(self) -> str | None:
         """The text of TensorRT's inspector."""

@@ -12,12 +12,15 @@ import numpy as np
 
 from trtopt.records import Confidence
 
+Home = tuple[int, Confidence]
+"""The index of a launch's layer, -1 for none, and how well that is known."""
+
 _FIT_SHARE = 0.25
 _FIT_MS = 0.005
 """A stretch fits its layer within a quarter of its time, or the microseconds of a profiler's events."""
 
 
-def assign_layers(launch_ms: Sequence[float], layer_ms: Sequence[float]) -> list[tuple[int, Confidence]]:
+def assign_layers(launch_ms: Sequence[float], layer_ms: Sequence[float]) -> list[Home]:
     """For each launch the index of its layer, and how well that is known.
 
     Layers without time get no launch. With one layer nothing else is possible; otherwise launches of a
@@ -29,7 +32,7 @@ def assign_layers(launch_ms: Sequence[float], layer_ms: Sequence[float]) -> list
     if len(timed) == 1:
         return [(timed[0], "certain")] * len(launch_ms)
     ends = _cut(np.asarray(launch_ms, float), np.asarray([layer_ms[index] for index in timed], float))
-    found: list[tuple[int, Confidence]] = []
+    found: list[Home] = []
     begin = 0
     for index, end in zip(timed, ends, strict=True):
         error = abs(sum(launch_ms[begin:end]) - layer_ms[index])

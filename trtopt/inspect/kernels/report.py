@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import msgspec
@@ -11,13 +10,14 @@ import msgspec
 from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import Graph, Node
 from trtopt.inspect.kernels.attribution import UNKNOWN, Served, attribute
-from trtopt.inspect.kernels.layers import assign_layers
+from trtopt.inspect.kernels.groups import by_block, by_dtype, by_family, by_name, by_node, least
+from trtopt.inspect.kernels.layers import Home, assign_layers
 from trtopt.inspect.kernels.names import KernelTraits, read_name
-from trtopt.inspect.kernels.timeline import gaps_before, overlaps, span_of
+from trtopt.inspect.kernels.ranges import assign_by_ranges
+from trtopt.inspect.kernels.timeline import Interval, gaps_before, overlaps, span_of
 from trtopt.records import (
     Confidence,
     DevicePeaks,
-    KernelGroup,
     KernelLaunch,
     KernelPass,
     KernelReport,
@@ -25,8 +25,6 @@ from trtopt.records import (
     ProfiledLayer,
 )
 
-UNKNOWN_NODE = "unknown"
-_ORDER: tuple[Confidence, ...] = ("unknown", "likely", "certain")
 _LAUNCH_BOUND = 0.3
 _REMAINDER = 0.05
 _TOLERANCE = 1.1
@@ -41,7 +39,12 @@ def report_kernels(
     latency_ms: float | None,
 ) -> KernelReport:
     """Medians of every launch, its layer and nodes, and the sums; `layers` in the order in which they ran."""
-    rows = _rows(found, layers, graph, peaks)
+    own_ms = _own_ms(found.launches)
+    homes = assign_layers(own_ms, [layer.ms or 0.0 for layer in layers])
+    open_ends: list[str] = []
+    if found.marked_runs:
+        homes, open_ends = assign_by_ranges(found.launches, found.marked_runs, layers, homes)
+    rows = _rows(found, homes, layers, graph, peaks)
     spans, gaps = _per_run(found.launches)
     span, gap = (median(spans), median(gaps)) if spans else (0.0, 0.0)
     remainder = latency_ms - span if latency_ms is not None else None
@@ -51,16 +54,18 @@ def report_kernels(
         dropped=found.dropped,
         different_runs=found.different_runs,
         rows=rows,
-        by_name=_grouped(rows, lambda row: row.name),
-        by_node=_grouped(rows, lambda row: _nodes_key(row.nodes) if row.nodes else UNKNOWN_NODE),
-        by_dtype=_grouped(rows, lambda row: row.dtype or UNKNOWN_NODE),
+        by_name=by_name(rows),
+        by_node=by_node(rows),
+        by_dtype=by_dtype(rows),
+        by_family=by_family(rows),
+        by_block=by_block(rows),
         sum_ms=sum(row.own_ms for row in rows),
         busy_ms=span - gap,
         gap_ms=gap,
         latency_ms=latency_ms,
         remainder_ms=remainder,
         unknown_ms=sum(row.own_ms for row in rows if row.confidence == "unknown"),
-        notes=(*found.notes, *_notes(found, span, gap, latency_ms)),
+        notes=(*found.notes, *open_ends, *_notes(found, span, gap, latency_ms)),
     )
 
 
@@ -87,27 +92,40 @@ def _per_run(launches: Sequence[KernelLaunch]) -> tuple[list[float], list[float]
     return [span_of(one) for one in intervals], [sum(gaps_before(one)) for one in intervals]
 
 
+def _intervals(launches: Sequence[KernelLaunch]) -> list[Interval]:
+    """Medians over the runs."""
+    return [(start, start + median(one.ms)) for one in launches for start in [median(one.start_ms)]]
+
+
+def _own_ms(launches: Sequence[KernelLaunch]) -> list[float]:
+    """Of each launch beyond what earlier ones take."""
+    intervals = _intervals(launches)
+    return [end - start - over for (start, end), over in zip(intervals, overlaps(intervals), strict=True)]
+
+
 def _rows(
-    found: KernelPass, layers: Sequence[ProfiledLayer], graph: Graph, peaks: DevicePeaks | None
+    found: KernelPass,
+    homes: Sequence[Home],
+    layers: Sequence[ProfiledLayer],
+    graph: Graph,
+    peaks: DevicePeaks | None,
 ) -> tuple[KernelRow, ...]:
     launches = found.launches
     ms = [median(one.ms) for one in launches]
-    starts = [median(one.start_ms) for one in launches]
-    intervals = [(start, start + length) for start, length in zip(starts, ms, strict=True)]
+    intervals = _intervals(launches)
     gaps, overlapping = gaps_before(intervals), overlaps(intervals)
     traits = [_traits(one) for one in launches]
-    own = [length - over for length, over in zip(ms, overlapping, strict=True)]
-    homes = assign_layers(own, [layer.ms or 0.0 for layer in layers])
-    served: list[Served] = []
-    for home, members in groupby(range(len(launches)), key=lambda index: homes[index][0]):
-        layer = layers[home] if home >= 0 else None
-        served += _served(list(members), layer, traits, ms, graph, peaks)
+    served = [UNKNOWN] * len(launches)
+    for home in {index for index, _ in homes if index >= 0}:
+        members = [place for place, (index, _) in enumerate(homes) if index == home]
+        for place, one in zip(members, _served(members, layers[home], traits, ms, graph, peaks), strict=True):
+            served[place] = one
     rows = tuple(
         KernelRow(
             kind=one.kind,
             name=one.name,
             family=traits[index].family,
-            start_ms=starts[index],
+            start_ms=intervals[index][0],
             ms=ms[index],
             gap_ms=gaps[index],
             overlap_ms=overlapping[index],
@@ -121,6 +139,7 @@ def _rows(
             shared_bytes=one.shared_bytes,
             nbytes=one.nbytes,
             layer=layers[homes[index][0]].name if homes[index][0] >= 0 else "",
+            layer_confidence=homes[index][1],
             nodes=_names(served[index], homes[index][1]),
             confidence=least((served[index].confidence, homes[index][1])),
         )
@@ -140,22 +159,17 @@ def _names(served: Served, of_layer: Confidence) -> tuple[str, ...]:
     return () if of_layer == "unknown" else tuple(node.name for node in served.nodes)
 
 
-def least(confidences: Iterable[Confidence]) -> Confidence:
-    """The least certain of them."""
-    return min(confidences, key=_ORDER.index)
-
-
 def _served(
     members: Sequence[int],
-    layer: ProfiledLayer | None,
+    layer: ProfiledLayer,
     traits: Sequence[KernelTraits],
     ms: Sequence[float],
     graph: Graph,
     peaks: DevicePeaks | None,
 ) -> list[Served]:
     """What the launches of one layer serve: all of its nodes, unless it hides which."""
-    nodes = tuple(graph.by_name[name] for name in layer.onnx_nodes if name in graph.by_name) if layer else ()
-    if layer is None or not nodes:
+    nodes = tuple(graph.by_name[name] for name in layer.onnx_nodes if name in graph.by_name)
+    if not nodes:
         return [UNKNOWN] * len(members)
     if not layer.is_opaque:
         working = tuple(node for node in nodes if node.name in layer.working_nodes)
@@ -191,26 +205,3 @@ def _with_rate(
     peak = peaks.flops.get(row.dtype) if peaks is not None else None
     share = flops / (row.ms / 1e3) / peak.value if peak is not None and row.ms else None
     return msgspec.structs.replace(row, flops=flops or None, peak_share=share if flops else None)
-
-
-def _nodes_key(nodes: Sequence[str]) -> str:
-    return " + ".join(nodes) if len(nodes) < 4 else f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
-
-
-def _grouped(rows: Sequence[KernelRow], key: Callable[[KernelRow], str]) -> tuple[KernelGroup, ...]:
-    """Groups with their time, the longest first; they add up to all rows."""
-    total = sum(row.own_ms for row in rows)
-    members: dict[str, list[KernelRow]] = {}
-    for row in rows:
-        members.setdefault(key(row), []).append(row)
-    groups = [
-        KernelGroup(
-            key=name,
-            launches=len(own),
-            ms=sum(row.own_ms for row in own),
-            share=sum(row.own_ms for row in own) / total if total else 0.0,
-            confidence=least(row.confidence for row in own),
-        )
-        for name, own in members.items()
-    ]
-    return tuple(sorted(groups, key=lambda group: (-group.ms, group.key)))

@@ -1,4 +1,8 @@
-"""The kernel pass: every launch of a number of inferences, under the device's tracer."""
+"""The kernel pass: every launch of a number of inferences, under the device's tracer.
+
+A pass of its own records plain inferences with the ranges that the backend opens for its layers: they slow
+the host.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ from trtopt.errors import GraphCaptureError, MeasurementError
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
 from trtopt.measure.loop.merge_runs import merge_runs
 from trtopt.measure.loop.run_pass import Subject
-from trtopt.records import KernelActivity, KernelPass
+from trtopt.records import KernelActivity, KernelPass, TracedRun
 
 _WARM_RUNS = 5
 _RUNS = 20
+_MARKED_RUNS = 3
 
 
 def record_kernels(device: Device, session: Session, subject: Subject, *, graph: bool = False) -> KernelPass:
@@ -47,18 +52,45 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
     )
 
 
+def record_ranges(device: Device, session: Session, subject: Subject) -> tuple[TracedRun, ...]:
+    """Plain inferences with the driver's calls and the backend's NVTX ranges.
+
+    Raises:
+        DeviceError: the tracer cannot be used here, with the reason.
+        MeasurementError: it saw no ranges, or not everything.
+    """
+    with ExitStack() as resources:
+        recorder = resources.enter_context(closing(device.activity_recorder(ranges=True)))
+        context, stream = _ready(device, session, subject, resources)
+        context.emit_ranges()
+
+        def run() -> None:
+            context.enqueue(stream)
+            stream.synchronize()
+
+        for _ in range(_WARM_RUNS):
+            run()
+        recorder.dropped()
+        runs = tuple(recorder.record(run) for _ in range(_MARKED_RUNS))
+        if lost := recorder.dropped():
+            raise MeasurementError(
+                f"{lost} records of ranges and calls did not fit the tracer's buffers", "profile again"
+            )
+    if not any(one.ranges for one in runs):
+        raise MeasurementError(
+            "no NVTX ranges reach CUPTI",
+            "set NVTX_INJECTION64_PATH to the libcupti.so that cupti-python loads",
+        )
+    return runs
+
+
 def _recorded(
     device: Device, session: Session, subject: Subject, *, graph: bool, notes: list[str]
-) -> tuple[list[list[KernelActivity]], int, bool]:
+) -> tuple[list[tuple[KernelActivity, ...]], int, bool]:
     """The runs' activities, the number of dropped records, and whether a graph was replayed."""
     with ExitStack() as resources:
         recorder = resources.enter_context(closing(device.activity_recorder()))
-        context = resources.enter_context(closing(session.context(subject.shapes)))
-        stream = resources.enter_context(closing(device.stream()))
-        buffers = device_buffers(device, context.bindings, resources)
-        host = host_buffers(device, context.bindings, subject.data, resources)
-        fill(device, context.bindings, buffers, host, stream)
-        context.bind(buffers)
+        context, stream = _ready(device, session, subject, resources)
         launch, is_graph = _prepared(device, context, stream, resources, graph=graph, notes=notes)
 
         def run() -> None:
@@ -68,8 +100,21 @@ def _recorded(
         for _ in range(_WARM_RUNS):
             run()
         recorder.dropped()
-        runs = [recorder.record(run) for _ in range(_RUNS)]
+        runs = [recorder.record(run).activities for _ in range(_RUNS)]
         return runs, recorder.dropped(), is_graph
+
+
+def _ready(
+    device: Device, session: Session, subject: Subject, resources: ExitStack
+) -> tuple[Context, Stream]:
+    """A context with buffers of the subject's data, and a stream."""
+    context = resources.enter_context(closing(session.context(subject.shapes)))
+    stream = resources.enter_context(closing(device.stream()))
+    buffers = device_buffers(device, context.bindings, resources)
+    host = host_buffers(device, context.bindings, subject.data, resources)
+    fill(device, context.bindings, buffers, host, stream)
+    context.bind(buffers)
+    return context, stream
 
 
 def _prepared(

@@ -77,9 +77,9 @@ class Signal:
         self._noise: dict[str, float] = {}
 
     def add(self, reference: Arrays, found: Arrays) -> None:
-        """Take in one batch; outputs that are no floats are passed over."""
+        """Take in one batch; outputs that are no floats, or have another size, are passed over."""
         for name, array in reference.items():
-            if not is_float(array):
+            if not is_float(array) or array.shape != found[name].shape:
                 continue
             wide = array.astype(np.float64)
             error = wide - found[name].astype(np.float64)

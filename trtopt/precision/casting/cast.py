@@ -37,7 +37,7 @@ from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.weights import largest
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.observe import float_tensors, observe
-from trtopt.precision.reference_runs import First, compared, open_model
+from trtopt.precision.reference_runs import First, compared
 from trtopt.precision.temporary_disk import of_casting, passing
 from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
@@ -274,7 +274,7 @@ def _may_have_plugins(model: onnx.ModelProto) -> bool:
 
 
 def _compared(seen: _Seen, result: ModelFile) -> tuple[OutputDifference, ...]:
-    return () if seen.reference is None else compared(seen.reference.pairs(), open_model(result))
+    return () if seen.reference is None else compared(seen.reference.pairs(), result)
 
 
 def measured(

@@ -28,6 +28,7 @@ _OUTPUTS = (
     Column("largest error", "number", 6),
     Column("top-1 agreement", "share", 2),
     Column("mismatched", "number"),
+    Column("batches of another size", "number"),
 )
 _LAYERS = (
     Column("added error", "number", 6),
@@ -107,7 +108,8 @@ def _check(check: CheckReport) -> Iterator[Block]:
 
 
 def _output(one: OutputDifference) -> list[Cell]:
-    return [one.output, one.sqnr_db, one.cosine, one.max_abs, one.top1, one.mismatched or None]
+    figures = [one.sqnr_db, one.cosine, one.max_abs, one.top1]
+    return [one.output, *figures, one.mismatched or None, one.resized or None]
 
 
 def selection_section(collected: Collected) -> Section | None:

@@ -144,11 +144,10 @@ def bars(
     value: str,
     unit: str,
     colour: Spec | None = None,
-    counted: str = "layers",
 ) -> Chart:
     """One bar per row, in the given order; `colour` encodes it, by default all are of one colour.
 
-    Rows have their `share`, and how many of the `counted` they stand for.
+    Rows have their `share`, and how many `layers` they stand for.
     """
     return Chart(
         title,
@@ -160,7 +159,7 @@ def bars(
                 "x": quantity(value, f"time, {unit}"),
                 **({"color": colour} if colour is not None else {}),
                 "tooltip": tooltip_fields(
-                    (what, "", ""), (value, unit, ".4f"), ("share", "share", ".1%"), (counted, counted, "d")
+                    (what, "", ""), (value, unit, ".4f"), ("share", "share", ".1%"), ("layers", "layers", "d")
                 ),
             },
         ),

@@ -21,6 +21,7 @@ from trtopt.report.html.provenance import build_section, commands_of, file_notes
 from trtopt.report.html.roofline import roofline_section
 from trtopt.report.html.summary import answer, by_batch, facts, mark_of
 from trtopt.report.html.tuning import tuning_section
+from trtopt.report.kernels import kernel_types_line, top_lines
 from trtopt.report.profile import receipt_lines, roofline_lines
 
 Found = Section | Missing | None
@@ -128,7 +129,8 @@ def _why(collected: Collected) -> list[str]:
     missing = dict.fromkeys(text for report in collected.profiles.values() for text in report.missing)
     lines = []
     if engine is not None:
-        lines += [f"batch {engine.batch}: {line.strip()}" for line in roofline_lines(engine)]
+        found = [*roofline_lines(engine), *(top_lines(engine.kernels) if engine.kernels is not None else ())]
+        lines += [f"batch {engine.batch}: {line.strip()}" for line in found]
     return [*lines, *(f"not known: {text}" for text in missing)]
 
 
@@ -137,7 +139,10 @@ def _receipts(collected: Collected) -> list[str]:
     return grouped(
         (engine.batch, line.strip())
         for _, _, engine in engine_panels(collected)
-        for line in receipt_lines(engine.receipt)
+        for line in (
+            *receipt_lines(engine.receipt),
+            *([kernel_types_line(engine.kernels)] if engine.kernels is not None else ()),
+        )
     )
 
 

@@ -36,7 +36,13 @@ _CHANGES = (
     Column("layers in A"),
     Column("layers in B"),
 )
-_KERNELS = (*_CHANGES[:3], Column("kernels in A"), Column("kernels in B"), Column("ONNX nodes"))
+_KERNELS = (
+    *_CHANGES[:3],
+    Column("ONNX nodes"),
+    Column("kernels in A"),
+    Column("kernels in B"),
+    Column("blocks", "number"),
+)
 
 
 def fusion_section(collected: Collected, command: str) -> Section | Missing:
@@ -134,7 +140,7 @@ def difference_tables(collected: EngineDifference) -> list[Table]:
         f"A {collected.a}: {collected.a_ms:.4f} ms; B {collected.b}: {collected.b_ms:.4f} ms ({gap:+.4f} ms)"
     )
     kernels: list[list[Cell]] = [
-        [one.a_ms, one.b_ms, one.cost_ms, _names(one.a), _names(one.b), names_text(one.nodes)]
+        [one.a_ms, one.b_ms, one.cost_ms, names_text(one.nodes), _names(one.a), _names(one.b), one.blocks]
         for one in collected.kernels
     ]
     replaced = [Table("Kernels that were replaced", _KERNELS, kernels)] if kernels else []

@@ -8,7 +8,6 @@ from trtopt.records import Collected, KernelGroup, KernelReport, KernelRow
 from trtopt.report.html.blocks import (
     Block,
     Cell,
-    Chart,
     Column,
     Lines,
     Missing,
@@ -17,8 +16,7 @@ from trtopt.report.html.blocks import (
     Table,
     known_columns,
 )
-from trtopt.report.html.charts import bars
-from trtopt.report.html.layers import engine_panels, largest
+from trtopt.report.html.layers import engine_panels
 from trtopt.report.html.timeline import kernel_timeline
 from trtopt.report.kernels import kernel_lines
 from trtopt.report.names import names_text
@@ -30,6 +28,7 @@ _COLUMNS = (
     Column("ONNX nodes"),
     Column("confidence"),
     Column("layer"),
+    Column("layer's confidence"),
     Column("does"),
     Column("type"),
     Column("of peak", "share", 0),
@@ -40,6 +39,13 @@ _COLUMNS = (
     Column("shared bytes", "number"),
     Column("tensor cores"),
     Column("stream", "number"),
+)
+_GROUPS = (
+    Column("ms", "number", 4),
+    Column("share", "share", 1),
+    Column("launches", "number"),
+    Column("of peak", "share", 0),
+    Column("confidence"),
 )
 
 
@@ -56,14 +62,23 @@ def kernels_section(collected: Collected, command: str) -> Section | Missing:
 def _blocks(kernels: KernelReport) -> Iterator[Block]:
     yield Lines(kernel_lines(kernels))
     yield kernel_timeline(kernels)
-    yield _groups("Time by kernel", kernels.by_name)
-    yield _groups("Time by ONNX node, as far as known", kernels.by_node)
+    yield _groups(
+        "Time by ONNX node, the same nodes of repeated blocks together", "ONNX nodes", kernels.by_block
+    )
+    yield _groups("Time by kernel", "kernel", kernels.by_name)
     columns, rows = known_columns(_COLUMNS, [_row(row, kernels.sum_ms) for row in kernels.rows])
     yield Table("Kernels in the order they ran", columns, rows, [_details(row) for row in kernels.rows])
 
 
-def _groups(title: str, groups: Sequence[KernelGroup]) -> Chart:
-    return bars(title, largest(groups, "launches"), "key", "ms", "ms", counted="launches")
+def _groups(title: str, what: str, groups: Sequence[KernelGroup]) -> Table:
+    columns, rows = known_columns(
+        (Column(what), *_GROUPS),
+        [
+            [group.key, group.ms, group.share, group.launches, group.peak_share, group.confidence]
+            for group in groups
+        ],
+    )
+    return Table(title, columns, rows)
 
 
 def _row(row: KernelRow, sum_ms: float) -> list[Cell]:
@@ -75,6 +90,7 @@ def _row(row: KernelRow, sum_ms: float) -> list[Cell]:
         names_text(row.nodes),
         row.confidence,
         row.layer,
+        row.layer_confidence if row.layer else "",
         row.family,
         row.dtype,
         row.peak_share,

@@ -9,7 +9,6 @@ from trtopt.records import (
     Collected,
     EngineProfile,
     EngineTensor,
-    KernelGroup,
     LayerGroup,
     ProfiledLayer,
     ProfileReport,
@@ -91,19 +90,19 @@ def _blocks(engine: EngineProfile) -> Iterator[Block]:
 
 
 def _groups(title: str, groups: Sequence[LayerGroup]) -> Chart:
-    return bars(title, largest(groups, "layers"), "key", "ms", "ms")
+    return bars(title, largest(groups), "key", "ms", "ms")
 
 
 def _types(groups: Sequence[LayerGroup]) -> Chart:
-    rows = largest(groups, "layers")
+    rows = largest(groups)
     colour = name("key", scale=type_scale(row["key"] for row in rows), legend=None)
     return bars("Time by type", rows, "key", "ms", "ms", colour)
 
 
-def largest(groups: Sequence[LayerGroup | KernelGroup], counted: str) -> list[dict[str, Any]]:
-    """The largest groups, and all others as one; `counted` names the attribute of what they count."""
+def largest(groups: Sequence[LayerGroup]) -> list[dict[str, Any]]:
+    """The largest groups, and all others as one."""
     rows: list[dict[str, Any]] = [
-        {"key": group.key, "ms": group.ms, "share": group.share, counted: getattr(group, counted)}
+        {"key": group.key, "ms": group.ms, "share": group.share, "layers": group.layers}
         for group in groups[:_GROUPS]
     ]
     rest = groups[_GROUPS:]
@@ -113,7 +112,7 @@ def largest(groups: Sequence[LayerGroup | KernelGroup], counted: str) -> list[di
                 "key": f"{len(rest)} others",
                 "ms": sum(group.ms for group in rest),
                 "share": sum(group.share for group in rest),
-                counted: sum(getattr(group, counted) for group in rest),
+                "layers": sum(group.layers for group in rest),
             }
         )
     return rows

@@ -12,6 +12,7 @@ from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, Collected, EngineProfile
 from trtopt.report.html.blocks import Step
 from trtopt.report.html.deployment import Deployment, model_file, ran_on_stand_in, rate_of, sampled
+from trtopt.report.kernels import hides_its_time
 from trtopt.report.names import nodes_text
 
 _SHOWN = 3
@@ -192,11 +193,26 @@ def _of_layers(collected: Collected, engine: EngineProfile) -> Iterator[_Candida
         into = shlex.quote(f"{collected.folder.rstrip('/')}-fp16")
         command = f"trtopt build {model_of(collected)} -o {into} --precision fp16"
         yield _Candidate(full / 2, Step("Build it in FP16", why, command))
-    yield from _furthest(engine, at)
+    yield from _inside(collected, engine, at) if hides_its_time(engine) and on_gpu else _furthest(engine, at)
 
 
 def _share(engine: EngineProfile, ms: float) -> float:
     return ms / engine.sum_ms
+
+
+def _inside(collected: Collected, engine: EngineProfile, at: str) -> Iterator[_Candidate]:
+    """What takes the most time inside layers that hide their nodes; that it is unknown, without kernels."""
+    hidden = engine.coverage.time_opaque
+    if engine.kernels is None:
+        why = f"{at}{hidden:.0%} of the time lies in layers that hide their nodes."
+        command = f"trtopt profile {source_of(collected)} --kernels -o {_folder(collected)}"
+        yield _Candidate(hidden / 4, Step("Record the kernels", why, command))
+        return
+    first = next((group for group in engine.kernels.by_block if group.confidence != "unknown"), None)
+    if first is not None:
+        rate = f", at {first.peak_share:.0%} of the device's peak" if first.peak_share is not None else ""
+        why = f"{at}its kernels take {first.ms:.4f} ms, {first.share:.0%} of all kernels' time{rate}."
+        yield _Candidate(first.share / 4, Step(f"Look at {first.key}", why))
 
 
 def _furthest(engine: EngineProfile, at: str) -> Iterator[_Candidate]:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from trtopt.measure.statistics.summaries import percentile
-from trtopt.records import BenchPoint, Collected, EngineProfile
+from trtopt.records import BenchPoint, Collected, EngineProfile, KernelReport
 from trtopt.report.html.blocks import Block, Chart, Spec
 from trtopt.report.html.charts import LEGEND, listed, name, quantity, tooltip_fields, vega_lite
 from trtopt.report.html.colours import type_scale
 from trtopt.report.html.deployment import deployment_of, p50_of, profiled, rate_of
 from trtopt.report.html.latency import colours_of_batches
+from trtopt.report.kernels import hides_its_time
 from trtopt.report.names import kind_text, type_text
 
 _KINDS = 7
@@ -24,7 +25,9 @@ def overview_charts(collected: Collected) -> list[Block]:
     if deployed is not None and len(deployed.points) > 1:
         drawn.append(_over_batches(deployed.points, colours_of_batches(collected)))
     engine = profiled(collected, deployed.point.batch if deployed is not None else None)
-    if engine is not None and engine.sum_ms:
+    if engine is not None and engine.kernels is not None and hides_its_time(engine):
+        drawn.append(_by_kernels(engine.batch, engine.kernels))
+    elif engine is not None and engine.sum_ms:
         drawn.append(_against_floor(engine))
     return drawn
 
@@ -72,6 +75,31 @@ def _over_batches(points: Sequence[BenchPoint], scale: Spec) -> Chart:
         resolve={"scale": {"y": "independent"}},
     )
     return Chart("Latency and throughput by batch size", spec, text, height=230)
+
+
+def _by_kernels(batch: int, kernels: KernelReport) -> Chart:
+    """Time by what the kernels do, coloured by type: what the layers would show is one that hides all."""
+    families = [group.key for group in kernels.by_family]
+    parts: dict[tuple[str, str], float] = {}
+    for row in kernels.rows:
+        key = (row.family, row.dtype or "–")
+        parts[key] = parts.get(key, 0.0) + row.own_ms
+    rows: list[dict[str, Any]] = [
+        {"does": family, "type": dtype, "ms": ms} for (family, dtype), ms in parts.items()
+    ]
+    spec = vega_lite(
+        rows,
+        mark="bar",
+        encoding={
+            "y": name("does", sort=families, axis={"labelLimit": 150}),
+            "x": quantity("ms", "time, ms"),
+            "color": name("type", scale=type_scale(row["type"] for row in rows), legend=LEGEND),
+            "tooltip": tooltip_fields(("does", "does", ""), ("type", "type", ""), ("ms", "ms", ".4f")),
+        },
+    )
+    text = listed([f"{group.key}: {group.ms:.4f} ms" for group in kernels.by_family])
+    title = f"Where the time goes at batch {batch}, by what kernels do"
+    return Chart(title, spec, text, height=90 + 22 * len(families))
 
 
 def _against_floor(engine: EngineProfile) -> Chart:

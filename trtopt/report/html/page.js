@@ -168,8 +168,8 @@ function looks() {
 async function draw(place) {
   const spec = found.charts[place.dataset.chart];
   const hasRows = !spec.$schema.includes("vega-lite");
-  const table = hasRows ? tables.get(place.closest(".panel").querySelector(".table")) : null;
-  // Names may be long: the page holds them once, in the table's rows.
+  // Names may be long: the page holds them once, in the rows of the panel's last table.
+  const table = hasRows ? tables.get([...place.closest(".panel").querySelectorAll(".table")].at(-1)) : null;
   for (const one of table ? spec.data[0].values : []) if ("row" in one) one.label = table.rows[one.row][0];
   views.get(place)?.finalize();
   const options = { actions: false, config: looks(), defaultStyle: false, renderer: "canvas", tooltip: showTooltip };

@@ -31,7 +31,7 @@ _HOW = (
 
 @dataclass(frozen=True)
 class _Bar:
-    """What ran in a lane for a time in ms; its name is that of the row of the panel's table."""
+    """What ran in a lane for a time in ms; its name is that of the row of the panel's last table."""
 
     start: float
     ms: float

@@ -19,19 +19,22 @@ from trtopt.device.clocks import locked_clocks
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
-from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded
+from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, RangesJob, RangesRecorded
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.recipe import Recipe, shape_flags
-from trtopt.records import BenchPoint, BenchReport, EngineArtifact
+from trtopt.records import BenchPoint, BenchReport, EngineArtifact, KernelPass
 from trtopt.workers.protocol import Benched
-from trtopt.workers.supervisor import run_jobs
+from trtopt.workers.supervisor import OnProgress, run_jobs
 from trtopt.workflows.bench.cold_start import measure_cold_starts
 from trtopt.workflows.bench.request import BenchRequest, check_request
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, resolve_engines, runs_on
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
+
+_RANGES_LIMIT_S = 300.0
+"""A process that records ranges and hangs costs no more: a profile does without them."""
 
 
 def bench(path: str | Path, request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
@@ -160,12 +163,26 @@ def _with_further_processes(
         starts = measure_cold_starts(job, index, request.timeout, listener.progress)
         point = msgspec.structs.replace(point, cold_start=starts)
     if request.kernels:
-        recording = run_jobs(
-            [KernelJob(bench=job)],
-            limit_s=request.timeout,
-            on_progress=lambda _, phase, fraction: listener.progress(index, phase, fraction),
+        kernels = _recorded_kernels(
+            job,
+            request.timeout,
+            lambda _, phase, fraction: listener.progress(index, phase, fraction),
         )
-        ((_, result),) = recording
-        assert isinstance(result, KernelsRecorded)
-        point = msgspec.structs.replace(point, kernels=result.kernels)
+        point = msgspec.structs.replace(point, kernels=kernels)
     return point
+
+
+def _recorded_kernels(job: BenchJob, timeout: float | None, on_progress: OnProgress) -> KernelPass:
+    """The kernels, with the ranges that name their layers where these can be had."""
+    ((_, recorded),) = run_jobs([KernelJob(bench=job)], limit_s=timeout, on_progress=on_progress)
+    assert isinstance(recorded, KernelsRecorded)
+    found = recorded.kernels
+    try:
+        limit_s = timeout or _RANGES_LIMIT_S
+        ((_, marked),) = run_jobs([RangesJob(bench=job)], limit_s=limit_s, on_progress=on_progress)
+    except TrtoptError as error:
+        reason = error.problem.splitlines()[0].removesuffix(" Its last words:")
+        note = f"layers of kernels go by order and time, not by NVTX ranges: {reason}"
+        return msgspec.structs.replace(found, notes=(*found.notes, note))
+    assert isinstance(marked, RangesRecorded)
+    return msgspec.structs.replace(found, marked_runs=marked.runs)

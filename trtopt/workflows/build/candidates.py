@@ -191,7 +191,7 @@ class Candidates:
     def _differences(self, model: ModelFile) -> tuple[OutputDifference, ...]:
         feeds = at_most(self._source.batches(self._specs, 8), _COMPARED)
         pairs = ((feed, self._reference.run(feed)) for feed in feeds)
-        return compared(pairs, open_model(model))
+        return compared(pairs, model)
 
 
 def moved(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifact, list[EngineArtifact]]:

@@ -284,12 +284,16 @@ class Checker:
         alike: Callable[[Arrays], Arrays] = lambda feed: feed,
     ) -> CheckedSubject:
         found: dict[str, Deviation] = {}
+        sized = data_dependent_outputs(self.model.proto.graph)
         samples = 0
         for (feed, labels), got in zip(self._feeds(source, size), outputs, strict=True):
             wanted = self._answer(alike(feed))
             count = samples_in(feed)
-            got = {key: _without_padding(array, wanted.get(key)) for key, array in got.items()}
-            add_outputs(found, wanted, got)
+            got = {
+                key: array if key in sized else _without_padding(array, wanted.get(key))
+                for key, array in got.items()
+            }
+            add_outputs(found, wanted, got, sized)
             if self._task is not None:
                 self._task.add(wanted, got, labels)
             samples += count

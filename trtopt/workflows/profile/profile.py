@@ -240,6 +240,7 @@ def _not_run(manifest: Manifest, model: Path, request: ProfileRequest, reason: s
         missing=(
             reason,
             "layers, fusions, times and the types that ran: the rows are the nodes of the ONNX file",
+            *(("kernels: they are recorded where the engines run",) if request.kernels else ()),
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.support.paths import DATA
-from trtopt.device.cuda.cupti import CuptiRecorder, demangled, require_cupti
+from trtopt.device.cuda.cupti import CuptiRecorder, demangled, have_nvtx_inject_cupti, require_cupti
 from trtopt.errors import DeviceError
-from trtopt.records import KernelActivity
+from trtopt.records import KernelActivity, LaunchCall, TracedRun
 
 SURFACE = json.loads((DATA / "cupti-12.8.0.json").read_text())
 
@@ -91,14 +92,14 @@ def test_kernels_copies_and_memsets_are_read_and_other_records_are_not(cupti: Cu
             cupti.record("RUNTIME", "ActivityMemset4"),
         ]  # fmt: skip
 
-    kernel, copy, memset = recorder.record(work)
+    kernel, copy, memset = recorder.record(work).activities
     assert kernel == KernelActivity(
         kind="kernel", name="add(float*, float*)", start_ns=10, end_ns=30, correlation_id=5, stream=3,
         graph_node=9, grid=(7, 1, 1), block=(128, 1, 1), registers=40, shared_bytes=1040,
     )  # fmt: skip
     assert (copy.kind, copy.name, copy.nbytes) == ("copy", "DTOD", 64)
     assert (memset.kind, memset.nbytes) == ("memset", 4)
-    assert recorder.record(lambda: None) == []
+    assert recorder.record(lambda: None) == TracedRun()
 
 
 def test_what_was_enabled_is_disabled_in_reverse_order_and_once(cupti: Cupti) -> None:
@@ -108,6 +109,71 @@ def test_what_was_enabled_is_disabled_in_reverse_order_and_once(cupti: Cupti) ->
     recorder.close()
     recorder.close()
     assert [call[1] for call in cupti.calls if call[0] == "activity_disable"] == enabled[::-1]
+
+
+def marker(cupti: Cupti, number: int, flags: int, at: int, name: str | None) -> SimpleNamespace:
+    return cupti.record(
+        "MARKER", "ActivityMarker2", id=number, flags_=flags, timestamp=at, name=name, domain="TensorRT",
+        object_id=SimpleNamespace(threadId=7),
+    )  # fmt: skip
+
+
+def test_calls_and_ranges_are_recorded_on_request_and_ranges_paired_by_their_numbers(cupti: Cupti) -> None:
+    recorder = CuptiRecorder(ranges=True)
+    enabled = [call[1] for call in cupti.calls if call[0] == "activity_enable"]
+    assert enabled[3:] == [SURFACE["ActivityKind"][name] for name in ("DRIVER", "MARKER")]
+
+    def work() -> None:
+        cupti.pending = [
+            marker(cupti, 1, 2, 10, "outer"),
+            marker(cupti, 2, 2, 20, "inner"),
+            cupti.record("DRIVER", "ActivityAPI", start=22, end=25, correlation_id=5, thread_id=7),
+            marker(cupti, 2, 4, 30, None),
+            marker(cupti, 3, 2, 35, "never closed"),
+            marker(cupti, 1, 4, 40, None),
+        ]
+
+    found = recorder.record(work)
+    assert found.calls == (LaunchCall(correlation_id=5, start_ns=22, end_ns=25, thread=7),)
+    assert [(one.name, one.start_ns, one.end_ns, one.thread) for one in found.ranges] == [
+        ("outer", 10, 40, 7), ("inner", 20, 30, 7),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of packages with the metadata of cupti-python 12.8.0, and nothing injected into NVTX yet."""
+    info = tmp_path / "cupti_python-12.8.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cupti-python\nVersion: 12.8.0\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "")
+    monkeypatch.delenv("NVTX_INJECTION64_PATH")
+    return tmp_path
+
+
+def test_nvtx_injects_the_library_of_cupti_pythons_release(site: Path) -> None:
+    for place in ("nvidia/cuda_cupti/lib/libcupti.so.12", "nvidia/cu13/lib/libcupti.so.13"):
+        (site / place).parent.mkdir(parents=True)
+        (site / place).touch()
+    have_nvtx_inject_cupti()
+    assert os.environ["NVTX_INJECTION64_PATH"] == str(site / "nvidia/cuda_cupti/lib/libcupti.so.12")
+
+
+def test_a_library_that_no_package_brings_is_left_to_the_loader(site: Path) -> None:
+    have_nvtx_inject_cupti()
+    assert os.environ["NVTX_INJECTION64_PATH"] == "libcupti.so.12"
+
+
+def test_ranges_that_another_tool_receives_are_not_taken_from_it(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "/opt/nsight/libToolsInjection64.so")
+    with pytest.raises(DeviceError, match="sends NVTX ranges to /opt/nsight"):
+        have_nvtx_inject_cupti()
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "/usr/local/cuda/lib64/libcupti.so")
+    have_nvtx_inject_cupti()
+    assert os.environ["NVTX_INJECTION64_PATH"] == "/usr/local/cuda/lib64/libcupti.so"
 
 
 def test_dropped_records_are_counted(cupti: Cupti) -> None:

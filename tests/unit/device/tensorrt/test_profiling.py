@@ -44,6 +44,14 @@ def test_a_context_shows_profilers_its_layers_only_if_asked(dump: str, nvtx: boo
 
 
 @each_version
+def test_a_context_emits_ranges_on_request_as_detailed_as_the_engine_was_built(dump: str) -> None:
+    surface = Surface(dump)
+    load(surface, nvtx=False).context(SHAPES).emit_ranges()
+    set_to = [call["value"].name for call in surface.called("IExecutionContext.nvtx_verbosity")]
+    assert set_to == ["NONE", "DETAILED"]
+
+
+@each_version
 def test_a_builders_allocations_are_followed_if_asked(dump: str) -> None:
     surface, device = Surface(dump), ScriptedDevice()
     found = build(surface, memory=device).memory

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.paths import DATA
 from trtopt.inspect.graph import read_graph
+from trtopt.inspect.kernels.changes import kernel_changes
 from trtopt.inspect.kernels.report import report_kernels
 from trtopt.measure.loop.merge_runs import merge_runs
 from trtopt.records import (
@@ -95,3 +96,21 @@ def test_a_gelu_is_a_kernel_of_its_own_at_32_and_part_of_a_product_at_1() -> Non
         row.family for row in serving(report("bert-b32"), "/layer.3/intermediate/intermediate_act_fn/Erf")
     ] == ["pointwise"]
     assert serving(report("bert-b1"), "intermediate_act_fn/Erf") == []
+
+
+def test_the_same_nodes_of_all_encoder_layers_are_one_group_and_take_the_time() -> None:
+    made = report("bert-b32")
+    first, second, third, *_ = made.by_block
+    assert (first.key, first.launches) == ("/m/encoder/layer.*/output/dense/MatMul", 12)
+    assert (second.key, second.launches) == ("/m/encoder/layer.*/intermediate/dense/MatMul", 12)
+    assert third.key == "/m/encoder/layer.*/attention/self/query/MatMul + key/MatMul + value/MatMul"
+    assert first.peak_share == pytest.approx(0.56, abs=0.01)
+    assert next(group for group in made.by_name if group.key == "mha*").launches == 12
+    assert [group.key for group in made.by_family[:3]] == ["product", "pointwise", "attention"]
+
+
+def test_a_kernel_that_replaces_another_in_all_encoder_layers_is_one_change() -> None:
+    changes = kernel_changes(report("bert-b1"), report("bert-b32"))
+    wide = [one for one in changes if one.nodes == ("/m/encoder/layer.*/output/dense/MatMul",)]
+    assert [one.blocks for one in wide] == [12]
+    assert len(changes) < 20

@@ -9,7 +9,18 @@ from tests.support.inspected import profiled
 from tests.unit.inspect.kernels.test_attribution import encoder
 from trtopt.inspect.kernels.changes import kernel_changes
 from trtopt.inspect.kernels.report import report_kernels
-from trtopt.records import DevicePeaks, KernelLaunch, KernelPass, KernelReport, Peak, ProfiledLayer
+from trtopt.records import (
+    DevicePeaks,
+    KernelActivity,
+    KernelLaunch,
+    KernelPass,
+    KernelReport,
+    LaunchCall,
+    NvtxRange,
+    Peak,
+    ProfiledLayer,
+    TracedRun,
+)
 
 GEMM = "sm80_xmma_gemm_f16f16_f16f16_f16_tn_n_tilesize64x64x32_tensor16x8x16_kernel"
 ALL = tuple(node.name for node in encoder().nodes)
@@ -58,12 +69,13 @@ def test_kernels_inside_an_opaque_layer_have_nodes_and_a_confidence() -> None:
 def test_every_group_adds_up_to_all_kernels_whatever_is_known(given: list[tuple[str, float]]) -> None:
     names, ms = zip(*given, strict=True)
     made = report(launches(*ms, names=names))
-    for groups in (made.by_name, made.by_node, made.by_dtype):
+    for groups in (made.by_name, made.by_node, made.by_dtype, made.by_family, made.by_block):
         assert sum(group.ms for group in groups) == pytest.approx(sum(ms))
         assert sum(group.share for group in groups) == pytest.approx(1.0)
         assert sum(group.launches for group in groups) == len(ms)
-    unknown = sum(group.ms for group in made.by_node if group.key == "unknown")
-    assert unknown == pytest.approx(made.unknown_ms)
+    for groups in (made.by_node, made.by_block):
+        unknown = sum(group.ms for group in groups if group.key == "unknown")
+        assert unknown == pytest.approx(made.unknown_ms)
 
 
 def test_time_that_is_not_understood_is_one_row_and_no_nodes_share_it() -> None:
@@ -118,3 +130,23 @@ def test_dropped_records_and_runs_that_differ_are_reported() -> None:
     assert notes[0] == "a note"
     assert "3 records" in notes[1]
     assert "1 of 1 runs" in notes[2]
+
+
+def test_layers_by_ranges_are_certain_for_the_nodes_too_where_the_layer_names_them() -> None:
+    first, second = profiled("a", "q k", 0.3), profiled("b", "v", 0.6)
+    run = TracedRun(
+        activities=(
+            KernelActivity(kind="kernel", name=GEMM, start_ns=20, end_ns=30, correlation_id=1),
+            KernelActivity(kind="kernel", name=NAMES[1], start_ns=30, end_ns=40, correlation_id=2),
+        ),
+        calls=(
+            LaunchCall(correlation_id=1, start_ns=1, end_ns=2, thread=0),
+            LaunchCall(correlation_id=2, start_ns=3, end_ns=4, thread=0),
+        ),
+        ranges=(NvtxRange(name="b", domain="TensorRT", start_ns=0, end_ns=9, thread=0),),
+    )
+    found = replace(launches(0.3, 0.6, names=NAMES[:2]), marked_runs=(run,))
+    rows = report(found, first, second).rows
+    assert [(row.layer, row.layer_confidence, row.nodes, row.confidence) for row in rows] == [
+        ("b", "certain", ("v",), "certain"), ("b", "certain", ("v",), "certain"),
+    ]  # fmt: skip

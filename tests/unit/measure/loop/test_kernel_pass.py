@@ -5,9 +5,9 @@ import pytest
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from tests.support.scripted_runs import SUBJECT
 from trtopt.errors import DeviceError, MeasurementError
-from trtopt.measure.loop.kernel_pass import record_kernels
+from trtopt.measure.loop.kernel_pass import record_kernels, record_ranges
 from trtopt.measure.loop.merge_runs import merge_runs
-from trtopt.records import KernelActivity, KernelPass
+from trtopt.records import KernelActivity, KernelPass, NvtxRange, TracedRun
 
 
 def kernel(name: str, start_ns: int, end_ns: int) -> KernelActivity:
@@ -72,3 +72,34 @@ def test_a_tracer_that_reports_nothing_or_fails_leaves_nothing_open() -> None:
         recorded(Script(), graph=False)
     with pytest.raises(DeviceError, match="scripted failure of activity_recorder"):
         recorded(Script(fail_at=("activity_recorder", 1)), graph=False)
+
+
+def marked(script: Script) -> tuple[TracedRun, ...]:
+    device = ScriptedDevice(script)
+    session = ScriptedTarget(device).load(b"engine")
+    try:
+        return record_ranges(device, session, SUBJECT)
+    finally:
+        session.close()
+        assert device.open == 0
+
+
+RANGES = [NvtxRange(name="layer", domain="TensorRT", start_ns=0, end_ns=9, thread=1)]
+
+
+def test_ranges_are_those_of_plain_runs_of_a_context_that_emits_them() -> None:
+    runs = marked(Script(kernels=[RUN], ranges=RANGES))
+    assert [run.ranges for run in runs] == [tuple(RANGES)] * 3
+    assert [run.activities for run in runs] == [tuple(RUN)] * 3
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        (Script(kernels=[RUN]), "no NVTX ranges reach CUPTI"),
+        (Script(kernels=[RUN], ranges=RANGES, dropped=2), "2 records of ranges and calls"),
+    ],
+)
+def test_ranges_that_are_absent_or_incomplete_name_no_layers(script: Script, problem: str) -> None:
+    with pytest.raises(MeasurementError, match=problem):
+        marked(script)

@@ -19,6 +19,7 @@ from trtopt.report.html.charts import histogram
 from trtopt.report.html.folder import report_page
 from trtopt.report.html.kernels import kernels_section
 from trtopt.report.html.memory import memory_section, thinned
+from trtopt.report.html.overview import overview_charts
 from trtopt.report.html.roofline import roofline_section
 from trtopt.report.html.timeline import timeline
 
@@ -144,16 +145,31 @@ def test_kernels_are_drawn_at_their_times_with_the_gaps_and_named_by_their_rows(
     )
     assert isinstance(section, Section)
     (panel,) = section.panels
-    line, by_name, by_node = charts(section)
+    (line,) = charts(section)
     rows = line.spec["data"][0]["values"]
     assert [row["from"] for row in rows] == pytest.approx([0.0, 0.5, 0.9, 1.2])
     assert [row["to"] for row in rows] == pytest.approx([0.4, 0.8, 1.1, 1.3])
     assert [row["lane"] for row in rows] == ["product", "attention", "product", "normalisation"]
-    (table,) = [block for block in panel.blocks if isinstance(block, Table)]
-    assert [table.rows[row["row"]][0] for row in rows] == list(NAMES)
-    assert [row["launches"] for row in values(by_name.spec)] == [2, 1, 1]
-    assert values(by_node.spec)[0]["key"] == "q + k + v"
+    by_node, by_name, in_order = [block for block in panel.blocks if isinstance(block, Table)]
+    assert [in_order.rows[row["row"]][0] for row in rows] == list(NAMES)  # the page looks into the last table
+    launched = [column.name for column in by_name.columns].index("launches")
+    assert [row[launched] for row in by_name.rows] == [2, 1, 1]
+    assert by_node.rows[0][0] == "q + k + v"
     assert isinstance(kernels_section(resnet(), "trtopt profile d --kernels"), Missing)
+
+
+def test_an_engine_whose_layers_hide_their_nodes_is_drawn_by_what_its_kernels_do() -> None:
+    found = resnet().profiles["profile.json"]
+    kernels = report(launches(0.4, 0.3, 0.2, 0.1))
+    hidden = msgspec.structs.replace(found.engines[0].coverage, time_opaque=0.99)
+    engine = msgspec.structs.replace(found.engines[0], kernels=kernels, coverage=hidden)
+    profile = msgspec.structs.replace(found, engines=(engine,))
+    (chart,) = overview_charts(Collected(folder="f", name="d", profiles={"p.json": profile}))
+    assert isinstance(chart, Chart)
+    assert chart.title.endswith("by what kernels do")
+    assert {(row["does"], row["type"]): row["ms"] for row in values(chart.spec)} == pytest.approx(
+        {("product", "float16"): 0.6, ("attention", "float16"): 0.3, ("normalisation", "float16"): 0.1}
+    )
 
 
 def test_time_stands_against_its_floor_by_kind(parts: dict[str, Section]) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support import examples
 from tests.support.pages import resnet
-from trtopt.records import Backend, BenchPoint, BenchReport, Collected, Measurement, Samples
+from tests.unit.inspect.kernels import test_report as kernel_reports
+from trtopt.records import Backend, BenchPoint, BenchReport, Collected, EngineProfile, Measurement, Samples
 from trtopt.report.html.blocks import Step
 from trtopt.report.html.deployment import deployment_of, precision_name, profiled
 from trtopt.report.html.next_steps import next_steps
@@ -192,3 +193,20 @@ def test_the_time_above_the_floor_names_its_layer() -> None:
     last = steps(found)[-1]
     assert last.what == f"Look at {nodes_text(slow)}"
     assert re.fullmatch(r"At batch 8, it is 0\.04\d\d ms above its floor: 2% of the time\.", last.why)
+
+
+def test_layers_that_hide_their_nodes_ask_for_kernels_and_then_name_the_costliest_nodes() -> None:
+    found = resnet().profiles["profile.json"]
+    hidden = msgspec.structs.replace(found.engines[1].coverage, time_opaque=0.99)
+    engine = msgspec.structs.replace(found.engines[1], coverage=hidden)
+
+    def first(engine: EngineProfile) -> Step:
+        profile = msgspec.structs.replace(found, engines=(engine,))
+        measured = folder(point(8, 1.0), point(16, 1.99))
+        return steps(msgspec.structs.replace(measured, profiles={"p.json": profile}))[0]
+
+    assert first(engine).command.endswith("--kernels -o d")
+    kernels = kernel_reports.report(kernel_reports.launches(0.4, 0.3, 0.2, 0.1))
+    step = first(msgspec.structs.replace(engine, kernels=kernels))
+    assert step.what == "Look at q + k + v"
+    assert "take 0.4000 ms, 40% of all kernels' time" in step.why
