@@ -41,7 +41,7 @@ from trtopt.records.tuning import CandidateKind, Objective, Tuned
 from trtopt.records.typed_io import TypedTensor, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
-from trtopt.rewrite.typed_io import recorded_in
+from trtopt.rewrite.typed_io.recorded import recorded_in
 from trtopt.targets import DEFAULT as DEFAULT_TARGET
 from trtopt.workflows.bench import bench as benching
 from trtopt.workflows.bench.request import BenchRequest

@@ -42,7 +42,8 @@ from trtopt.recipe import Recipe, check_timeout, input_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.records.typed_io import TypedTensor
-from trtopt.rewrite.typed_io import recorded_in, typed_reference
+from trtopt.rewrite.typed_io.recorded import recorded_in
+from trtopt.rewrite.typed_io.typed_graph import typed_reference
 from trtopt.workers.protocol import OutputsWritten
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines
 from trtopt.workflows.engine_points import points
