@@ -16,6 +16,7 @@ from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.unique_names import unused_name
 from trtopt.records.typed_io import TypedTensor
 
@@ -52,6 +53,19 @@ def shape_of(value: ValueInfoProto) -> tuple[int | str, ...] | None:
     if not kind.HasField("shape"):
         return None
     return tuple(axis.dim_value if axis.HasField("dim_value") else axis.dim_param for axis in kind.shape.dim)
+
+
+def constant_in(model: ModelFile, name: str) -> Array | None:
+    """The values of a weight or a Constant; None for any other tensor."""
+    for part in graphs_of(model.proto.graph):
+        for item in part.initializer:
+            if item.name == name:
+                return array_of(item, model.folder)
+        for node in part.node:
+            if node.op_type == "Constant" and name in node.output and node.attribute[0].name == "value":
+                value: Array = numpy_helper.to_array(node.attribute[0].t)
+                return value
+    return None
 
 
 def readers_of(graph: GraphProto, name: str) -> list[NodeProto]:
@@ -104,6 +118,9 @@ def rename(graph: GraphProto, old: str, new: str, *, outputs: bool) -> None:
             node.input[:] = [new if name == old else name for name in node.input]
             if outputs:
                 node.output[:] = [new if name == old else name for name in node.output]
+    if outputs:
+        for item in graph.initializer:
+            item.name = new if item.name == old else item.name
 
 
 def _retype(value: ValueInfoProto, dtype: int, axes: tuple[int, ...] | None) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto
 
 from trtopt.errors import UsageError
-from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.records.typed_io import TypedTensor
-from trtopt.rewrite.typed_io.graph_edits import FLOATS, Chain, readers_of, rename
+from trtopt.rewrite.typed_io.graph_edits import FLOATS, Chain, constant_in, readers_of, rename
 from trtopt.rewrite.typed_io.recorded import record
 from trtopt.rewrite.typed_io.typed_graph import TypedGraph
 from trtopt.rewrite.typed_io.verification import verified
@@ -81,43 +82,59 @@ def quantise_ends(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile
     return made
 
 
-def _constant(model: ModelFile, name: str) -> Array | None:
-    graph = model.proto.graph
-    for item in graph.initializer:
-        if item.name == name:
-            return array_of(item, model.folder)
-    for node in graph.node:
-        if node.op_type == "Constant" and name in node.output:
-            value: Array = numpy_helper.to_array(node.attribute[0].t)
-            return value
-    return None
-
-
 def _scale_of(model: ModelFile, node: NodeProto) -> float | None:
     """The scale of a Q or DQ of one symmetric INT8 scale; None for any other."""
-    scale = _constant(model, node.input[1])
-    zero = _constant(model, node.input[2]) if len(node.input) > 2 else None
+    scale = constant_in(model, node.input[1])
+    zero = constant_in(model, node.input[2]) if len(node.input) > 2 else None
     if zero is None or zero.dtype != np.int8 or zero.any() or scale is None or scale.size != 1:
         return None
     return float(scale.reshape(()))
 
 
+def _outputs(graph: GraphProto) -> set[str]:
+    return {item.name for part in graphs_of(graph) for item in part.output}
+
+
+def _only_moves(node: NodeProto) -> bool:
+    """Whether INT8 values pass through a node as floats do."""
+    if node.op_type == "Cast":
+        return next(item.i for item in node.attribute if item.name == "to") in FLOATS
+    return node.op_type in ("Transpose", "Identity")
+
+
 def _behind(graph: GraphProto, name: str) -> tuple[list[NodeProto], str, list[NodeProto]]:
     """The casts and transposes of an input, what they make of it, and what reads that."""
-    passed, last = list[NodeProto](), name
+    passed, last, outputs = list[NodeProto](), name, _outputs(graph)
     while True:
         readers = readers_of(graph, last)
-        if len(readers) != 1 or readers[0].op_type not in ("Cast", "Transpose", "Identity"):
+        if len(readers) != 1 or not _only_moves(readers[0]) or last in outputs:
             return passed, last, readers
         passed.append(readers[0])
         last = readers[0].output[0]
 
 
+def _before(graph: GraphProto, name: str) -> tuple[list[NodeProto], NodeProto | None]:
+    """The casts and transposes that make an output, the last first, and what makes their input."""
+    passed, first, outputs = list[NodeProto](), name, _outputs(graph)
+    while True:
+        maker = next((node for node in graph.node if first in node.output), None)
+        if maker is None or not _only_moves(maker):
+            return passed, maker
+        first = maker.input[0]
+        if len(readers_of(graph, first)) != 1 or first in outputs:
+            return passed, maker
+        passed.append(maker)
+
+
 def _scale_read(model: ModelFile, name: str, readers: Sequence[NodeProto]) -> float | None:
     """The one scale of all that reads a tensor, if it is but quantised."""
     scales = {_scale_of(model, node) if node.op_type == "QuantizeLinear" else None for node in readers}
-    is_output = name in {item.name for item in model.proto.graph.output}
-    return scales.pop() if len(scales) == 1 and not is_output else None
+    return scales.pop() if len(scales) == 1 and name not in _outputs(model.proto.graph) else None
+
+
+def _scale_written(model: ModelFile, maker: NodeProto | None) -> float | None:
+    """The scale of the DQ that makes a tensor; None of anything else."""
+    return _scale_of(model, maker) if maker is not None and maker.op_type == "DequantizeLinear" else None
 
 
 def _scale_at(model: ModelFile, tensor: TypedTensor) -> float | None:
@@ -126,8 +143,7 @@ def _scale_at(model: ModelFile, tensor: TypedTensor) -> float | None:
     if tensor.role == "input":
         _, last, readers = _behind(graph, tensor.name)
         return _scale_read(model, last, readers)
-    maker = next((node for node in graph.node if tensor.name in node.output), None)
-    return _scale_of(model, maker) if maker is not None and maker.op_type == "DequantizeLinear" else None
+    return _scale_written(model, _before(graph, tensor.name)[1])
 
 
 def _without_q(model: ModelFile, name: str) -> float:
@@ -146,31 +162,44 @@ def _without_q(model: ModelFile, name: str) -> float:
             remedy = (
                 "request fp16"
                 if is_quantised
-                else "quantise that node, with --precision int8, or request fp16"
+                else "quantise with --precision int8 (trtopt quantize or build), or request fp16"
             )
         raise UsageError(f"--io {name}=int8: {reason}, so its quantisation cannot move to the caller", remedy)
-    for node in readers:
-        graph.node.remove(node)
     for node in [node for node in passed if node.op_type == "Cast"]:
-        graph.node.remove(node)
+        _remove(graph, node)
         rename(graph, node.output[0], node.input[0], outputs=False)
         last = node.input[0] if last == node.output[0] else last
     for node in readers:
-        rename(graph, node.output[0], last, outputs=False)
+        if node.output[0] in _outputs(graph):  # whose name stays
+            node.op_type = "Identity"
+            node.input[:] = [last]
+            del node.attribute[:]
+        else:
+            _remove(graph, node)
+            rename(graph, node.output[0], last, outputs=False)
     (value,) = (item for item in graph.input if item.name == name)
     value.type.tensor_type.elem_type = TensorProto.INT8
-    stale = {name, *(node.output[0] for node in passed)}
-    kept = [item for item in graph.value_info if item.name not in stale]
-    del graph.value_info[:]
-    graph.value_info.extend(kept)
+    _forget(graph, {name, *(node.output[0] for node in passed)})
     return found
 
 
+def _remove(graph: GraphProto, node: NodeProto) -> None:
+    """Take a node out of the graph, or of the one inside it, that has it."""
+    next(part for part in graphs_of(graph) if node in part.node).node.remove(node)
+
+
+def _forget(graph: GraphProto, names: set[str]) -> None:
+    """Remove what was known of tensors whose type has changed."""
+    kept = [item for item in graph.value_info if item.name not in names]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+
+
 def _without_dq(model: ModelFile, name: str) -> float:
-    """Make the output INT8: what its DQ reads."""
+    """Make the output INT8, its DQ taken out; casts and transposes behind it stay, in INT8."""
     graph = model.proto.graph
-    maker = next((node for node in graph.node if name in node.output), None)
-    scale = _scale_of(model, maker) if maker is not None and maker.op_type == "DequantizeLinear" else None
+    passed, maker = _before(graph, name)
+    scale = _scale_written(model, maker)
     if maker is None or scale is None or readers_of(graph, name):
         raise UsageError(
             f"--io {name}=int8: the output is not made by a DequantizeLinear of one symmetric INT8 scale "
@@ -180,8 +209,15 @@ def _without_dq(model: ModelFile, name: str) -> float:
     held = maker.input[0]
     if held in {item.name for item in (*graph.input, *graph.output, *graph.initializer)}:
         raise UsageError(f"--io {name}=int8: {held!r} is an input, output or weight itself", "request fp16")
-    graph.node.remove(maker)
-    rename(graph, held, name, outputs=True)
+    for node in [node for node in passed if node.op_type == "Cast"]:
+        _remove(graph, node)
+        rename(graph, node.input[0], node.output[0], outputs=True)
+    _remove(graph, maker)
+    if maker.output[0] == name:
+        rename(graph, held, name, outputs=True)
+    else:
+        rename(graph, maker.output[0], held, outputs=False)
     (value,) = (item for item in graph.output if item.name == name)
     value.type.tensor_type.elem_type = TensorProto.INT8
+    _forget(graph, {name, *(node.input[0] for node in passed), *(node.output[0] for node in passed)})
     return scale

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-from onnx import GraphProto, NodeProto, ValueInfoProto, helper
+import numpy as np
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from trtopt.errors import UsageError
+from trtopt.onnxio.graph_walk import graphs_of, subgraphs_of
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.records import TensorSpec
 from trtopt.records.typed_io import (
     IMAGE_RANK,
@@ -19,8 +22,21 @@ from trtopt.records.typed_io import (
     TypedTensor,
     preset_for,
 )
-from trtopt.rewrite.typed_io.graph_edits import FLOATS, TO_NHWC, Edit, readers_of, shape_of
+from trtopt.rewrite.typed_io.graph_edits import (
+    FLOATS,
+    TO_NHWC,
+    Edit,
+    constant_in,
+    readers_of,
+    shape_of,
+)
 from trtopt.targets import Target
+
+_MOVES_VALUES = (
+    *("Cast", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"),
+    *("Slice", "Split", "Gather", "Pad", "Resize", "Upsample", "Clip"),
+)
+"""Pixels are still pixels behind these."""
 
 
 def check_formats(request: IoRequest, target: Target, *, in_engine: bool) -> None:
@@ -78,8 +94,13 @@ def _typed_spec(spec: TensorSpec, wanted: TensorFormat | None, known: TypedTenso
     )
 
 
-def edits_for(graph: GraphProto, request: IoRequest, recorded: Mapping[str, TypedTensor]) -> Iterator[Edit]:
-    """Each tensor that the request names and that is not so yet, checked against the graph."""
+def edits_for(model: ModelFile, request: IoRequest, recorded: Mapping[str, TypedTensor]) -> Iterator[Edit]:
+    """Each tensor that the request names and that is not so yet, checked against the graph.
+
+    Raises:
+        UsageError: it does not fit the graph.
+    """
+    graph = model.proto.graph
     weights = {item.name for item in graph.initializer}
     inputs = {item.name: item for item in graph.input if item.name not in weights}
     outputs = {item.name: item for item in graph.output}
@@ -99,9 +120,14 @@ def edits_for(graph: GraphProto, request: IoRequest, recorded: Mapping[str, Type
     for name in dict.fromkeys((*(one.name for one in request.formats), *normalised)):
         wanted, known = request.format_of(name), recorded.get(name)
         flag = f"--io {name}" if wanted is not None else normalise_flag.format(name)
-        if (name in inputs) == (name in outputs):
+        if name in inputs and name in outputs:
             raise UsageError(
-                f"{flag}: {'is both an input and an output' if name in inputs else 'no such tensor'}",
+                f"{flag}: is both an input and an output",
+                "export the model without that output, which only returns the input",
+            )
+        if name not in inputs and name not in outputs:
+            raise UsageError(
+                f"{flag}: no such tensor",
                 f"the inputs are {', '.join(inputs)}, the outputs {', '.join(outputs)}",
             )
         if name in normalised and name not in inputs:
@@ -111,8 +137,11 @@ def edits_for(graph: GraphProto, request: IoRequest, recorded: Mapping[str, Type
         if known is not None and wanted is not None and _is_met(wanted, known):
             continue
         value = inputs.get(name) or outputs[name]
+        if not value.type.HasField("tensor_type"):
+            kind = str(value.type.WhichOneof("value")).removesuffix("_type")
+            raise UsageError(f"{flag}: is no tensor but a {kind}", "omit it")
         if name in normalised:
-            _check_normalisation(graph, value, normalised[name], normalise_flag.format(name))
+            _check_normalisation(model, value, normalised[name], normalise_flag.format(name))
         yield _edit_of(value, name in inputs, wanted, normalised.get(name))
 
 
@@ -173,6 +202,8 @@ def _edit_of(
     dtype, layout = (wanted.dtype, wanted.layout) if wanted is not None else (model_dtype, "nchw")
     if wanted is not None:
         _check_layout(wanted, shape_of(value))
+    if dtype != model_dtype and held == TensorProto.DOUBLE:
+        raise UsageError(f"--io {name}: {name!r} is float64", "export the model in FP32")
     if dtype != model_dtype and held not in FLOATS:
         raise UsageError(
             f"--io {name}: {name!r} is {model_dtype}, whose values are used as numbers or indices",
@@ -196,7 +227,7 @@ def _edit_of(
     )
 
 
-def _check_normalisation(graph: GraphProto, value: ValueInfoProto, wanted: Normalisation, flag: str) -> None:
+def _check_normalisation(model: ModelFile, value: ValueInfoProto, wanted: Normalisation, flag: str) -> None:
     shape, count = shape_of(value) or (), len(wanted.mean)
     if value.type.tensor_type.elem_type not in FLOATS:
         raise UsageError(f"{flag}: is no floating-point input of the model", "omit it")
@@ -209,10 +240,10 @@ def _check_normalisation(graph: GraphProto, value: ValueInfoProto, wanted: Norma
         )
     if wanted.is_scaling:
         return
-    constants = {item.name for item in graph.initializer}
-    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
-    for node in _readers_past(graph, value.name, ("Cast", "Transpose", "Identity")):
-        if node.op_type in ("Sub", "Div", "Add", "Mul") and constants & set(node.input):
+    graph = model.proto.graph
+    constants = _constants(graph)
+    for node in _readers_past(graph, value.name, _MOVES_VALUES):
+        if _shifts_or_scales(node, constants) or _subtracts_a_mean(model, node):
             raise UsageError(
                 f"{flag}: the model normalises it already, at node {node.name or node.output[0]!r}",
                 "omit --normalize and --preprocess; for a model that takes pixels from 0 to 1 scale them "
@@ -220,9 +251,37 @@ def _check_normalisation(graph: GraphProto, value: ValueInfoProto, wanted: Norma
             )
 
 
+def _constants(graph: GraphProto) -> set[str]:
+    """The tensors that no input decides."""
+    found = set[str]()
+    for part in graphs_of(graph):
+        found |= {item.name for item in part.initializer}
+        for node in part.node:
+            if found.issuperset(filter(None, node.input)) and not any(subgraphs_of(node)):
+                found.update(node.output)
+    return found
+
+
+def _shifts_or_scales(node: NodeProto, constants: set[str]) -> bool:
+    return node.op_type in ("Sub", "Div", "Add", "Mul") and not constants.isdisjoint(node.input)
+
+
+def _subtracts_a_mean(model: ModelFile, node: NodeProto) -> bool:
+    """Whether it is a BatchNormalization whose training data was not normalised: its mean was not near 0."""
+    if node.op_type != "BatchNormalization":
+        return False
+    mean, variance = (constant_in(model, name) for name in node.input[3:5])
+    if mean is None or variance is None:
+        return False
+    return bool((np.abs(mean) >= np.sqrt(np.maximum(variance, 0))).any())
+
+
 def _readers_past(graph: GraphProto, name: str, passed: tuple[str, ...]) -> list[NodeProto]:
     """The nodes that read a tensor, directly or past others."""
     found = []
     for node in readers_of(graph, name):
-        found += _readers_past(graph, node.output[0], passed) if node.op_type in passed else [node]
+        if node.op_type in passed and node.input[0] == name:
+            found += [past for made in node.output for past in _readers_past(graph, made, passed)]
+        else:
+            found.append(node)
     return found

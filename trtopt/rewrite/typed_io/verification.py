@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,18 @@ def _from_model(array: Array, tensor: TypedTensor | None, *, only_type: bool) ->
         return quantised
     moved = array.transpose(TO_NHWC) if tensor.layout == "nhwc" and not only_type else array
     dtype = tensor.model_dtype if tensor.dtype == "int8" else tensor.dtype
-    return np.ascontiguousarray(moved.astype(numpy_dtype(dtype)))
+    with np.errstate(over="ignore"):  # told by `_overflow`
+        return np.ascontiguousarray(moved.astype(numpy_dtype(dtype)))
+
+
+def _overflow(feed: str, before: Mapping[str, Array], after: Mapping[str, Array]) -> str | None:
+    """The output whose new type does not hold the model's values, in words."""
+    for name, array in before.items():
+        narrow = after[name]
+        if narrow.dtype.kind in "fV" and np.isfinite(array).all() and not np.isfinite(narrow).all():
+            largest = float(np.abs(array.astype(np.float32)).max())
+            return f"--io {name}: the output reaches {largest:.6g}, beyond {narrow.dtype} ({feed})"
+    return None
 
 
 def verified(
@@ -62,13 +73,13 @@ def verified(
     level of INT8 that flips for that is no error of ours. A Q that moves changes no bit then.
 
     Raises:
-        ModelError: an output differs by more than the arithmetic's rounding.
+        ModelError: an output differs by more than the arithmetic's rounding, or its type does not hold it.
     """
     old, new = (in_fp32(replace(model, spool=None)) for model in (before, after))
     by_name = {one.name: one for one in tensors}
     real = () if data is None else (feeds.from_data(data, after.proto),)
 
-    def run(seeded: Sequence[feeds.Feed]) -> tuple[Deviation, ...]:
+    def run(seeded: Sequence[feeds.Feed]) -> tuple[tuple[Deviation, ...], list[str]]:
         given = (*seeded, *real)
         converted = [
             replace(
@@ -80,16 +91,30 @@ def verified(
             )
             for feed in given
         ]
+        computed = equivalence.run(old, converted)
         reference = [
             {
                 name: _from_model(array, by_name.get(name), only_type=only_type)
                 for name, array in outputs.items()
             }
-            for outputs in equivalence.run(old, converted)
+            for outputs in computed
         ]
-        return equivalence.compare(reference, new, given, "B" if only_type else "N", emulated=True)
+        found = equivalence.compare(reference, new, given, "B" if only_type else "N", emulated=True)
+        if any(item.error == float("inf") for item in found):
+            equivalence.run(new, given)  # raises the reason, if it does not run
+        decisive = {feed.name for feed in real or given}
+        overflows = [
+            _overflow(feed.name, *outputs)
+            for feed, *outputs in zip(given, computed, reference, strict=True)
+            if feed.name in decisive
+        ]
+        return found, list(filter(None, overflows))
 
-    checked = feeds.on_seeded(after.proto, run)
+    checked, overflows = feeds.on_seeded(after.proto, run)
+    if overflows:
+        raise ModelError(
+            overflows[0], "leave it in fp32, or request bf16" + ("" if real else "; --data gives real inputs")
+        )
     worst = max(checked, key=lambda item: item.error)
     if not all(item.ok for item in checked):
         raise ModelError(

@@ -3,10 +3,10 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
-from tests.support.graphs import model_of
-from tests.support.typed_graphs import MISTAKES, constant, conv, file_of, in_half, quantised, run
+from tests.support.graphs import model_of, value
+from tests.support.typed_graphs import MISTAKES, SHAPE, constant, conv, file_of, in_half, quantised, run
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.records.typed_io import read_io_request
@@ -58,6 +58,41 @@ def test_the_dq_of_an_int8_output_moves_to_the_caller() -> None:
     typing = type_graph(file_of(model), read_io_request({"y": "int8"}, {}, None))
     moved = move_quantisation(typing.model, typing.tensors)
     assert run(moved.model.proto, np.full((1, 4), 3.0, np.float32)).tolist() == [[6] * 4]
+
+
+def test_the_dq_moves_past_the_transpose_of_an_nhwc_output() -> None:
+    model = model_of(
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+        inputs=[value("x", SHAPE)],
+        outputs=[value("y", SHAPE)],
+        weights=[constant(np.float32(0.5), "s"), constant(np.int8(0), "z")],
+    )
+    typing = type_graph(file_of(model), read_io_request({"y": "int8:nhwc"}, {}, None))
+    moved = move_quantisation(typing.model, typing.tensors)
+    x = np.arange(48, dtype=np.float32).reshape(1, 3, 4, 4)
+    np.testing.assert_array_equal(run(moved.model.proto, x), (x * 2).astype(np.int8).transpose(0, 2, 3, 1))
+
+
+def test_a_q_in_the_branches_of_an_if_moves_and_one_whose_output_is_the_model_s_stays_named() -> None:
+    def branch(name: str) -> onnx.GraphProto:
+        nodes = [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], [f"{name}q"]),
+            helper.make_node("DequantizeLinear", [f"{name}q", "s", "z"], [f"{name}d"]),
+        ]
+        return helper.make_graph(nodes, name, [], [value(f"{name}d", SHAPE)])
+
+    model = model_of(
+        helper.make_node("If", ["flag"], ["y"], then_branch=branch("t"), else_branch=branch("e")),
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["levels"]),
+        inputs=[value("x", SHAPE)],
+        outputs=[value("y", SHAPE), value("levels", SHAPE, TensorProto.INT8)],
+        weights=[constant(np.array(True), "flag"), constant(np.float32(0.5), "s"), constant(np.int8(0), "z")],
+    )
+    typing = type_graph(file_of(model), read_io_request({"x": "int8"}, {}, None))
+    moved = move_quantisation(typing.model, typing.tensors)
+    levels = np.full((1, 3, 4, 4), 6, np.int8)
+    np.testing.assert_array_equal(run(moved.model.proto, levels), levels.astype(np.float32) / 2)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tests.support.typed_graphs import (
     MISTAKES,
     NORMALISE,
     SHAPE,
+    array,
     constant,
     conv,
     file_of,
@@ -29,6 +30,7 @@ from trtopt.errors import ModelError, UsageError
 from trtopt.records.typed_io import NO_REQUEST, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.typed_io import typed_graph
+from trtopt.rewrite.typed_io.recorded import recorded_in
 from trtopt.rewrite.typed_io.requested import typed_specs
 from trtopt.rewrite.typed_io.typed_graph import type_graph
 
@@ -166,3 +168,46 @@ def test_a_typed_file_that_is_so_already_stays_and_keeps_what_it_is() -> None:
 def test_no_request_changes_nothing() -> None:
     model = conv()
     assert type_graph(file_of(model), NO_REQUEST).model.proto == model
+
+
+@pytest.mark.parametrize(("opset", "io"), [(6, "uint8:nhwc"), (12, "bf16")])
+def test_an_opset_that_lacks_what_the_new_type_needs_is_raised(opset: int, io: str) -> None:
+    model = conv(1)
+    model.opset_import[0].version = opset
+    made = typed(model, {"x": io}, {"x": NORMALISE} if opset < 7 else None)
+    assert made.opset_import[0].version == 13
+    onnx.checker.check_model(made, full_check=True)
+
+
+def test_an_output_that_is_a_weight_gets_another_type() -> None:
+    weight = array(1, 3, 4, 4)
+    model = model_of(
+        helper.make_node("Relu", ["x"], ["o"]),
+        outputs=[value("o"), value("y", (1, 3, 4, 4))],
+        weights=[constant(weight, "y")],
+    )
+    made = typed(model, {"y": "fp16:nhwc"})
+    found = run(made, np.zeros((1, 4), np.float32))
+    np.testing.assert_array_equal(found, weight.transpose(0, 2, 3, 1).astype(np.float16))
+
+
+def test_an_output_that_its_new_type_does_not_hold_is_refused_unless_real_data_fits(tmp_path: Path) -> None:
+    model = model_of(helper.make_node("Mul", ["x", "k"], ["y"]), weights=[constant(np.float32(1e6), "k")])
+    request = read_io_request({"y": "fp16"}, {}, None)
+    with pytest.raises(ModelError, match=r"--io y: the output reaches .*, beyond float16 \(seed 0"):
+        type_graph(file_of(model), request)
+    np.savez(tmp_path / "small.npz", x=np.full((2, 4), 1e-3, np.float32))
+    assert type_graph(file_of(model), request, data=tmp_path / "small.npz").checked
+    assert type_graph(file_of(model), read_io_request({"y": "bf16"}, {}, None)).checked
+
+
+def test_a_file_does_not_claim_a_format_that_only_engines_have() -> None:
+    typing = type_graph(file_of(conv()), read_io_request({"x": "fp16:hwc8"}, {}, None))
+    assert [one.layout for one in typing.tensors] == ["hwc8"]
+    assert [one.layout for one in recorded_in(typing.model.proto)] == ["nchw"]
+
+
+def test_metadata_on_an_input_of_no_type_is_ignored() -> None:
+    made = typed(conv(), {"x": "fp16"})
+    made.graph.input[0].ClearField("type")
+    assert recorded_in(made) == ()
