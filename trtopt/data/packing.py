@@ -95,7 +95,7 @@ def _fits(spec: TensorSpec, array: Array) -> bool:
 
 
 def instead_of_floats(dtype: np.dtype[Any]) -> str:
-    """What an input of integers takes: floats that are converted lose their fractions."""
+    """What an input of integers takes: floats that are converted lose fractions, wide integers may wrap."""
     integers = _integers_of(dtype)
     return f"{integers}; for an INT8 input of --io, trtopt.pack makes them" if dtype == np.int8 else integers
 
