@@ -30,7 +30,6 @@ from trtopt.errors import ModelError, UsageError
 from trtopt.records.typed_io import NO_REQUEST, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.typed_io import typed_graph
-from trtopt.rewrite.typed_io.recorded import recorded_in
 from trtopt.rewrite.typed_io.requested import typed_specs
 from trtopt.rewrite.typed_io.typed_graph import type_graph
 
@@ -199,15 +198,3 @@ def test_an_output_that_its_new_type_does_not_hold_is_refused_unless_real_data_f
     np.savez(tmp_path / "small.npz", x=np.full((2, 4), 1e-3, np.float32))
     assert type_graph(file_of(model), request, data=tmp_path / "small.npz").checked
     assert type_graph(file_of(model), read_io_request({"y": "bf16"}, {}, None)).checked
-
-
-def test_a_file_does_not_claim_a_format_that_only_engines_have() -> None:
-    typing = type_graph(file_of(conv()), read_io_request({"x": "fp16:hwc8"}, {}, None))
-    assert [one.layout for one in typing.tensors] == ["hwc8"]
-    assert [one.layout for one in recorded_in(typing.model.proto)] == ["nchw"]
-
-
-def test_metadata_on_an_input_of_no_type_is_ignored() -> None:
-    made = typed(conv(), {"x": "fp16"})
-    made.graph.input[0].ClearField("type")
-    assert recorded_in(made) == ()
