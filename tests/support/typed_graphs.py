@@ -42,16 +42,17 @@ def conv(pads: int = 0, *nodes: onnx.NodeProto, source: str = "x", weights: Any 
     )
 
 
-def quantised(*, other: bool = False, scale: float = 0.25, transposed: bool = False) -> onnx.ModelProto:
-    """x → Q → DQ → Conv; `other`: an output besides reads x. `transposed`: x is NHWC."""
-    source = "t" if transposed else "x"
+def quantised(*, other: bool = False, transposed: bool = False, first: str = "") -> onnx.ModelProto:
+    """x → Q → DQ → Conv; `other`: an output besides reads x. `transposed`: x is NHWC. `first`: before Q."""
+    source = "t" if transposed or first else "x"
     nodes = [
         *([helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2])] if transposed else ()),
+        *([helper.make_node(first, ["x"], ["t"], name="first")] if first else ()),
         helper.make_node("QuantizeLinear", [source, "s", "z"], ["q"], name="q"),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], name="d"),
         *([helper.make_node("Relu", ["x"], ["o"], name="reader")] if other else ()),
     ]
-    made = conv(1, *nodes, source="d", weights=[constant(np.float32(scale), "s"), constant(np.int8(0), "z")])
+    made = conv(1, *nodes, source="d", weights=[constant(np.float32(0.25), "s"), constant(np.int8(0), "z")])
     if transposed:
         made.graph.input[0].CopyFrom(value("x", ("N", 4, 4, 3)))
     if other:

@@ -102,11 +102,16 @@ def _only_moves(node: NodeProto) -> bool:
     return node.op_type in ("Transpose", "Identity")
 
 
+def _value_readers(graph: GraphProto, name: str) -> list[NodeProto]:
+    """The nodes that read a tensor's values, not its shape alone, which is that of any type."""
+    return [node for node in readers_of(graph, name) if node.op_type not in ("Shape", "Size")]
+
+
 def _behind(graph: GraphProto, name: str) -> tuple[list[NodeProto], str, list[NodeProto]]:
     """The casts and transposes of an input, what they make of it, and what reads that."""
     passed, last, outputs = list[NodeProto](), name, _outputs(graph)
     while True:
-        readers = readers_of(graph, last)
+        readers = _value_readers(graph, last)
         if len(readers) != 1 or not _only_moves(readers[0]) or last in outputs:
             return passed, last, readers
         passed.append(readers[0])
@@ -121,7 +126,7 @@ def _before(graph: GraphProto, name: str) -> tuple[list[NodeProto], NodeProto | 
         if maker is None or not _only_moves(maker):
             return passed, maker
         first = maker.input[0]
-        if len(readers_of(graph, first)) != 1 or first in outputs:
+        if len(_value_readers(graph, first)) != 1 or first in outputs:
             return passed, maker
         passed.append(maker)
 
@@ -158,7 +163,7 @@ def _without_q(model: ModelFile, name: str) -> float:
             remedy = "quantise with --precision int8, or request fp16"
         else:
             reason = f"node {other.name or other.output[0]!r} ({other.op_type}) uses it as numbers"
-            is_quantised = any(node.op_type == "QuantizeLinear" for node in readers)
+            is_quantised = any(node.op_type == "QuantizeLinear" for node in graph.node)
             remedy = (
                 "request fp16"
                 if is_quantised
@@ -200,7 +205,7 @@ def _without_dq(model: ModelFile, name: str) -> float:
     graph = model.proto.graph
     passed, maker = _before(graph, name)
     scale = _scale_written(model, maker)
-    if maker is None or scale is None or readers_of(graph, name):
+    if maker is None or scale is None or _value_readers(graph, name):
         raise UsageError(
             f"--io {name}=int8: the output is not made by a DequantizeLinear of one symmetric INT8 scale "
             "that it alone has",

@@ -49,6 +49,18 @@ def test_a_q_that_moves_with_a_mistake_is_refused(
         move_quantisation(typing.model, typing.tensors)
 
 
+def test_a_reader_of_the_input_s_shape_does_not_hold_its_q() -> None:
+    nodes = (helper.make_node("Shape", ["x"], ["n"]), helper.make_node("Reshape", ["d", "n"], ["y"]))
+    model = quantised()
+    model.graph.node.extend(nodes)
+    del model.graph.node[2:4]  # the convolution and what follows
+    model.graph.output[0].CopyFrom(value("y", SHAPE))
+    typing = type_graph(file_of(model), read_io_request({"x": "int8"}, {}, None))
+    moved = move_quantisation(typing.model, typing.tensors)
+    levels = np.full((2, 3, 4, 4), 8, np.int8)
+    np.testing.assert_array_equal(run(moved.model.proto, levels), levels.astype(np.float32) / 4)
+
+
 def test_the_dq_of_an_int8_output_moves_to_the_caller() -> None:
     model = model_of(
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
@@ -96,16 +108,20 @@ def test_a_q_in_the_branches_of_an_if_moves_and_one_whose_output_is_the_model_s_
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "words", "is_to_be_quantised"),
     [
-        (conv(), r"node 'conv' \(Conv\) uses it as numbers"),
-        (quantised(other=True), r"node 'reader' \(Relu\) uses it as numbers"),
+        (conv(), r"node 'conv' \(Conv\) uses it as numbers", True),
+        (quantised(other=True), r"node 'reader' \(Relu\) uses it as numbers", False),
+        (quantised(first="LeakyRelu"), r"node 'first' \(LeakyRelu\) uses it as numbers", False),
     ],
 )
-def test_int8_of_an_input_that_is_used_as_numbers_is_refused(model: onnx.ModelProto, words: str) -> None:
+def test_int8_of_an_input_that_is_used_as_numbers_is_refused(
+    model: onnx.ModelProto, words: str, is_to_be_quantised: bool
+) -> None:
     typing = type_graph(file_of(model), read_io_request({"x": "int8"}, {}, None))
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=words) as caught:
         move_quantisation(typing.model, typing.tensors)
+    assert ("quantise" in caught.value.remedy) == is_to_be_quantised
 
 
 def test_an_int8_file_gets_another_layout_and_keeps_its_scale() -> None:
