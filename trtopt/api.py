@@ -41,7 +41,7 @@ from trtopt.records.tuning import CandidateKind, Objective, Tuned
 from trtopt.records.typed_io import TypedTensor, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
-from trtopt.rewrite.typed_io import recorded_in
+from trtopt.rewrite.typed_io.recorded import recorded_in
 from trtopt.targets import DEFAULT as DEFAULT_TARGET
 from trtopt.workflows.bench import bench as benching
 from trtopt.workflows.bench.request import BenchRequest
@@ -666,6 +666,9 @@ def tune(
     bounds: Bounds | Mapping[str, float] | None = None,
     backend: Backend | None = None,
     profile: str | None = None,
+    io: Mapping[str, str] | None = None,
+    normalize: Mapping[str, str] | None = None,
+    preprocess: Literal["imagenet"] | None = None,
     contract: str | None = None,
     duration: float = 2.0,
     threshold: float = THRESHOLD,
@@ -704,6 +707,8 @@ def tune(
         backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`, the CPU where there is
             no GPU].
         profile: a recipe that the baseline is built with: the name of a shipped one, or a TOML file.
+        io, normalize, preprocess: as for `build`, of the baseline and all candidates. `data` has the new
+            inputs, and floats for those of INT8.
         contract: the terms of the measurement, as for `bench` [default: `trtexec-11`].
         duration: seconds of sampling for each engine in a race, up to a day.
         threshold: the smallest gain to accept, as a share between 0 and 1.
@@ -737,7 +742,15 @@ def tune(
     request = TuneRequest(
         recipe=make_recipe(
             profile,
-            {"backend": backend, "executor": executor, "gpu_model": gpu_model, "retries": retries},
+            {
+                "backend": backend,
+                "io": dict(io) if io is not None else None,
+                "normalize": dict(normalize) if normalize is not None else None,
+                "preprocess": preprocess,
+                "executor": executor,
+                "gpu_model": gpu_model,
+                "retries": retries,
+            },
         ),
         batch=batch_sizes(batch),
         objective=objective,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -261,6 +261,16 @@ def io_request(recipe: Recipe) -> IoRequest:
         UsageError: see `records.typed_io.read_io_request`.
     """
     return read_io_request(recipe.io, recipe.normalize, recipe.preprocess)
+
+
+def measured_on(recipe: Recipe, data: str | Path | None, note: Callable[[str], None]) -> str | None:
+    """The data to measure with; None, with a note, where the same floats calibrate what INT8 inputs take."""
+    if data is None:
+        return None
+    if io_request(recipe).int8 and str(data) == recipe.calib:
+        note("times are taken on random input, as the data is not quantised")
+        return None
+    return str(data)
 
 
 def _check_executor(recipe: Recipe) -> None:

@@ -178,6 +178,17 @@ def test_without_data_the_report_says_that_it_knows_nothing_of_accuracy(cpu_buil
         assert all(subject.outputs[0].cosine > 0.999 for subject in report.subjects)
 
 
+def test_inputs_of_another_kind_than_the_reference_s_are_named(tmp_path: Path) -> None:
+    files = {}
+    for name, io in (("pixels", "uint8:nhwc"), ("planes", "uint8"), ("half", "fp16")):
+        files[name] = tmp_path / f"{name}.onnx"
+        trtopt.rewrite(DIGITS, files[name], target="10", io={"images": io}, check=False)
+    for path in (DIGITS, files["half"], files["planes"]):
+        with pytest.raises(ModelError, match=r"takes 'images' as .*, and the reference as uint8 .*, 1\)"):
+            check(path, files["pixels"])
+    assert check(DIGITS, files["half"]).subjects[0].outputs[0].cosine > 0.99
+
+
 def test_what_cannot_be_compared_is_named(cpu_build: Path, tmp_path: Path) -> None:
     other = TRANSFORMER / "digits_transformer.onnx"
     with pytest.raises(ModelError, match="other inputs than the reference"):

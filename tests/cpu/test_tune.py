@@ -6,8 +6,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
+import pytest
 
+import trtopt
 from tests.rewrite_graphs.case import model
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from tests.support.selection_builds import TRANSFORMER
@@ -65,6 +68,30 @@ def test_a_baseline_that_misses_the_bound_or_the_budget_leaves_nothing(trtopt_cl
     assert f"trtopt check baseline --against {DIGITS}" in missed
     short = trtopt_cli.fails(2, "tune", DIGITS, *given, "--budget", "0.1s")
     assert "--budget 0.1s: building, checking and measuring the baseline took" in short
+
+
+@pytest.mark.parametrize(("io", "precision"), [("uint8:nhwc", None), ("int8", "int8")])
+def test_a_baseline_of_typed_inputs_is_checked_on_samples_of_them(
+    io: str, precision: str | None, tmp_path: Path
+) -> None:
+    images = np.load(HELDOUT)["images"][:64]
+    levels = np.rint(images * 16).clip(0, 255).astype(np.uint8).transpose(0, 2, 3, 1)
+    np.savez(tmp_path / "data.npz", images=images if precision else levels)
+    (tmp_path / "recipe.toml").write_text(f'precision = "{precision}"\nverdict = false' if precision else "")
+    tuned = trtopt.tune(
+        DIGITS,
+        tmp_path / "out",
+        io={"images": io},
+        profile=str(tmp_path / "recipe.toml"),
+        data=tmp_path / "data.npz",
+        bounds={"min_sqnr": 20},
+        include=["rewrite-rule"],
+        duration=0.05,
+        backend="onnxruntime",
+        cache_dir=tmp_path / "cache",
+    )
+    assert tuned.ledger.baseline.accuracy > 0.99
+    assert [one.dtype for one in read_manifest(tmp_path / "out").io] == [io.partition(":")[0]]
 
 
 def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: Path) -> None:

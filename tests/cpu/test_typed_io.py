@@ -23,6 +23,7 @@ from trtopt.report.html.provenance import build_section
 from trtopt.serving import EnginePool
 from trtopt.targets import RTX, target_of
 from trtopt.workflows.build.engines import make_plans
+from trtopt.workflows.listener import Listener
 
 PIXELS = "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
 
@@ -114,9 +115,10 @@ def test_a_pixel_input_is_built_with_its_normalisation_and_serves(model: Path, t
     assert trtopt.check(folder, model).subjects[0].outputs[0].sqnr_db > 80
     with pytest.raises(DataError, match="sample 0 holds float32"):
         trtopt.pack(folder, pixels.astype(np.float32))
-    with EnginePool.open(folder) as pool, pytest.raises(DataError, match="has type float32") as caught:
-        pool.run({"x": pixels.astype(np.float32)})
-    assert "raw pixels" in caught.value.remedy
+    for dtype in ("float32", "int64"):  # astype would cut off or wrap around
+        with EnginePool.open(folder) as pool, pytest.raises(DataError, match=f"has type {dtype}") as caught:
+            pool.run({"x": pixels.astype(dtype)})
+        assert "raw pixels" in caught.value.remedy
 
 
 def test_real_samples_of_the_new_input_take_part_in_the_build_s_check(model: Path, tmp_path: Path) -> None:
@@ -234,3 +236,28 @@ def test_a_typed_file_gets_a_vectorised_format_and_keeps_its_scale(int8: Path, t
     assert isinstance(section, Section)
     (row,) = next(block.rows for block in section.panels[0].blocks if "Typed" in getattr(block, "title", ""))
     assert row == ["x", "input", "int8", "chw4", "float32", tensor.scale, ""]
+
+
+def test_a_sweep_and_builds_that_exchange_int8_calibrate_on_floats_and_measure(
+    model: Path, samples: Path, tmp_path: Path
+) -> None:
+    noted: list[str] = []
+    swept = trtopt.sweep(
+        model,
+        tmp_path / "s",
+        batch=2,
+        precision="int8",
+        io={"x": "int8"},
+        data=samples,
+        duration=0.1,
+        backend="onnxruntime",
+        listener=Listener(note=noted.append),
+    )
+    assert [point.failure for point in swept.points] == [None]
+    assert swept.terms.data is None
+    assert noted.count("times are taken on random input, as the data is not quantised") == 1
+    recipe = Recipe(precision="int8", io={"x": "int8"}, calib=str(samples), verdict=False)
+    compared = trtopt.compare(
+        model, builds=2, recipe=recipe, data=samples, duration=0.1, backend="onnxruntime"
+    )
+    assert compared.report.runs

@@ -92,7 +92,7 @@ _NO_SAFETY = "trtopt builds no safety-certified engines: omit it, or stay with t
 _NO_STREAMING = "trtopt's engines keep all weights on the GPU: omit it"
 _NO_DEBUG = "omit it; trtopt check MODEL --against REFERENCE --layers compares inner tensors"
 _NO_REFERENCE = "omit it; trtopt check ENGINE --against MODEL --min-cosine 0.99 compares outputs"
-_CAST_IO = "omit it; trtopt cast --cast-io makes 16-bit inputs and outputs"
+_TYPED_IO = "omit it; trtopt build --io NAME=TYPE:LAYOUT types inputs and outputs"
 _NO_ROUTES = "omit it; trtopt sweep measures batch sizes and precisions"
 _CHECK_OUTPUTS = "outputs are not stored; trtopt check ENGINE --against MODEL compares them"
 _GENTLE = "omit it; trtopt bench --load RATE sends queries at a rate"
@@ -149,8 +149,8 @@ OPTIONS = (
     _refused("--precisionConstraints", _TO_10, "MODE", _IN_THE_GRAPH, ("none",)),
     _refused("--layerPrecisions", _TO_10, "SPEC", _IN_THE_GRAPH),
     _refused("--layerOutputTypes", _TO_10, "SPEC", _IN_THE_GRAPH),
-    _refused("--inputIOFormats", _ALL, "SPEC", _CAST_IO, ("chw", "fp32:chw")),
-    _refused("--outputIOFormats", _ALL, "SPEC", _CAST_IO, ("chw", "fp32:chw")),
+    _refused("--inputIOFormats", _ALL, "SPEC", _TYPED_IO, ("chw", "fp32:chw")),
+    _refused("--outputIOFormats", _ALL, "SPEC", _TYPED_IO, ("chw", "fp32:chw")),
     _none("--directIO", _ALL, "", "deprecated in trtexec"),
     # builder
     _build("--workspace", _ONLY_8, "MIB", "--workspace {}"),

@@ -12,6 +12,7 @@ from trtopt.cli.options.accuracy_bounds import bounds_options
 from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.completion import contract_names, names
 from trtopt.cli.options.data import data_option
+from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, timeout_choice
 from trtopt.cli.options.model import OnnxFile
@@ -67,6 +68,9 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
 @bounds_options
 @backend_choice("Backend to build and measure with [default: auto, the CPU if there is no GPU].")
 @recipe_option("A shipped recipe or a TOML file that the baseline is built with.")
+@IO_OPTIONS["io"]
+@IO_OPTIONS["normalize"]
+@IO_OPTIONS["preprocess"]
 @click.option(
     "--contract",
     metavar="NAME",
@@ -110,6 +114,9 @@ def tune(
     bounds: Bounds,
     backend: str | None,
     profile: str | None,
+    io: dict[str, str] | None,
+    normalize: dict[str, str] | None,
+    preprocess: str | None,
     contract: str | None,
     duration: float,
     threshold: float,
@@ -147,7 +154,15 @@ def tune(
     request = TuneRequest(
         recipe=make_recipe(
             profile,
-            {"backend": backend, "executor": executor, "gpu_model": gpu_model, "retries": retries},
+            {
+                "backend": backend,
+                "io": io,
+                "normalize": normalize,
+                "preprocess": preprocess,
+                "executor": executor,
+                "gpu_model": gpu_model,
+                "retries": retries,
+            },
         ),
         batch=batch,
         objective=objective,

@@ -46,7 +46,7 @@ def fitted(spec: TensorSpec, array: NDArray[Any], rows: int | None, first: int) 
         array = array.view(dtype)  # .npy has no name for types that NumPy lacks, such as bfloat16
     if array.dtype == dtype:
         converted = array
-    elif np.can_cast(array.dtype, dtype, casting="same_kind"):
+    elif np.can_cast(array.dtype, dtype, casting="same_kind") or array.dtype.kind + dtype.kind == "iu":
         with np.errstate(over="ignore", invalid="ignore"):
             converted = array.astype(dtype)
     else:

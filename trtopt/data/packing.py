@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trtopt.errors import DataError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import TensorSpec
-from trtopt.records.typed_io import VECTORS, TypedTensor, stored_shape
+from trtopt.records.typed_io import VECTORS, TypedTensor, nchw_sample
 
 Array = NDArray[Any]
 
@@ -75,7 +75,12 @@ def packed(spec: TensorSpec, array: Array, tensor: TypedTensor | None, *, satura
             f"input {spec.name!r}: an array of shape {array.shape}, expected {spec.shape}",
             "give a batch in the shape of the graph's input; pack makes the engine's format of it",
         )
-    if tensor is not None and tensor.scale is not None and array.dtype.kind in "fV":  # V: bfloat16
+    if tensor is not None and tensor.scale is not None and array.dtype != dtype:
+        if array.dtype.kind not in "fV":  # V: bfloat16
+            raise DataError(
+                f"input {spec.name!r}: sample 0 holds {array.dtype} values: levels of {dtype} or numbers?",
+                f"give floats, which are quantised, or levels as {dtype}",
+            )
         array = quantised(spec.name, array, tensor.scale, saturate=saturate)
     given = np.ascontiguousarray(exact(spec.name, array, dtype))
     return vectorised(given, tensor.layout if tensor is not None else "nchw")
@@ -90,7 +95,7 @@ def _fits(spec: TensorSpec, array: Array) -> bool:
 
 
 def instead_of_floats(dtype: np.dtype[Any]) -> str:
-    """What an input of integers takes: floats that are converted lose their fractions."""
+    """What an input of integers takes: floats that are converted lose fractions, wide integers may wrap."""
     integers = _integers_of(dtype)
     return f"{integers}; for an INT8 input of --io, trtopt.pack makes them" if dtype == np.int8 else integers
 
@@ -108,6 +113,8 @@ def exact(name: str, array: Array, dtype: np.dtype[Any], first: int = 0) -> Arra
     """
     if array.dtype == dtype:
         return array
+    if array.dtype.kind not in "fiubV":
+        raise DataError(f"input {name!r}: sample {first} holds {array.dtype} values", "give numbers")
     if dtype.kind in "iu":
         if array.dtype.kind not in "iu":
             raise DataError(
@@ -146,7 +153,7 @@ def unpacked(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Arra
                 f"output {spec.name!r}: its number of channels is open, so its padding is not known",
                 "export the model with a fixed number of channels, or request a linear layout",
             )
-        if array.ndim != len(stored_shape(layout, (1, channels, 1, 1))):
+        if nchw_sample(layout, array.shape[1:], channels) is None:
             raise DataError(
                 f"output {spec.name!r}: an array of shape {array.shape} is not {layout}",
                 "give the array as the engine wrote it",
@@ -159,6 +166,11 @@ def unpacked(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Arra
         )
     if tensor is None or tensor.scale is None:
         return array
+    if array.dtype != numpy_dtype(tensor.dtype):
+        raise DataError(
+            f"output {spec.name!r}: holds {array.dtype} values, the engine's are {tensor.dtype}",
+            "give the array as the engine wrote it",
+        )
     values: Array = array.astype(np.float32) * np.float32(tensor.scale)
     return values
 

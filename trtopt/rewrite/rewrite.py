@@ -18,13 +18,17 @@ from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.records.typed_io import NO_REQUEST, IoRequest
-from trtopt.rewrite import batch_check, equivalence, typed_io
+from trtopt.rewrite import batch_check, equivalence
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.dynamic_batch import make_dynamic
 from trtopt.rewrite.rewrite_trace import Deviation, RewriteTrace, Undone
 from trtopt.rewrite.rule import Exactness, Rule
 from trtopt.rewrite.rules import erase_identity, fold_constants, zero_state
+from trtopt.rewrite.typed_io.int8 import move_quantisation
+from trtopt.rewrite.typed_io.requested import check_formats
+from trtopt.rewrite.typed_io.typed_graph import type_graph
+from trtopt.rewrite.typed_io.verification import describe
 from trtopt.targets import Target, target_named
 
 _SHAPES = (erase_identity.RULE, zero_state.RULE, fold_constants.keeping("Expand"))
@@ -205,8 +209,8 @@ def rewrite_model(
     began = time.perf_counter()
     aim = target_named(target)
     chosen = select(rules, skip, aim)
-    typed_io.check_formats(io, aim, in_engine=False)
-    typing = typed_io.type_graph(_loaded(source, out, note), io, data=data, check=check)
+    check_formats(io, aim, in_engine=False)
+    typing = type_graph(_loaded(source, out, note), io, data=data, check=check)
     original = typing.model
     proto, lowered = prepare.prepare(original.proto)
     notes = _on_defaults(original)
@@ -224,9 +228,9 @@ def rewrite_model(
         attempt = _attempt(model, chosen, aim, proof, keep_going)
         was_run = dynamic_batch or typing.checked  # each runs the original
         notes += proof.notes if proof and (attempt.outcome.applied or not was_run) else []
-        final = typed_io.move_quantisation(attempt.outcome.model, typing.tensors, check=check)
+        final = move_quantisation(attempt.outcome.model, typing.tensors, check=check)
         verified = (*typing.checked, *final.checked)
-        notes += typed_io.describe(final.tensors, verified)
+        notes += describe(final.tensors, verified)
         trace = _trace_of(source, out, aim, original, lowered, attempt, notes)
         trace = msgspec.structs.replace(trace, checked=(*verified, *trace.checked))
         accept(trace)

@@ -138,7 +138,7 @@ class Catalogue:
                 raise DataError(
                     f"input {name!r}: has type {tensor.dtype}, the engines take {dtype}",
                     instead_of_floats(dtype)
-                    if tensor.dtype.kind == "f" and dtype.kind in "iu"
+                    if dtype.kind in "iu" and (tensor.dtype.kind == "f" or dtype.itemsize == 1)
                     else f"convert it, as with astype({str(dtype)!r})",
                 )
             if tensor.host is None and not self._takes_device_memory:

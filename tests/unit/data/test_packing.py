@@ -74,6 +74,9 @@ def test_a_batch_of_floats_becomes_what_the_engine_reads_and_an_output_floats_ag
         (SPEC, None, np.zeros((2, 3, 2, 2)), "sample 0 holds float64 values, and the input is int8"),
         (SPEC, None, np.full((2, 3, 2, 2), 200), "200 of sample 0 does not fit int8"),
         (FLOATS, None, np.full((2, 3, 2, 2), 1e6), "1000000.0 of sample 0 does not fit float16"),
+        (FLOATS, None, np.full((2, 3, 2, 2), "1"), "sample 0 holds <U1 values"),
+        (FLOATS, None, np.full((2, 3, 2, 2), 1j), "sample 0 holds complex128 values"),
+        (SPEC, INT8, np.zeros((2, 3, 2, 2), np.uint8), "uint8 values: levels of int8 or numbers"),
     ],
 )
 def test_what_the_input_cannot_take_is_named_with_its_sample(
@@ -90,8 +93,11 @@ def test_values_beyond_int8_are_clipped_on_request() -> None:
 
 
 def test_an_output_in_another_format_is_refused() -> None:
-    with pytest.raises(DataError, match="is not chw4"):
-        unpacked(SPEC, np.zeros((1, 3, 2, 2), np.int8), INT8)
+    for shape in ((1, 3, 2, 2), (1, 2, 2, 2, 4)):  # two vectors are too many for three channels
+        with pytest.raises(DataError, match="is not chw4"):
+            unpacked(SPEC, np.zeros(shape, np.int8), INT8)
+    with pytest.raises(DataError, match="holds float32 values, the engine's are int8"):
+        unpacked(SPEC, np.zeros((1, 1, 2, 2, 4), np.float32), INT8)
     with pytest.raises(DataError, match=r"shape \(1, 2, 3, 2\), expected \('N', 3, 2, 2\)"):
         unpacked(FLOATS, np.zeros((1, 2, 3, 2), np.float16), None)
 

@@ -229,11 +229,14 @@ def test_a_value_that_is_not_finite_is_named_with_its_sample(
         read(open_data(saved(tmp_path / "d.npz", **arrays)))
 
 
-def test_integers_that_the_input_cannot_hold_are_named(tmp_path: Path) -> None:
-    spec = TensorSpec(name="ids", dtype="int32", shape=("n",))
-    source = open_data(saved(tmp_path / "d.npz", ids=np.array([1, 2**40])))
-    with pytest.raises(DataError, match="of sample 1 does not fit int32"):
+@pytest.mark.parametrize(("dtype", "value"), [("int32", 2**40), ("uint8", 300), ("uint8", -1)])
+def test_integers_that_the_input_cannot_hold_are_named(dtype: str, value: int, tmp_path: Path) -> None:
+    spec = TensorSpec(name="ids", dtype=dtype, shape=("n",))
+    source = open_data(saved(tmp_path / "d.npz", ids=np.array([1, value])))
+    with pytest.raises(DataError, match=f"{value} of sample 1 does not fit {dtype}"):
         list(source.batches([spec], 8))
+    source = open_data(saved(tmp_path / "e.npz", ids=np.array([1, 2])))
+    assert [batch["ids"].dtype for batch in source.batches([spec], 8)] == [dtype]
 
 
 @pytest.mark.parametrize(("dtype", "remedy"), [("uint8", "such as raw pixels"), ("int8", "trtopt.pack")])

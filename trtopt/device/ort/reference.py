@@ -18,7 +18,7 @@ from trtopt.errors import ModelError
 from trtopt.onnxio.element_types import numpy_dtype
 
 Arrays = dict[str, NDArray[Any]]
-_HALVES = {"tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16"}
+_FLOATS = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16"}
 
 
 def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
@@ -109,10 +109,10 @@ class Unoptimised:
         weakref.finalize(self, self._process.drop, self._session).atexit = False
 
     def fitted(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Inputs meant for another precision of this model, in 16 bits where this one takes those."""
+        """Inputs meant for another precision of this model, in the width that this one takes."""
         return {
-            name: array.astype(numpy_dtype(_HALVES[self._inputs[name]]))
-            if self._inputs.get(name) in _HALVES
+            name: array.astype(numpy_dtype(_FLOATS[self._inputs[name]]), copy=False)
+            if self._inputs.get(name) in _FLOATS
             else array
             for name, array in feed.items()
         }

@@ -150,11 +150,12 @@ def exchange_int8(kept: OnnxArtifact, io: tuple[TypedTensor, ...]) -> Exchanged 
 
     Raises:
         UsageError: one is not quantised first, or is used as numbers elsewhere.
-        ModelError, OutputError: see `rewrite.typed_io.move_quantisation`.
+        ModelError, OutputError: see `rewrite.typed_io.int8.move_quantisation`.
     """
     if not has_int8(io):
         return None
-    from trtopt.rewrite.typed_io import describe, move_quantisation
+    from trtopt.rewrite.typed_io.int8 import move_quantisation
+    from trtopt.rewrite.typed_io.verification import describe
 
     source = Path(kept.path)
     out = source.with_name(f"{source.stem}.io{source.suffix}")

@@ -24,7 +24,7 @@ from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact, fro
 from trtopt.records.checking import OutputDifference
 from trtopt.records.quantisation import PLAIN_RESIDUALS, QuantizeReport
 from trtopt.records.typed_io import TypedTensor, has_int8
-from trtopt.rewrite.typed_io import move_quantisation, quantise_ends
+from trtopt.rewrite.typed_io.int8 import move_quantisation, quantise_ends
 from trtopt.workflows.build.apply_precision import (
     QUANTISED,
     QUANTISED_FILE,

@@ -132,9 +132,9 @@ def keep_model(
 
 def _recorded(source: Path) -> tuple[TypedTensor, ...]:
     """What a file says of its inputs and outputs, if trtopt typed them."""
-    from trtopt.rewrite import typed_io
+    from trtopt.rewrite.typed_io.recorded import recorded_in
 
-    return typed_io.recorded_in(load_graph(source))
+    return recorded_in(load_graph(source))
 
 
 def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxArtifact:
@@ -145,14 +145,14 @@ def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxAr
     """
     if io.is_empty:
         return onnx
-    from trtopt.rewrite import typed_io
+    from trtopt.rewrite.typed_io.requested import check_formats, typed_specs
 
-    typed_io.check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
+    check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
     recorded = _recorded(Path(onnx.path))
     return msgspec.structs.replace(
         onnx,
-        inputs=typed_io.typed_specs(onnx.inputs, io, recorded),
-        outputs=typed_io.typed_specs(onnx.outputs, io, recorded),
+        inputs=typed_specs(onnx.inputs, io, recorded),
+        outputs=typed_specs(onnx.outputs, io, recorded),
     )
 
 
@@ -168,17 +168,19 @@ def _typed(
     data: str | None,
 ) -> Kept:
     """The same of a model whose inputs and outputs get other types first."""
-    from trtopt.rewrite import typed_io
+    from trtopt.rewrite.typed_io.requested import check_formats
+    from trtopt.rewrite.typed_io.typed_graph import type_graph
+    from trtopt.rewrite.typed_io.verification import describe
 
     listener.phase(source.name, "typing inputs and outputs")
-    typed_io.check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
+    check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
     with scratch_beside(folder / MODEL_FILE) as scratch:
-        made = typed_io.type_graph(model_file.load(source), io, data=data)
+        made = type_graph(model_file.load(source), io, data=data)
         file = scratch / MODEL_FILE
         model_file.save(made.model, file)
         kept = keep_model(read_onnx(file), file, folder, backend, listener, rewrite=rewrite)
     stated = tuple(one for one in made.tensors if one.dtype != "int8" or one.scale is not None)
-    notes = typed_io.describe(stated, made.checked)
+    notes = describe(stated, made.checked)
     return Kept(
         msgspec.structs.replace(kept.onnx, parent=onnx.sha256),
         kept.rewrite,

@@ -13,7 +13,7 @@ from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.outcomes import Comparisons, Outcome
 from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD
-from trtopt.recipe import LOCAL, Recipe, check_timeout, input_sizes
+from trtopt.recipe import LOCAL, Recipe, check_timeout, input_sizes, measured_on
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
 from trtopt.records.result import Result
 from trtopt.workflows.bench.interleaved import Setting, verdict_record
@@ -99,7 +99,7 @@ def compare(
     """
     first, second = Path(a), Path(b) if b is not None else None
     kind = _kind_of(first, second, request)
-    setting = _setting(kind, request)
+    setting = _setting(kind, request, listener)
     assumed = contract_named(request.assume_contract).name if request.assume_contract is not None else None
     runs: tuple[InterleavedRun, ...] = ()
     built: tuple[EngineArtifact, ...] = ()
@@ -196,7 +196,7 @@ def _is_model(path: Path) -> bool:
     return path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file()
 
 
-def _setting(kind: Kind, request: CompareRequest) -> Setting:
+def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting:
     """How to measure.
 
     Raises:
@@ -232,7 +232,7 @@ def _setting(kind: Kind, request: CompareRequest) -> Setting:
         backend=request.backend,
         contract=changed(contract_named(request.contract or DEFAULT), request.terms),
         duration=duration,
-        data=str(request.data) if request.data is not None else None,
+        data=measured_on(request.recipe, request.data, listener.note),
         timeout=request.timeout,
         trust=tuple(request.trust),
         force=request.force,

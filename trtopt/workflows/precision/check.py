@@ -28,6 +28,7 @@ from trtopt.measure.outputs import OutputsJob, filled, outputs_file
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.data_dependent import data_dependent_outputs
 from trtopt.onnxio.disk_space import check_temporary_room
+from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.nonfinite_weights import weight_alarms
@@ -39,10 +40,11 @@ from trtopt.precision.reference_runs import add_outputs, open_model
 from trtopt.precision.temporary_disk import of_opening
 from trtopt.printable import visible
 from trtopt.recipe import Recipe, check_timeout, input_sizes, shape_flags
-from trtopt.records import EngineArtifact, OnnxArtifact
+from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.records.typed_io import TypedTensor
-from trtopt.rewrite.typed_io import recorded_in, typed_reference
+from trtopt.rewrite.typed_io.recorded import recorded_in
+from trtopt.rewrite.typed_io.typed_graph import typed_reference
 from trtopt.workers.protocol import OutputsWritten
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines
 from trtopt.workflows.engine_points import points
@@ -54,6 +56,8 @@ _ANY_SIZES = Recipe()
 _BATCH = 8
 _REMEMBERED_BYTES = 256 << 20
 """How much of the reference's outputs is kept in memory."""
+_INDICES = {np.dtype(np.int32), np.dtype(np.int64)}
+"""An engine may take the one for the other."""
 Array = NDArray[np.generic]
 Arrays = dict[str, Array]
 
@@ -169,7 +173,7 @@ class Checker:
 
     def model_file(self, name: str, other: ModelFile, source: SampleSource) -> CheckedSubject:
         """Compare a model, which runs on ONNX Runtime too, its 16-bit arithmetic emulated."""
-        self._check_inputs(name, {spec.name for spec in specs_of(other.proto)})
+        self._check_inputs(name, specs_of(other.proto))
         session = open_model(other)
 
         def run(feed: Arrays) -> Arrays:
@@ -179,14 +183,25 @@ class Checker:
         outputs = (run(feed) for feed, _ in self._feeds(source, _BATCH))
         return self._evaluated(name, "onnxruntime", None, source, _BATCH, outputs)
 
-    def _check_inputs(self, name: str, given: set[str]) -> None:
-        wanted = {spec.name for spec in self._specs}
-        if given != wanted:
-            ours, theirs = (", ".join(map(visible, sorted(names))) for names in (given, wanted))
-            raise ModelError(
-                f"{name} takes other inputs than the reference: {ours}; that takes {theirs}",
-                "check it against the model that it was made from",
+    def _check_inputs(self, name: str, given: Sequence[TensorSpec]) -> None:
+        """Refuse what takes other inputs; floats of another width are converted."""
+        wanted = {spec.name: spec for spec in self._specs}
+        remedy = "check it against the model that it was made from"
+        if {spec.name for spec in given} != wanted.keys():
+            ours, theirs = (
+                ", ".join(map(visible, sorted(spec.name for spec in specs))) for specs in (given, self._specs)
             )
+            raise ModelError(
+                f"{name} takes other inputs than the reference: {ours}; that takes {theirs}", remedy
+            )
+        for spec in given:
+            if not _takes_alike(spec, wanted[spec.name]):
+                ours, theirs = (
+                    f"{one.dtype} ({', '.join(map(str, one.shape))})" for one in (spec, wanted[spec.name])
+                )
+                raise ModelError(
+                    f"{name} takes {visible(spec.name)!r} as {ours}, and the reference as {theirs}", remedy
+                )
 
     def take_inputs_of(self, tensors: Sequence[TypedTensor]) -> None:
         """Give the reference typed inputs and outputs, unless it has them itself."""
@@ -222,7 +237,7 @@ class Checker:
         sizes: Recipe = _ANY_SIZES,
     ) -> CheckedSubject:
         """Compare an engine, which the executor runs; its outputs pass through files."""
-        self._check_inputs(engine.path, {spec.name for spec in engine.inputs})
+        self._check_inputs(engine.path, engine.inputs)
         with scratch_folder() as scratch:
             if data is None:
                 data = scratch / "random.npz"
@@ -309,6 +324,16 @@ class Checker:
             task=self._task.score() if self._task is not None else None,
             violations=violations(results, self._bounds),
         )
+
+
+def _takes_alike(spec: TensorSpec, reference: TensorSpec) -> bool:
+    """Whether an input takes the samples of the reference's; the first axis may have another length."""
+    dtypes = {numpy_dtype(one.dtype) for one in (spec, reference)}
+    converted = all(one.kind in "fV" for one in dtypes) or dtypes == _INDICES
+    pairs = zip(spec.shape[1:], reference.shape[1:], strict=False)
+    return (len(dtypes) == 1 or converted) and all(
+        isinstance(ours, str) or isinstance(theirs, str) or ours == theirs for ours, theirs in pairs
+    )
 
 
 def _digest(feed: Arrays) -> bytes:

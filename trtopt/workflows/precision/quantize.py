@@ -52,7 +52,10 @@ from trtopt.records.quantisation import (
     Residuals,
 )
 from trtopt.records.typed_io import NO_REQUEST, IoRequest
-from trtopt.rewrite import typed_io
+from trtopt.rewrite.typed_io.int8 import move_quantisation
+from trtopt.rewrite.typed_io.requested import check_formats
+from trtopt.rewrite.typed_io.typed_graph import type_graph
+from trtopt.rewrite.typed_io.verification import describe
 from trtopt.targets import DEFAULT, target_named
 from trtopt.workflows.listener import SILENT, Listener
 
@@ -105,8 +108,8 @@ def quantize(
     if source.resolve() == target.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
-    typed_io.check_formats(request.io, target_named(request.target), in_engine=False)
-    typing = typed_io.type_graph(model_file.load(source), request.io, data=request.calib)
+    check_formats(request.io, target_named(request.target), in_engine=False)
+    typing = type_graph(model_file.load(source), request.io, data=request.calib)
     original = typing.model
     name_apart(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
     samples = _source(request, original, precision)
@@ -142,8 +145,8 @@ def quantize(
             for name, value in errors.items()
             if value < 0
         ]
-        final = typed_io.move_quantisation(made.model, typing.tensors)
-        made.notes += typed_io.describe(final.tensors, (*typing.checked, *final.checked))
+        final = move_quantisation(made.model, typing.tensors)
+        made.notes += describe(final.tensors, (*typing.checked, *final.checked))
         table_file = table_beside(target) if made.table is not None else None
         report = msgspec.structs.replace(
             _report_on(Path(model), target, table_file, request, made, errors, compared),

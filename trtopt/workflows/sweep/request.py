@@ -16,7 +16,7 @@ from trtopt.data.source import fingerprint_of
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
 from trtopt.measure.contracts import DEFAULT, DURATION_S, WARMUP_S, changed, contract_named
-from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe, io_request
+from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe, io_request, measured_on
 from trtopt.records import SweepSetting, SweepTerms, Terms
 from trtopt.workflows.build.apply_precision import QUANTISED, request_for
 from trtopt.workflows.build.engines import make_plans
@@ -129,6 +129,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
     if request.data is not None:
         open_data(request.data)
     recipe = swept.recipe
+    data = measured_on(recipe, request.data, lambda text: None)
     kept = {
         "shapes": recipe.shapes,
         **({"axes": recipe.axes} if recipe.axes else {}),  # sweeps of earlier versions have none
@@ -148,7 +149,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
         recipe=msgspec.json.encode(kept, order="deterministic").decode(),
         warmup_s=request.warmup,
         duration_s=request.duration,
-        data=None if request.data is None else fingerprint_of(request.data),
+        data=None if data is None else fingerprint_of(data),
     )
 
 

@@ -17,7 +17,7 @@ from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
 from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import check_timeout
+from trtopt.recipe import check_timeout, measured_on
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
 from trtopt.workers.protocol import Benched, Result
 from trtopt.workflows.build.engines import check_opset, notes_on
@@ -44,7 +44,7 @@ class CheckedSweep:
             ArtifactError, OutputError, MeasurementError: see `sweep`.
         """
         with sweep_in_progress(self.swept.folder, self.swept.source.name, self.terms) as report:
-            data = str(self.request.data) if self.request.data is not None else None
+            data = measured_on(self.request.recipe, self.request.data, listener.note)
             run = _Run(self.swept, report, data, self.request.timeout, listener)
             run.all(self.plan)
             run.check_any(self.plan)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtopt.data import names_function
+from trtopt.data import names_function, open_data
 from trtopt.data.copied import SamplesJob
+from trtopt.data.npz import write_npz
+from trtopt.data.packing import quantised
 from trtopt.executors.api import run_jobs_of
 from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import scratch_beside
-from trtopt.records import OnnxArtifact
+from trtopt.records import OnnxArtifact, TensorSpec
 from trtopt.workflows.listener import Listener
+
+_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,21 @@ class Samples:
     def share(self) -> str:
         """What a copy added to the baseline's time, for a message on that; empty without one."""
         return f", {self.seconds:.0f} s of them to read {self.name}" if self.seconds else ""
+
+
+def write_quantised(
+    data: str, inputs: Sequence[TensorSpec], scales: Mapping[str, float], folder: Path
+) -> None:
+    """The samples as INT8 inputs take them, a file per batch: clipped as QuantizeLinear does.
+
+    `inputs` are those of the model, with the types that the samples have; `scales` are by input.
+
+    Raises:
+        DataError: the samples do not fit the inputs.
+    """
+    for number, batch in enumerate(open_data(data).batches(inputs, _BATCH)):
+        levels = {name: quantised(name, batch[name], scale, saturate=True) for name, scale in scales.items()}
+        write_npz(folder / f"{number:06}.npz", batch | levels)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from trtopt.errors import ArtifactError, BoundError, DataError, OutputError, Trt
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.executors.choice import open_executor
 from trtopt.executors.local import THIS_HOST
-from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
+from trtopt.files.atomic import cannot_write, scratch_beside, scratch_folder, write_atomically
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.locks import lock
 from trtopt.files.manifests import read_manifest, write_manifest
@@ -38,7 +38,7 @@ from trtopt.files.replace_folder import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.statistics.comparison import RunSpread, Verdict
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import WHERE, Recipe
+from trtopt.recipe import WHERE, Recipe, io_request
 from trtopt.records import (
     Ledger,
     LedgerEntry,
@@ -52,11 +52,13 @@ from trtopt.records import (
 )
 from trtopt.records.checking import CheckedSubject
 from trtopt.records.tuning import TuneVerdict
+from trtopt.records.typed_io import TypedTensor
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workers.protocol import RoutesJob, RoutesListed
 from trtopt.workflows.bench.interleaved import Setting, loaded
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.build.engines import check_opset
+from trtopt.workflows.build.kept_model import with_typed_io
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.compare.run_spread import measured_run_spread
 from trtopt.workflows.invocation import command_line, now
@@ -84,7 +86,7 @@ from trtopt.workflows.tune.prediction import build_spread_of, predict, predicted
 from trtopt.workflows.tune.queue import Queued, first_of, next_of
 from trtopt.workflows.tune.race import Racer, baseline_of, race
 from trtopt.workflows.tune.request import TuneRequest, batches_of, check_request, parse_budget
-from trtopt.workflows.tune.samples import Samples, samples_of
+from trtopt.workflows.tune.samples import Samples, samples_of, write_quantised
 from trtopt.workflows.tune.trials import Outcome, Trial, at_a_time
 
 _LIMIT_TIMES, _LIMIT_LEAST_S = 10, 60.0
@@ -127,7 +129,8 @@ def tune(
         limit_s = parse_budget(request.budget)
         with open_executor(request.recipe, builder, listener.note) as executor:
             executor.require_measuring()
-            with samples_of(request.data, onnx, folder, limit_s, listener) as samples:
+            typed = with_typed_io(onnx, io_request(request.recipe), builder.backend)
+            with samples_of(request.data, typed, folder, limit_s, listener) as samples:
                 run = _Run(source, onnx, folder, request, terms, samples, builder, executor, listener)
                 return run.to_the_end(run.continued() if has_begun else run.begun())
 
@@ -201,7 +204,7 @@ class _Run:
         self._unlisted_s = 0.0
         self._budget_s = parse_budget(request.budget)
         self._measure = measure_for(request.objective, request.rate)
-        self._checker = Checker(source, None, request.bounds, executor)
+        self._checkers: dict[tuple[TypedTensor, ...], Checker] = {}
         self._quiet = replace(listener, note=lambda text: None)
         self._run_spread = measured_run_spread(builder.device)
         self._earlier = stored_ledgers(builder.device, builder.backend.name, request.cache_dir)
@@ -485,8 +488,33 @@ class _Run:
             write_atomically(built.folder / PROFILE_FILE, to_json(report, indent=None))
 
     def _checked(self, built: Built, limit_s: float, listener: Listener) -> CheckedSubject:
+        """Against the model with the build's inputs and outputs; quantised values for those of INT8."""
         there = resolved(built.folder, built.manifest, (built.engine,))
-        return self._checker.engine(there, built.engine, built.batch, self._data, listener, limit_s)
+        if there.io not in self._checkers:
+            checker = Checker(self._source, None, self._request.bounds, self._executor)
+            checker.take_inputs_of(there.io)
+            self._checkers[there.io] = checker
+        with self._samples_for(built) as data:
+            checker = self._checkers[there.io]
+            return checker.engine(there, built.engine, built.batch, data, listener, limit_s)
+
+    @contextmanager
+    def _samples_for(self, built: Built) -> Iterator[str | None]:
+        """The user's samples as the build takes them: floats become the values of INT8 inputs."""
+        held = {one.name: one.model_dtype for one in built.manifest.io}
+        scales = {
+            one.name: one.scale for one in built.manifest.io if one.scale is not None and one.role == "input"
+        }
+        if self._data is None or not scales:
+            yield self._data
+            return
+        given = [
+            msgspec.structs.replace(spec, dtype=held[spec.name]) if spec.name in scales else spec
+            for spec in built.manifest.onnx.inputs
+        ]
+        with scratch_folder() as scratch:
+            write_quantised(self._data, given, scales, scratch)
+            yield str(scratch)
 
     def _racer(self, built: Built) -> Racer:
         engine = loaded(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)

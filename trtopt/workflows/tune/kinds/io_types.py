@@ -84,7 +84,9 @@ def _formats(
             yield dtype, ""
         if not can_vectorise:
             continue
-        known = (*target.io_formats[dtype], "nhwc")
+        known = target.io_formats[dtype]
+        if situation.data is None:  # samples keep their layout
+            known = (*known, "nhwc")
         wanted = layouts - {""} or set(known) & VECTORS.keys()
         yield from ((dtype, layout) for layout in known if layout in wanted)
 

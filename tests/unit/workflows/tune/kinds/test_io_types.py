@@ -11,7 +11,7 @@ from tests.support.trt_exercise import VERSIONS, target
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.recipe import Recipe, io_request
 from trtopt.records import EngineTensor
-from trtopt.rewrite.typed_io import check_formats
+from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.workflows.tune.kinds.io_types import KIND
 
 CHW32 = "Thirty-two wide channel vectorized row major FP16 format"
@@ -36,6 +36,16 @@ def test_the_format_that_a_conversion_makes_is_tried_with_its_share_of_the_time(
     assert found["io x=fp16:chw32"].recipe == {"io": {"x": "fp16:chw32"}}
     assert gain(found["io x=fp16:chw32"]) == pytest.approx(0.8 * 0.1)
     assert "10.0%" in found["io x=fp16:chw32"].evidence
+
+
+def test_samples_keep_their_layout() -> None:
+    made = reformat("x", "Channel major FP16 format")
+    shape = {"x": (8, 3, 4, 4)}
+    given = situation(
+        "tensorrt-rtx", "1.7", evidence=shown(made, of=graph(node("Relu", "x", "y"), inputs=shape))
+    )
+    assert "io x=fp16:nhwc" in proposed(KIND, given)
+    assert "io x=fp16:nhwc" not in proposed(KIND, replace(given, data="samples.npz"))
 
 
 def test_what_is_not_converted_or_copied_stays_as_it_is() -> None:

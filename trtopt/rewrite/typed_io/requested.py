@@ -1,0 +1,287 @@
+"""What `--io`, `--normalize` and `--preprocess` ask of a graph: each tensor's change, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from trtopt.errors import UsageError
+from trtopt.onnxio.graph_walk import graphs_of, subgraphs_of
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.records import TensorSpec
+from trtopt.records.typed_io import (
+    IMAGE_RANK,
+    LINEAR,
+    TYPES,
+    IoRequest,
+    Normalisation,
+    TensorFormat,
+    TypedTensor,
+    preset_for,
+)
+from trtopt.rewrite.typed_io.graph_edits import (
+    FLOATS,
+    TO_NHWC,
+    Edit,
+    constant_in,
+    readers_of,
+    shape_of,
+)
+from trtopt.targets import Target
+
+_MOVES_VALUES = (
+    *("Cast", "Transpose", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"),
+    *("Slice", "Split", "Gather", "Pad", "Resize", "Upsample", "Clip"),
+)
+"""Pixels are still pixels behind these."""
+
+
+def check_formats(request: IoRequest, target: Target, *, in_engine: bool) -> None:
+    """Refuse types and formats that a target does not have.
+
+    `in_engine`: vectorised formats can be set, which takes an engine of TensorRT.
+
+    Raises:
+        UsageError: one; with those that it has.
+    """
+    for one in request.formats:
+        if one.dtype not in target.io_formats:
+            known = ", ".join(name for name, dtype in TYPES.items() if dtype in target.io_formats)
+            raise UsageError(
+                f"--io {one.name}: target {target.name} has no {one.type} inputs and outputs",
+                f"it has {known}",
+            )
+        if not one.is_vectorised:
+            continue
+        if one.layout not in target.io_formats[one.dtype]:
+            known = ", ".join((*LINEAR, *target.io_formats[one.dtype]))
+            raise UsageError(
+                f"--io {one.name}: target {target.name} has no {one.type} in {one.layout}",
+                f"with {one.type} it has {known}",
+            )
+        if not in_engine:
+            raise UsageError(
+                f"--io {one.name}: {one.layout} is a format of TensorRT's engines, which ONNX cannot express",
+                "give it to trtopt build, with TensorRT or TensorRT-RTX; here nchw and nhwc can be written",
+            )
+
+
+def typed_specs(
+    specs: Sequence[TensorSpec], request: IoRequest, recorded: Sequence[TypedTensor]
+) -> tuple[TensorSpec, ...]:
+    """Inputs or outputs in their new types and layouts; INT8 keeps its type until it is quantised.
+
+    `recorded` is what the file says of those that are typed already.
+
+    Raises:
+        UsageError: a layout that does not suit the shape, or a tensor that is typed otherwise.
+    """
+    known = {one.name: one for one in recorded}
+    return tuple(_typed_spec(spec, request.format_of(spec.name), known.get(spec.name)) for spec in specs)
+
+
+def _typed_spec(spec: TensorSpec, wanted: TensorFormat | None, known: TypedTensor | None) -> TensorSpec:
+    if wanted is None or (known is not None and _is_met(wanted, known)):
+        return spec
+    _check_layout(wanted, spec.shape)
+    nhwc = wanted.layout == "nhwc"
+    shape = tuple(spec.shape[axis] for axis in TO_NHWC) if nhwc else spec.shape
+    return msgspec.structs.replace(
+        spec, dtype=spec.dtype if wanted.dtype == "int8" else wanted.dtype, shape=shape
+    )
+
+
+def edits_for(model: ModelFile, request: IoRequest, recorded: Mapping[str, TypedTensor]) -> Iterator[Edit]:
+    """Each tensor that the request names and that is not so yet, checked against the graph.
+
+    Raises:
+        UsageError: it does not fit the graph.
+    """
+    graph = model.proto.graph
+    weights = {item.name for item in graph.initializer}
+    inputs = {item.name: item for item in graph.input if item.name not in weights}
+    outputs = {item.name: item for item in graph.output}
+    normalised = {one.name: one for one in request.normalisations}
+    normalise_flag = f"--preprocess {request.preprocess}" if request.preprocess else "--normalize {}"
+    if request.preprocess is not None:
+        name = _image_among(inputs, request)
+        wanted = request.format_of(name)
+        dtype = wanted.dtype if wanted is not None else "float32"
+        if dtype == "int8":
+            raise UsageError(
+                f"--preprocess {request.preprocess}: input {name!r} takes quantised values of what is "
+                "normalised already",
+                "normalise before trtopt.pack, or make the input uint8",
+            )
+        normalised[name] = preset_for(name, request.preprocess, dtype)
+    for name in dict.fromkeys((*(one.name for one in request.formats), *normalised)):
+        wanted, known = request.format_of(name), recorded.get(name)
+        flag = f"--io {name}" if wanted is not None else normalise_flag.format(name)
+        if name in inputs and name in outputs:
+            raise UsageError(
+                f"{flag}: is both an input and an output",
+                "export the model without that output, which only returns the input",
+            )
+        if name not in inputs and name not in outputs:
+            raise UsageError(
+                f"{flag}: no such tensor",
+                f"the inputs are {', '.join(inputs)}, the outputs {', '.join(outputs)}",
+            )
+        if name in normalised and name not in inputs:
+            raise UsageError(f"--normalize {name}: is an output", f"the inputs are {', '.join(inputs)}")
+        if known is not None and name in normalised:
+            raise _typed_already(normalise_flag.format(name), known)
+        if known is not None and wanted is not None and _is_met(wanted, known):
+            continue
+        value = inputs.get(name) or outputs[name]
+        if not value.type.HasField("tensor_type"):
+            kind = str(value.type.WhichOneof("value")).removesuffix("_type")
+            raise UsageError(f"{flag}: is no tensor but a {kind}", "omit it")
+        if name in normalised:
+            _check_normalisation(model, value, normalised[name], normalise_flag.format(name))
+        yield _edit_of(value, name in inputs, wanted, normalised.get(name))
+
+
+def _is_met(wanted: TensorFormat, known: TypedTensor) -> bool:
+    """Whether a file that is typed already has a tensor so.
+
+    Raises:
+        UsageError: it has another type, or NHWC, which no other layout is made of.
+    """
+    if (wanted.dtype, wanted.layout) == (known.dtype, known.layout):
+        return True
+    if wanted.dtype != known.dtype or known.layout == "nhwc":
+        raise _typed_already(f"--io {wanted.name}", known)
+    return False
+
+
+def _typed_already(flag: str, known: TypedTensor) -> UsageError:
+    return UsageError(
+        f"{flag}: the file was typed before: {known}",
+        "give --io and --normalize together, with the model that it was made from",
+    )
+
+
+def _image_among(inputs: dict[str, ValueInfoProto], request: IoRequest) -> str:
+    images = [name for name, value in inputs.items() if len(shape_of(value) or ()) == IMAGE_RANK]
+    if len(images) != 1:
+        raise UsageError(
+            f"--preprocess {request.preprocess}: the model has {len(images)} inputs of rank {IMAGE_RANK}",
+            "name the input with --normalize NAME:mean=…:std=…",
+        )
+    return images[0]
+
+
+def _check_layout(wanted: TensorFormat, shape: Sequence[int | str] | None) -> None:
+    """Refuse a layout that a tensor of this shape cannot have."""
+    rank = len(shape) if shape is not None else "unknown"
+    if wanted.layout != "nchw" and (shape is None or rank != IMAGE_RANK):
+        raise UsageError(
+            f"--io {wanted.name}: {wanted.layout} needs a tensor of rank {IMAGE_RANK}, "
+            f"{wanted.name!r} has rank {rank}",
+            "omit the layout",
+        )
+    if wanted.is_vectorised and shape is not None and not isinstance(shape[1], int):
+        raise UsageError(
+            f"--io {wanted.name}: {wanted.layout} pads the channels, whose number {shape[1]!r} is dynamic",
+            "export the model with a fixed number of channels, or request nchw or nhwc",
+        )
+
+
+def _edit_of(
+    value: ValueInfoProto,
+    is_input: bool,
+    wanted: TensorFormat | None,
+    normalise: Normalisation | None,
+) -> Edit:
+    name, held = value.name, value.type.tensor_type.elem_type
+    model_dtype = str(helper.tensor_dtype_to_np_dtype(held))
+    dtype, layout = (wanted.dtype, wanted.layout) if wanted is not None else (model_dtype, "nchw")
+    if wanted is not None:
+        _check_layout(wanted, shape_of(value))
+    if dtype != model_dtype and held == TensorProto.DOUBLE:
+        raise UsageError(f"--io {name}: {name!r} is float64", "export the model in FP32")
+    if dtype != model_dtype and held not in FLOATS:
+        raise UsageError(
+            f"--io {name}: {name!r} is {model_dtype}, whose values are used as numbers or indices",
+            "only floating-point inputs and outputs can be given another type",
+        )
+    if not is_input and dtype == "uint8" != model_dtype:
+        raise UsageError(
+            f"--io {name}: UINT8 would cut off the fractions of the {model_dtype} output", "choose fp16"
+        )
+    return Edit(
+        TypedTensor(
+            name=name,
+            role="input" if is_input else "output",
+            dtype=dtype,
+            layout=layout,
+            model_dtype=model_dtype,
+            mean=normalise.mean if normalise else (),
+            std=normalise.std if normalise else (),
+        ),
+        value,
+    )
+
+
+def _check_normalisation(model: ModelFile, value: ValueInfoProto, wanted: Normalisation, flag: str) -> None:
+    shape, count = shape_of(value) or (), len(wanted.mean)
+    if value.type.tensor_type.elem_type not in FLOATS:
+        raise UsageError(f"{flag}: is no floating-point input of the model", "omit it")
+    channels = shape[1] if len(shape) > 1 else "no axis of"
+    if count > 1 and channels != count:
+        shown = "a dynamic number of" if channels in shape and isinstance(channels, str) else channels
+        raise UsageError(
+            f"{flag}: {count} means, and the input has {shown} channels",
+            "give one per channel of a fixed number, or one for all, with --normalize",
+        )
+    if wanted.is_scaling:
+        return
+    graph = model.proto.graph
+    constants = _constants(graph)
+    for node in _readers_past(graph, value.name, _MOVES_VALUES):
+        if _shifts_or_scales(node, constants) or _subtracts_a_mean(model, node):
+            raise UsageError(
+                f"{flag}: the model normalises it already, at node {node.name or node.output[0]!r}",
+                "omit --normalize and --preprocess; for a model that takes pixels from 0 to 1 scale them "
+                f"alone: --normalize {value.name}:mean=0:std=255",
+            )
+
+
+def _constants(graph: GraphProto) -> set[str]:
+    """The tensors that no input decides."""
+    found = set[str]()
+    for part in graphs_of(graph):
+        found |= {item.name for item in part.initializer}
+        for node in part.node:
+            if found.issuperset(filter(None, node.input)) and not any(subgraphs_of(node)):
+                found.update(node.output)
+    return found
+
+
+def _shifts_or_scales(node: NodeProto, constants: set[str]) -> bool:
+    return node.op_type in ("Sub", "Div", "Add", "Mul") and not constants.isdisjoint(node.input)
+
+
+def _subtracts_a_mean(model: ModelFile, node: NodeProto) -> bool:
+    """Whether it is a BatchNormalization whose training data was not normalised: its mean was not near 0."""
+    if node.op_type != "BatchNormalization":
+        return False
+    mean, variance = (constant_in(model, name) for name in node.input[3:5])
+    if mean is None or variance is None:
+        return False
+    return bool((np.abs(mean) >= np.sqrt(np.maximum(variance, 0))).any())
+
+
+def _readers_past(graph: GraphProto, name: str, passed: tuple[str, ...]) -> list[NodeProto]:
+    """The nodes that read a tensor, directly or past others."""
+    found = []
+    for node in readers_of(graph, name):
+        if node.op_type in passed and node.input[0] == name:
+            found += [past for made in node.output for past in _readers_past(graph, made, passed)]
+        else:
+            found.append(node)
+    return found
