@@ -3,7 +3,9 @@
 `trtopt.optimize("model.onnx", data="samples.npz")` does it in one call. Step by step: `trtopt.build` makes
 the engines, `trtopt.bench` measures them, `trtopt.compare` gives a verdict, `trtopt.profile` explains the
 time. Each returns a record with `table()`, `rows()` and `to_dict()`, and raises a `trtopt.TrtoptError` that
-says what to do. The command line is a thin layer over these functions. Importing `trtopt` loads nothing heavy.
+says what to do. The command line is a thin layer over these functions.
+
+Importing `trtopt` loads nothing heavy.
 """
 
 from __future__ import annotations
