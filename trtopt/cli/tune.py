@@ -14,6 +14,7 @@ from trtopt.cli.options.completion import contract_names, names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, timeout_option
+from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import cache_dir_option, executor_options, recipe_option
 from trtopt.records.tuning import CandidateKind, Objective
 
@@ -28,7 +29,7 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.argument("model", type=OnnxFile(), required=False)
 @click.option(
     "-o",
     "--output",
