@@ -1,7 +1,11 @@
-"""trtopt: from a trained model to the fastest TensorRT engine its owner can trust.
+"""trtopt: from a trained model to the fastest TensorRT engine that meets your bounds.
 
-The command line is a thin layer over these functions. They return the records of `trtopt.records` and raise
-the errors of `trtopt.errors`. Importing `trtopt` loads nothing heavy.
+`trtopt.optimize("model.onnx", data="samples.npz")` does it in one call. Step by step: `trtopt.build` makes
+the engines, `trtopt.bench` measures them, `trtopt.compare` gives a verdict, `trtopt.profile` explains the
+time. Each returns a record with `table()`, `rows()` and `to_dict()`, and raises a `trtopt.TrtoptError` that
+says what to do. The command line is a thin layer over these functions.
+
+Importing `trtopt` loads nothing heavy.
 """
 
 from __future__ import annotations

@@ -289,8 +289,8 @@ def bench(
             [default: `trtexec-11`].
         terms: changes to the contract, as `{"graph": False, "streams": 2}`; the keys are graph, transfers,
             pinned, queue_ahead, sync (`spin` or `blocking`), streams and threads (`one` or `per-stream`).
-        duration: seconds of sampling per pass, up to a day.
-        warmup: seconds before samples count, up to an hour.
+        duration: seconds of sampling per pass, up to a day [default: 3].
+        warmup: seconds before samples count, up to an hour [default: 0.2].
         data: input samples: an .npz, a folder of them, Polygraphy's JSON or `module:function`
             [default: seeded random input].
         layers: time every layer, in a separate pass.
@@ -385,7 +385,7 @@ def profile(
         kernels: record every kernel with CUPTI, in a separate process.
         nvtx: mark the phases with NVTX ranges, for profilers.
         probe_peaks: measure the device's peak rates, and store them for its next profiles.
-        duration: seconds of the latency pass that accompanies the layer pass, up to a day.
+        duration: seconds of the latency pass that accompanies the layer pass, up to a day [default: 1].
         timeout: seconds that a batch size may take, up to a week [default: no limit].
         trust: engines without a manifest, or plugins, to load: native code.
         listener: receives progress and notes.
@@ -451,7 +451,7 @@ def compare(
     Args:
         a: a result file (trtopt's or trtexec's), a build folder, an engine, or an ONNX file with `builds`.
         b: the same; not needed with `control`, `builds` or `across_contracts`.
-        threshold: the smallest difference that matters, as a share between 0 and 1.
+        threshold: the smallest difference that matters, as a share between 0 and 1 [default: 0.01].
         force: compare although machines, models, input shapes or outputs differ; a note lists what does.
         batch: batch sizes [default: all that both sides have]. Of a file of trtexec's: the one it is for.
         backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: the engines' own].
@@ -710,8 +710,8 @@ def tune(
         io, normalize, preprocess: as for `build`, of the baseline and all candidates. `data` has the new
             inputs, and floats for those of INT8.
         contract: the terms of the measurement, as for `bench` [default: `trtexec-11`].
-        duration: seconds of sampling for each engine in a race, up to a day.
-        threshold: the smallest gain to accept, as a share between 0 and 1.
+        duration: seconds of sampling for each engine in a race, up to a day [default: 2].
+        threshold: the smallest gain to accept, as a share between 0 and 1 [default: 0.01].
         timeout: seconds after which a build or a measurement has failed [default: ten times what the baseline
             took, a minute at least].
         executor, gpu_model, retries: as for `build`. A cluster builds as many candidates at a time as it has
@@ -797,7 +797,7 @@ def plan(
         arrivals: `poisson`, `constant`, `bursty`, `bursty:PEAK:SECONDS`, or a file of arrivals.
         lengths: share of requests by their length, for a model swept over lengths.
         memory_bytes: limit of device memory, in bytes [default: none].
-        max_engines: the most engines to serve with, from 1.
+        max_engines: the most engines to serve with, from 1 [default: 3].
         for_triton: only setups that Triton's batcher supports.
         timeout: seconds that each measurement of the serving cost may take, and each trial run
             [default: no limit].

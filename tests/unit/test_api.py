@@ -114,3 +114,28 @@ def test_what_build_is_given_reaches_the_field_of_the_recipe(field: str) -> None
         return
     with pytest.raises(UsageError, match=rf"\$\.{field}\b"):
         trtopt.build(Path("unread.onnx"), **wrong)
+
+
+@pytest.mark.parametrize("name", [*JOBS, "optimize"])
+def test_a_number_that_holds_by_default_is_told_with_its_parameter(name: str) -> None:
+    function = getattr(trtopt, name)
+    help_text = inspect.getdoc(function) or ""
+    for parameter in inspect.signature(function).parameters.values():
+        value = parameter.default
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            continue
+        entry = re.search(
+            rf"^ +(?:[\w, ]*\b)?{parameter.name}(?:, [\w, ]+)?: (.*?)(?=^ +[\w, ]+: |\n\n|\Z)",
+            help_text,
+            re.MULTILINE | re.DOTALL,
+        )
+        assert entry, parameter.name
+        text = " ".join(entry[1].split())
+        assert f"[default: {value:g}]" in text or text.startswith("as for"), (parameter.name, text)
+
+
+def test_the_reference_page_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text("utf-8")
+    assert sorted(re.findall(r"auto(?:function|class):: trtopt\.(\w+)$", page, re.MULTILINE)) == sorted(
+        {*trtopt.__all__} - {"TrtoptError", "__version__"}  # which the page of exit codes has
+    )

@@ -298,8 +298,8 @@ def test_every_place_that_the_page_names_exists() -> None:
     rows = [line for line in page.partition("## Where to look")[2].splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 20
     for row in rows:
-        folder = PACKAGE  # a bare file name is in the folder of the place before it
+        near = [PACKAGE]  # a bare file name is in the place before it, or next to that
         for place in re.findall(r"`([\w/]+(?:\.py|/))`", row.rpartition(" | ")[2]):
-            known = [one / place for one in (folder, PACKAGE, ROOT) if (one / place).exists()]
+            known = [one / place for one in (*near, PACKAGE, ROOT) if (one / place).exists()]
             assert known, f"{place}: {row}"
-            folder = known[0].parent  # of a folder, the one that holds it
+            near = [known[0], known[0].parent, *near]

@@ -14,7 +14,7 @@ from trtopt.cli.options.completion import contract_names, names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.measuring import backend_choice, timeout_choice
+from trtopt.cli.options.measuring import backend_choice, timeout_option
 from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import cache_dir_option, executor_options, recipe_option
 from trtopt.records.tuning import CandidateKind, Objective
@@ -35,7 +35,6 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    metavar="FOLDER",
     help="Build folder to create or, with --resume, to continue [default: MODEL.tuned].",
 )
 @batch_option(
@@ -87,13 +86,13 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
 )
 @click.option(
     "--threshold",
+    metavar="SHARE",
     type=float,
     default=0.01,
     show_default=True,
-    metavar="SHARE",
-    help="The smallest gain to accept; 0.01: 1 %.",
+    help="The smallest gain to accept, as a share.",
 )
-@timeout_choice("ten times what the baseline took")
+@timeout_option
 @executor_options
 @cache_dir_option
 @click.option(

@@ -61,11 +61,11 @@ def optimize(
         data: samples: an .npz, a folder of them or `module:function`. With them the fastest precision that
             keeps `min_cosine` is chosen, where engines can be measured; without them the graph's is kept.
         slo: the latency to keep, such as `p99=10ms` [default: none].
-        min_cosine: the least cosine of every output against the model, -1 to 1.
+        min_cosine: the least cosine of every output against the model, -1 to 1 [default: 0.99].
         batch: batch sizes, an engine each [default: what the model fixes, else 1, 8 and 32].
         backend: what to build with: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime`. On a machine without
             a GPU the measurement runs on ONNX Runtime.
-        duration: seconds of sampling per batch size and pass.
+        duration: seconds of sampling per batch size and pass [default: 3].
         force: replace a build of another model too.
         listener: receives progress and notes.
 

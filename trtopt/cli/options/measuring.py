@@ -38,14 +38,12 @@ warmup_option = click.option(
     help="Seconds of warm-up before samples count.",
 )
 
-
-def timeout_choice(default: str) -> Callable[[Callable[..., Any]], Any]:
-    """`--timeout`, with what holds without it."""
-    text = f"Seconds that the measurement of one batch size may take [default: {default}]."
-    return click.option("--timeout", type=float, metavar="S", help=text)
-
-
-timeout_option = timeout_choice("no limit")
+timeout_option = click.option(
+    "--timeout",
+    type=float,
+    metavar="S",
+    help="Seconds that the measurement of one batch size may take [default: no limit].",
+)
 trust_option = click.option(
     "--trust",
     multiple=True,
