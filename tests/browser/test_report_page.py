@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests.support.pages import many_layers, renamed, resnet
 from tests.support.paths import DATA
+from tests.unit.inspect.kernels import test_report as kernel_reports
 from trtopt.records import BenchReport, Collected, read_versioned
 from trtopt.report.html.library import plotting_library
 from trtopt.report.html.page import page as html
@@ -207,6 +209,23 @@ def test_the_timeline_zooms_by_buttons_by_its_overview_and_by_the_keyboard(opene
     page.mouse.move(box["x"] + last + 5, overview, steps=3)
     page.mouse.up()
     assert "starts at ms: 1.77" in under_pointer(page, chart, box["width"] * 0.75, 2 * 20 + 10)
+
+
+def test_a_click_on_a_kernel_looks_for_it_among_the_launches_and_not_among_the_groups(opened: Opener) -> None:
+    found = resnet()
+    report = found.profiles["profile.json"]
+    names = ("sm80_xmma_gemm_f16f16", "fmha_v2_fp16", *(f"sm80_xmma_gemm_{n}" for n in range(20)))
+    launches = kernel_reports.launches(0.4, 0.3, *[0.01] * 20, names=names)
+    kernels = kernel_reports.report(launches)
+    engine = msgspec.structs.replace(report.engines[0], kernels=kernels)
+    report = msgspec.structs.replace(report, engines=(engine,))
+    page = opened(msgspec.structs.replace(found, profiles={"profile.json": report}))
+    panel = page.locator("#kernels .panel:not([hidden])")
+    chart = panel.locator("figure:has([data-zooms]) .chart")
+    chart.scroll_into_view_if_needed()
+    chart.locator("canvas").wait_for()
+    chart.click(position={"x": 600, "y": 30})  # in the lane of attention
+    assert column(panel.locator(".table").last, 1) == ["fmha_v2_fp16"]
 
 
 def test_details_are_folded_until_a_link_of_the_contents_opens_them(opened: Opener) -> None:
