@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.data.axis_lengths import is_state
 from trtopt.data.packing import instead_of_floats
 from trtopt.data.reader import Rows
 from trtopt.errors import DataError
@@ -20,10 +21,14 @@ def rows_of(inputs: Sequence[TensorSpec], size: int) -> Rows:
 
     Where some first axes are open, `size` samples lie along those, and the other inputs are given whole with
     every batch. Where all are fixed, a batch takes as many rows of each as its axis has. Where an input has
-    the samples along a later axis, by the axis's name, nothing is cut: batches are as the data has them.
+    the samples along a later axis, by the axis's name or as a recurrent layer's state, nothing is cut:
+    batches are as the data has them.
     """
     sample_axes = {spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
-    if any(not sample_axes.isdisjoint(set(spec.shape[1:]) - {"?"}) for spec in inputs):
+    if any(
+        not sample_axes.isdisjoint(set(spec.shape[1:]) - {"?"}) or (sample_axes and is_state(spec.shape))
+        for spec in inputs
+    ):
         return {spec.name: None for spec in inputs}
     is_open = any(spec.shape and isinstance(spec.shape[0], str) for spec in inputs)
     rows: dict[str, int | None] = {}

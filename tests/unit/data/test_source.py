@@ -159,6 +159,14 @@ def test_samples_along_a_later_axis_are_not_cut(tmp_path: Path) -> None:
     assert (batch["x"].shape, batch["cache"].shape) == ((5, 3), (4, 5, 2))
 
 
+def test_the_state_of_a_recurrent_layer_goes_with_its_samples(tmp_path: Path) -> None:
+    x = TensorSpec(name="x", dtype="float32", shape=("?", 3))
+    state = TensorSpec(name="state", dtype="float32", shape=(2, "?", 8))
+    source = open_data(saved(tmp_path / "d.npz", x=np.ones((5, 3)), state=np.ones((2, 5, 8))))
+    (batch,) = read(source, [x, state], size=2)
+    assert (batch["x"].shape, batch["state"].shape) == ((5, 3), (2, 5, 8))
+
+
 def test_a_batch_ends_where_another_axis_changes_its_length(tmp_path: Path) -> None:
     for name, width in (("a", 3), ("b", 3), ("c", 7)):
         saved(tmp_path / f"{name}.npz", x=np.ones((2, width), np.float32))

@@ -151,6 +151,19 @@ def test_a_model_that_no_length_fits_is_named_and_leaves_no_file(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 
+def test_data_of_the_users_verifies_a_model_that_no_random_length_fits(tmp_path: Path) -> None:
+    text = """
+        # w: float[11,4]
+        g (float[B,S] x) => (float[B,S] y) {a = Relu(x) b = Relu(a) y = MatMul(b, w)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    np.savez(tmp_path / "real.npz", x=np.ones((2, 11), np.float32))
+    trace = rewrite_model(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", data=tmp_path / "real.npz"
+    )
+    assert ({item.feed for item in trace.checked}, trace.undone) == ({"real.npz"}, ())
+    assert "checked on real.npz alone: the model runs on no random input" in trace.notes
+
+
 def test_where_no_rule_applies_nothing_is_run_or_written_unless_wanted(tmp_path: Path) -> None:
     onnx.save(model("g (float[N,4] x) => (float[N,4] y) {y = Relu(x)}"), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", write_unchanged=False)
