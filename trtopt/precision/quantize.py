@@ -12,7 +12,7 @@ import onnx
 
 from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
-from trtopt.data.reader import samples_in
+from trtopt.data.fit import samples_in
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.graph_walk import graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
@@ -389,10 +389,11 @@ def output_error(
     signal, samples = Signal(), 0
     differences: dict[str, Deviation] = {}
     before, after = open_model(original), open_model(found)
-    for feed in at_most(source.batches(specs_of(original.proto), _CHECKED_SAMPLES), _CHECKED_SAMPLES):
+    specs = specs_of(original.proto)
+    for feed in at_most(source.batches(specs, _CHECKED_SAMPLES), _CHECKED_SAMPLES, specs):
         wanted, got = before.run(feed), after.run(feed)
         signal.add(wanted, got)
         add_outputs(differences, wanted, got)
-        samples += samples_in(feed)
+        samples += samples_in(feed, specs)
     ratios = {name: round(value, 2) for name, value in signal.sqnr_db().items()}
     return ratios, tuple(item.result() for item in differences.values()), samples
