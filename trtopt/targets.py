@@ -18,6 +18,11 @@ from trtopt.errors import ArtifactError, UsageError
 if TYPE_CHECKING:
     from trtopt.records import Backend
 
+INTEGER_ARITHMETIC = frozenset(
+    ("ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
+)
+"""ONNX's operators on integers that no TensorRT imports: it takes QuantizeLinear and DequantizeLinear."""
+
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
 ONNXRUNTIME = "onnxruntime"

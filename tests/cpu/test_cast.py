@@ -73,6 +73,27 @@ def test_a_trained_model_keeps_its_accuracy(name: str, precision: str, tmp_path:
     assert report.differences[0].sqnr_db > (60 if precision == "fp16" else 40)
 
 
+@pytest.mark.parametrize(
+    ("step", "precision", "kept"),
+    [
+        ("b = Log(a)", "fp16", ["Add", "Log"]),
+        ("b = Div(s, a)", "fp16", ["Add", "Div"]),
+        ("b = Mul(a, h)", "fp16", ["Add"]),
+        ("b = Log(a)", "bf16", []),
+    ],
+)
+def test_what_must_not_read_0_stays_fp32_behind_a_constant_too_small_for_16_bits(
+    step: str, precision: str, kept: list[str], tmp_path: Path
+) -> None:
+    text = f"""
+        # w: float[8,8]
+        g (float[N,8] x) => (float[N,8] y) <float tiny = {{1e-10}}>
+        {{h = MatMul(x, w) s = Relu(h) a = Add(s, tiny) {step} r = Relu(b) y = MatMul(r, w)}}"""
+    samples = data(tmp_path, x=np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32))
+    report, _, _ = cast(saved(text, tmp_path), data=samples, precision=precision)
+    assert [item.op for item in report.kept if item.rule == "weight"] == kept
+
+
 # ── where casts go ──────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import trtopt
+from tests.support.cast_models import saved
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from trtopt.api import check
 from trtopt.data import open_data
@@ -270,3 +271,18 @@ def test_tensors_may_be_called_like_arguments_of_numpys(tmp_path: Path) -> None:
     report = check(tmp_path / "d", path)
     assert [output.output for output in report.subjects[0].outputs] == ["file"]
     assert report.subjects[0].outputs[0].max_abs < 1e-6
+
+
+def test_engines_with_a_recurrent_state_are_checked_on_every_sample_at_their_batch(tmp_path: Path) -> None:
+    text = """
+        # w: float[8,8]
+        g (float[batch,8] x, float[2,batch,8] state) => (float[batch,8] y, float[2,batch,8] next)
+        {h = MatMul(x, w) next = Add(state, h) y = ReduceMean<axes=[0], keepdims=0>(next)}"""
+    source = saved(text, tmp_path)
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.random((4, 8), np.float32), "state": rng.random((2, 4, 8), np.float32)}
+    np.savez(tmp_path / "data.npz", **arrays)
+    trtopt.build(source, tmp_path / "engines", batch=[1, 3], backend="onnxruntime")
+    report = trtopt.check(tmp_path / "engines", against=source, data=tmp_path / "data.npz")
+    assert [subject.samples for subject in report.subjects] == [4, 4]
+    assert max(item.max_abs for one in report.subjects for item in one.outputs) < 1e-5

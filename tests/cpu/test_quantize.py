@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import trtopt
+from tests.support.cast_models import saved
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.errors import ArtifactError, DataError, TrtoptError, UsageError
 from trtopt.onnxio import model_file
@@ -383,3 +384,25 @@ def test_a_build_quantises_first_and_keeps_what_tells_of_it(
 def test_a_build_without_data_is_refused(trtopt_cli: CommandLine) -> None:
     message = trtopt_cli.fails(2, "build", DIGITS, "--precision", "fp8", "--backend", "tensorrt-rtx")
     assert "--precision fp8 needs data" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            """g (float[N,8] x, bool c) => (float[N,8] y)
+            {y = If(c) <then_branch = t () => (float[N,8] p) {p = MatMul(x, w)},
+                        else_branch = e () => (float[N,8] q) {q = Neg(x)}>}""",
+            "layers with weights are inside If ",
+        ),
+        (
+            """g (uint8[N,8] x, uint8[8,8] v) => (float[N,8] y)
+            {i = MatMulInteger(x, v) f = Cast<to=1>(i) y = Add(f, f)}""",
+            "the model has MatMulInteger, integer operators that TensorRT does not take",
+        ),
+    ],
+)
+def test_where_nothing_can_be_quantised_the_reason_is_named(text: str, problem: str, tmp_path: Path) -> None:
+    source = saved(f"# w: float[8,8]\n{text}", tmp_path)
+    with pytest.raises(UsageError, match=problem):
+        quantize(source, tmp_path / "out.onnx", Request("int8", "10", random_data=True))

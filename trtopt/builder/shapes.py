@@ -1,8 +1,9 @@
 """From batch sizes, `--shape` and `--axis` to the range of shapes that each input of an engine gets.
 
-The batch axis is axis 0 of every input on which the model leaves axis 0 open. Every other open axis must be
-given: for all inputs by `--axis NAME=MIN,OPT,MAX`, or for one by `--shape INPUT:MIN,OPT,MAX` (or one shape
-for a fixed size), each shape written like `Nx3x224x224` with `N` where the batch goes.
+The batch axis is axis 0 of every input on which the model leaves axis 0 open, and later axes of its name,
+such as that of a recurrent layer's state. Every other open axis must be given: for all inputs by
+`--axis NAME=MIN,OPT,MAX`, or for one by `--shape INPUT:MIN,OPT,MAX` (or one shape for a fixed size), each
+shape written like `Nx3x224x224` with `N` where the batch goes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import MappingProxyType
 
 from trtopt.builder.open_axes import Lengths, Place, axis_lengths, axis_name, check_shared_axes
 from trtopt.errors import FixedBatchError, UsageError
+from trtopt.onnxio.graph_walk import names_length
 from trtopt.recipe import BATCH, ShapeFlag
 from trtopt.records import MAX_PROFILES, BuildPlan, OnnxArtifact, Profile, Shape, ShapeRange, TensorSpec
 
@@ -25,6 +27,13 @@ _NO_AXES: Mapping[str, Sequence[int]] = MappingProxyType({})
 def batch_axes(model: OnnxArtifact) -> dict[str, int | str]:
     """Axis 0 of each input that has one: a number where the model fixes it, else its name."""
     return {spec.name: spec.shape[0] for spec in model.inputs if spec.shape}
+
+
+def _batch_name(inputs: Sequence[TensorSpec]) -> str | None:
+    """What the model calls the batch axis, where all inputs with an open axis 0 call it alike."""
+    names = {spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
+    name = next(iter(names)) if len(names) == 1 else None
+    return name if isinstance(name, str) and names_length(name) else None
 
 
 def fixed_batch(model: OnnxArtifact) -> int | None:
@@ -59,7 +68,8 @@ def shape_ranges(
             f"make it dynamic: trtopt rewrite {shlex.quote(model.path)} --dynamic-batch -o "
             f"{shlex.quote(_with_dynamic_batch(model.path))}; or take --batch {fixed}",
         )
-    shapes = {spec.name: _range_of(spec, batch, given.get(spec.name), lengths) for spec in model.inputs}
+    name = _batch_name(model.inputs)
+    shapes = {spec.name: _range_of(spec, batch, given.get(spec.name), lengths, name) for spec in model.inputs}
     check_shared_axes(model.inputs, shapes)
     return shapes
 
@@ -98,8 +108,9 @@ def _range_of(
     batch: ShapeRange,
     given: tuple[tuple[int | str, ...], ...] | None,
     lengths: Mapping[Place, Lengths],
+    batch_name: str | None,
 ) -> ShapeRange:
-    shapes = given or tuple(tuple(_default_axes(spec, lengths, which)) for which in range(3))
+    shapes = given or tuple(tuple(_default_axes(spec, lengths, which, batch_name)) for which in range(3))
     low, best, high = shapes if len(shapes) == 3 else (shapes[0],) * 3
     built = ShapeRange(
         min=_fill(spec, low, batch.min[0]),
@@ -120,7 +131,9 @@ def _range_of(
     return built
 
 
-def _default_axes(spec: TensorSpec, lengths: Mapping[Place, Lengths], which: int) -> list[int | str]:
+def _default_axes(
+    spec: TensorSpec, lengths: Mapping[Place, Lengths], which: int, batch_name: str | None
+) -> list[int | str]:
     """The input's own axes, with the smallest, the tuned or the largest length (`which`) of open ones."""
     axes: list[int | str] = []
     for index, axis in enumerate(spec.shape):
@@ -130,11 +143,16 @@ def _default_axes(spec: TensorSpec, lengths: Mapping[Place, Lengths], which: int
             axes.append(BATCH)
         elif (spec.name, index) in lengths:
             axes.append(lengths[spec.name, index][which])
+        elif axis == batch_name:
+            axes.append(BATCH)
         else:
             missing = [
                 shlex.quote(axis_name(spec, place))
                 for place, length in enumerate(spec.shape)
-                if place and isinstance(length, str) and (spec.name, place) not in lengths
+                if place
+                and isinstance(length, str)
+                and length != batch_name
+                and (spec.name, place) not in lengths
             ]
             raise UsageError(
                 f"input {spec.name!r}: axis {index} ({axis!r}) is dynamic, and its length is not given",
@@ -247,12 +265,16 @@ def shapes_at(
     Raises:
         UsageError: a flag names no input or axis, or gives a length that the engine does not admit.
     """
-    given, lengths = _by_input(inputs, flags), axis_lengths(inputs, axes)
+    given, lengths, name = _by_input(inputs, flags), axis_lengths(inputs, axes), _batch_name(inputs)
     shapes = {}
     for spec in inputs:
         admitted = plan.shapes[spec.name]
         best = [
-            lengths[spec.name, index][1] if (spec.name, index) in lengths else length
+            lengths[spec.name, index][1]
+            if (spec.name, index) in lengths
+            else size
+            if spec.shape[index] == name
+            else length
             for index, length in enumerate(admitted.opt)
         ]
         if spec.name in given:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: lambda left, right: left + right,
@@ -38,6 +38,11 @@ def lengths_of(axes: Iterable[tuple[str, int]]) -> dict[str, int]:
             value = _value(formulas[name], lengths)
             lengths.setdefault(name, value if value > 0 else length)
     return lengths
+
+
+def is_state(shape: Sequence[int | str]) -> bool:
+    """Whether an input is shaped like a recurrent layer's state: (layers, ?, hidden), `?` the batch."""
+    return len(shape) == 3 and shape[1] == "?" and isinstance(shape[0], int) and isinstance(shape[2], int)
 
 
 def _formula(name: str) -> ast.expr | None:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from trtopt.data import SampleSource, open_data
-from trtopt.data.axis_lengths import lengths_of
+from trtopt.data.axis_lengths import is_state, lengths_of
 from trtopt.data.random_inputs import integer_range
 from trtopt.data.reader import Arrays, Rows
 from trtopt.device.ort.reference import Unoptimised
@@ -45,10 +45,16 @@ class HeldReader:
 
 
 _PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
-_SIZES = ((1, 16, 64), (3, 24, 96))
-"""Batch, other axes, spatial axes of an image: once small, once larger and odd in batch."""
-_NARROW = ((1, 4, 32), (3, 7, 48))
-"""The same for a model that knows no axes as long as those."""
+Lengths = Literal["usual", "short", "long"]
+_SIZES: dict[Lengths, tuple[tuple[int, int, int], ...]] = {
+    "usual": ((1, 16, 64), (3, 24, 96)),
+    "short": ((1, 4, 32), (3, 7, 48)),
+    "long": ((1, 512, 256), (3, 640, 320)),
+}
+"""Batch, other axes, spatial axes of an image: once small, once larger and odd in batch.
+
+Some models know no axes as long as the usual ones; others, such as those of audio, need a whole window.
+"""
 _MOST_VALUES = 1 << 28
 """What one random input may hold: 2 GiB while it is drawn."""
 _SAMPLES = 8
@@ -99,13 +105,14 @@ def _index_bound(graph: onnx.GraphProto, name: str) -> int | None:
 
 def _axes(item: onnx.ValueInfoProto, sizes: tuple[int, int, int]) -> list[_Axis]:
     axes = item.type.tensor_type.shape.dim
+    batch_axis = 1 if is_state(_shape_of(item)) else 0
     return [
         _Axis("", int(axis.dim_value), is_open=False)
         if axis.HasField("dim_value") and axis.dim_value >= 0
         else _Axis(
             axis.dim_param if names_length(axis.dim_param) else "",
-            sizes[0] if place == 0 else sizes[2 if place >= 2 and len(axes) >= 4 else 1],
-            is_first=place == 0,
+            sizes[0] if place == batch_axis else sizes[2 if place >= 2 and len(axes) >= 4 else 1],
+            is_first=place == batch_axis,
         )
         for place, axis in enumerate(axes)
     ]
@@ -154,21 +161,20 @@ def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def seeded(
-    model: onnx.ModelProto, seed: int = 0, *, narrow: bool = False, alike: Alike = "batch"
+    model: onnx.ModelProto, seed: int = 0, *, lengths: Lengths = "usual", alike: Alike = "batch"
 ) -> tuple[Feed, ...]:
     """Random inputs, the same for the same model and seed; one feed if no axis is dynamic, else two.
 
-    `narrow` makes dynamic axes shorter: some models end where their table of positions does. Axes without a
-    name differ in length, but for those that are `alike`.
+    `lengths` are those of dynamic axes. Axes without a name differ in length, but for those that are `alike`.
     """
     feeds = []
     shapes = set()
-    for label, sizes in zip(("small", "large"), _NARROW if narrow else _SIZES, strict=True):
+    for label, sizes in zip(("small", "large"), _SIZES[lengths], strict=True):
         rng = np.random.default_rng(seed)
         values = {}
         wanted = inputs_of(model)
-        lengths = _lengths([_axes(item, sizes) for item in wanted], alike)
-        for item, shape in zip(wanted, lengths, strict=True):
+        shapes_drawn = _lengths([_axes(item, sizes) for item in wanted], alike)
+        for item, shape in zip(wanted, shapes_drawn, strict=True):
             if math.prod(shape) > _MOST_VALUES:
                 raise ModelError(
                     f"input {item.name!r} of shape {shape} is too large to be drawn at random",
@@ -196,18 +202,21 @@ def specs_of(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     """The inputs that a caller must give, as records."""
     specs = []
     for item in inputs_of(model):
-        axes = item.type.tensor_type.shape.dim
         dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
-        shape = tuple(
-            axis.dim_value
-            if axis.dim_value > 0
-            else axis.dim_param
-            if axis.dim_param and names_length(axis.dim_param)
-            else "?"
-            for axis in axes
-        )
-        specs.append(TensorSpec(name=item.name, dtype=str(dtype), shape=shape))
+        specs.append(TensorSpec(name=item.name, dtype=str(dtype), shape=_shape_of(item)))
     return tuple(specs)
+
+
+def _shape_of(item: onnx.ValueInfoProto) -> tuple[int | str, ...]:
+    """An input's axes: a length, a name, or `?` where a name says nothing."""
+    return tuple(
+        axis.dim_value
+        if axis.dim_value > 0
+        else axis.dim_param
+        if axis.dim_param and names_length(axis.dim_param)
+        else "?"
+        for axis in item.type.tensor_type.shape.dim
+    )
 
 
 def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
@@ -221,38 +230,42 @@ def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
 
 
 def on_seeded(
-    model: onnx.ModelProto, run: Callable[[tuple[Feed, ...]], _Result], *, one_batch: bool = True
+    model: onnx.ModelProto,
+    run: Callable[[tuple[Feed, ...]], _Result],
+    *,
+    one_batch: bool = True,
+    spared: bool = False,
 ) -> _Result:
     """The result of `run` on seeded inputs of the usual lengths or, where it fails on those, of others.
 
-    Some models have a longest length, and some need axes of equal length: an axis's name shows neither.
-    With `one_batch` first axes without a name are so from the start.
+    Some models have a longest or a shortest length, and some need axes of equal length: an axis's name shows
+    none of that. With `one_batch` first axes without a name are so from the start. With `spared` `run` has
+    data of its own, and is given no seeded inputs at last.
 
     Raises:
         ModelError: `run` raised it whatever it was given: the first one.
     """
     usual, *others = _choices(model, one_batch)
     try:
-        return run(seeded(model, narrow=usual[0], alike=usual[1]))
+        return run(seeded(model, lengths=usual[0], alike=usual[1]))
     except ModelError:
-        for narrow, alike in others:
+        for lengths, alike in others:
             with suppress(ModelError):
-                return run(seeded(model, narrow=narrow, alike=alike))
+                return run(seeded(model, lengths=lengths, alike=alike))
+        if spared:
+            return run(())
         raise
 
 
-def _choices(model: onnx.ModelProto, one_batch: bool = True) -> list[tuple[bool, Alike]]:
+def _choices(model: onnx.ModelProto, one_batch: bool = True) -> list[tuple[Lengths, Alike]]:
     """Which lengths of seeded inputs there are to choose from: the usual ones first, no two the same."""
     kinds: tuple[Alike, ...] = ("batch", "all") if one_batch else ("", "batch", "all")
     wanted = inputs_of(model)
-    found: dict[str, tuple[bool, Alike]] = {}
-    for narrow in (False, True):
+    found: dict[str, tuple[Lengths, Alike]] = {}
+    for lengths, both in _SIZES.items():
         for alike in kinds:
-            shapes = [
-                _lengths([_axes(item, sizes) for item in wanted], alike)
-                for sizes in (_NARROW if narrow else _SIZES)
-            ]
-            found.setdefault(str(shapes), (narrow, alike))
+            shapes = [_lengths([_axes(item, sizes) for item in wanted], alike) for sizes in both]
+            found.setdefault(str(shapes), (lengths, alike))
     return list(found.values())
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.data.axis_lengths import is_state
 from trtopt.data.packing import instead_of_floats
-from trtopt.data.reader import Rows
+from trtopt.data.reader import Arrays, Rows
 from trtopt.errors import DataError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Shape, TensorSpec
@@ -20,10 +21,9 @@ def rows_of(inputs: Sequence[TensorSpec], size: int) -> Rows:
 
     Where some first axes are open, `size` samples lie along those, and the other inputs are given whole with
     every batch. Where all are fixed, a batch takes as many rows of each as its axis has. Where an input has
-    the samples along a later axis, by the axis's name, nothing is cut: batches are as the data has them.
+    the samples along a later axis, by the axis's name or as a recurrent layer's state, all are given whole.
     """
-    sample_axes = {spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
-    if any(not sample_axes.isdisjoint(set(spec.shape[1:]) - {"?"}) for spec in inputs):
+    if _names_later(inputs):
         return {spec.name: None for spec in inputs}
     is_open = any(spec.shape and isinstance(spec.shape[0], str) for spec in inputs)
     rows: dict[str, int | None] = {}
@@ -31,6 +31,67 @@ def rows_of(inputs: Sequence[TensorSpec], size: int) -> Rows:
         first = spec.shape[0] if spec.shape else None
         rows[spec.name] = size if isinstance(first, str) else None if is_open else first
     return rows
+
+
+def _first_names(inputs: Sequence[TensorSpec]) -> set[str]:
+    return {spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
+
+
+def _names_later(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether an input has the samples along a later axis."""
+    names = _first_names(inputs)
+    return any(
+        not names.isdisjoint(set(spec.shape[1:]) - {"?"}) or (names and is_state(spec.shape))
+        for spec in inputs
+    )
+
+
+def sample_axes(inputs: Sequence[TensorSpec]) -> dict[str, int]:
+    """Along which axis each input has the samples, where one has them along a later one.
+
+    Empty where none does, or where first axes of several names leave open which of them is the samples'.
+    """
+    names = _first_names(inputs)
+    if len(names) != 1 or not _names_later(inputs):
+        return {}
+    (name,) = names
+    axes = {}
+    for spec in inputs:
+        if name in spec.shape and (name != "?" or spec.shape[0] == name):
+            axes[spec.name] = spec.shape.index(name)
+        elif is_state(spec.shape):
+            axes[spec.name] = 1
+    return axes
+
+
+def samples_in(batch: Arrays, inputs: Sequence[TensorSpec]) -> int:
+    """How many samples a batch holds: along `sample_axes`, else the longest first axis; 1 without any."""
+    axes = sample_axes(inputs)
+    if axes:
+        return max(int(batch[name].shape[axis]) for name, axis in axes.items())
+    return max((len(array) for array in batch.values() if array.ndim), default=1)
+
+
+def cut(batch: Arrays, axes: Mapping[str, int], size: int) -> Iterator[Arrays]:
+    """`batch` in parts of at most `size` samples, which lie along `axes`; other inputs are in each part.
+
+    Raises:
+        DataError: inputs hold different numbers of samples.
+    """
+    counts = {name: batch[name].shape[axis] for name, axis in axes.items()}
+    first = next(iter(counts))
+    for name, count in counts.items():
+        if count != counts[first]:
+            raise DataError(
+                f"inputs {first!r} and {name!r} hold {counts[first]} and {count} samples, along axes "
+                f"{axes[first]} and {axes[name]}",
+                "give as many of each",
+            )
+    for start in range(0, counts[first], size):
+        places = range(start, min(start + size, counts[first]))
+        yield {
+            name: array.take(places, axes[name]) if name in axes else array for name, array in batch.items()
+        }
 
 
 def fitted(spec: TensorSpec, array: NDArray[Any], rows: int | None, first: int) -> NDArray[Any]:

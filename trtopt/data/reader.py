@@ -12,11 +12,6 @@ Rows = Mapping[str, int | None]
 """By array: how many rows make up one batch; None for an array that is given whole with every batch."""
 
 
-def samples_in(batch: Arrays) -> int:
-    """How many samples a batch holds: its arrays' longest first axis, 1 where they have none."""
-    return max((len(array) for array in batch.values() if array.ndim), default=1)
-
-
 class Reader(Protocol):
     """One place that samples come from; it can be read again and again."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from trtopt.data.fit import check_lengths, fitted, missing, repeated, rows_of
+from trtopt.data.fit import check_lengths, cut, fitted, missing, repeated, rows_of, sample_axes
 from trtopt.data.npz import NpzReader
 from trtopt.data.polygraphy_json import JsonReader
 from trtopt.data.reader import Arrays, Reader, Rows
@@ -139,7 +139,7 @@ class SampleSource:
         Raises:
             DataError: an input is missing, of another shape or type, not finite, or there are no samples.
         """
-        rows = rows_of(inputs, size)
+        rows, axes = rows_of(inputs, size), sample_axes(inputs)
         batch = _Batch(rows, is_open=any(isinstance(axis, str) for spec in inputs for axis in spec.shape[:1]))
         empty = True
         for reader in self._readers:
@@ -147,8 +147,9 @@ class SampleSource:
         for piece in self._pieces(inputs, rows):
             check_lengths({name: len(piece[name]) for name, count in rows.items() if count}, rows)
             for full in batch.add(piece):
-                empty = False
-                yield full
+                for part in cut(full, axes, size) if axes else (full,):
+                    empty = False
+                    yield part
         if rest := batch.rest():
             empty = False
             yield rest
@@ -167,6 +168,8 @@ class SampleSource:
         Raises:
             DataError: see `batches`.
         """
+        if axes := sample_axes(inputs):
+            return self._first_along(inputs, axes, shapes)
         rows: Rows = {spec.name: (shapes[spec.name] or (None,))[0] for spec in inputs}
         found: dict[str, list[np.ndarray]] = {spec.name: [] for spec in inputs}
         for piece in self._pieces(inputs, rows):
@@ -175,6 +178,22 @@ class SampleSource:
             if all(sum(map(len, found[name])) >= count for name, count in rows.items() if count):
                 break
         return {spec.name: repeated(spec.name, found[spec.name], shapes[spec.name]) for spec in inputs}
+
+    def _first_along(
+        self, inputs: Sequence[TensorSpec], axes: Mapping[str, int], shapes: Mapping[str, Shape]
+    ) -> Arrays:
+        """As `first_batch`, for samples along `axes`: of the first piece."""
+        piece = next(self._pieces(inputs, dict.fromkeys((spec.name for spec in inputs), None)))
+        turned = {name: np.moveaxis(array, axes.get(name, 0), 0) for name, array in piece.items()}
+        wanted = {name: _turned(shapes[name], axes.get(name, 0)) for name in turned}
+        return {
+            name: np.ascontiguousarray(
+                np.moveaxis(repeated(name, [array], wanted[name]), 0, axes.get(name, 0))
+            )
+            if name in axes
+            else array
+            for name, array in turned.items()
+        }
 
     def _pieces(self, inputs: Sequence[TensorSpec], rows: Rows) -> Iterator[Arrays]:
         """Pieces of all readers, each fitted to the inputs."""
@@ -188,6 +207,11 @@ class SampleSource:
 
     def _names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for reader in self._readers for name in reader.names or ()))
+
+
+def _turned(shape: Shape, axis: int) -> Shape:
+    """The shape with an axis moved to the front."""
+    return (shape[axis], *shape[:axis], *shape[axis + 1 :])
 
 
 class _Batch:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.data import open_data
+from trtopt.data.fit import sample_axes
 from trtopt.data.npz import write_npz
 from trtopt.device.api import Context, Device, DeviceBuffer, ProgressSink, Session, Target
 from trtopt.device.sized_outputs import SizedCopies
@@ -67,13 +68,17 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
 
 def filled(feed: Arrays, inputs: Sequence[TensorSpec], batch: int, engine: EngineArtifact) -> Arrays:
     """The batch, its last sample repeated until it is one that the engine admits."""
-    open_inputs = {spec.name for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
-    rows = max((len(feed[name]) for name in open_inputs), default=batch)
+    first = {spec.name: 0 for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
+    axes = sample_axes(inputs) or first
+    counts = {name: feed[name].shape[axis] for name, axis in axes.items()}
+    rows = max(counts.values(), default=batch)
     spans = engine.plan.spans
     size = next((max(span.low, rows) for span in spans if rows <= span.high), rows)
     return {
-        name: np.concatenate([array, np.repeat(array[-1:], size - len(array), 0)])
-        if name in open_inputs and len(array) < size
+        name: np.concatenate(
+            [array, np.repeat(array.take([-1], axes[name]), size - counts[name], axes[name])], axes[name]
+        )
+        if name in axes and counts[name] < size
         else array
         for name, array in feed.items()
     }

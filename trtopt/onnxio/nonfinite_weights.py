@@ -39,13 +39,17 @@ def weight_alarms(model: ModelFile) -> tuple[str, ...]:
 
 
 def _is_sound(array: NDArray[Any]) -> bool:
-    """Finite; or a limit (one infinite value), or a mask: minus infinity among zeros."""
+    """Finite; or a limit (one infinite value), or a mask: minus infinity among zeros, or in whole rows."""
     if all(bool(np.isfinite(values).all()) for values in stretches(array)):
         return True
     wide = np.asarray(array, np.float32)
     if np.isnan(wide).any():
         return False
-    return wide.size == 1 or bool(((wide == 0) | (wide == -np.inf)).all())
+    masked = wide == -np.inf
+    if wide.size == 1 or bool(((wide == 0) | masked).all()):
+        return True
+    rows = masked.reshape(len(wide), -1) if wide.ndim > 1 else masked[:0]
+    return bool(rows.size and (rows.all(1) | ~rows.any(1)).all() and np.isfinite(wide[~masked]).all())
 
 
 def stretches(array: NDArray[Any]) -> Iterator[NDArray[Any]]:

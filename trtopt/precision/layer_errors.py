@@ -34,10 +34,10 @@ def layer_differences(
     made = {name: node for node in other.proto.graph.node for name in node.output}
     names = [name for name in float_tensors(reference, (FLOAT, *LOW.values())) if name in made]
     found = {name: Deviation(name) for name in names}
-    both = [in_fp32(model) for model in (reference, other)]
+    specs, both = specs_of(reference.proto), [in_fp32(model) for model in (reference, other)]
     for shard in shards_of(reference, source, names) if names else ():
         sessions = [part_of(model, shard) for model in both]
-        for feed in at_most(source.batches(specs_of(reference.proto), 1), _SAMPLES):
+        for feed in at_most(source.batches(specs, 1), _SAMPLES, specs):
             wanted, got = (session.run(session.fitted(feed)) for session in sessions)
             for name in shard:
                 if wanted[name].shape == got[name].shape:

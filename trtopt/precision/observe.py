@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
-from trtopt.data.reader import Arrays, samples_in
+from trtopt.data.fit import samples_in
+from trtopt.data.reader import Arrays
 from trtopt.device.ort.reference import crash_context
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.prepare import inferred
@@ -78,12 +79,12 @@ def observe(
         held = feed
         for stage, session in zip(stages, sessions, strict=True):
             if session is not None:
-                with crash_context(f"samples {samples} to {samples + samples_in(feed) - 1}"):
+                with crash_context(f"samples {samples} to {samples + samples_in(feed, specs) - 1}"):
                     held = held | session.run({name: held[name] for name in held.keys() & stage.reads})
             for name in stage.names:
                 visit(name, held[name], samples)
             held = feed | {name: held[name] for name in stage.later}
-        samples += samples_in(feed)
+        samples += samples_in(feed, specs)
     return Observed(samples=samples, batch=batch, stages=len(stages))
 
 

@@ -12,10 +12,10 @@ import onnx
 
 from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
-from trtopt.data.reader import samples_in
+from trtopt.data.fit import samples_in
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.data_dependent import data_dependent_outputs
-from trtopt.onnxio.graph_walk import opset_of
+from trtopt.onnxio.graph_walk import graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.onnxio.tensor_types import LOW
@@ -41,6 +41,7 @@ from trtopt.precision.stored_integers import put_back
 from trtopt.records.casting import KeptNode
 from trtopt.records.checking import OutputDifference
 from trtopt.records.quantisation import CalibrationTable
+from trtopt.targets import INTEGER_ARITHMETIC
 
 
 def fit_opset(model: onnx.ModelProto, form: QdqFormat) -> None:
@@ -124,18 +125,37 @@ def quantise(file: ModelFile, requested: QuantizeOptions, material: Material) ->
     """
     made = with_pairs(file, requested, material)
     if not made.plan.weights and not made.plan.edges:
-        raise UsageError(
-            f"no node is to be quantised: {_why_none(made.plan)}",
-            "`trtopt quantize --include` overrules some rules, another --precision others",
-        )
+        raise _nothing_quantised(file, made.plan)
     return made
+
+
+def _nothing_quantised(file: ModelFile, plan: Plan) -> UsageError:
+    """Why no Q/DQ is placed, and what can be done."""
+    start, nodes = "no node is to be quantised: ", file.proto.graph.node
+    if any(item.op in HEAVY for item in plan.decisions):
+        remedy = "`trtopt quantize --include` overrules some rules, another --precision others"
+        return UsageError(f"{start}{_why_none(plan)}", remedy)
+    if integers := sorted({node.op_type for node in nodes} & INTEGER_ARITHMETIC):
+        return UsageError(
+            f"{start}the model has {', '.join(integers)}, integer operators that TensorRT does not take",
+            "quantise the float model that it was made from",
+        )
+    for node in nodes:
+        inner = [item for sub in subgraphs_of(node) for part in graphs_of(sub) for item in part.node]
+        if any(item.op_type in HEAVY for item in inner):
+            return UsageError(
+                f"{start}layers with weights are inside {node.op_type} {node.name!r}, and only the main "
+                "graph is quantised",
+                f"export the model without {node.op_type}: one model for each case",
+            )
+    return UsageError(f"{start}the model has no layers with weights", "build it in FP16: trtopt cast")
 
 
 def _why_none(plan: Plan) -> str:
     reasons = Counter((item.op, item.reason) for item in plan.decisions if item.op in HEAVY)
     parts = [f"{count} {op} because {reason}" for (op, reason), count in reasons.most_common(_MOST_REASONS)]
     more = f"; and {len(reasons) - _MOST_REASONS} reasons more" if len(reasons) > _MOST_REASONS else ""
-    return "; ".join(parts) + more if parts else "the model has no layers with weights"
+    return "; ".join(parts) + more
 
 
 def with_pairs(file: ModelFile, requested: QuantizeOptions, material: Material) -> Quantised:
@@ -371,10 +391,11 @@ def output_error(
     differences: dict[str, Deviation] = {}
     sized = data_dependent_outputs(original.proto.graph)
     before, after = open_model(original), open_model(found)
-    for feed in at_most(source.batches(specs_of(original.proto), _CHECKED_SAMPLES), _CHECKED_SAMPLES):
+    specs = specs_of(original.proto)
+    for feed in at_most(source.batches(specs, _CHECKED_SAMPLES), _CHECKED_SAMPLES, specs):
         wanted, got = before.run(feed), after.run(feed)
         signal.add(wanted, got)
         add_outputs(differences, wanted, got, sized)
-        samples += samples_in(feed)
+        samples += samples_in(feed, specs)
     ratios = {name: round(value, 2) for name, value in signal.sqnr_db().items()}
     return ratios, tuple(item.result() for item in differences.values()), samples

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from trtopt.data import SampleSource
-from trtopt.data.reader import Arrays, samples_in
+from trtopt.data.fit import samples_in
+from trtopt.data.reader import Arrays
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.data_dependent import data_dependent_outputs
@@ -88,14 +89,14 @@ class First(SampleSource):
 
     def batches(self, inputs: Sequence[TensorSpec], size: int) -> Iterator[Arrays]:
         """As the source's."""
-        return at_most(self._source.batches(inputs, size), self._most)
+        return at_most(self._source.batches(inputs, size), self._most, inputs)
 
 
-def at_most(feeds: Iterable[Arrays], samples: int) -> Iterator[Arrays]:
+def at_most(feeds: Iterable[Arrays], samples: int, inputs: Sequence[TensorSpec]) -> Iterator[Arrays]:
     """The first batches, until they hold as many samples."""
     seen = 0
     for feed in feeds:
         yield feed
-        seen += samples_in(feed)
+        seen += samples_in(feed, inputs)
         if seen >= samples:
             return

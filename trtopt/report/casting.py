@@ -17,7 +17,7 @@ def cast_summary(report: CastReport) -> list[str]:
     name = report.precision.upper()
     lines = [
         f"{report.out}: {len(report.lowered)} nodes in {name}, {len(report.kept)} kept in FP32, "
-        f"{report.casts} casts; {report.seconds:.1f} s",
+        f"{_counted_casts(report.casts)}; {report.seconds:.1f} s",
     ]
     if report.samples:
         lines.append(f"values measured on {report.samples} samples of {report.data}")
@@ -35,6 +35,11 @@ def cast_summary(report: CastReport) -> list[str]:
             f"{worst.values / worst.of:.2%}, {worst.values} of {worst.of} of {worst.weight}"
         )
     return [*lines, *(f"  {difference_line(item)}" for item in report.differences)]
+
+
+def _counted_casts(added: int) -> str:
+    """How many casts the graph has more than before; fewer where needless ones went."""
+    return f"{added} casts" if added >= 0 else f"{-added} fewer casts"
 
 
 def cast_notes(report: CastReport) -> list[Note]:

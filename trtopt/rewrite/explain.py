@@ -28,7 +28,8 @@ def summary(trace: RewriteTrace) -> list[str]:
     if trace.checked:
         worst = max(trace.checked, key=lambda item: item.error)
         runs = len({item.feed for item in trace.checked})
-        lines.append(f"verified on {runs} inputs: largest error {worst.error:.2g} (output {worst.output})")
+        on = "1 input" if runs == 1 else f"{runs} inputs"
+        lines.append(f"verified on {on}: largest error {worst.error:.2g} (output {worst.output})")
     return lines
 
 

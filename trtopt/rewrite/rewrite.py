@@ -100,9 +100,11 @@ class _Proof:
 
     @property
     def notes(self) -> list[str]:
-        """Limits of the check: nothing was run, or unnamed axes kept one length."""
+        """Limits of the check: nothing or no random input was run, or unnamed axes kept one length."""
         if not self._reference:
             return ["no rule was applied, so nothing was run: whether the model runs at all is not known"]
+        if self._inputs == tuple(self._real):
+            return [f"checked on {self._real[0].name} alone: the model runs on no random input"]
         which = {"batch": "first axes", "all": "axes"}
         return [
             f"checked where {which[kind]} without a name are equally long: on others the model did not run"
@@ -119,7 +121,7 @@ class _Proof:
             self._inputs = (*seeded[: self._sizes], *self._real)
             self._reference = equivalence.run(self._model, self._inputs)
 
-        feeds.on_seeded(self._model.proto, run, one_batch=False)
+        feeds.on_seeded(self._model.proto, run, one_batch=False, spared=bool(self._real))
 
 
 def _class_of(rules: Sequence[Rule], outcome: Outcome) -> Exactness:

@@ -110,3 +110,9 @@ def test_an_engine_runs_at_the_length_it_is_tuned_for_or_at_a_given_one() -> Non
 def test_a_length_that_the_engine_does_not_admit_is_refused_with_what_it_admits() -> None:
     with pytest.raises(UsageError, match="input 'ids': axis 1 is 600, and the engine admits 1 to 512"):
         shapes_at(BERT.inputs, plan_of(BERT, {"seq": (1, 128, 512)}), 2, axes={"seq": (600,)})
+
+
+def test_an_engine_runs_a_state_at_the_batch_of_the_other_inputs() -> None:
+    recurrent = model(frames=("batch", 80), state=(2, "batch", 128))
+    at_1 = shapes_at(recurrent.inputs, plan_of(recurrent, {}), 1)
+    assert at_1 == {"frames": (1, 80), "state": (2, 1, 128)}

@@ -340,3 +340,18 @@ def test_any_flags_give_ranges_that_agree_with_the_model_or_a_typed_error(
     except (UsageError, FixedBatchError):
         return
     check(model, batch, built)
+
+
+# ── a recurrent state ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_later_axis_of_the_batchs_name_is_the_batch() -> None:
+    model = model_with(frames=("batch", 80), state=(2, "batch", 128))
+    assert ranges(model, ShapeRange(min=(1,), opt=(4,), max=(8,)))["state"] == ShapeRange(
+        min=(2, 1, 128), opt=(2, 4, 128), max=(2, 8, 128)
+    )
+
+
+def test_where_first_axes_have_several_names_none_is_taken_for_the_batch_elsewhere() -> None:
+    model = model_with(frames=("time", 80), lengths=("batch",), state=(2, "batch", 128))
+    assert "input 'state': axis 1 ('batch') is dynamic" in refused(model, only(1)).problem

@@ -117,3 +117,31 @@ def test_rewriting_and_casting_choose_alike(tmp_path: Path) -> None:
         "seed 0, large (3x1x4, 3x2x48x4, 3x49)",
     }
     assert cast_model(file, tmp_path / "cast.onnx", precision="fp16").samples == 4
+
+
+_WINDOWED = """
+    # w: float[4,1,400]
+    g (float[N,S] sound) => (float[N,4,M] y) <int64[1] one = {1}>
+    {channel = Unsqueeze(sound, one) padded = Conv(channel, w) y = Relu(padded)}"""
+"""A model of audio: its first convolution needs 400 samples."""
+
+
+def test_a_model_of_audio_gets_a_whole_window(tmp_path: Path) -> None:
+    onnx.save(model(_WINDOWED), tmp_path / "audio.onnx")
+    source = seeded_source(model_file.load(tmp_path / "audio.onnx"))
+    assert [feed["sound"].shape for feed in source.batches(specs_of(model(_WINDOWED)), 8)] == [
+        (1, 512),
+        (3, 640),
+    ]
+
+
+def test_a_recurrent_state_without_names_has_the_batch_of_the_other_inputs() -> None:
+    proto = model("g (float[N,6] x, float[2,S,8] state) => (float[N,6] y) {y = Relu(x)}")
+    for item in proto.graph.input:
+        for axis in item.type.tensor_type.shape.dim:
+            if axis.HasField("dim_param"):
+                axis.dim_param = "?"
+    assert [(feed.values["x"].shape[0], feed.values["state"].shape[1]) for feed in seeded(proto)] == [
+        (1, 1),
+        (3, 3),
+    ]

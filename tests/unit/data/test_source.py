@@ -152,11 +152,28 @@ def test_what_has_no_axis_of_samples_is_given_whole_with_every_batch(tmp_path: P
         ((2, 3), (), (1, 4)), ((2, 3), (), (1, 4)), ((1, 3), (), (1, 4))]  # fmt: skip
 
 
-def test_samples_along_a_later_axis_are_not_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["batch", "?"])
+def test_samples_along_a_later_axis_go_with_those_along_the_first(name: str, tmp_path: Path) -> None:
+    x = TensorSpec(name="x", dtype="float32", shape=(name, 3))
+    state = TensorSpec(name="state", dtype="float32", shape=(2, name, 8))
+    numbers = np.arange(5, dtype=np.float32)
+    arrays = {
+        "x": np.repeat(numbers[:, None], 3, 1),
+        "state": np.broadcast_to(numbers[None, :, None], (2, 5, 8)),
+    }
+    source = open_data(saved(tmp_path / "d.npz", **arrays))
+    batches = read(source, [x, state], size=2)
+    assert [(b["x"][:, 0].tolist(), b["state"][1, :, 3].tolist()) for b in batches] == [
+        ([0, 1], [0, 1]), ([2, 3], [2, 3]), ([4], [4])]  # fmt: skip
+    first = source.first_batch([x, state], {"x": (7, 3), "state": (2, 7, 8)})
+    assert first["x"][:, 0].tolist() == first["state"][1, :, 3].tolist() == [0, 1, 2, 3, 4, 0, 1]
+
+
+def test_samples_that_differ_in_number_along_their_axes_are_refused(tmp_path: Path) -> None:
     cache = TensorSpec(name="cache", dtype="float32", shape=(4, "batch", 2))
-    source = open_data(saved(tmp_path / "d.npz", x=np.ones((5, 3)), cache=np.ones((4, 5, 2))))
-    (batch,) = read(source, [X, cache], size=2)
-    assert (batch["x"].shape, batch["cache"].shape) == ((5, 3), (4, 5, 2))
+    source = open_data(saved(tmp_path / "d.npz", x=np.ones((5, 3)), cache=np.ones((4, 6, 2))))
+    with pytest.raises(DataError, match="inputs 'x' and 'cache' hold 5 and 6 samples"):
+        read(source, [X, cache])
 
 
 def test_a_batch_ends_where_another_axis_changes_its_length(tmp_path: Path) -> None:

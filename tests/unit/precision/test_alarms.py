@@ -57,10 +57,14 @@ def test_values_that_are_nan_in_both_models_are_counted_although_they_agree() ->
         ([0.0, -np.inf], True),  # a mask
         ([np.inf], True),  # a limit
         ([np.nan], False),
+        ([[-np.inf, -np.inf], [1.0, 2.0]], True),  # a table of biases, one row of which masks
+        ([[-np.inf, 3.0], [1.0, 2.0]], False),
+        ([[-np.inf, -np.inf], [1.0, np.inf]], False),
+        ([[-np.inf, -np.inf], [1.0, np.nan]], False),
     ],
 )
 def test_weights_may_be_infinite_only_as_masks_and_limits(
-    values: list[float], is_sound: bool, tmp_path: Path
+    values: list[object], is_sound: bool, tmp_path: Path
 ) -> None:
     weight = onnx.numpy_helper.from_array(np.array(values, np.float32), "w")
     graph = onnx.helper.make_graph([], "g", [], [], [weight])

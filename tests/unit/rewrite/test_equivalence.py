@@ -151,6 +151,19 @@ def test_a_model_that_no_length_fits_is_named_and_leaves_no_file(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 
+def test_data_of_the_users_verifies_a_model_that_no_random_length_fits(tmp_path: Path) -> None:
+    text = """
+        # w: float[11,4]
+        g (float[B,S] x) => (float[B,S] y) {a = Relu(x) b = Relu(a) y = MatMul(b, w)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    np.savez(tmp_path / "real.npz", x=np.ones((2, 11), np.float32))
+    trace = rewrite_model(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", data=tmp_path / "real.npz"
+    )
+    assert ({item.feed for item in trace.checked}, trace.undone) == ({"real.npz"}, ())
+    assert "checked on real.npz alone: the model runs on no random input" in trace.notes
+
+
 def test_where_no_rule_applies_nothing_is_run_or_written_unless_wanted(tmp_path: Path) -> None:
     onnx.save(model("g (float[N,4] x) => (float[N,4] y) {y = Relu(x)}"), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", write_unchanged=False)
@@ -189,3 +202,32 @@ def test_large_weights_of_types_that_numpy_lacks_take_part_in_the_proof(kind: st
     assert all(item.error == 0 for item in trace.checked)
     kept = {item.name: item.raw_data for item in onnx.load(tmp_path / "out.onnx").graph.initializer}
     assert kept["q"] == values.tobytes()
+
+
+_LOW_SCORES = """
+    # w: float[8,4,3,3]
+    g (float[N,4,16,16] x) => (float[N,8,14,14] y) <float t = {0.3}, float shift = {-14.0}>
+    {a = Conv(x, w) b = Mul(a, t) c = Add(b, shift) y = Sigmoid(c)}"""
+"""A detector that finds nothing: its scores are some 1e-6, and ONNX Runtime computes them as 0.5 + …."""
+
+
+def test_the_rounding_of_a_sigmoid_near_zero_undoes_no_rule(tmp_path: Path) -> None:
+    onnx.save(model(_LOW_SCORES), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert (trace.undone, trace.counts["fold-scale"]) == ((), 2)
+
+
+def test_a_rule_that_changes_scores_near_zero_is_still_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(scope: Scope) -> Iterator[Match]:
+        return (Match(node) for node in scope.nodes("Add") if node.inputs[1].name == "shift")
+
+    def raise_scores(scope: Scope, match: Match) -> None:
+        shift = scope.constant(np.float32([-13.0]), "other")
+        scope.replace(match.node, "Add", [match.node.inputs[0], shift])
+
+    lie = Rule("lie", "N", "", find, always, raise_scores, stage=Stage.CLEANING)
+    monkeypatch.setattr(api, "RULES", (lie,))
+    onnx.save(model(_LOW_SCORES), tmp_path / "in.onnx")
+    assert rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10").undone[0].rule == "lie"

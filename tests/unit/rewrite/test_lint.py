@@ -30,6 +30,7 @@ _FOUND = {
         {y = If(c) <then_branch = t () => (float[N,4] p) {p = Relu(x)}, else_branch = e () => (float[N,4] q) {q = Neg(x)}>}""", "If"),
     "int64-math": ("g (int64[N,4] x) => (int64[N,4] y) {y = Mul(x, x)}", "INT64"),
     "resize": ('g (float[N,4,8,8] x) => (float[N,4,16,16] y) <float[4] s = {1.0,1.0,2.0,2.0}> {y = Resize<mode="cubic">(x, , s)}', "cubic"),
+    "integer-arithmetic": ("# w: float[3,4]\ng (uint8[N,4] x, uint8[4,8] w8) => (int32[N,8] y) {y = MatMulInteger(x, w8)}", "MatMulInteger"),
     "cast-input": ("g (float[N,4] x) => (float16[N,4] y) {a = Cast<to=10>(x) y = Relu(a)}", "FP32"),
     "attention": ("""g (float[N,S,12] q, float[N,12,S] k, float[N,S,12] v) => (float[N,S,12] y)
         {a = MatMul(q, k) b = Softmax(a) y = MatMul(b, v)}""", "head size 12"),

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
-from trtopt.data.fit import rows_of
-from trtopt.data.reader import samples_in
+from trtopt.data.fit import rows_of, sample_axes, samples_in
 from trtopt.records import TensorSpec
 from trtopt.records.quantisation import MethodScore
 
@@ -45,21 +44,26 @@ class Part(SampleSource):
         """As the source's, of this part's samples."""
         is_open = any(isinstance(axis, str) for spec in inputs for axis in spec.shape[:1])
         rows = rows_of(inputs, size)
+        axes = sample_axes(inputs) or {name: 0 for name, number in rows.items() if number and is_open}
         first = seen = 0
         self._digests = {name: hashlib.sha256() for name in rows}
         for batch in self._source.batches(inputs, size):
             for name, array in batch.items():
                 self._digests[name].update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-            count = next((len(batch[name]) for name, number in rows.items() if number), 1) if is_open else 1
+            count = next((batch[name].shape[axis] for name, axis in axes.items()), 1)
             numbers = np.arange(first, first + count)
             apart = numbers % self._every == self._every - 1 if self._every else np.zeros(count, bool)
             mine = apart == self._held
-            self.numbers = numbers[mine] if is_open else np.arange(seen, seen + samples_in(batch))
-            first, seen = first + count, seen + samples_in(batch)
+            there = samples_in(batch, inputs)
+            self.numbers = numbers[mine] if axes else np.arange(seen, seen + there)
+            first, seen = first + count, seen + there
             if mine.all():
                 yield batch
             elif mine.any():
-                yield {name: array if rows[name] is None else array[mine] for name, array in batch.items()}
+                yield {
+                    name: array.compress(mine, axes[name]) if name in axes else array
+                    for name, array in batch.items()
+                }
 
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
-from trtopt.data.reader import Arrays, samples_in
+from trtopt.data.fit import samples_in
+from trtopt.data.reader import Arrays
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.precision.calibration.choose import EVERY, Part, best_of, is_float, score
@@ -27,6 +28,7 @@ from trtopt.precision.reference_runs import First, at_most
 from trtopt.precision.stages import open_proto
 from trtopt.precision.temporary_disk import passing
 from trtopt.precision.weight_folding import with_weights_dequantised
+from trtopt.records import TensorSpec
 from trtopt.records.quantisation import CalibrationTable, MethodScore
 
 _HELD_SAMPLES = 32
@@ -97,7 +99,8 @@ def _evaluate(
     """
     specs = specs_of(model.proto)
     part = Part(source, held=True)
-    held = [(part.numbers.tolist(), feed) for feed in at_most(part.batches(specs, _AT_ONCE), _HELD_SAMPLES)]
+    batches = at_most(part.batches(specs, _AT_ONCE), _HELD_SAMPLES, specs)
+    held = [(part.numbers.tolist(), feed) for feed in batches]
     if held:
         observe(
             model,
@@ -105,7 +108,7 @@ def _evaluate(
             list(amax),
             lambda name, values, _: check_finite(name, values, part.numbers.tolist()),
         )
-    feeds = held or [_first(source.batches(specs, _AT_ONCE))]
+    feeds = held or [_first(source.batches(specs, _AT_ONCE), specs)]
     reference = open_proto(model, model.proto)
     with passing(model) as spooling:
         quantised, names = _with_open_scales(spooling, plan, form, given)
@@ -118,12 +121,12 @@ def _evaluate(
         return quantised.run({**feed, **scales})
 
     scores = score(tuple(METHODS), _with_outputs(reference, feeds), run)
-    return scores, sum(samples_in(feed) for _, feed in held)
+    return scores, sum(samples_in(feed, specs) for _, feed in held)
 
 
-def _first(feeds: Iterator[Arrays]) -> tuple[list[int], Arrays]:
+def _first(feeds: Iterator[Arrays], inputs: Sequence[TensorSpec]) -> tuple[list[int], Arrays]:
     feed = next(feeds)
-    return list(range(samples_in(feed))), feed
+    return list(range(samples_in(feed, inputs))), feed
 
 
 def _with_outputs(

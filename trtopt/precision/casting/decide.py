@@ -75,6 +75,10 @@ _READERS = ("Shape", "Size")
 HEAVY = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
 """Operators for which 16 bits pay; what only surrounds FP32 nodes is not worth casts."""
 QDQ = ("QuantizeLinear", "DequantizeLinear")
+_FLOORS = ("Add", "Max", "Clip")
+"""Operators that keep a tensor above a small constant."""
+_STEEP = {"Log": 0, "Reciprocal": 0, "Sqrt": 0, "Pow": 0, "Div": 1}
+"""Operators that need such a tensor above 0, and which of their inputs it is."""
 _SCALE_ERROR = 0.01
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 HEADROOM = 4.0
@@ -163,6 +167,9 @@ class CastDecider:
                     untouched += 1
                 else:
                     inner[node.name] = can
+            for name, reason in self._above_zero(part.node, inner).items():
+                kept[name] = _kept(nodes[name], "weight", reason)
+                del inner[name]
             for name in self._next_to_quantised(part.node, inner):
                 kept[name] = _kept(nodes[name], "quantised", "its Q/DQ stay FP32, and casts would part them")
                 del inner[name]
@@ -267,6 +274,30 @@ class CastDecider:
                 what = "whole numbers are exact up to" if threshold < self._threshold else "beyond"
                 return "range", f"tensor {name!r} reaches {peak:.4g}, {what} {threshold:.5g}"
         return None
+
+    def _above_zero(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> dict[str, str]:
+        """16-bit nodes that would read 0 where a constant that 16 bits lose keeps FP32 above it; reasons."""
+        if self._cast_options.only is not None:
+            return {}
+        nodes = list(nodes)
+        floors = {
+            node.output[0]: name
+            for node in nodes
+            if node.op_type in _FLOORS and node.name not in low
+            for name in node.input
+            if name in self._weights and self._fit(name).vanishes
+        }
+        found = {}
+        for node in nodes:
+            place = _STEEP.get(node.op_type)
+            if place is None or node.name not in low or self._cast_options.includes(node):
+                continue
+            floor = floors.get(node.input[place])
+            if floor is not None:
+                found[node.name] = (
+                    f"its input {node.input[place]!r} may be as small as {floor!r}, which would become 0"
+                )
+        return found
 
     def _next_to_quantised(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> list[str]:
         """16-bit nodes that read a DQ, or make what a Q reads, which stays FP32."""

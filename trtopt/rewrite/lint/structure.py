@@ -13,6 +13,7 @@ from trtopt.rewrite.lint.advice import Check, Finding
 from trtopt.rewrite.lint.static_forms import advice_for
 from trtopt.rewrite.rules import instance_norm, layer_norm, rms_norm
 from trtopt.rewrite.scope import STANDARD, Scope
+from trtopt.targets import INTEGER_ARITHMETIC
 
 _MATH = ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "ReduceSum", "ReduceMean", "ReduceMax", "Where",
          "Equal", "CumSum", "Mod")  # fmt: skip
@@ -79,6 +80,11 @@ def _foreign_operators(scope: Scope) -> Iterator[Finding]:
             _form(node.op, scope.opset) != _form(node.op, scope.target.operator_opset)
         ):
             yield Finding(node, f"this form of {node.op} is newer than TensorRT {scope.target.name}'s parser")
+
+
+def _integer_arithmetic(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes(*sorted(INTEGER_ARITHMETIC)):
+        yield Finding(node, f"{node.op} is not imported by TensorRT, which takes Q/DQ around float operators")
 
 
 def _cast_inputs(scope: Scope) -> Iterator[Finding]:
@@ -184,6 +190,12 @@ STRUCTURE_CHECKS = (
         "the build fails unless a plugin has it",
         "give the plugin with --plugin, or export with standard operators of an opset that the target reads",
         _foreign_operators,
+    ),
+    Check(
+        "integer-arithmetic",
+        "the build fails",
+        "take the float model that this one was quantised from, and quantise it with `trtopt quantize`",
+        _integer_arithmetic,
     ),
     Check(
         "cast-input",

@@ -189,7 +189,7 @@ class Candidates:
         return msgspec.structs.replace(read_onnx(place), parent=self._base.sha256)
 
     def _differences(self, model: ModelFile) -> tuple[OutputDifference, ...]:
-        feeds = at_most(self._source.batches(self._specs, 8), _COMPARED)
+        feeds = at_most(self._source.batches(self._specs, 8), _COMPARED, self._specs)
         pairs = ((feed, self._reference.run(feed)) for feed in feeds)
         return compared(pairs, model)
 

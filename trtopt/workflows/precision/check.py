@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from trtopt.builder.shapes import shapes_at
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
+from trtopt.data.fit import samples_in
 from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.random_inputs import random_batch
-from trtopt.data.reader import samples_in
 from trtopt.data.value_range import range_notes
 from trtopt.device.ort.reference import Unoptimised, crash_context
 from trtopt.errors import ModelError, UsageError
@@ -303,9 +303,9 @@ class Checker:
         samples = 0
         for (feed, labels), got in zip(self._feeds(source, size), outputs, strict=True):
             wanted = self._answer(alike(feed))
-            count = samples_in(feed)
+            count = samples_in(feed, self._specs)
             got = {
-                key: array if key in sized else _without_padding(array, wanted.get(key))
+                key: array if key in sized else _without_padding(array, wanted.get(key), count)
                 for key, array in got.items()
             }
             add_outputs(found, wanted, got, sized)
@@ -344,8 +344,13 @@ def _digest(feed: Arrays) -> bytes:
     return whole.digest()
 
 
-def _without_padding(array: Array, like: Array | None) -> Array:
-    """The rows of the samples that were there before the engine's batch was filled up."""
-    if like is None or array.shape == like.shape or array.shape[1:] != like.shape[1:]:
+def _without_padding(array: Array, like: Array | None, samples: int) -> Array:
+    """What belongs to the samples that were there before the engine's batch was filled up."""
+    if like is None or array.shape == like.shape or array.ndim != like.ndim:
         return array
-    return array[: len(like)]
+    longer = [axis for axis in range(array.ndim) if array.shape[axis] != like.shape[axis]]
+    if longer == [0]:
+        return array[: len(like)]
+    if len(longer) == 1 and like.shape[longer[0]] == samples < array.shape[longer[0]]:
+        return array.take(range(samples), longer[0])
+    return array
