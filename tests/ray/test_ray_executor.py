@@ -19,7 +19,8 @@ from tests.ray.conftest import TwoNodes
 from tests.support.paths import ROOT
 from trtopt.device.backends import open_builder
 from trtopt.errors import DeviceError
-from trtopt.executors.ray_tasks import RayExecutor, connected, offer_of
+from trtopt.executors.ray.connection import connected, offer_of
+from trtopt.executors.ray.executor import RayExecutor
 from trtopt.recipe import Recipe
 from trtopt.records import SweepReport
 from trtopt.workers.protocol import IdentifyJob

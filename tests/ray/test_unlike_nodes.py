@@ -21,7 +21,8 @@ from tests.rewrite_graphs.case import model
 from tests.support.paths import ROOT
 from trtopt.builder.engine import BuildJob
 from trtopt.device.backends import open_builder
-from trtopt.executors.ray_tasks import RayExecutor, connected
+from trtopt.executors.ray.connection import connected
+from trtopt.executors.ray.executor import RayExecutor
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
 from trtopt.version import __version__
@@ -67,7 +68,7 @@ def test_nodes_with_another_trtopt_without_memory_or_with_a_full_disk_are_named_
     other, out, notes = tmp_path / "other", tmp_path / "out", list[str]()
     shutil.copytree(ROOT / "trtopt", other / "trtopt", ignore=shutil.ignore_patterns("__pycache__"))
     (other / "trtopt" / "version.py").write_text('__version__ = "0.0.9"\n', "utf-8")
-    (other / "trtopt" / "executors" / "ray_tasks.py").write_text("", "utf-8")  # which had no such task
+    (other / "trtopt" / "executors" / "ray" / "task.py").write_text("", "utf-8")  # which had no such task
     (tmp_path / "msgspec.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n", "utf-8")
     large = large_model(tmp_path / "large.onnx")
     out.mkdir()
@@ -128,8 +129,8 @@ def test_a_node_whose_clock_is_off_leaves_no_trace_of_it(
         assert ray.get(there.remote()) - began > timedelta(days=2)
         builder = open_builder(BACKEND)
         executor = RayExecutor(builder)
-        executor._alive = tuple(one for one in executor._alive if one.id == node)
-        monkeypatch.setattr(executor, "_look", lambda: None)  # it is to run all jobs
+        executor.nodes.alive = tuple(one for one in executor.nodes.alive if one.id == node)
+        monkeypatch.setattr(executor.nodes, "look", lambda: None)  # it is to run all jobs
         jobs = build_jobs(MODEL, tmp_path)
         with closing(executor.run_all_jobs(jobs, on_progress=SILENT.progress)) as outcomes:
             built = [outcome for _, outcome in outcomes]

@@ -1,0 +1,104 @@
+"""The connection to a cluster: an existing one's, or a new one's on this host."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from trtopt.errors import DeviceError
+from trtopt.executors.placement import MEASURING
+from trtopt.executors.ray.library import load_ray, reason_of
+
+_ANSWER_S = 10.0
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Make this process a cluster's driver: of the one at `address` or RAY_ADDRESS, or of a new one here.
+
+    Raises:
+        BackendMissingError: Ray is not installed.
+        DeviceError: there is no cluster at that address, or it refuses this process.
+    """
+    there = address if address.startswith("ray://") else os.environ.get("RAY_ADDRESS")
+    if not there:
+        _prepare_own_cluster()
+    ray = load_ray()
+    if ray.is_initialized():  # by the workflow that this one is a part of, or by the user
+        yield
+        return
+    try:
+        try:
+            options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+            if not there:
+                options |= {"include_dashboard": False, "resources": {MEASURING: 1}}
+            if not (there and there.startswith("ray://")):  # there the driver's folders are the cluster's
+                options["job_config"] = _without_current_folder(ray.job_config.JobConfig())
+            _reach(there)
+            ray.init(address=there or "local", **options)
+        except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError, OSError) as error:
+            raise DeviceError(
+                f"no connection to the Ray cluster at {there or 'this host'}: {reason_of(error)}",
+                "check the address with `ray status`; where the cluster has a token, give it in "
+                "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, with RAY_AUTH_MODE=token",
+            ) from None
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _reach(address: str | None) -> None:
+    """Find out whether anything listens there: Ray itself would try for more than a minute.
+
+    Raises:
+        OSError: nothing does.
+    """
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+
+
+class _NoFolders(list[str]):
+    """What Ray would extend by folders of this process."""
+
+    def extend(self, _folders: Iterable[str]) -> None:
+        """Leave it unchanged."""
+
+
+def _without_current_folder(config: Any) -> Any:
+    """Keep Ray from having its workers import from the folders that this process was started in."""
+    config._py_driver_sys_path = _NoFolders()
+    return config
+
+
+def _prepare_own_cluster() -> None:
+    """Have a cluster that this process starts report to no one, and refuse drivers without its token.
+
+    Ray reads the token when it is imported, and keeps it. Versions before 2.52 ignore it.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+
+
+def offer_of(address: str) -> str:
+    """What the cluster at an address offers, in one line.
+
+    Raises:
+        BackendMissingError, DeviceError: see `connected`.
+    """
+    with connected(address):
+        ray = load_ray()
+        nodes: Iterable[Mapping[str, Any]] = [one for one in ray.nodes() if one["Alive"]]
+        offers = [one["Resources"] for one in nodes]
+        total = {name: sum(offer.get(name, 0) for offer in offers) for name in ("CPU", "GPU")}
+        measuring = sum(offer.get(MEASURING, 0) == 1 for offer in offers)
+        return (
+            f"Ray {ray.__version__}: {len(offers)} nodes with {total['CPU']:g} CPUs and "
+            f"{total['GPU']:g} GPUs; {measuring} of them can measure"
+        )

@@ -1,0 +1,19 @@
+"""The task: a job's record and references to its files; it runs the job in a worker process of its node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtopt.executors.ray.mail import Sender
+from trtopt.executors.ray.object_store import fetched
+from trtopt.executors.transfer import carry_out
+from trtopt.logs import relaying
+
+
+def run_parcel(
+    parcel: bytes, files: dict[str, Any], mailbox: Any, number: int, level: int
+) -> tuple[bytes, dict[str, bytes]]:
+    """Run a job on this node; see `transfer.carry_out`. The log is mailed from `level` on."""
+    sender = Sender(mailbox, number)
+    with relaying(level, sender.send):
+        return carry_out(parcel, lambda sha256: fetched(files[sha256]), sender.report)
