@@ -173,6 +173,15 @@ def test_a_cluster_that_is_not_there_is_reported_without_a_long_wait(cluster: Tw
     assert "Connection refused" in done.stdout
 
 
+def test_the_address_of_the_dashboard_is_reported_as_that(
+    cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    with pytest.raises(DeviceError) as raised:
+        offer_of("http://127.0.0.1:8265")
+    assert raised.value.remedy.startswith("that is the address of Ray's dashboard")
+
+
 def test_without_an_address_a_cluster_runs_here_as_long_as_the_command(
     cluster: TwoNodes, local: tuple[Path, SweepReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
-from trtopt.errors import DeviceError
+from trtopt.errors import BackendMissingError, DeviceError
 from trtopt.executors.placement import MEASURING
 from trtopt.executors.ray.library import load_ray, reason_of
+from trtopt.extras import install
 
 _ANSWER_S = 10.0
 
@@ -22,43 +26,98 @@ def connected(address: str) -> Iterator[None]:
     """Make this process a cluster's driver: of the one at `address` or RAY_ADDRESS, or of a new one here.
 
     Raises:
-        BackendMissingError: Ray is not installed.
+        BackendMissingError: Ray is not installed, or too old.
         DeviceError: there is no cluster at that address, or it refuses this process.
     """
-    there = address if address.startswith("ray://") else os.environ.get("RAY_ADDRESS")
-    if not there:
+    there = address if address.startswith("ray://") else os.environ.get("RAY_ADDRESS", "")
+    is_own = there in ("", "local")
+    if is_own:
         _prepare_own_cluster()
     ray = load_ray()
     if ray.is_initialized():  # by the workflow that this one is a part of, or by the user
         yield
         return
+    termination = _Termination()
     try:
-        try:
-            options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-            if not there:
-                options |= {"include_dashboard": False, "resources": {MEASURING: 1}}
-            if not (there and there.startswith("ray://")):  # there the driver's folders are the cluster's
-                options["job_config"] = _without_current_folder(ray.job_config.JobConfig())
-            _reach(there)
-            ray.init(address=there or "local", **options)
-        except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError, OSError) as error:
-            raise DeviceError(
-                f"no connection to the Ray cluster at {there or 'this host'}: {reason_of(error)}",
-                "check the address with `ray status`; where the cluster has a token, give it in "
-                "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, with RAY_AUTH_MODE=token",
-            ) from None
+        _start(ray, there, is_own=is_own)
+        termination.take_back()
         yield
+    except SystemExit as error:
+        raise termination.requested or error from None
     finally:
         ray.shutdown()
+        termination.give_back()
 
 
-def _reach(address: str | None) -> None:
+def _start(ray: Any, there: str, *, is_own: bool) -> None:
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if is_own:
+        options |= {"include_dashboard": False, "resources": {MEASURING: 1}}
+    if not there.startswith("ray://"):  # there the driver's folders are the cluster's
+        options["job_config"] = _without_current_folder(ray.job_config.JobConfig())
+    try:
+        _reach(there)
+        ray.init(address="local" if is_own else there, **options)
+    except ImportError:
+        raise BackendMissingError("Ray lacks what `ray://` needs", install("ray")) from None
+    except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError, OSError) as error:
+        raise DeviceError(
+            f"no connection to the Ray cluster at {'this host' if is_own else there}: {reason_of(error)}",
+            _remedy(there),
+        ) from None
+
+
+def _remedy(address: str) -> str:
+    if address.startswith("http"):
+        return (
+            "that is the address of Ray's dashboard, for `ray job submit`: set RAY_ADDRESS to HOST:6379, "
+            "or give --executor ray://HOST:10001"
+        )
+    return (
+        "check the address with `ray status`; where the cluster has a token, give it in "
+        "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, with RAY_AUTH_MODE=token"
+    )
+
+
+class _Termination:
+    """SIGTERM ends this process as it would without Ray.
+
+    Ray would print a stack trace, and replace the status of the exit that a handler requests.
+    """
+
+    def __init__(self) -> None:
+        """Note whose SIGTERM is."""
+        self._handler = signal.getsignal(signal.SIGTERM)
+        self.requested: SystemExit | None = None
+
+    def take_back(self) -> None:
+        """Have it again, after Ray has started."""
+        self._set(self._handle if callable(self._handler) else self._handler)
+
+    def give_back(self) -> None:
+        """Leave it as it was found."""
+        self._set(self._handler)
+
+    def _set(self, handler: Any) -> None:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        assert callable(self._handler)
+        try:
+            self._handler(number, frame)
+        except SystemExit as error:
+            self.requested = error
+            raise
+
+
+def _reach(address: str) -> None:
     """Find out whether anything listens there: Ray itself would try for more than a minute.
 
     Raises:
         OSError: nothing does.
     """
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
 

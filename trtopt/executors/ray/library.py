@@ -8,6 +8,7 @@ from trtopt.errors import BackendMissingError, TrtoptError
 from trtopt.executors.placement import KILLED_FOR_MEMORY
 from trtopt.extras import install
 
+OLDEST = (2, 50)
 NODE_LABEL = "ray.io/node-id"
 """The label that a task's selector names nodes by."""
 
@@ -16,12 +17,17 @@ def load_ray() -> Any:
     """Ray.
 
     Raises:
-        BackendMissingError: it is not installed.
+        BackendMissingError: it is not installed, or too old.
     """
     try:
         import ray
     except ImportError:
         raise BackendMissingError("Ray is not installed", install("ray")) from None
+    if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise BackendMissingError(
+            f"Ray {ray.__version__} is too old: trtopt needs {needed} or newer", f"{install('ray')} --upgrade"
+        )
     return ray
 
 
