@@ -96,6 +96,10 @@ def test_a_file_that_arrives_damaged_is_refused_on_both_ways(tmp_path: Path) -> 
     reply, contents = sent(packed)
     with pytest.raises(ArtifactError, match="arrived damaged"):
         unpack(packed, reply, {sha256: content + b"!" for sha256, content in contents.items()})
+    with pytest.raises(ArtifactError, match="arrived damaged"):
+        unpack(packed, reply, {})
+    with pytest.raises(ArtifactError, match="a reply arrived damaged"):
+        unpack(packed, reply[:-1], contents)
     assert list(tmp_path.iterdir()) == []
 
 
