@@ -36,6 +36,8 @@ class Submission:
     """Where it may run, this time."""
     node: str | None = None
     """Where it runs."""
+    at_work_since: float | None = None
+    """When its files were there, by the monotonic clock; None: before that, and once it has its result."""
     reasons: list[str] = field(default_factory=list)
     """Why it was lost, each time."""
     failed_on: set[str] = field(default_factory=set)
@@ -73,7 +75,7 @@ class Courier:
         if not one.packed.parcel:
             self._pack(one, limit_s)
         mail = self._cluster.mail
-        one.number, one.node = next(self._numbers), None
+        one.number, one.node, one.at_work_since = next(self._numbers), None, None
         one.nodes = frozenset(node.id for node in nodes)
         one.stored = [self._cluster.store.store(sha256, file) for sha256, file in one.packed.files.items()]
         mail.expect(one.number)

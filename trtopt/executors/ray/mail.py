@@ -16,7 +16,9 @@ from trtopt.workers.supervisor import DONE
 
 MAIL_S = 0.2
 """Progress is sent, and read, so often."""
-_READING_S = 60.0
+RECEIVING = "receiving"
+"""The phase in which a job's files arrive."""
+_DELIVERY_S = 60.0
 
 
 class Message(NamedTuple):
@@ -52,15 +54,14 @@ class Sender:
         """Say that the submission has arrived: if it is lost from now on, the driver knows where."""
         self._ray, self._mailbox, self._number = load_ray(), mailbox, number
         self._node = self._ray.get_runtime_context().get_node_id()
-        self._phase, self._sent = "receiving", 0.0
-        self._ray.get(self._put(self._phase, None))
+        self._phase, self._sent = RECEIVING, 0.0
+        self._deliver(self._phase, None)
 
     def report(self, _index: int, phase: str, fraction: float | None) -> None:
         """Send progress, as `OnProgress` has it."""
         now = time.monotonic()
         if phase == DONE:  # is there before the next job on this node can report that it has begun
-            with suppress(self._ray.exceptions.RayError):
-                self._ray.get(self._put(phase, fraction))
+            self._deliver(phase, fraction)
         elif phase != self._phase or now - self._sent >= MAIL_S:
             self._phase, self._sent = phase, now
             self._put(phase, fraction)
@@ -71,6 +72,11 @@ class Sender:
             Message(self._number, self._node, logged=msgspec.json.encode(logged)),
         )
 
+    def _deliver(self, phase: str, fraction: float | None) -> None:
+        """Send, and wait until it is there; a job goes on where the mailbox is lost."""
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.get(self._put(phase, fraction), timeout=_DELIVERY_S)
+
     def _put(self, phase: str, fraction: float | None) -> Any:
         return self._mailbox.put.remote(Message(self._number, self._node, phase, fraction))
 
@@ -79,11 +85,10 @@ class Mail:
     """The driver's end: messages of each submission, for the thread that waits for it."""
 
     def __init__(self, home: str) -> None:
-        """Start the mailbox on the node `home`."""
+        """Start the mailbox on the node `home`; Ray starts it again if its process is lost."""
         self._ray = load_ray()
-        self.mailbox = (
-            self._ray.remote(Mailbox).options(num_cpus=0, label_selector={NODE_LABEL: home}).remote()
-        )
+        actor = self._ray.remote(Mailbox)
+        self.mailbox = actor.options(num_cpus=0, max_restarts=-1, label_selector={NODE_LABEL: home}).remote()
         self._inbox: dict[int, list[Message]] = {}
         self._lock = threading.Lock()
 
@@ -100,9 +105,9 @@ class Mail:
     def about(self, numbers: Iterable[int]) -> list[Message]:
         """What has come about submissions that are expected."""
         with self._lock:
-            # progress is lost with its actor; results are not
+            # what an actor had is lost with it: it is progress, not results
             with suppress(self._ray.exceptions.RayError):
-                for message in self._ray.get(self.mailbox.take.remote(), timeout=_READING_S):
+                for message in self._ray.get(self.mailbox.take.remote(), timeout=_DELIVERY_S):
                     self._inbox.get(message.number, []).append(message)
             found = [message for number in numbers for message in self._inbox[number]]
             for number in numbers:

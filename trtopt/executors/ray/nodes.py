@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from trtopt.errors import DeviceError
@@ -73,7 +74,10 @@ class Nodes:
     def ask_again(self) -> None:
         """Ask those again whose answers were lost."""
         with self._lock:
-            self._asked -= {id_ for id_, answer in self._answers.items() if answer.is_lost}
+            for id_, answer in self._answers.items():
+                if answer.is_lost:
+                    self._asked.discard(id_)
+                    self._answers[id_] = replace(answer, is_lost=False)
 
     def _gather(self, wait_s: float) -> None:
         """Ask new nodes, and take what has been answered within `wait_s`."""

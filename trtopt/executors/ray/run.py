@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from trtopt.errors import DeviceError, TrtoptError
+from trtopt.errors import ArtifactError, DeviceError, TrtoptError
 from trtopt.executors.placement import Node, able, candidates, exhausted
 from trtopt.executors.ray.cluster import Cluster
 from trtopt.executors.ray.courier import Courier, Submission
 from trtopt.executors.ray.library import load_ray, reason_of
-from trtopt.executors.ray.mail import MAIL_S
+from trtopt.executors.ray.mail import MAIL_S, RECEIVING
 from trtopt.logs import Logged, log_relayed
 from trtopt.workers.protocol import Result
 from trtopt.workers.supervisor import DONE, OnProgress
@@ -25,6 +25,8 @@ from trtopt.workers.supervisor import DONE, OnProgress
 _IN_FLIGHT = 256
 """So many tasks are submitted at a time: enough for Ray to place, few enough for the driver's memory."""
 _LOOK_S = 2.0
+_FAREWELL_S = 5.0
+"""So long a job that is cancelled has to remove its files."""
 _PATIENCE_S = 60.0
 """So long jobs wait while no node can run them: a cluster may replace those that it has lost."""
 
@@ -65,13 +67,12 @@ class Run:
                     mailed = time.monotonic()
                 for ref in done:
                     one = self._sent.pop(ref)
-                    outcome = self._outcome(one, ref)
-                    if outcome is None:
-                        self._waiting.appendleft(one)
-                        self._looked = 0.0
-                    else:
-                        self._on_progress(one.index, DONE, 1.0)
-                        yield one.index, outcome
+                    yield from self._settled(one, self._outcome(one, ref))
+                for ref in self._silent():
+                    one = self._sent.pop(ref)
+                    self._left(one)
+                    self._ray.cancel(ref, force=True)
+                    yield from self._settled(one, self._lost(one, "its node does not end it in time"))
                 if time.monotonic() - self._looked >= _LOOK_S:
                     self._looked = time.monotonic()
                     self._cluster.nodes.look()
@@ -118,8 +119,11 @@ class Run:
                 continue
             one.node = message.node
             if message.phase == DONE:
+                one.at_work_since = None
                 neighbours.finished(one.number)
                 continue
+            if message.phase != RECEIVING and one.at_work_since is None:
+                one.at_work_since = time.monotonic()
             neighbours.began(one.number, message.node, one.doing)
             doing = f"{message.phase} on {name_of(message.node)}"
             self._on_progress(one.index, doing, message.fraction)
@@ -137,8 +141,11 @@ class Run:
             self._read_mail([one])
             self._left(one)
             return self._lost(one, reason_of(error))
+        beside = self._left(one)
         try:
-            return self._courier.received(one, reply, contents, self._left(one))
+            return self._courier.received(one, reply, contents, beside)
+        except ArtifactError as error:  # on its way back
+            return self._lost(one, error.problem)
         except TrtoptError as error:
             return error
 
@@ -153,17 +160,40 @@ class Run:
             self._note(f"{one.doing}: lost, and tried again: {reason}")
         return error
 
+    def _settled(
+        self, one: Submission, outcome: Result | TrtoptError | None
+    ) -> Iterator[tuple[int, Result | TrtoptError]]:
+        """Yield an outcome; what has none yet waits again."""
+        if outcome is None:
+            self._waiting.appendleft(one)
+            self._looked = 0.0
+        else:
+            self._on_progress(one.index, DONE, 1.0)
+            yield one.index, outcome
+
+    def _silent(self) -> list[Any]:
+        """What its node should have ended long ago, which it does when a job's time is up."""
+        if self._limit_s is None:
+            return []
+        latest = time.monotonic() - self._limit_s - _PATIENCE_S
+        return [ref for ref, one in self._sent.items() if (one.at_work_since or latest) < latest]
+
     def _recall(self) -> None:
-        """Take back what waits for nodes that are gone."""
-        alive = {node.id for node in self._cluster.nodes.alive}
-        stranded = [ref for ref, one in self._sent.items() if one.node is None and not one.nodes & alive]
-        for ref in stranded:
+        """Take back what waits for its turn where its nodes are gone, or others may have it too."""
+        self._read_mail(self._sent.values())  # what has begun stays where it is
+        recalled = [ref for ref, one in self._sent.items() if one.node is None and self._has_moved(one)]
+        for ref in recalled:
             with suppress(self._ray.exceptions.RayError):
                 self._ray.cancel(ref)
-        recalled = [self._sent.pop(ref) for ref in stranded]
-        for one in recalled:
+        submissions = [self._sent.pop(ref) for ref in recalled]
+        for one in submissions:
             self._left(one)
-        self._waiting.extendleft(reversed(recalled))
+        self._waiting.extendleft(reversed(submissions))
+
+    def _has_moved(self, one: Submission) -> bool:
+        """Whether a job has places that it had not when it was sent, or none any more of those."""
+        places = {node.id for node in self._places(one)}
+        return bool(places - one.nodes) or not one.nodes & places
 
     def _give_up(self) -> Iterator[tuple[int, TrtoptError]]:
         """All that can run nowhere any more."""
@@ -179,10 +209,16 @@ class Run:
             )
 
     def _cancel(self) -> None:
-        """End what is sent."""
-        for ref, one in self._sent.items():
+        """End what is sent: first so that it removes its files, then by force."""
+        refs = list(self._sent)
+        for one in self._sent.values():
             self._left(one)
-            with suppress(self._ray.exceptions.RayError):
+        with suppress(self._ray.exceptions.RayError):
+            for ref in refs:
+                self._ray.cancel(ref)
+            if refs:
+                _, refs = self._ray.wait(refs, num_returns=len(refs), timeout=_FAREWELL_S, fetch_local=False)
+            for ref in refs:
                 self._ray.cancel(ref, force=True)
 
 
