@@ -31,6 +31,11 @@ def load_ray() -> Any:
     return ray
 
 
+def on_node(task: Any, node: str, **options: Any) -> Any:
+    """A remote function, to be called on this very node whatever else runs there."""
+    return task.options(num_cpus=0, max_retries=0, label_selector={NODE_LABEL: node}, **options)
+
+
 def reason_of(error: BaseException) -> str:
     """What an error of Ray's says, in one line, without its tracebacks."""
     cause = getattr(error, "cause", None)

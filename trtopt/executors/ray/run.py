@@ -16,8 +16,9 @@ from trtopt.errors import ArtifactError, DeviceError, TrtoptError
 from trtopt.executors.placement import Node, able, candidates, exhausted
 from trtopt.executors.ray.cluster import Cluster
 from trtopt.executors.ray.courier import Courier, Submission
-from trtopt.executors.ray.library import load_ray, reason_of
+from trtopt.executors.ray.library import load_ray, on_node, reason_of
 from trtopt.executors.ray.mail import MAIL_S, RECEIVING
+from trtopt.executors.ray.task import remove_leftovers
 from trtopt.logs import Logged, log_relayed
 from trtopt.workers.protocol import Result
 from trtopt.workers.supervisor import DONE, OnProgress
@@ -26,7 +27,7 @@ _IN_FLIGHT = 256
 """So many tasks are submitted at a time: enough for Ray to place, few enough for the driver's memory."""
 _LOOK_S = 2.0
 _FAREWELL_S = 5.0
-"""So long a job that is cancelled has to remove its files."""
+"""So long is waited for the end of what is cancelled, and then for the removal of its files."""
 _PATIENCE_S = 60.0
 """So long jobs wait while no node can run them: a cluster may replace those that it has lost."""
 
@@ -209,17 +210,22 @@ class Run:
             )
 
     def _cancel(self) -> None:
-        """End what is sent: first so that it removes its files, then by force."""
-        refs = list(self._sent)
+        """End what is sent, and have its nodes remove what it leaves in their temporary folders."""
+        if not self._sent:
+            return
+        nodes = {one.node for one in self._sent.values() if one.node is not None}
         for one in self._sent.values():
             self._left(one)
         with suppress(self._ray.exceptions.RayError):
-            for ref in refs:
-                self._ray.cancel(ref)
-            if refs:
-                _, refs = self._ray.wait(refs, num_returns=len(refs), timeout=_FAREWELL_S, fetch_local=False)
-            for ref in refs:
+            for ref in self._sent:
                 self._ray.cancel(ref, force=True)
+            self._wait(list(self._sent))
+            clean = self._ray.remote(remove_leftovers)
+            self._wait([on_node(clean, node).remote() for node in nodes])
+
+    def _wait(self, refs: list[Any]) -> None:
+        if refs:
+            self._ray.wait(refs, num_returns=len(refs), timeout=_FAREWELL_S, fetch_local=False)
 
 
 def _log(logged: Logged, node: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtopt.errors import TrtoptError
 from trtopt.executors.placement import Node
-from trtopt.executors.ray.library import NODE_LABEL, load_ray, reason_of
+from trtopt.executors.ray.library import load_ray, on_node, reason_of
 from trtopt.executors.ray.task import run_parcel
 from trtopt.executors.transfer import Packed, pack, unpack
 from trtopt.files.bounded_reading import sha256_of
@@ -108,8 +108,6 @@ class Survey:
         return outcome.identity if isinstance(outcome, Identified) else getattr(outcome, "problem", "unknown")
 
     def _on(self, node: Node, task: Any) -> Any:
-        """A task on this very node, whatever else runs there."""
+        """A question on this very node, which sees its GPUs."""
         shown = _SHOW_GPUS if node.offers.get("GPU") else None
-        return task.options(
-            num_cpus=0, max_retries=0, label_selector={NODE_LABEL: node.id}, runtime_env=shown
-        )
+        return on_node(task, node.id, runtime_env=shown)

@@ -1,4 +1,4 @@
-"""The task: a job's record and references to its files; it runs the job in a worker process of its node."""
+"""What runs on nodes: the task, which runs a job in a worker process of its node, and what cleans up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from trtopt.executors.ray.mail import Sender
 from trtopt.executors.ray.object_store import fetched
 from trtopt.executors.transfer import carry_out
+from trtopt.files.atomic import scratch_folder
 from trtopt.logs import relaying
 
 
@@ -17,3 +18,9 @@ def run_parcel(
     sender = Sender(mailbox, number)
     with relaying(level, sender.send):
         return carry_out(parcel, lambda sha256: fetched(files[sha256]), sender.report)
+
+
+def remove_leftovers() -> None:
+    """Remove what jobs that were killed have left in this node's temporary folder."""
+    with scratch_folder():  # which does that first
+        pass
