@@ -19,6 +19,7 @@ from tests.ray.test_two_gpus_on_a_host import bench_jobs
 from tests.ray.test_unlike_nodes import BACKEND, MODEL, build_jobs
 from tests.support.paths import ROOT
 from trtopt.device.backends import open_builder
+from trtopt.errors import DeviceError
 from trtopt.executors.ray import run as running
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
@@ -90,6 +91,17 @@ def test_a_worker_that_hangs_beyond_its_jobs_limit_is_ended_and_the_job_done_els
             time.sleep(0.1)
     assert isinstance(identified, Identified)
     assert any("its node does not end it in time" in note for note in notes)
+
+
+def test_jobs_wait_for_nodes_that_are_gone(cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_PATIENCE_S", 1.0)
+    with connected("ray"):
+        executor = RayExecutor(open_builder(BACKEND))
+        executor.nodes.alive = ()
+        monkeypatch.setattr(executor.nodes, "look", lambda: None)
+        (outcome,) = outcomes_of(executor, [IDENTIFY])
+    assert isinstance(outcome, DeviceError)
+    assert "no node is left that can run it" in outcome.problem
 
 
 def test_a_node_that_joins_late_takes_what_waits_for_others(cluster: TwoNodes, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ round, so that results and errors name the user's own paths. Nothing that travel
 from __future__ import annotations
 
 import hashlib
+import shutil
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ _FILES = "@trtopt-files@"
 """What a job's paths begin with while it travels."""
 _OUT = "out"
 _CACHE = "cache/timing.cache"
+_FULL_BYTES = 1 << 20
+"""With less space, what a job's libraries say of their failure may be anything."""
 _DAMAGED = "run the command again; if it happens again, check the network and memory of the nodes"
 
 Fetch = Callable[[str], bytes]
@@ -208,7 +211,7 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
 
     Raises:
         ArtifactError: a file has arrived damaged.
-        DeviceError: the job cannot write to this host's temporary folder.
+        DeviceError: this host's temporary folder is full, or cannot be written to.
         IncompatibleEngineError: the job comes from another version of trtopt.
     """
     arrived = msgspec.json.decode(parcel, type=Parcel)
@@ -225,10 +228,8 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
         (folder / _CACHE).parent.mkdir(exist_ok=True)
         job = msgspec.json.decode(bytes(arrived.job).replace(placeholder, here), type=Job)
         ((_, outcome),) = THIS_HOST.run_all_jobs([job], limit_s=arrived.limit_s, on_progress=on_progress)
-        if isinstance(outcome, OutputError):  # it writes to this host alone
-            raise DeviceError(
-                outcome.problem, f"free space on {folder.parent.parent} of {socket.gethostname()}"
-            )
+        if isinstance(outcome, TrtoptError):
+            _check_disk(folder, outcome)
         sent = _failure(outcome) if isinstance(outcome, TrtoptError) else outcome
         contents = {file.relative_to(folder).as_posix(): file.read_bytes() for file in _written(folder)}
         hashes = {place: _sha256(content) for place, content in contents.items()}
@@ -238,6 +239,19 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
             files=hashes,
         )
         return msgspec.json.encode(reply), {hashes[place]: content for place, content in contents.items()}
+
+
+def _check_disk(folder: Path, error: TrtoptError) -> None:
+    """Find out whether this host's disk is what a job failed for; another host's may have space.
+
+    Raises:
+        DeviceError: it is.
+    """
+    place = f"{folder.parent.parent} of {socket.gethostname()}"
+    if shutil.disk_usage(folder).free < _FULL_BYTES:
+        raise DeviceError(f"{place} is full: {error.problem}", f"free space in {place}")
+    if isinstance(error, OutputError):  # it writes to this folder alone
+        raise DeviceError(error.problem, f"see that {place} can be written to")
 
 
 def _failure(error: TrtoptError) -> Failure:
