@@ -73,7 +73,7 @@ class Sender:
         )
 
     def _deliver(self, phase: str, fraction: float | None) -> None:
-        """Send, and wait until it is there; a job goes on where the mailbox is lost."""
+        """Send, and wait until it is there; the job continues where the mailbox is lost."""
         with suppress(self._ray.exceptions.RayError):
             self._ray.get(self._put(phase, fraction), timeout=_DELIVERY_S)
 
