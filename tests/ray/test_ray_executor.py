@@ -82,14 +82,16 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SweepReport]:
 
 
 def test_a_sweep_finds_what_it_finds_here_and_leaves_the_same_folder(
-    cluster: TwoNodes, local: tuple[Path, SweepReport], tmp_path: Path
+    cluster: TwoNodes, local: tuple[Path, SweepReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, here = local
+    monkeypatch.chdir(tmp_path)  # no git checkout, as the nodes' current folder is
     there = swept(tmp_path / "digits.sweep", "ray", duration=0.2)
     assert without_times(there) == without_times(here)
     assert files_of(tmp_path / "digits.sweep") == files_of(folder)
     environment = read_result(tmp_path / "digits.sweep" / str(there.points[0].result)).environment
     assert environment.node is not None
+    assert environment.git_revision is None
     again = swept(tmp_path / "digits.sweep", "local", duration=0.2)
     assert again.points == there.points  # nothing is measured twice, wherever it was measured
 

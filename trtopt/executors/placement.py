@@ -92,14 +92,15 @@ def _why_not(
         return f"has {found.backend}, this machine has {backend}"
     if gpu_model is not None and gpu_model.casefold() not in found.gpu.casefold():
         return f"has {found.gpu}, not {gpu_model}"
-    return _difference(found, identity) if identity is not None and found != identity else None
+    return difference(found, identity) if identity is not None and found != identity else None
 
 
-def _difference(found: Identity, identity: Identity) -> str:
+def difference(found: Identity, identity: Identity, others: str = "the others") -> str:
+    """In which respects a machine is not like another one, in words; empty: in none."""
     names = ("gpu", "compute_capability", "driver", "cuda")
     unlike = [name for name in names if getattr(found, name) != getattr(identity, name)]
     return ", ".join(
-        f"{name.replace('_', ' ')} {getattr(found, name)}, the others {getattr(identity, name)}"
+        f"{name.replace('_', ' ')} {getattr(found, name)}, {others} {getattr(identity, name)}"
         for name in unlike
     )
 

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -61,12 +62,13 @@ def environment_of(target: Target) -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=cpu_name(),
-        git_revision=_git_revision(),
+        git_revision=git_revision(),
         cpus=present_cores(),
     )
 
 
-def _git_revision() -> str | None:
+@cache
+def git_revision() -> str | None:
     """The revision of the folder that trtopt was started in, if it is a git checkout."""
     try:
         done = subprocess.run(

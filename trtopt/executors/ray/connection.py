@@ -80,35 +80,40 @@ def _remedy(address: str) -> str:
 
 
 class _Termination:
-    """SIGTERM ends this process as it would without Ray.
+    """SIGTERM and SIGHUP end this process as they would without Ray.
 
     Ray would print a stack trace, and replace the status of the exit that a handler requests.
     """
 
     def __init__(self) -> None:
-        """Note whose SIGTERM is."""
-        self._handler = signal.getsignal(signal.SIGTERM)
+        """Note whose the signals are."""
+        self._handlers: dict[int, Any] = {
+            number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)
+        }
         self.requested: SystemExit | None = None
 
     def take_back(self) -> None:
-        """Have it again, after Ray has started."""
-        self._set(self._handle if callable(self._handler) else self._handler)
+        """Have them again, after Ray has started."""
+        for number, handler in self._handlers.items():
+            _handle_by(self._handle if callable(handler) else handler, number)
 
     def give_back(self) -> None:
-        """Leave it as it was found."""
-        self._set(self._handler)
-
-    def _set(self, handler: Any) -> None:
-        if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
+        """Leave them as they were found."""
+        for number, handler in self._handlers.items():
+            _handle_by(handler, number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        assert callable(self._handler)
         try:
-            self._handler(number, frame)
+            self._handlers[number](number, frame)
         except SystemExit as error:
             self.requested = error
             raise
+
+
+def _handle_by(handler: Any, number: int) -> None:
+    """Have a handler, if it is Python's; only the main thread may."""
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(number, handler)
 
 
 def _reach(address: str) -> None:

@@ -13,14 +13,14 @@ from trtopt.builder.engine import BuildJob
 from trtopt.builder.timing_cache_file import identity_of
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import TrtoptError
-from trtopt.executors.placement import MEASURING, Needs, Node
+from trtopt.executors.placement import MEASURING, Needs, Node, difference
 from trtopt.executors.ray.cluster import Cluster
 from trtopt.executors.ray.library import NODE_LABEL, load_ray
 from trtopt.executors.ray.object_store import Stored
 from trtopt.executors.timings import Timings
 from trtopt.executors.transfer import Packed, pack, unpack
 from trtopt.logs import LOG
-from trtopt.workers.jobs import Job, type_of
+from trtopt.workers.jobs import Job, git_revision, type_of
 from trtopt.workers.protocol import Benched, Built, Interleaved, Result
 
 
@@ -59,9 +59,15 @@ class Courier:
         cluster: Cluster,
         builder: EngineBuilder,
         work: Callable[..., tuple[bytes, dict[str, bytes]]],
+        note: Callable[[str], None],
     ) -> None:
         self._cluster, self._builder = cluster, builder
+        self._here = identity_of(builder.backend, builder.device)
         self._task = load_ray().remote(work)
+        if builder.uses_timing_cache and (
+            unlike := difference(cluster.nodes.identity, self._here, "this machine")
+        ):
+            note(f"Ray: timing caches are neither read nor saved: nodes have {unlike}")
         self._numbers = count(1)
 
     def send(self, one: Submission, nodes: list[Node], limit_s: float | None) -> Any:
@@ -102,7 +108,7 @@ class Courier:
 
     def _is_like_this_machine(self) -> bool:
         """Whether this machine's timings are of use to the nodes."""
-        return identity_of(self._builder.backend, self._builder.device) == self._cluster.nodes.identity
+        return self._here == self._cluster.nodes.identity
 
     def received(
         self, one: Submission, reply: bytes, contents: dict[str, bytes], beside: tuple[str, ...]
@@ -113,13 +119,18 @@ class Courier:
             ArtifactError: what has arrived is damaged.
             OutputError, TimingCacheError: a file cannot be written.
         """
-        arrived, replace = unpack(one.packed, reply, contents), msgspec.structs.replace
+        arrived = unpack(one.packed, reply, contents)
         result = arrived.outcome
         if isinstance(result, Built) and one.timings is not None:
             return Built(engine=one.timings.add(result.engine, arrived.timings))
-        if isinstance(result, Benched):
-            return replace(result, environment=replace(result.environment, node=arrived.node, beside=beside))
-        if isinstance(result, Interleaved):
-            environment = replace(result.run.environment, node=arrived.node, beside=beside)
-            return Interleaved(run=replace(result.run, environment=environment))
+        if isinstance(result, Benched | Interleaved):
+            return _with_environment(result, node=arrived.node, beside=beside, git_revision=git_revision())
         return result
+
+
+def _with_environment(result: Benched | Interleaved, **known: Any) -> Benched | Interleaved:
+    """A measurement whose environment says what only the driver knows."""
+    replace = msgspec.structs.replace
+    if isinstance(result, Benched):
+        return replace(result, environment=replace(result.environment, **known))
+    return Interleaved(run=replace(result.run, environment=replace(result.run.environment, **known)))

@@ -47,7 +47,7 @@ class RayExecutor:
         mail = Mail(home)
         self.nodes = Nodes(builder.backend, gpu_model, mail.mailbox, home, note)
         self._cluster = Cluster(self.nodes, mail)
-        self._courier = Courier(self._cluster, builder, work)
+        self._courier = Courier(self._cluster, builder, work, note)
         self._retries, self._note = retries, note
         self._is_cancelled = threading.Event()
 

@@ -26,7 +26,7 @@ from trtopt.workers.supervisor import DONE, OnProgress
 _IN_FLIGHT = 256
 """So many tasks are submitted at a time: enough for Ray to place, few enough for the driver's memory."""
 _LOOK_S = 2.0
-_FAREWELL_S = 5.0
+_FAREWELL_S = 20.0
 """So long is waited for the end of what is cancelled, and then for the removal of its files."""
 _PATIENCE_S = 60.0
 """So long jobs wait while no node can run them: a cluster may replace those that it has lost."""
@@ -213,7 +213,8 @@ class Run:
         """End what is sent, and have its nodes remove what it leaves in their temporary folders."""
         if not self._sent:
             return
-        nodes = {one.node for one in self._sent.values() if one.node is not None}
+        alive = {node.id for node in self._cluster.nodes.alive}
+        nodes = alive & frozenset[str]().union(*(one.nodes for one in self._sent.values()))
         for one in self._sent.values():
             self._left(one)
         with suppress(self._ray.exceptions.RayError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from trtopt.executors.ray.mail import Sender
@@ -9,6 +10,9 @@ from trtopt.executors.ray.object_store import fetched
 from trtopt.executors.transfer import carry_out
 from trtopt.files.atomic import scratch_folder
 from trtopt.logs import relaying
+
+_DYING_S = 0.5
+"""So long a process that is being killed may still hold its folder."""
 
 
 def run_parcel(
@@ -22,5 +26,6 @@ def run_parcel(
 
 def remove_leftovers() -> None:
     """Remove what jobs that were killed have left in this node's temporary folder."""
+    time.sleep(_DYING_S)
     with scratch_folder():  # which does that first
         pass
