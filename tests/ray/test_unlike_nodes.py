@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from email.utils import localtime
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -21,6 +22,7 @@ from tests.rewrite_graphs.case import model
 from tests.support.paths import ROOT
 from trtopt.builder.engine import BuildJob
 from trtopt.device.backends import open_builder
+from trtopt.device.building import EngineBuilder
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
 from trtopt.onnxio.model_info import read_onnx
@@ -139,3 +141,22 @@ def test_a_node_whose_clock_is_off_leaves_no_trace_of_it(
     assert 0 < sum(one.engine.build_seconds for one in built) < (ended - began).total_seconds()
     assert all(began.timestamp() <= record.created <= ended.timestamp() for record in caplog.records)
     assert any("process" in record.getMessage() for record in caplog.records)
+
+
+class OnAnotherDriver:
+    """A builder whose GPU has a driver that no node has, and which reads timing caches."""
+
+    uses_timing_cache = True
+
+    def __init__(self, builder: EngineBuilder) -> None:
+        self.backend = builder.backend
+        self.device = msgspec.structs.replace(builder.device, driver="570.1")
+
+
+def test_timing_caches_of_another_driver_are_not_used_and_a_note_says_it(cluster: TwoNodes) -> None:
+    notes: list[str] = []
+    with connected("ray"):
+        RayExecutor(OnAnotherDriver(open_builder(BACKEND)), note=notes.append)  # type: ignore[arg-type]
+    assert notes[-1] == (
+        "Ray: timing caches are neither read nor saved: nodes have driver None, this machine 570.1"
+    )
