@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -67,7 +66,6 @@ def environment_of(target: Target) -> Environment:
     )
 
 
-@cache
 def git_revision() -> str | None:
     """The revision of the folder that trtopt was started in, if it is a git checkout."""
     try:

@@ -62,6 +62,7 @@ class Courier:
         note: Callable[[str], None],
     ) -> None:
         self._cluster, self._builder = cluster, builder
+        self._git_revision = git_revision()
         self._here = identity_of(builder.backend, builder.device)
         self._task = load_ray().remote(work)
         if builder.uses_timing_cache and (
@@ -124,7 +125,9 @@ class Courier:
         if isinstance(result, Built) and one.timings is not None:
             return Built(engine=one.timings.add(result.engine, arrived.timings))
         if isinstance(result, Benched | Interleaved):
-            return _with_environment(result, node=arrived.node, beside=beside, git_revision=git_revision())
+            return _with_environment(
+                result, node=arrived.node, beside=beside, git_revision=self._git_revision
+            )
         return result
 
 
