@@ -38,7 +38,9 @@ from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
 from trtopt.executors.api import Executor
 from trtopt.executors.local import THIS_HOST
-from trtopt.executors.ray_tasks import RayExecutor, connected
+from trtopt.executors.ray.connection import connected
+from trtopt.executors.ray.executor import RayExecutor
+from trtopt.executors.ray.mail import Message
 from trtopt.executors.transfer import carry_out, pack
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import read_manifest
@@ -101,9 +103,9 @@ def doing_nothing(job: Job) -> tuple[Callable[..., Any], int]:
     packed = pack(job, limit_s=None, hash_of=sha256_of)
     result = carry_out(packed.parcel, lambda sha256: packed.files[sha256].read_bytes(), SILENT.progress)
 
-    def work(_: bytes, files: dict[str, Any], mailbox: Any, number: int, index: int, _level: int) -> Any:
+    def work(_: bytes, files: dict[str, Any], mailbox: Any, number: int, _level: int) -> Any:
         node = ray.get_runtime_context().get_node_id()
-        mailbox.put.remote((number, index, node, "latency", None, b""))
+        mailbox.put.remote(Message(number, node, "latency"))
         return result
 
     return work, len(result[0])

@@ -16,7 +16,8 @@ from tests.ray.test_ray_executor import BATCH, swept
 from tests.ray.test_unlike_nodes import build_jobs
 from trtopt.device.backends import open_builder
 from trtopt.errors import DeviceError
-from trtopt.executors.ray_tasks import RayExecutor, connected
+from trtopt.executors.ray.connection import connected
+from trtopt.executors.ray.executor import RayExecutor
 from trtopt.workers.supervisor import DONE
 from trtopt.workflows.listener import Listener
 
@@ -98,8 +99,8 @@ def test_a_build_that_is_killed_for_memory_each_time_has_failed_for_that_reason(
 
     with cluster.with_memory_of(memory.file) as node, connected("ray"):
         executor = RayExecutor(open_builder("tensorrt-rtx"), retries=1, note=notes.append)
-        executor._alive = tuple(one for one in executor._alive if one.id == node)
-        monkeypatch.setattr(executor, "_look", lambda: None)  # it is to be tried there again
+        executor.nodes.alive = tuple(one for one in executor.nodes.alive if one.id == node)
+        monkeypatch.setattr(executor.nodes, "look", lambda: None)  # it is to be tried there again
         with closing(executor.run_all_jobs([job], on_progress=progress)) as outcomes:
             ((_, outcome),) = outcomes
     assert phases  # TensorRT was at work

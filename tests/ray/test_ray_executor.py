@@ -19,7 +19,8 @@ from tests.ray.conftest import TwoNodes
 from tests.support.paths import ROOT
 from trtopt.device.backends import open_builder
 from trtopt.errors import DeviceError
-from trtopt.executors.ray_tasks import RayExecutor, connected, offer_of
+from trtopt.executors.ray.connection import connected, offer_of
+from trtopt.executors.ray.executor import RayExecutor
 from trtopt.recipe import Recipe
 from trtopt.records import SweepReport
 from trtopt.workers.protocol import IdentifyJob
@@ -81,14 +82,16 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SweepReport]:
 
 
 def test_a_sweep_finds_what_it_finds_here_and_leaves_the_same_folder(
-    cluster: TwoNodes, local: tuple[Path, SweepReport], tmp_path: Path
+    cluster: TwoNodes, local: tuple[Path, SweepReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, here = local
+    monkeypatch.chdir(tmp_path)  # no git checkout, as the nodes' current folder is
     there = swept(tmp_path / "digits.sweep", "ray", duration=0.2)
     assert without_times(there) == without_times(here)
     assert files_of(tmp_path / "digits.sweep") == files_of(folder)
     environment = read_result(tmp_path / "digits.sweep" / str(there.points[0].result)).environment
     assert environment.node is not None
+    assert environment.git_revision is None
     again = swept(tmp_path / "digits.sweep", "local", duration=0.2)
     assert again.points == there.points  # nothing is measured twice, wherever it was measured
 
@@ -170,6 +173,15 @@ def test_a_cluster_that_is_not_there_is_reported_without_a_long_wait(cluster: Tw
     done = subprocess.run(doctor, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert "Ray cluster at 127.0.0.1:1: no connection" in done.stdout
     assert "Connection refused" in done.stdout
+
+
+def test_the_address_of_the_dashboard_is_reported_as_that(
+    cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    with pytest.raises(DeviceError) as raised:
+        offer_of("http://127.0.0.1:8265")
+    assert raised.value.remedy.startswith("that is the address of Ray's dashboard")
 
 
 def test_without_an_address_a_cluster_runs_here_as_long_as_the_command(

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from tests.ray.test_unlike_nodes import BACKEND, build_jobs
 from tests.support.paths import ROOT
 from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
-from trtopt.executors.ray_tasks import RayExecutor, connected, run_parcel
+from trtopt.executors.ray.connection import connected
+from trtopt.executors.ray.executor import RayExecutor
+from trtopt.executors.ray.task import run_parcel
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.engine import BenchJob
@@ -54,12 +56,11 @@ def executor_of(
 
         def make(**options: Any) -> RayExecutor:
             executor = RayExecutor(open_builder(BACKEND), **options)
-            executor._alive = tuple(one for one in executor._alive if one.id == node)
-            identity = executor._fleet.identity
-            assert identity is not None
+            executor.nodes.alive = tuple(one for one in executor.nodes.alive if one.id == node)
+            identity = executor.nodes.identity
             on_gpu = msgspec.structs.replace(identity, compute_capability="9.0")
-            executor._fleet = executor._fleet.__class__(executor._alive, on_gpu, {})
-            monkeypatch.setattr(executor, "_look", lambda: None)
+            executor.nodes.fleet = executor.nodes.fleet.__class__(executor.nodes.alive, on_gpu)
+            monkeypatch.setattr(executor.nodes, "look", lambda: None)
             return executor
 
         yield make
@@ -88,10 +89,10 @@ def recorded(folder: Path, together: int) -> Callable[..., Any]:
     """What runs jobs and writes down where and when; the first `together` wait for each other."""
     folder.mkdir()
 
-    def work(parcel: bytes, files: Any, mailbox: Any, number: int, index: int, level: int) -> Any:
+    def work(parcel: bytes, files: Any, mailbox: Any, index: int, level: int) -> Any:
         os.environ[TASK] = str(folder / f"{index}.seen")
         assigned, began = os.environ["CUDA_VISIBLE_DEVICES"], time.time()
-        result = run_parcel(parcel, files, mailbox, number, index, level)
+        result = run_parcel(parcel, files, mailbox, index, level)
         (folder / f"{index}.worked").touch()
         while index < together and len([*folder.glob("*.worked")]) < together:
             assert time.time() < began + 60
@@ -107,7 +108,8 @@ def ran(
     executor: RayExecutor, jobs: Sequence[Job], folder: Path, together: int
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     """What the jobs have come to, and where and when they ran; each on the GPU that Ray has given it."""
-    executor._task = pytest.importorskip("ray").remote(recorded(folder, together))
+    executor._courier._numbers = count()
+    executor._courier._task = pytest.importorskip("ray").remote(recorded(folder, together))
     with closing(executor.run_all_jobs(jobs, on_progress=SILENT.progress)) as outcomes:
         found = dict(outcomes)
     runs = [json.loads((folder / f"{index}.json").read_text()) for index in range(len(jobs))]

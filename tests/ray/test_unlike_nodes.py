@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from email.utils import localtime
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -21,7 +22,9 @@ from tests.rewrite_graphs.case import model
 from tests.support.paths import ROOT
 from trtopt.builder.engine import BuildJob
 from trtopt.device.backends import open_builder
-from trtopt.executors.ray_tasks import RayExecutor, connected
+from trtopt.device.building import EngineBuilder
+from trtopt.executors.ray.connection import connected
+from trtopt.executors.ray.executor import RayExecutor
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
 from trtopt.version import __version__
@@ -67,7 +70,7 @@ def test_nodes_with_another_trtopt_without_memory_or_with_a_full_disk_are_named_
     other, out, notes = tmp_path / "other", tmp_path / "out", list[str]()
     shutil.copytree(ROOT / "trtopt", other / "trtopt", ignore=shutil.ignore_patterns("__pycache__"))
     (other / "trtopt" / "version.py").write_text('__version__ = "0.0.9"\n', "utf-8")
-    (other / "trtopt" / "executors" / "ray_tasks.py").write_text("", "utf-8")  # which had no such task
+    (other / "trtopt" / "executors" / "ray" / "task.py").write_text("", "utf-8")  # which had no such task
     (tmp_path / "msgspec.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n", "utf-8")
     large = large_model(tmp_path / "large.onnx")
     out.mkdir()
@@ -128,8 +131,8 @@ def test_a_node_whose_clock_is_off_leaves_no_trace_of_it(
         assert ray.get(there.remote()) - began > timedelta(days=2)
         builder = open_builder(BACKEND)
         executor = RayExecutor(builder)
-        executor._alive = tuple(one for one in executor._alive if one.id == node)
-        monkeypatch.setattr(executor, "_look", lambda: None)  # it is to run all jobs
+        executor.nodes.alive = tuple(one for one in executor.nodes.alive if one.id == node)
+        monkeypatch.setattr(executor.nodes, "look", lambda: None)  # it is to run all jobs
         jobs = build_jobs(MODEL, tmp_path)
         with closing(executor.run_all_jobs(jobs, on_progress=SILENT.progress)) as outcomes:
             built = [outcome for _, outcome in outcomes]
@@ -138,3 +141,22 @@ def test_a_node_whose_clock_is_off_leaves_no_trace_of_it(
     assert 0 < sum(one.engine.build_seconds for one in built) < (ended - began).total_seconds()
     assert all(began.timestamp() <= record.created <= ended.timestamp() for record in caplog.records)
     assert any("process" in record.getMessage() for record in caplog.records)
+
+
+class OnAnotherDriver:
+    """A builder whose GPU has a driver that no node has, and which reads timing caches."""
+
+    uses_timing_cache = True
+
+    def __init__(self, builder: EngineBuilder) -> None:
+        self.backend = builder.backend
+        self.device = msgspec.structs.replace(builder.device, driver="570.1")
+
+
+def test_timing_caches_of_another_driver_are_not_used_and_a_note_says_it(cluster: TwoNodes) -> None:
+    notes: list[str] = []
+    with connected("ray"):
+        RayExecutor(OnAnotherDriver(open_builder(BACKEND)), note=notes.append)  # type: ignore[arg-type]
+    assert notes[-1] == (
+        "Ray: timing caches are neither read nor saved: nodes have driver None, this machine 570.1"
+    )

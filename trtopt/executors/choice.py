@@ -23,7 +23,8 @@ def open_executor(recipe: Recipe, builder: EngineBuilder, note: Callable[[str], 
     if recipe.executor == LOCAL:
         yield LocalExecutor(places_to_build(builder.backend.name, recipe.jobs))
         return
-    from trtopt.executors.ray_tasks import RayExecutor, connected
+    from trtopt.executors.ray.connection import connected
+    from trtopt.executors.ray.executor import RayExecutor
 
     with connected(recipe.executor):
         yield RayExecutor(builder, gpu_model=recipe.gpu_model, retries=recipe.retries, note=note)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trtopt.errors import DeviceError
 from trtopt.records import Backend, Identity
@@ -14,7 +14,6 @@ MEASURING = "trtopt_measuring"
 KILLED_FOR_MEMORY = "killed for memory"
 """What a reason begins with where Ray ended its worker because the node was running out of memory."""
 
-_NONE: Mapping[str, str] = {}
 _OFFER = f"ray start --address=HEAD:6379 --resources='{{\"{MEASURING}\": 1}}'"
 
 
@@ -42,12 +41,23 @@ class Needs:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why a node takes no part; nodes of one host have one name."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.why}"
+
+
+@dataclass(frozen=True)
 class Fleet:
     """The nodes that take part, the machine that all of them are, and why the others do not."""
 
-    nodes: tuple[Node, ...]
-    identity: Identity | None
-    refused: Mapping[str, str]
+    nodes: tuple[Node, ...] = ()
+    identity: Identity | None = None
+    refused: tuple[Refusal, ...] = ()
 
 
 def fleet_of(
@@ -62,15 +72,15 @@ def fleet_of(
     the `identity` is known already.
     """
     taken: list[Node] = []
-    refused: dict[str, list[str]] = {}
+    refused: dict[Refusal, None] = {}
     for node, found in surveyed:
         why = _why_not(found, backend, gpu_model, identity)
         if why is not None:
-            refused.setdefault(node.name, []).append(why)  # nodes of one host have one name
+            refused[Refusal(node.name, why)] = None
         elif isinstance(found, Identity):
             identity = found
             taken.append(node)
-    return Fleet(tuple(taken), identity, {name: "; ".join(reasons) for name, reasons in refused.items()})
+    return Fleet(tuple(taken), identity, tuple(refused))
 
 
 def _why_not(
@@ -82,14 +92,15 @@ def _why_not(
         return f"has {found.backend}, this machine has {backend}"
     if gpu_model is not None and gpu_model.casefold() not in found.gpu.casefold():
         return f"has {found.gpu}, not {gpu_model}"
-    return _difference(found, identity) if identity is not None and found != identity else None
+    return difference(found, identity) if identity is not None and found != identity else None
 
 
-def _difference(found: Identity, identity: Identity) -> str:
+def difference(found: Identity, identity: Identity, others: str = "the others") -> str:
+    """In which respects a machine is not like another one, in words; empty: in none."""
     names = ("gpu", "compute_capability", "driver", "cuda")
     unlike = [name for name in names if getattr(found, name) != getattr(identity, name)]
     return ", ".join(
-        f"{name.replace('_', ' ')} {getattr(found, name)}, the others {getattr(identity, name)}"
+        f"{name.replace('_', ' ')} {getattr(found, name)}, {others} {getattr(identity, name)}"
         for name in unlike
     )
 
@@ -103,7 +114,7 @@ def able(nodes: Iterable[Node], needs: Needs) -> list[Node]:
     ]
 
 
-def check_offers(nodes: Sequence[Node], needs: Needs, refused: Mapping[str, str] = _NONE) -> None:
+def check_offers(nodes: Sequence[Node], needs: Needs, refused: Sequence[Refusal] = ()) -> None:
     """Find out that a job can run nowhere, before it waits for ever; `refused` as in `Fleet`.
 
     Raises:
@@ -124,7 +135,7 @@ def check_offers(nodes: Sequence[Node], needs: Needs, refused: Mapping[str, str]
     remedy = (
         f"start each node with {_OFFER}" if lacking == MEASURING else f"add a node that offers a {lacking}"
     )
-    left_out = "".join(f"; {name} takes no part: {why}" for name, why in refused.items())
+    left_out = "".join(f"; {one.name} takes no part: {one.why}" for one in refused)
     raise DeviceError(f"no node of the Ray cluster offers the resource {lacking}{left_out}", remedy)
 
 
@@ -145,31 +156,3 @@ def exhausted(doing: str, reasons: Sequence[str], retries: int) -> DeviceError |
         "again; --retries N tries more often"
     )
     return DeviceError(f"{doing}: lost {times}: {'; '.join(dict.fromkeys(reasons))}", remedy)
-
-
-@dataclass
-class Neighbours:
-    """What runs on each host, and what ran there together with each job."""
-
-    _running: dict[str, dict[int, str]] = field(default_factory=dict)
-    _beside: dict[int, dict[str, None]] = field(default_factory=dict)
-
-    def began(self, number: int, node: str, doing: str) -> None:
-        """Submission `number` is on `node` now."""
-        there = self._running.setdefault(node, {})
-        if number in there:
-            return
-        self._beside[number] = dict.fromkeys(there.values())
-        for other in there:
-            self._beside[other][doing] = None
-        there[number] = doing
-
-    def finished(self, number: int) -> None:
-        """Submission `number` is not at work any more."""
-        for there in self._running.values():
-            there.pop(number, None)
-
-    def ended(self, number: int) -> tuple[str, ...]:
-        """Submission `number` has ended; returns what else ran on its host meanwhile, in words."""
-        self.finished(number)
-        return tuple(self._beside.pop(number, ()))

@@ -8,6 +8,7 @@ round, so that results and errors name the user's own paths. Nothing that travel
 from __future__ import annotations
 
 import hashlib
+import shutil
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,14 @@ import msgspec
 
 from trtopt.builder.engine import BuildJob
 from trtopt.data.source import data_files
-from trtopt.errors import ArtifactError, IncompatibleEngineError, TrtoptError, rebuild
+from trtopt.errors import (
+    ArtifactError,
+    DeviceError,
+    IncompatibleEngineError,
+    OutputError,
+    TrtoptError,
+    rebuild,
+)
 from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import scratch_folder, write_atomically
 from trtopt.measure.engine import BenchJob
@@ -36,6 +44,9 @@ _FILES = "@trtopt-files@"
 """What a job's paths begin with while it travels."""
 _OUT = "out"
 _CACHE = "cache/timing.cache"
+_FULL_BYTES = 1 << 20
+"""With less space, what a job's libraries say of their failure may be anything."""
+_DAMAGED = "run the command again; if it happens again, check the network and memory of the nodes"
 
 Fetch = Callable[[str], bytes]
 """The bytes with a hash."""
@@ -200,6 +211,7 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
 
     Raises:
         ArtifactError: a file has arrived damaged.
+        DeviceError: this host's temporary folder is full, or cannot be written to.
         IncompatibleEngineError: the job comes from another version of trtopt.
     """
     arrived = msgspec.json.decode(parcel, type=Parcel)
@@ -216,6 +228,8 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
         (folder / _CACHE).parent.mkdir(exist_ok=True)
         job = msgspec.json.decode(bytes(arrived.job).replace(placeholder, here), type=Job)
         ((_, outcome),) = THIS_HOST.run_all_jobs([job], limit_s=arrived.limit_s, on_progress=on_progress)
+        if isinstance(outcome, TrtoptError):
+            _check_disk(folder, outcome)
         sent = _failure(outcome) if isinstance(outcome, TrtoptError) else outcome
         contents = {file.relative_to(folder).as_posix(): file.read_bytes() for file in _written(folder)}
         hashes = {place: _sha256(content) for place, content in contents.items()}
@@ -225,6 +239,19 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
             files=hashes,
         )
         return msgspec.json.encode(reply), {hashes[place]: content for place, content in contents.items()}
+
+
+def _check_disk(folder: Path, error: TrtoptError) -> None:
+    """Find out whether this host's disk is what a job failed for; another host's may have space.
+
+    Raises:
+        DeviceError: it is.
+    """
+    place = f"{folder.parent.parent} of {socket.gethostname()}"
+    if shutil.disk_usage(folder).free < _FULL_BYTES:
+        raise DeviceError(f"{place} is full: {error.problem}", f"free space in {place}")
+    if isinstance(error, OutputError):  # it writes to this folder alone
+        raise DeviceError(error.problem, f"see that {place} can be written to")
 
 
 def _failure(error: TrtoptError) -> Failure:
@@ -253,11 +280,13 @@ def unpack(packed: Packed, reply: bytes, contents: Mapping[str, bytes]) -> Arriv
     """Take a reply: its files go into the job's folder, its paths are the user's again.
 
     Raises:
-        ArtifactError: a file has arrived damaged, or wants to go elsewhere.
+        ArtifactError: the reply or a file has arrived damaged, or a file wants to go elsewhere.
         OutputError: a file cannot be written.
     """
-    arrived = msgspec.json.decode(reply, type=Reply)
-    files = {place: checked(contents[sha256], sha256, place) for place, sha256 in arrived.files.items()}
+    arrived = _decoded(reply, Reply)
+    files = {
+        place: checked(contents.get(sha256, b""), sha256, place) for place, sha256 in arrived.files.items()
+    }
     for place, content in files.items():
         if place != _CACHE and packed.folder is not None:
             write_atomically(_inside(packed.folder, place.removeprefix(f"{_OUT}/")), content)
@@ -265,7 +294,7 @@ def unpack(packed: Packed, reply: bytes, contents: Mapping[str, bytes]) -> Arriv
     for place, path in packed.names.items():
         text = text.replace(place.encode(), _json_text(path))
         text = text.replace(place.rpartition("/")[0].encode() + b"/", _json_text(f"{Path(path).parent}/"))
-    outcome = msgspec.json.decode(text, type=Result | Failure)
+    outcome = _decoded(text, Result | Failure)
     return Arrived(
         outcome=rebuild(outcome.error, outcome.problem, outcome.remedy)
         if isinstance(outcome, Failure)
@@ -273,6 +302,18 @@ def unpack(packed: Packed, reply: bytes, contents: Mapping[str, bytes]) -> Arriv
         node=arrived.node,
         timings=files.get(_CACHE),
     )
+
+
+def _decoded(text: bytes, type_: Any) -> Any:
+    """A record that has arrived.
+
+    Raises:
+        ArtifactError: it is none.
+    """
+    try:
+        return msgspec.json.decode(text, type=type_)
+    except msgspec.MsgspecError as error:
+        raise ArtifactError(f"a reply arrived damaged: {error}", _DAMAGED) from None
 
 
 def checked(content: bytes, sha256: str, place: str) -> bytes:
@@ -284,7 +325,7 @@ def checked(content: bytes, sha256: str, place: str) -> bytes:
     if _sha256(content) != sha256:
         raise ArtifactError(
             f"{place}: arrived damaged: its hash is not the one that was announced",
-            "run the command again; if it happens again, check the network and memory of the nodes",
+            _DAMAGED,
         )
     return content
 

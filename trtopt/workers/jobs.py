@@ -69,12 +69,12 @@ def environment_of(target: Target) -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=cpu_name(),
-        git_revision=_git_revision(),
+        git_revision=git_revision(),
         cpus=present_cores(),
     )
 
 
-def _git_revision() -> str | None:
+def git_revision() -> str | None:
     """The revision of the folder that trtopt was started in, if it is a git checkout."""
     try:
         done = subprocess.run(

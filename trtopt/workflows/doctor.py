@@ -8,7 +8,7 @@ import msgspec
 
 from trtopt.device.environment import survey
 from trtopt.errors import TrtoptError
-from trtopt.executors.ray_tasks import offer_of
+from trtopt.executors.ray.connection import offer_of
 from trtopt.records import MachineSurvey
 
 

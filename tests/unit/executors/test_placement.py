@@ -7,7 +7,6 @@ from trtopt.executors.placement import (
     KILLED_FOR_MEMORY,
     MEASURING,
     Needs,
-    Neighbours,
     Node,
     able,
     candidates,
@@ -37,23 +36,28 @@ def test_the_first_node_says_what_gpu_model_and_driver_all_are_of() -> None:
     l4, newer = identity("NVIDIA L4"), identity(driver="575.2")
     fleet = fleet_of([(A, identity()), (B, l4), (C, newer)], BACKEND, None)
     assert fleet.nodes == (A,)
-    assert fleet.refused == {
-        "b": "gpu NVIDIA L4, the others NVIDIA H100 80GB HBM3",
-        "c": "driver 575.2, the others 570.1",
-    }
+    assert [*map(str, fleet.refused)] == [
+        "b: gpu NVIDIA L4, the others NVIDIA H100 80GB HBM3",
+        "c: driver 575.2, the others 570.1",
+    ]
 
 
 def test_a_gpu_model_that_is_named_passes_over_others() -> None:
     fleet = fleet_of([(A, identity("NVIDIA L4")), (B, identity())], BACKEND, "h100")
     assert fleet.nodes == (B,)
-    assert fleet.refused == {"a": "has NVIDIA L4, not h100"}
+    assert [*map(str, fleet.refused)] == ["a: has NVIDIA L4, not h100"]
 
 
 def test_another_tensorrt_is_refused_with_both_versions() -> None:
     fleet = fleet_of([(A, identity(version="10.9.0")), (B, identity())], BACKEND, None)
     assert fleet.nodes == (B,)
-    assert "10.9.0" in fleet.refused["a"]
-    assert "10.13.0" in fleet.refused["a"]
+    assert "10.9.0" in str(*fleet.refused)
+    assert "10.13.0" in str(*fleet.refused)
+
+
+def test_nodes_of_one_host_that_are_refused_alike_are_named_once() -> None:
+    two = [(A, identity("NVIDIA L4")), (Node("second", A.name, A.offers), identity("NVIDIA L4"))]
+    assert [*map(str, fleet_of(two, BACKEND, "h100").refused)] == ["a: has NVIDIA L4, not h100"]
 
 
 def test_a_node_that_comes_later_must_be_like_those_that_are_there() -> None:
@@ -103,24 +107,3 @@ def test_a_job_that_was_only_killed_for_memory_is_not_to_be_tried_more_often() -
     assert error.remedy == "use a smaller batch or model, or nodes with more memory"
     assert mixed is not None
     assert "--retries" in mixed.remedy
-
-
-def test_neighbours_are_those_of_the_same_host_at_the_same_time() -> None:
-    hosts = Neighbours()
-    hosts.began(0, "a", "building x")
-    hosts.began(1, "a", "measuring y")
-    hosts.began(2, "b", "building elsewhere")
-    assert hosts.ended(0) == ("measuring y",)
-    hosts.began(3, "a", "building z")
-    assert hosts.ended(1) == ("building x", "building z")
-    hosts.began(4, "a", "building last")
-    assert hosts.ended(4) == ("building z",)
-    assert hosts.ended(2) == ()
-
-
-def test_what_has_finished_its_work_is_no_neighbour_of_what_begins() -> None:
-    hosts = Neighbours()
-    hosts.began(0, "a", "measuring x")
-    hosts.finished(0)
-    hosts.began(1, "a", "measuring y")
-    assert hosts.ended(0) == hosts.ended(1) == ()

@@ -9,7 +9,8 @@ import pytest
 from tests.support.paths import ROOT
 from trtopt.builder.engine import BuildJob
 from trtopt.device.backends import open_builder
-from trtopt.errors import ArtifactError, IncompatibleEngineError, TrtoptError
+from trtopt.errors import ArtifactError, DeviceError, IncompatibleEngineError, TrtoptError
+from trtopt.executors import transfer
 from trtopt.executors.transfer import Packed, Parcel, Reply, carry_out, checked, pack, unpack
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.onnxio.model_info import read_onnx
@@ -96,7 +97,20 @@ def test_a_file_that_arrives_damaged_is_refused_on_both_ways(tmp_path: Path) -> 
     reply, contents = sent(packed)
     with pytest.raises(ArtifactError, match="arrived damaged"):
         unpack(packed, reply, {sha256: content + b"!" for sha256, content in contents.items()})
+    with pytest.raises(ArtifactError, match="arrived damaged"):
+        unpack(packed, reply, {})
+    with pytest.raises(ArtifactError, match="a reply arrived damaged"):
+        unpack(packed, reply[:-1], contents)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_fails_on_a_full_disk_of_the_node_is_no_fault_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = packed_job(build_job(tmp_path, plan_for(version="0.1")))
+    monkeypatch.setattr(transfer, "_FULL_BYTES", 1 << 60)  # so this disk counts as full
+    with pytest.raises(DeviceError, match="is full: the plan is for"):
+        sent(packed)
 
 
 def test_what_is_undamaged_passes() -> None:

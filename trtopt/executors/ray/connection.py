@@ -1,0 +1,168 @@
+"""The connection to a cluster: an existing one's, or a new one's on this host."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from trtopt.errors import BackendMissingError, DeviceError
+from trtopt.executors.placement import MEASURING
+from trtopt.executors.ray.library import load_ray, reason_of
+from trtopt.extras import install
+
+_ANSWER_S = 10.0
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Make this process a cluster's driver: of the one at `address` or RAY_ADDRESS, or of a new one here.
+
+    Raises:
+        BackendMissingError: Ray is not installed, or too old.
+        DeviceError: there is no cluster at that address, or it refuses this process.
+    """
+    there = address if address.startswith("ray://") else os.environ.get("RAY_ADDRESS", "")
+    is_own = there in ("", "local")
+    if is_own:
+        _prepare_own_cluster()
+    ray = load_ray()
+    if ray.is_initialized():  # by the workflow that this one is a part of, or by the user
+        yield
+        return
+    termination = _Termination()
+    try:
+        _start(ray, there, is_own=is_own)
+        termination.take_back()
+        yield
+    except SystemExit as error:
+        raise termination.requested or error from None
+    finally:
+        ray.shutdown()
+        termination.give_back()
+
+
+def _start(ray: Any, there: str, *, is_own: bool) -> None:
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if is_own:
+        options |= {"include_dashboard": False, "resources": {MEASURING: 1}}
+    if not there.startswith("ray://"):  # there the driver's folders are the cluster's
+        options["job_config"] = _without_current_folder(ray.job_config.JobConfig())
+    try:
+        _reach(there)
+        ray.init(address="local" if is_own else there, **options)
+    except ImportError:
+        raise BackendMissingError("Ray lacks what `ray://` needs", install("ray")) from None
+    except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError, OSError) as error:
+        raise DeviceError(
+            f"no connection to the Ray cluster at {'this host' if is_own else there}: {reason_of(error)}",
+            _remedy(there),
+        ) from None
+
+
+def _remedy(address: str) -> str:
+    if address.startswith("http"):
+        return (
+            "that is the address of Ray's dashboard, for `ray job submit`: set RAY_ADDRESS to HOST:6379, "
+            "or give --executor ray://HOST:10001"
+        )
+    return (
+        "check the address with `ray status`; where the cluster has a token, give it in "
+        "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, with RAY_AUTH_MODE=token"
+    )
+
+
+class _Termination:
+    """SIGTERM and SIGHUP end this process as they would without Ray.
+
+    Ray would print a stack trace, and replace the status of the exit that a handler requests.
+    """
+
+    def __init__(self) -> None:
+        """Note whose the signals are."""
+        self._handlers: dict[int, Any] = {
+            number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)
+        }
+        self.requested: SystemExit | None = None
+
+    def take_back(self) -> None:
+        """Have them again, after Ray has started."""
+        for number, handler in self._handlers.items():
+            _handle_by(self._handle if callable(handler) else handler, number)
+
+    def give_back(self) -> None:
+        """Leave them as they were found."""
+        for number, handler in self._handlers.items():
+            _handle_by(handler, number)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self._handlers[number](number, frame)
+        except SystemExit as error:
+            self.requested = error
+            raise
+
+
+def _handle_by(handler: Any, number: int) -> None:
+    """Have a handler, if it is Python's; only the main thread may."""
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(number, handler)
+
+
+def _reach(address: str) -> None:
+    """Find out whether anything listens there: Ray itself would try for more than a minute.
+
+    Raises:
+        OSError: nothing does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+
+
+class _NoFolders(list[str]):
+    """What Ray would extend by folders of this process."""
+
+    def extend(self, _folders: Iterable[str]) -> None:
+        """Leave it unchanged."""
+
+
+def _without_current_folder(config: Any) -> Any:
+    """Keep Ray from having its workers import from the folders that this process was started in."""
+    config._py_driver_sys_path = _NoFolders()
+    return config
+
+
+def _prepare_own_cluster() -> None:
+    """Have a cluster that this process starts report to no one, and refuse drivers without its token.
+
+    Ray reads the token when it is imported, and keeps it. Versions before 2.52 ignore it.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+
+
+def offer_of(address: str) -> str:
+    """What the cluster at an address offers, in one line.
+
+    Raises:
+        BackendMissingError, DeviceError: see `connected`.
+    """
+    with connected(address):
+        ray = load_ray()
+        nodes: Iterable[Mapping[str, Any]] = [one for one in ray.nodes() if one["Alive"]]
+        offers = [one["Resources"] for one in nodes]
+        total = {name: sum(offer.get(name, 0) for offer in offers) for name in ("CPU", "GPU")}
+        measuring = sum(offer.get(MEASURING, 0) == 1 for offer in offers)
+        return (
+            f"Ray {ray.__version__}: {len(offers)} nodes with {total['CPU']:g} CPUs and "
+            f"{total['GPU']:g} GPUs; {measuring} of them can measure"
+        )
