@@ -51,7 +51,8 @@ class Candidates:
                 if change.name in tried or (change.makes_graph and incumbent.is_rewritten):
                     continue
                 builds = kind.builds if change.builds is None else change.builds
-                cost_s = predicted_cost_s(builds * baseline.build_s + baseline.measure_s, past)
+                seconds = builds * baseline.build_s + change.measurements * baseline.measure_s
+                cost_s = predicted_cost_s(seconds, past)
                 prior = change.prior or kind.prior
                 found.append(Queued(change, predict(change.name, prior, kind.prior, past, spread), cost_s))
         return found
