@@ -91,7 +91,9 @@ class Evaluation:
         """
         given = self._setup
         if _runs_alike(built, incumbent):
-            return Outcome("unchanged", "the engine is the incumbent's")
+            selection = built.manifest.verdict
+            why = "" if selection is None else f": {selection.batches[0].reason}"
+            return Outcome("unchanged", f"the engine is the incumbent's{why}")
         checked = self.check(built, limit_s, own)
         accuracy = lowest_cosine(checked)
         if checked.violations:

@@ -15,7 +15,7 @@ import msgspec
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.atomic import cannot_write, write_atomically
 from trtopt.files.build_folder import folder_in_progress
-from trtopt.files.manifests import read_manifest, write_manifest
+from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
 from trtopt.recipe import Recipe
 from trtopt.records import Ledger, TuneTerms, TuningChoice, to_json
 from trtopt.workflows.build.rebuild import check_folder
@@ -58,8 +58,11 @@ class TunedFolder:
             ArtifactError: the ledger cannot be read or is on other terms, or the build is damaged.
             OutputError: the build is not a tuned one.
         """
-        ledger, manifest = read_ledger(self.path / LEDGER), read_manifest(self.path)
-        check_same_terms(f"{self.path}: is tuned", ledger.terms, terms)
+        ledger = read_ledger(self.path / LEDGER)
+        check_same_terms(f"{self.path}: was tuned", ledger.terms, terms)
+        if not (self.path / MANIFEST).is_file():
+            raise ArtifactError(f"{self.path}: has a {LEDGER}, but no {MANIFEST}", "tune into another folder")
+        manifest = read_manifest(self.path)
         chosen = manifest.tuning
         if chosen is None:
             raise OutputError(
