@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -67,21 +68,27 @@ def predict(
     history: Sequence[LedgerEntry],
     spread: float,
 ) -> Prediction:
-    """The prior of a candidate, corrected by the outcomes of its kind and then by its own on other models.
+    """The prior of a candidate, corrected by what became of others of its setting and then of itself.
 
-    Of the kind, successes and losses are counted against the numbers that were believed in, and their sizes
-    against the sizes that were believed in. Each ratio begins at 1 and shrinks towards it by `PRIOR_WEIGHT`
-    or `LOSS_WEIGHT` outcomes' worth of the kind's `usual` prior. The candidate's own outcomes then weigh as
-    much as they are.
+    Of other values of the setting, successes and losses are counted against the numbers that were believed
+    in, and their sizes against the sizes that were believed in. Each ratio begins at 1 and shrinks towards it
+    by `PRIOR_WEIGHT` or `LOSS_WEIGHT` outcomes' worth of the kind's `usual` prior. The candidate's own
+    outcomes on other models then weigh as much as they are.
     `spread` is the standard deviation of what changes nothing, as `spread_of` finds it.
     """
-    past = [entry for entry in history if entry.verdict != "unchanged"]
+    setting = _setting_of(candidate)
+    past = [one for one in history if one.verdict != "unchanged" and _setting_of(one.candidate) == setting]
     own = [entry for entry in past if entry.candidate == candidate]
-    by_kind = _scaled(prior, usual, [entry for entry in past if entry.candidate != candidate])
-    made = _averaged(by_kind, own)
+    by_setting = _scaled(prior, usual, [entry for entry in past if entry.candidate != candidate])
+    made = _averaged(by_setting, own)
     tail = (1 - INTERVAL) / 2
     low, high = (_quantile(share, made, spread) for share in (tail, 1 - tail))
     return Prediction(prior, made.gain, made.probability, made.loss, made.risk, low, high)
+
+
+def _setting_of(candidate: str) -> str:
+    """Such as `opt_level` of `opt_level=5`, `io` of `io image=fp16`, `build` of `build 2`."""
+    return re.split("[ =]", candidate, maxsplit=1)[0]
 
 
 def spread_of(history: Iterable[LedgerEntry], run_spread: RunSpread | None) -> float:

@@ -27,7 +27,8 @@ SHARES = st.floats(0.01, 0.95)
 
 
 def predicted(history: list[LedgerEntry]) -> Prediction:
-    return predict("x", PRIOR, PRIOR, history, SPREAD)
+    """Of another value of the setting that the history's candidates have."""
+    return predict("opt_level=4", PRIOR, PRIOR, history, SPREAD)
 
 
 def test_without_history_the_prior_is_the_prediction() -> None:
@@ -44,6 +45,11 @@ def test_what_came_out_as_believed_changes_nothing() -> None:
 def test_four_outcomes_weigh_as_much_as_the_prior() -> None:
     assert predicted([entry()] * 4).probability == pytest.approx(0.25)
     assert predicted([won(0.3)] * 4).gain == pytest.approx(0.2)
+
+
+def test_other_settings_of_the_kind_say_nothing() -> None:
+    lost = entry(candidate="execution_mode=parallel", measured_gain=-1.0, verdict="slower")
+    assert predicted([lost] * 9) == predicted([])
 
 
 def test_a_candidate_that_changed_nothing_says_nothing_of_its_kind() -> None:
@@ -67,7 +73,7 @@ def test_a_correction_lies_between_the_prior_and_what_was_seen(
     believed = {"prior_gain": gain, "prior_probability": probability, "prior_loss": 0.1, "prior_risk": 0.3}
     lost = entry(measured_gain=-0.5, verdict="slower", **believed)
     history = [won(won_by, **believed)] * wins + [lost] * losses
-    found = predict(lost.candidate if own else "another", prior, prior, history, SPREAD)
+    found = predict(lost.candidate if own else "opt_level=4", prior, prior, history, SPREAD)
     total = len(history)
     for value, before, seen in (
         (found.probability, probability, wins / total if total else probability),
@@ -92,7 +98,9 @@ def test_its_own_outcomes_weigh_more_than_those_of_its_kind() -> None:
 
 def test_a_loss_is_believed_sooner_than_a_failure_to_gain() -> None:
     """Over models what harms is much the same, and what helps is not."""
-    slow = entry(candidate="x", measured_gain=-1.0, verdict="slower", prior_loss=0.05, prior_risk=0.2)
+    slow = entry(
+        candidate="opt_level=4", measured_gain=-1.0, verdict="slower", prior_loss=0.05, prior_risk=0.2
+    )
     once = predicted([slow])
     assert once.loss > (0.05 + 1.0) / 2 - 1e-9
     assert once.probability > 0.35
