@@ -131,7 +131,7 @@ def _score_row(one: PredictionScore) -> tuple[str, ...]:
 def _share(value: float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:+.1%}" if value > -1 else f"{1 - value:.3g}× cost"
+    return f"{value:+.1%}" if value >= -1 else f"{1 - value:.3g}× cost"
 
 
 def _span(low: float | None, high: float | None) -> str:

@@ -39,7 +39,7 @@ class Setup:
     """The model, the terms, and the means to build and measure.
 
     `continues`: the folder has a ledger. `earlier` are this machine's ledgers. `notes` grows: what the user
-    should know beside the result.
+    should know besides the result.
     """
 
     source: Path

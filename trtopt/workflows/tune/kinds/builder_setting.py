@@ -19,7 +19,7 @@ _PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"}
 _PER_NODE_MS = 0.005
 """What waking other threads for a node, or a kernel's launch, takes."""
 _QUEUEING = 1.0
-"""What parallel execution costs where it harms: on small models its queues took 3 to 120 times the work."""
+"""What parallel execution costs where it harms: on small models it cost 4 to 124 times as much."""
 _Setting = tuple[str, Any, Prior, str]
 
 
