@@ -194,6 +194,8 @@ def test_regions_of_a_profiled_float_engine_are_built_in_int8(tmp_path: Path) ->
     tried, found = frozenset(["precision=best"]), evidence_of(built)
     given = situation("onnxruntime", evidence=found, data=samples, tried=tried, threshold=1e-6)
     first, *_, together = proposed(region.KIND, given).values()
+    assert first.prior is not None
+    assert first.prior.risk > first.prior.probability  # on a processor
     quantised = []
     for number, change in enumerate((first, together), 1):
         made = maker.make(built, change, tmp_path / str(number))
