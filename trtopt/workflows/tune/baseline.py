@@ -27,10 +27,12 @@ def built_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[
     build_s = time.monotonic() - began_s
     checked = evaluation.check(built, limit_s, setup.quiet)
     if checked.violations:
+        where = f"--backend {setup.builder.backend.name} --batch {built.batch}"
+        on = "" if samples.name is None else f" --data {samples.name}"
         raise BoundError(
             f"the baseline misses the bound: {checked.violations[0].text}",
-            f"loosen the bound, or see all outputs: trtopt build {name} -o baseline; trtopt check "
-            f"baseline --against {name}",
+            f"loosen the bound, or see all outputs: trtopt build {name} -o baseline {where}; "
+            f"trtopt check baseline --against {name}{on}",
         )
     found = evaluation.measure(built, limit_s)
     evaluation.profile(built, limit_s)
