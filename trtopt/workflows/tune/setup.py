@@ -102,26 +102,24 @@ def set_up(
     with lock(folder.path, wait_s=0):
         remove_abandoned(folder.path)  # before anything is read: a killed run may have set the folder aside
         continues = folder.continues(request.resume)
-        with (
-            open_executor(request.recipe, builder, listener.note) as executor,
-            samples_of(request.data, onnx, folder.path, budget_s, listener) as samples,
-        ):
+        with open_executor(request.recipe, builder, listener.note) as executor:
             executor.require_measuring()
-            yield Setup(
-                source=source,
-                onnx=onnx,
-                folder=folder,
-                continues=continues,
-                request=request,
-                terms=terms,
-                measure=measure_for(request.objective, request.rate),
-                samples=samples,
-                builder=builder,
-                executor=executor,
-                earlier=tuple(stored_ledgers(builder.device, builder.backend.name, request.cache_dir)),
-                run_spread=measured_run_spread(builder.device),
-                listener=listener,
-            )
+            with samples_of(request.data, onnx, folder.path, budget_s, listener) as samples:
+                yield Setup(
+                    source=source,
+                    onnx=onnx,
+                    folder=folder,
+                    continues=continues,
+                    request=request,
+                    terms=terms,
+                    measure=measure_for(request.objective, request.rate),
+                    samples=samples,
+                    builder=builder,
+                    executor=executor,
+                    earlier=tuple(stored_ledgers(builder.device, builder.backend.name, request.cache_dir)),
+                    run_spread=measured_run_spread(builder.device),
+                    listener=listener,
+                )
 
 
 def _terms(onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder) -> TuneTerms:
