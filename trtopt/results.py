@@ -44,7 +44,7 @@ from trtopt.report.profile import profile_summary
 from trtopt.report.quantize import quantize_summary
 from trtopt.report.sweep import sweep_summary
 from trtopt.report.text import bench_summary, build_summary
-from trtopt.report.tuning import tuned_summary
+from trtopt.report.tuning import saved, tuned_summary
 from trtopt.rewrite import explain
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.workflows.compare.compare import Compared
@@ -262,8 +262,9 @@ def _plan_rows(plan: BatchPlan) -> Iterator[Row]:
 
 def _tuned_headline(tuned: Tuned) -> str:
     found = _counted(len(tuned.ledger.entries), "candidate")
-    saved = f"{tuned.ledger.gain:.1%} less {tuned.ledger.baseline.unit}" if tuned.changes else "none better"
-    return f"{found}, {len(tuned.changes)} accepted: {saved}"
+    return (
+        f"{found}, {len(tuned.changes)} accepted: {saved(tuned.ledger) if tuned.changes else 'none better'}"
+    )
 
 
 def _tuned_rows(tuned: Tuned) -> Iterator[Row]:

@@ -109,7 +109,11 @@ def tuned(cell: Cell, args: argparse.Namespace, end: float) -> str:
             status = process.wait(left - _STOPPING_S)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
-            status = process.wait()
+            try:
+                status = process.wait(_STOPPING_S)
+            except subprocess.TimeoutExpired:  # what was measured is in the ledger all the same
+                process.kill()
+                status = process.wait()
     ledger = folder / "ledger.json"
     if not ledger.is_file():
         return f"no baseline yet (exit code {status})"

@@ -289,7 +289,7 @@ def test_a_sweep_in_which_nothing_could_be_measured_says_the_first_reason(tmp_pa
 
 def test_a_sweep_of_another_model_is_refused(sequence_model: Path, swept: tuple[Path, SweepReport]) -> None:
     folder, _ = swept
-    with pytest.raises(ArtifactError, match="is a sweep of another model"):
+    with pytest.raises(ArtifactError, match="is a sweep for another model"):
         trtopt.sweep(sequence_model, folder, batch=(1,), axes={"length": (3,)}, **QUICK)
 
 
@@ -298,7 +298,7 @@ def test_a_sweep_of_another_machine_is_refused_with_what_differs(pair: tuple[Pat
     device = msgspec.structs.replace(report.terms.device, name="Another CPU")
     terms = msgspec.structs.replace(report.terms, device=device)
     save_sweep(folder, msgspec.structs.replace(report, terms=terms))
-    with pytest.raises(ArtifactError, match="is a sweep of another machine: name Another CPU, here "):
+    with pytest.raises(ArtifactError, match="is a sweep on another machine: name Another CPU, here "):
         trtopt.sweep(DIGITS, folder, batch=(1,), **QUICK)
 
 
@@ -306,7 +306,7 @@ def test_a_sweep_on_other_terms_is_refused_with_what_differs(swept: tuple[Path, 
     folder, _ = swept
     other = QUICK | {"duration": 0.2}
     calib = {"precision": ("int8",), "data": str(HELDOUT)}
-    with pytest.raises(ArtifactError, match=r"on other terms: duration s 0.1, now 0.2"):
+    with pytest.raises(ArtifactError, match=r"on other terms: duration 0.1, now 0.2"):
         trtopt.sweep(DIGITS, folder, batch=(1,), **other, **calib)
     with pytest.raises(ArtifactError, match=r"contract trtexec-11, now serving"):
         trtopt.sweep(DIGITS, folder, batch=(1,), contract="serving", **QUICK, **calib)

@@ -35,21 +35,22 @@ FEW = """
 import sys
 from dataclasses import replace
 from trtopt.recipe import Recipe
-from trtopt.workflows.tune import tune as tuning
+from trtopt.workflows.tune import candidates
 from trtopt.workflows.tune.kinds import builder_setting
 from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.request import TuneRequest
+from trtopt.workflows.tune.tune import tune
 
 found = [Change("builder-setting", name, recipe=change) for name, change in {
     "all": {"graph_optimization": "all"}, "hangs": {"execution_mode": "parallel"},
     "one": {"intra_op_threads": 1}, "foreign": {"tiling": "full"}}.items() if name in sys.argv[4:]]
-tuning.KINDS = (replace(builder_setting.KIND, changes=lambda situation: iter(found)),)
+candidates.KINDS = (replace(builder_setting.KIND, changes=lambda situation: iter(found)),)
 recipe = Recipe(backend="onnxruntime", graph_optimization="basic")
 model, out, cache = sys.argv[1:4]
 request = TuneRequest(
     recipe=recipe, batch=(8,), duration=0.05, resume=True, cache_dir=cache,
     timeout=10.0 if "hangs" in sys.argv else None)
-tuning.tune(model, out, request)
+tune(model, out, request)
 """
 """Starts from a slow engine; of the candidates, `all` undoes that, and `foreign` cannot be built."""
 

@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 from trtopt.records import Ledger, Tuned
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.tune import tune as tuning
+from trtopt.workflows.tune import candidates
 from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.kinds.table import KINDS
 
@@ -54,7 +54,7 @@ def _two_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
         for level in ("all", "extended")
     ]
     kind = next(kind for kind in KINDS if kind.name == "builder-setting")
-    monkeypatch.setattr(tuning, "KINDS", (replace(kind, changes=lambda situation: iter(found)),))
+    monkeypatch.setattr(candidates, "KINDS", (replace(kind, changes=lambda situation: iter(found)),))
 
 
 def accepted(ledger: Ledger) -> list[str]:

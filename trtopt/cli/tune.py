@@ -14,7 +14,7 @@ from trtopt.cli.options.completion import contract_names, names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.measuring import backend_choice, timeout_option
+from trtopt.cli.options.measuring import backend_choice
 from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import cache_dir_option, executor_options, recipe_option
 from trtopt.records.tuning import CandidateKind, Objective
@@ -58,10 +58,10 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
     metavar="TIME",
     default="30m",
     show_default=True,
-    help="Time to spend, earlier runs of the folder included, as 90s, 30m or 2h.",
+    help="Time to spend, earlier runs of the folder included, as 90s, 30m or 1h30m.",
 )
 @_kinds("--include", f"Try only this kind of candidate: {', '.join(_KINDS)}.")
-@_kinds("--exclude", "Leave out this kind of candidate.")
+@_kinds("--exclude", "Leave out this kind of candidate; both may be given several times.")
 @click.option("--resume", is_flag=True, help="Continue in a folder that an earlier run began.")
 @data_option("Inputs to measure and check with, and to calibrate on [default: seeded random ones]")
 @bounds_options
@@ -92,7 +92,12 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
     show_default=True,
     help="The smallest gain to accept, as a share.",
 )
-@timeout_option
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="S",
+    help="Time limit for one build or measurement [default: ten times the baseline's, a minute at least].",
+)
 @executor_options
 @cache_dir_option
 @click.option(
@@ -131,9 +136,9 @@ def tune(
 
     Tries candidates one by one, the highest expected gain per second first: precisions, types of inputs
     and outputs, builder settings, rewrite rules, batch sizes, streams, further builds. Each is checked for
-    accuracy and raced against the best so far. The folder is a build folder with that engine; ledger.json
-    in it lists every candidate with the predicted and the measured gain. Exits with 3 if the baseline
-    misses the accuracy bound.
+    accuracy and raced against the best so far. Deploy the folder: a build folder of the best engine.
+    ledger.json in it lists every candidate with the predicted and the measured gain. Exits with 3 if the
+    baseline misses the accuracy bound.
     """
     from trtopt.cli.console import say, show, show_notes
     from trtopt.cli.progress import listening

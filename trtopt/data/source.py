@@ -29,10 +29,10 @@ from trtopt.records import Shape, TensorSpec
 class FunctionReader:
     """What a function yields, each dict some samples of every input."""
 
-    names = None
     lengths = None
 
     def __init__(self, reference: str) -> None:
+        self.names: tuple[str, ...] | None = None
         self._reference = reference
         self._last: object = None
         self._function = function_of_user(reference)
@@ -52,6 +52,7 @@ class FunctionReader:
             for feed in feeds:
                 if not isinstance(feed, Mapping):
                     raise TypeError(f"it yielded {type(feed).__name__}")
+                self.names = tuple(map(str, feed))
                 yield {name: np.asarray(feed[name]) for name in rows if name in feed}
         except DataError:
             raise

@@ -21,7 +21,8 @@ def open_executor(recipe: Recipe, builder: EngineBuilder, note: Callable[[str], 
         DeviceError: there is no such cluster, or none of its nodes can take part.
     """
     if recipe.executor == LOCAL:
-        yield LocalExecutor(places_to_build(builder.backend.name, recipe.jobs))
+        name = builder.backend.name
+        yield LocalExecutor(places_to_build(name, recipe.jobs), name)
         return
     from trtopt.executors.ray.connection import connected
     from trtopt.executors.ray.executor import RayExecutor

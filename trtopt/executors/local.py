@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
+from trtopt.device.cuda.probe import gpu
 from trtopt.errors import TrtoptError
 from trtopt.executors.api import shares_a_host
+from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Result
 from trtopt.workers.supervisor import OnProgress, run_all_jobs
@@ -14,9 +16,13 @@ from trtopt.workers.supervisor import OnProgress, run_all_jobs
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Builds in each of the places (see `device.backends.places_to_build`), measures one at a time."""
+    """Builds in each of the places (see `device.backends.places_to_build`), measures one at a time.
+
+    `backend` names what measures; empty where the caller knows that it can.
+    """
 
     places: tuple[str | None, ...] = (None,)
+    backend: str = ""
     has_many_hosts: bool = False
     at_once: int = 1
 
@@ -24,7 +30,9 @@ class LocalExecutor:
         """See `Executor.cancel`: there is only one thread, which closes what it reads."""
 
     def require_measuring(self) -> None:
-        """See `Executor.require_measuring`: this host can."""
+        """See `Executor.require_measuring`: but for ONNX Runtime it takes a GPU, which builds may not."""
+        if self.backend not in ("", ONNXRUNTIME):
+            gpu(0)
 
     def run_all_jobs(
         self, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress

@@ -10,33 +10,52 @@ from trtopt.measure.statistics.comparison import RunSpread, allowed_between_runs
 from trtopt.records import Ledger, LedgerEntry, PredictionScore, Tuned, TuneScore
 from trtopt.report.tables import plain_table
 
+_BETTER = {"latency": "lower latency", "p99": "lower p99", "energy": "less energy"}
+"""What a share saved is, by objective; a throughput is said in samples per second."""
+
 
 def tuned_summary(tuned: Tuned) -> RenderableType:
-    """The outcome, the ledger and why it ended."""
+    """What was gained and where it is, the ledger, and why it ended."""
+    ledger = tuned.ledger
+    tried = f"{len(ledger.entries)} candidates in {_duration(ledger.spent_s)}"
     return Group(
-        Text(tuned_line(tuned)),
-        ledger_table(tuned.ledger),
-        Text(f"ended: {tuned.stopped}"),
-        Text(separate_runs_line(tuned.ledger, tuned.folder)),
+        Text(gain_line(ledger)),
+        Text(deploy_line(tuned)),
+        *([ledger_table(ledger)] if ledger.entries else []),
+        Text(f"ended after {tried}: {tuned.stopped}"),
+        Text(separate_runs_line(ledger, tuned.folder)),
     )
 
 
-def tuned_line(tuned: Tuned) -> str:
-    """What was found, in a line."""
-    ledger, terms = tuned.ledger, tuned.ledger.terms
-    where = f"{terms.backend} on {terms.device.name}"
-    at = f"batch {tuned.batch}" + (f", {tuned.streams} streams" if tuned.streams > 1 else "")
-    cost = f"{ledger.baseline.cost:.4g} {ledger.baseline.unit}"
-    tried = f"{len(ledger.entries)} candidates in {_duration(ledger.spent_s)}"
-    if not tuned.changes:
-        return f"no candidate is better than the baseline ({cost}) at {at} with {where}: {tried}"
+def gain_line(ledger: Ledger) -> str:
+    """What was gained, against the baseline, and by which candidates."""
+    objective, before, unit = ledger.terms.objective, ledger.baseline.cost, ledger.baseline.unit
+    accepted = ", ".join(entry.candidate for entry in ledger.entries if entry.verdict == "accepted")
+    if not accepted:
+        return f"no candidate is better than the baseline: {before:.4g} {unit}"
+    after = before * (1 - ledger.gain)
+    figures = (
+        f"{1e3 / after:,.0f} instead of {1e3 / before:,.0f} samples/s"
+        if objective == "throughput"
+        else f"{after:.4g} instead of {before:.4g} {unit}"
+    )
+    return f"{saved(ledger)}: {figures}, by {accepted}"
+
+
+def saved(ledger: Ledger) -> str:
+    """What all accepted candidates gain together."""
+    if ledger.terms.objective == "throughput":
+        return f"{1 / (1 - ledger.gain):.2f} times the baseline's throughput"
+    return f"{ledger.gain:.1%} {_BETTER[ledger.terms.objective]}"
+
+
+def deploy_line(tuned: Tuned) -> str:
+    """Where the best engine is, and how it was run."""
+    terms = tuned.ledger.terms
+    streams = f", {tuned.streams} streams" if tuned.streams > 1 else ""
     return (
-        f"{tuned.folder}: {ledger.gain:.1%} less {terms.objective} than the baseline ({cost}) at {at} with "
-        f"{where}, by {', '.join(tuned.changes)}: {tried}"
-        if terms.objective != "throughput"
-        else f"{tuned.folder}: {1 / (1 - ledger.gain):.2f} times the baseline's throughput "
-        f"({1e3 / ledger.baseline.cost:,.0f} samples/s) at {at} with {where}, by "
-        f"{', '.join(tuned.changes)}: {tried}"
+        f"deploy {tuned.folder}: batch {tuned.batch}{streams}, {terms.backend} on {terms.device.name}"
+        f"{'' if tuned.changes else ' (the baseline)'}"
     )
 
 
@@ -61,7 +80,7 @@ def ledger_table(ledger: Ledger) -> Table:
 
 
 def ledger_row(entry: LedgerEntry) -> tuple[str, ...]:
-    """A candidate's cells: gains are shares saved."""
+    """A candidate's cells: gains are shares saved, and what costs twice as much or more is said in times."""
     return (
         entry.candidate,
         _share(entry.expected_gain),
@@ -90,7 +109,7 @@ def score_summary(found: TuneScore) -> RenderableType:
 def score_line(found: TuneScore) -> str:
     """The score in a line."""
     if found.all is None:
-        return f"{found.device}: no candidate was measured in {found.ledgers} ledgers; run trtopt tune first"
+        return f"{found.device}: no candidate was measured here yet; run trtopt tune first"
     return (
         f"{found.device}: predicted gains were {found.all.mean_absolute_error:.2%} off on average, over "
         f"{found.all.count} candidates in {found.ledgers} ledgers"
@@ -110,11 +129,13 @@ def _score_row(one: PredictionScore) -> tuple[str, ...]:
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.1%}"
+    if value is None:
+        return "–"
+    return f"{value:+.1%}" if value >= -1 else f"{1 - value:.3g}× cost"
 
 
 def _span(low: float | None, high: float | None) -> str:
-    return "–" if low is None or high is None else f"{low:+.1%} to {high:+.1%}"
+    return "–" if low is None or high is None else f"{_share(low)} to {_share(high)}"
 
 
 def _duration(seconds: float) -> str:

@@ -159,12 +159,13 @@ def earns_quantising(name: str, own: tuple[Evidence, ...], target: str) -> bool:
 def earns_a_build(name: str, own: tuple[Evidence, ...], target: str) -> bool:
     """Whether builds for the target apply the rule.
 
-    They do if models build only with it, or if an engine was faster by more than builds of one model
-    differ and none was slower, whatever other rules these engines had.
+    They do if models build only with it; or if an engine was faster by it alone, or by more than builds of
+    one model differ whatever other rules it had, and none was slower.
     """
-    found = of_rule(name, own, target)
-    kinds = {one.kind for one in found}
+    kinds = {one.kind for one in of_rule(name, own, target)}
     if "builds" in kinds:
         return True
     ratios = [ratio for pair in PAIRS if name in pair.rules for ratio in pair.ratios.values()]
-    return "faster" in kinds and "slower" not in kinds and min(ratios) < 1 - BUILD_SPREAD
+    gained = "faster" in kinds and min(ratios, default=1.0) < 1 - BUILD_SPREAD
+    alone = any(one.kind == "faster" and target in one.targets for one in own)
+    return "slower" not in kinds and (alone or gained)

@@ -12,6 +12,12 @@ from trtopt.targets import target_names
 
 _CLASSES = {"B": "bit-exact", "N": "equal up to rounding", "A": "approximate"}
 
+_USES = (
+    "build: trtopt build applies it, for it earned that on the target; quantise: only where it quantises;",
+    "rewrite: trtopt rewrite and trtopt build --rewrite all apply it; off: only where --rules names it.",
+    "--list --json - has the evidence by target, with sources.",
+)
+
 
 def summary(trace: RewriteTrace) -> list[str]:
     """The trace as lines of text: counts, what was declined most, what was undone, the check."""
@@ -77,14 +83,32 @@ def evidence_of(rule: Rule) -> list[str]:
     return [text if told == every else f"{', '.join(told)}: {text}" for text, told in found.items()]
 
 
+def use_of(rule: Rule, target: str) -> str:
+    """What applies a rule unasked: builds, those that quantise, the rewrite alone, or nothing."""
+    if rule.is_built_in(target):
+        return "build"
+    if rule.quantises(target):
+        return "quantise"
+    return "rewrite" if target in rule.default else "off"
+
+
 def catalogue(rules: Sequence[Rule]) -> list[str]:
-    """The rules, a line each."""
-    width = max(len(rule.name) for rule in rules)
-    return [
-        f"{rule.name:{width}}  {_CLASSES[rule.exactness]:20}  {default_of(rule):6}  "
-        f"builds: {builds_of(rule):16}  " + "; ".join([rule.enables or "cleaning only", *evidence_of(rule)])
-        for rule in rules
+    """The rules as a table, by target, and what its words mean."""
+    rows = [
+        ("rule", "class", *target_names(), "enables"),
+        *(
+            (
+                rule.name,
+                _CLASSES[rule.exactness],
+                *(use_of(rule, target) for target in target_names()),
+                rule.enables or "cleaning only",
+            )
+            for rule in rules
+        ),
     ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [*(line.rstrip() for line in lines), *_USES]
 
 
 def catalogue_json(rules: Sequence[Rule]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -9,9 +10,13 @@ import msgspec
 from trtopt.errors import ArtifactError
 from trtopt.records import SweepTerms, TuneTerms
 
+_HASH = re.compile("[0-9a-f]{64}")
+_HASH_DIGITS = 12
+"""Enough to tell samples apart."""
+
 
 def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms | TuneTerms) -> None:
-    """Refuse to continue on other terms; `what` is such as `out: is a sweep`.
+    """Refuse to continue on other terms; `what` is such as `out: was tuned`.
 
     Raises:
         ArtifactError: with all that differs.
@@ -19,15 +24,16 @@ def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms 
     if there == here:
         return
     if there.model_sha256 != here.model_sha256:
-        raise ArtifactError(f"{what} of another model (hashes differ)", "choose another folder with -o")
-    machine = [
-        *_differences(there.device, here.device, "here"),
-        *_differences(there.backend, here.backend, "here"),
-    ]
-    if machine:
+        raise ArtifactError(f"{what} for another model (hashes differ)", "choose another folder with -o")
+    if device := [*_differences(there.device, here.device, "here")]:
         raise ArtifactError(
-            f"{what} of another machine: {'; '.join(machine)}",
+            f"{what} on another machine: {'; '.join(device)}",
             "figures of two machines do not compare: choose another folder with -o",
+        )
+    if there.backend != here.backend:
+        raise ArtifactError(
+            f"{what} with {there.backend}, here is {here.backend}",
+            "figures of two versions do not compare: choose another folder with -o",
         )
     raise ArtifactError(
         f"{what} on other terms: {'; '.join(_differences(there, here, 'now'))}",
@@ -39,8 +45,15 @@ def _differences(one: msgspec.Struct, other: msgspec.Struct, now: str) -> Iterat
     for name in one.__struct_fields__:
         before, after = getattr(one, name), getattr(other, name)
         if before != after:
-            yield f"{name.replace('_', ' ')} {_shown(before)}, {now} {_shown(after)}"
+            yield f"{name.removesuffix('_s').replace('_', ' ')} {_shown(before)}, {now} {_shown(after)}"
 
 
 def _shown(value: object) -> str:
-    return str(getattr(value, "name", "unknown" if value is None else value))
+    if value is None:
+        return "none"
+    if isinstance(value, dict):
+        return " and ".join(f"{name} {one}" for name, one in value.items())
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    text = str(getattr(value, "name", value))
+    return text[:_HASH_DIGITS] if _HASH.fullmatch(text) else text

@@ -350,7 +350,8 @@ def test_a_function_is_named_by_its_file_too(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("body", "message"),
     [("return 3", "returned int"), ("return {'x': 1}", "returned dict"), ("raise ValueError('no')", "no"),
-     ("yield 3", "yielded int"), ("yield [1]", "yielded list"), ("if False: yield {}", "too few samples")],
+     ("yield 3", "yielded int"), ("yield [1]", "yielded list"), ("if False: yield {}", "too few samples"),
+     ("yield {'y': [[1]]}", "no array named 'x' (it has 'y')")],
 )  # fmt: skip
 def test_a_function_that_yields_something_else_is_named(
     body: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 import msgspec
 import pytest
+from rich.console import Console
 
 from tests.support import examples
 from tests.support.ledgers import entry, ledger, won
@@ -11,7 +14,7 @@ from trtopt.records import Collected, Ledger, MeasuredRunSpread, Tuned
 from trtopt.records.tuning import Objective
 from trtopt.report.html.blocks import Section, Table
 from trtopt.report.html.folder import report_page
-from trtopt.report.tuning import separate_runs_line, tuned_line
+from trtopt.report.tuning import deploy_line, gain_line, ledger_row, separate_runs_line, tuned_summary
 
 FAILED = entry(
     candidate="tiling=full", measured_gain=None, measured_low=None, measured_high=None, verdict="failed"
@@ -30,10 +33,16 @@ def test_gains_of_accepted_candidates_multiply() -> None:
     assert found.spent_s == 70 + 4 * 10
 
 
-def test_the_line_says_what_was_saved_and_by_what() -> None:
-    line = tuned_line(tuned(ledger(won(0.1), FAILED), "opt_level=5"))
-    assert line.startswith("model.tuned: 10.0% less latency than the baseline (2 ms) at batch 8 with ")
-    assert line.endswith(", by opt_level=5: 2 candidates in 90 s")
+def test_the_first_lines_say_what_was_gained_by_what_and_what_to_deploy() -> None:
+    found = tuned(ledger(won(0.1), FAILED), "opt_level=5")
+    assert gain_line(found.ledger) == "10.0% lower latency: 1.8 instead of 2 ms, by opt_level=5"
+    assert deploy_line(found).startswith("deploy model.tuned: batch 8, ")
+    assert "baseline" not in deploy_line(found)
+
+
+def test_what_costs_several_times_as_much_is_said_in_times() -> None:
+    row = ledger_row(entry(measured_gain=-24.25, measured_low=-31.0, measured_high=-0.5))
+    assert row[3:5] == ("25.2× cost", "32× cost to -50.0%")
 
 
 def test_what_separate_runs_differ_by_is_this_devices_or_named_as_anothers() -> None:
@@ -50,19 +59,22 @@ def test_a_throughput_is_said_in_samples_per_second() -> None:
     found = ledger(won(0.2))
     objective: Objective = "throughput"
     terms = msgspec.structs.replace(found.terms, objective=objective)
-    line = tuned_line(tuned(msgspec.structs.replace(found, terms=terms), "batch=32"))
-    assert "1.25 times the baseline's throughput (500 samples/s)" in line
+    line = gain_line(msgspec.structs.replace(found, terms=terms))
+    assert line.startswith("1.25 times the baseline's throughput: 625 instead of 500 samples/s, by ")
 
 
-def test_nothing_better_is_no_gain() -> None:
-    line = tuned_line(tuned(ledger(FAILED)))
-    assert line.startswith("no candidate is better than the baseline (2 ms) at batch 8 with ")
+def test_nothing_better_is_the_baseline_and_nothing_tried_is_no_table() -> None:
+    assert gain_line(ledger(FAILED)) == "no candidate is better than the baseline: 2 ms"
+    assert deploy_line(tuned(ledger(FAILED))).endswith(" (the baseline)")
+    console = Console(file=io.StringIO(), width=200)
+    console.print(tuned_summary(tuned(ledger())))
+    assert "candidate  " not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_every_candidate_has_a_row_in_a_result_and_on_the_page() -> None:
     found = ledger(won(0.1), FAILED)
     result = tuned(found, "opt_level=5")
-    assert repr(result) == "<Tuned: 2 candidates, 1 accepted: 10.0% less ms>"
+    assert repr(result) == "<Tuned: 2 candidates, 1 accepted: 10.0% lower latency>"
     rows = result.rows()
     assert [(row["candidate"], row["measured_gain"]) for row in rows] == [
         ("opt_level=5", 0.1),

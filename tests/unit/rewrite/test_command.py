@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.rules import erase_identity
 from trtopt.rewrite.scope import Scope
+from trtopt.targets import target_names
 
 _TEXT = """g (float[N,4] x) => (float[N,4] y, float[N,4] z)
     {a = Relu(x) b = Identity(a) y = Neg(b) z = Identity(x)}"""
@@ -63,11 +65,14 @@ def test_rules_can_be_chosen_and_skipped(tmp_path: Path) -> None:
     assert "0 x" not in _run(tmp_path, "--rules", "clamp-chain", "--no-check").output
 
 
-def test_the_list_names_every_rule_with_its_class() -> None:
-    output = CliRunner().invoke(rewrite, ["--list"]).output
-    assert "fold-batchnorm" in output
-    assert "efficient-nms" in output
-    assert "approximate" in output
+def test_the_list_says_of_every_rule_what_applies_it_for_each_target() -> None:
+    header, *lines = CliRunner().invoke(rewrite, ["--list"]).output.splitlines()
+    assert header.split() == ["rule", "class", *target_names(), "enables"]
+    rows = {line.split()[0]: line for line in lines}
+    assert all(rule.name in rows for rule in RULES)
+    assert re.search(r"bit-exact +build +quantise +quantise +quantise ", rows["move-constant"])
+    assert re.search(r"bit-exact +off +rewrite +rewrite +rewrite ", rows["where-not"])
+    assert re.search(r"approximate +off +off +off +off ", rows["efficient-nms"])
 
 
 def test_the_list_can_be_had_as_json() -> None:

@@ -16,7 +16,16 @@ from trtopt.precision.placement.place import place
 from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
 from trtopt.precision.placement.view import View
 from trtopt.rewrite.catalogue import RULES, build_rules, quantising_rules
-from trtopt.rewrite.evidence import AUDIT, AUDIT_RTX, BUILD_SPREAD, MEASURED, PAIRS, builds, earns_a_build
+from trtopt.rewrite.evidence import (
+    AUDIT,
+    AUDIT_RTX,
+    BUILD_SPREAD,
+    MEASURED,
+    PAIRS,
+    builds,
+    earns_a_build,
+    faster,
+)
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.targets import target_names
 
@@ -154,3 +163,6 @@ def test_an_engine_that_was_slower_or_hardly_faster_earns_nothing() -> None:
     assert earns_a_build("move-constant", (), "8.6")
     assert not earns_a_build("move-constant", (), "10")
     assert earns_a_build("mask-and", (builds("it does not import", ("11",)),), "11")
+    assert earns_a_build("in-no-pair", (faster("-3% by this rule alone"),), "8.6")
+    assert not earns_a_build("in-no-pair", (), "8.6")
+    assert not earns_a_build("plain-reshape", (faster("-3% by this rule alone"),), "8.6")  # and slower in ViT

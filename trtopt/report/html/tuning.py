@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trtopt.records import Collected
 from trtopt.report.html.blocks import Cell, Column, Lines, Panel, Section, Table, known_columns
-from trtopt.report.tuning import separate_runs_line
+from trtopt.report.tuning import gain_line, separate_runs_line
 
 _CANDIDATES = (
     Column("candidate"),
@@ -46,14 +46,7 @@ def tuning_section(collected: Collected) -> Section | None:
         ]
         for entry in ledger.entries
     ]
-    accepted = [entry.candidate for entry in ledger.entries if entry.verdict == "accepted"]
     objective = ledger.terms.objective
-    found = (
-        f"{', '.join(accepted)} save {ledger.gain:.1%} of the baseline's {ledger.baseline.cost:.4g} "
-        f"{ledger.baseline.unit}."
-        if accepted
-        else f"No candidate was better than the baseline: {ledger.baseline.cost:.4g} {ledger.baseline.unit}."
-    )
     title = f"Candidates in the order in which they were tried, for {objective}; gains are shares saved"
     return Section(
         "tuning",
@@ -61,7 +54,10 @@ def tuning_section(collected: Collected) -> Section | None:
         [
             Panel(
                 "",
-                [Lines([found, separate_runs_line(ledger)]), Table(title, *known_columns(_CANDIDATES, rows))],
+                [
+                    Lines([gain_line(ledger), separate_runs_line(ledger)]),
+                    Table(title, *known_columns(_CANDIDATES, rows)),
+                ],
             )
         ],
     )

@@ -12,7 +12,6 @@ import msgspec
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
-from trtopt.files.manifests import read_manifest, write_manifest
 from trtopt.records import DeviceInfo, Ledger, LedgerEntry, TuneScore, read_versioned, to_json
 from trtopt.records.tuning import CandidateKind
 from trtopt.workflows.build.timing_cache_commands import store_folder
@@ -35,21 +34,6 @@ def read_ledger(path: Path) -> Ledger:
         raise ArtifactError(
             f"{path}: cannot be read as a ledger: {reason_of(error)}", "tune again into another folder"
         ) from None
-
-
-def save_ledger(folder: Path, ledger: Ledger, cache_dir: str | Path | None) -> None:
-    """Replace the ledger of a tuned folder, with its hash in the manifest, and this machine's copy.
-
-    Raises:
-        OutputError: the folder cannot be written to.
-    """
-    content = to_json(ledger)
-    write_atomically(folder / LEDGER, content)
-    manifest = read_manifest(folder)
-    own = {LEDGER: hashlib.sha256(content).hexdigest()}
-    if manifest.files.get(LEDGER) != own[LEDGER]:
-        write_manifest(folder, manifest, files=manifest.files | own)
-    store_ledger(ledger, cache_dir)
 
 
 def store_ledger(ledger: Ledger, cache_dir: str | Path | None) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from trtopt.measure.statistics.comparison import RUN_LUCK, RunSpread
 from trtopt.records.tuning import LedgerEntry, PredictionScore
 
 PRIOR_WEIGHT = 4.0
-"""So many outcomes weigh as much as the prior."""
+"""So many outcomes weigh as much as what is believed of gains, noise and costs."""
+LOSS_WEIGHT = 1.0
+"""So many weigh as much as what is believed of losses: what harms one model mostly harms others too."""
 INTERVAL = 0.8
 """The share of measured gains that a predicted interval is meant to hold."""
 _WORST = -1.0
@@ -21,6 +24,8 @@ BUILD_SPREAD = 0.01
 """Standard deviation between builds of one graph, before any was seen."""
 _GAIN_SPREAD = 0.5
 """Standard deviation of the gain of one that works, as a share of the gain."""
+_DEVIATIONS_PER_MEDIAN = 1.4826
+"""Of a normal distribution's distances from its middle."""
 _NEUTRAL = ("same", "undecided")
 
 
@@ -63,32 +68,40 @@ def predict(
     history: Sequence[LedgerEntry],
     spread: float,
 ) -> Prediction:
-    """The prior of a candidate, corrected by the outcomes of its kind and then by its own on other models.
+    """The prior of a candidate, corrected by what became of others of its setting and then of itself.
 
-    Of the kind, successes and losses are counted against the numbers that were believed in, and their sizes
-    against the sizes that were believed in. Each ratio begins at 1 and shrinks towards it by `PRIOR_WEIGHT`
-    outcomes' worth of the kind's `usual` prior. The candidate's own outcomes then weigh as much as they are.
+    Of other values of the setting, successes and losses are counted against the numbers that were believed
+    in, and their sizes against the sizes that were believed in. Each ratio begins at 1 and shrinks towards it
+    by `PRIOR_WEIGHT` or `LOSS_WEIGHT` outcomes' worth of the kind's `usual` prior. The candidate's own
+    outcomes on other models then weigh as much as they are.
     `spread` is the standard deviation of what changes nothing, as `spread_of` finds it.
     """
-    past = [entry for entry in history if entry.verdict != "unchanged"]
+    setting = _setting_of(candidate)
+    past = [one for one in history if one.verdict != "unchanged" and _setting_of(one.candidate) == setting]
     own = [entry for entry in past if entry.candidate == candidate]
-    by_kind = _scaled(prior, usual, [entry for entry in past if entry.candidate != candidate])
-    made = _averaged(by_kind, own)
+    by_setting = _scaled(prior, usual, [entry for entry in past if entry.candidate != candidate])
+    made = _averaged(by_setting, own)
     tail = (1 - INTERVAL) / 2
     low, high = (_quantile(share, made, spread) for share in (tail, 1 - tail))
     return Prediction(prior, made.gain, made.probability, made.loss, made.risk, low, high)
 
 
+def _setting_of(candidate: str) -> str:
+    """Such as `opt_level` of `opt_level=5`, `io` of `io image=fp16`, `build` of `build 2`."""
+    return re.split("[ =]", candidate, maxsplit=1)[0]
+
+
 def spread_of(history: Iterable[LedgerEntry], run_spread: RunSpread | None) -> float:
     """Standard deviation of the measured gains of candidates without a verdict for or against them.
 
-    Before any was seen that of the difference of two runs of one engine, by this device's own `run_spread`
-    if that was measured.
+    By their median, for races that something else disturbed are among them. Before any was seen that of the
+    difference of two runs of one engine, by this device's own `run_spread` if that was measured.
     """
     prior = math.sqrt(2) * (RUN_LUCK if run_spread is None else run_spread.deviation)
     neutral = [one for one in history if one.verdict in _NEUTRAL and one.measured_gain is not None]
-    found = sum(_gain_of(one) ** 2 for one in neutral)
-    return math.sqrt((PRIOR_WEIGHT * prior**2 + found) / (PRIOR_WEIGHT + len(neutral)))
+    found = _DEVIATIONS_PER_MEDIAN * median(abs(_gain_of(one)) for one in neutral) if neutral else 0.0
+    weights = PRIOR_WEIGHT + len(neutral)
+    return math.sqrt((PRIOR_WEIGHT * prior**2 + len(neutral) * found**2) / weights)
 
 
 def build_spread_of(history: Iterable[LedgerEntry]) -> float:
@@ -108,27 +121,34 @@ def predicted_cost_s(prior_s: float, history: Iterable[LedgerEntry]) -> float:
 def _scaled(prior: Prior, usual: Prior, past: Sequence[LedgerEntry]) -> Prior:
     """By ratios of what came out to what was believed."""
     won, lost = _won(past), _lost(past)
+
+    def ratio(weight: float, usual: float, found: float, believed: float) -> float:
+        weight = max(weight * usual, 1e-9)
+        return (weight + found) / (weight + believed)
+
     return _likely(
-        gain=prior.gain * _ratio(usual.gain, sum(map(_gain_of, won)), sum(one.prior_gain for one in won)),
+        gain=prior.gain
+        * ratio(PRIOR_WEIGHT, usual.gain, sum(map(_gain_of, won)), sum(one.prior_gain for one in won)),
         probability=prior.probability
-        * _ratio(usual.probability, len(won), sum(one.prior_probability for one in past)),
-        loss=prior.loss * _ratio(usual.loss, -sum(map(_gain_of, lost)), sum(one.prior_loss for one in lost)),
-        risk=prior.risk * _ratio(usual.risk, len(lost), sum(one.prior_risk for one in past)),
+        * ratio(PRIOR_WEIGHT, usual.probability, len(won), sum(one.prior_probability for one in past)),
+        loss=prior.loss
+        * ratio(LOSS_WEIGHT, usual.loss, -sum(map(_gain_of, lost)), sum(one.prior_loss for one in lost)),
+        risk=prior.risk * ratio(LOSS_WEIGHT, usual.risk, len(lost), sum(one.prior_risk for one in past)),
     )
 
 
 def _averaged(prior: Prior, past: Sequence[LedgerEntry]) -> Prior:
-    """By the candidate's own outcomes, of which each weighs a `PRIOR_WEIGHT`-th of what was believed."""
+    """By the candidate's own outcomes, of which each weighs as much as a share of what was believed."""
     won, lost = _won(past), _lost(past)
 
-    def mean(believed: float, found: float, count: int) -> float:
-        return (PRIOR_WEIGHT * believed + found) / (PRIOR_WEIGHT + count)
+    def mean(weight: float, believed: float, found: float, count: int) -> float:
+        return (weight * believed + found) / (weight + count)
 
     return _likely(
-        gain=mean(prior.gain, sum(map(_gain_of, won)), len(won)),
-        probability=mean(prior.probability, len(won), len(past)),
-        loss=mean(prior.loss, -sum(map(_gain_of, lost)), len(lost)),
-        risk=mean(prior.risk, len(lost), len(past)),
+        gain=mean(PRIOR_WEIGHT, prior.gain, sum(map(_gain_of, won)), len(won)),
+        probability=mean(PRIOR_WEIGHT, prior.probability, len(won), len(past)),
+        loss=mean(LOSS_WEIGHT, prior.loss, -sum(map(_gain_of, lost)), len(lost)),
+        risk=mean(LOSS_WEIGHT, prior.risk, len(lost), len(past)),
     )
 
 
@@ -148,11 +168,6 @@ def _lost(past: Sequence[LedgerEntry]) -> list[LedgerEntry]:
 
 def _gain_of(entry: LedgerEntry) -> float:
     return max(entry.measured_gain or 0.0, _WORST)
-
-
-def _ratio(usual: float, found: float, believed: float) -> float:
-    weight = max(PRIOR_WEIGHT * usual, 1e-9)
-    return (weight + found) / (weight + believed)
 
 
 def _quantile(share: float, one: Prior, spread: float) -> float:

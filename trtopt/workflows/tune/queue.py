@@ -40,7 +40,7 @@ def next_of(waiting: Sequence[Queued], left_s: float) -> Next:
     Equal ones in the order in which they wait.
     """
     if not waiting:
-        return Next(None, "every candidate was tried")
+        return Next(None, "no candidate is left to try")
     paying = [one for one in waiting if one.prediction.expected >= LEAST_EXPECTED]
     if not paying:
         return Next(None, f"no candidate is expected to gain {LEAST_EXPECTED:.2%}")
@@ -50,7 +50,7 @@ def next_of(waiting: Sequence[Queued], left_s: float) -> Next:
         return Next(
             None,
             f"the budget has {max(left_s, 0.0):.0f} s left, and {_counted(len(paying))} from "
-            f"{least:.0f} s each",
+            f"{least:.0f} s each: continue with --resume and a larger --budget",
         )
     return Next(max(fitting, key=lambda one: one.gain_per_s))
 

@@ -67,9 +67,7 @@ class Cost:
     copied: dict[str, float]
 
 
-def baseline_of(
-    racer: Racer, measure: Measure, setting: Setting, executor: Executor, listener: Listener
-) -> Cost:
+def cost_of(racer: Racer, measure: Measure, setting: Setting, executor: Executor, listener: Listener) -> Cost:
     """The typical cost of an engine on its own.
 
     Raises:

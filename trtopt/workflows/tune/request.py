@@ -21,7 +21,8 @@ from trtopt.workflows.tune.objective import MEASURES
 DEFAULT_BOUNDS = Bounds(min_cosine=0.99)
 _KINDS = get_args(CandidateKind)
 _PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)([smh])")
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_PART = re.compile(f"({_NUMBER})([smh])")
 _MAX_RATE = 1e6
 _MAX_S = 7 * 86400.0
 
@@ -66,7 +67,7 @@ def parse_budget(text: str) -> float:
     parts = _PART.findall(text)
     if parts and "".join(number + unit for number, unit in parts) == text:
         seconds = sum(float(number) * _PER_UNIT[unit] for number, unit in parts)
-    elif re.fullmatch(r"\d+(\.\d+)?", text):
+    elif re.fullmatch(_NUMBER, text):
         seconds = float(text)
     else:
         raise UsageError(f"--budget {text}: not a duration", "write, say, --budget 30m, 90s or 1h30m")

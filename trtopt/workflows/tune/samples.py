@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import structs
+
 from trtopt.data import names_function, open_data
 from trtopt.data.copied import SamplesJob
 from trtopt.data.npz import write_npz
 from trtopt.data.packing import quantised
 from trtopt.executors.api import run_jobs_of
 from trtopt.executors.local import THIS_HOST
-from trtopt.files.atomic import scratch_beside
-from trtopt.records import OnnxArtifact, TensorSpec
+from trtopt.files.atomic import scratch_beside, scratch_folder
+from trtopt.records import Manifest, OnnxArtifact, TensorSpec
 from trtopt.workflows.listener import Listener
 
 _BATCH = 32
@@ -73,3 +75,20 @@ def samples_of(
         for _ in run_jobs_of(THIS_HOST, [job], limit_s=limit_s, on_progress=listener.progress):
             pass
         yield Samples(str(copied), name, time.monotonic() - began_s)
+
+
+@contextmanager
+def samples_for(build: Manifest, data: str | None) -> Iterator[str | None]:
+    """The user's samples as the build takes them: floats become the values of INT8 inputs."""
+    typed = {one.name: one for one in build.io if one.role == "input"}
+    scales = {name: one.scale for name, one in typed.items() if one.scale is not None}
+    if data is None or not scales:
+        yield data
+        return
+    given = [
+        structs.replace(spec, dtype=typed[spec.name].model_dtype) if spec.name in scales else spec
+        for spec in build.onnx.inputs
+    ]
+    with scratch_folder() as scratch:
+        write_quantised(data, given, scales, scratch)
+        yield str(scratch)

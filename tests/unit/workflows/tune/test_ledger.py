@@ -69,9 +69,11 @@ def test_a_ledger_of_another_model_machine_version_or_objective_is_refused() -> 
     for change, message in (
         ({"model_sha256": "b" * 64}, "another model"),
         ({"device": msgspec.structs.replace(examples.GPU, uuid="GPU-2")}, "another machine: uuid GPU-1"),
-        ({"backend": newer}, "another machine: version"),
+        ({"backend": newer}, f"was tuned with {terms.backend}, here is {newer}"),
         ({"objective": "p99"}, "other terms: objective latency, now p99"),
+        ({"data": "ab" * 32}, "other terms: data none, now abababababab(?!ab)"),
+        ({"bounds": {"min_sqnr": 3.0}}, "now min_sqnr 3.0"),
     ):
         with pytest.raises(ArtifactError, match=message):
-            check_same_terms("out: is tuned", terms, msgspec.structs.replace(terms, **change))
-    check_same_terms("out: is tuned", terms, ledger(entry()).terms)
+            check_same_terms("out: was tuned", terms, msgspec.structs.replace(terms, **change))
+    check_same_terms("out: was tuned", terms, ledger(entry()).terms)

@@ -34,7 +34,10 @@ def test_what_does_not_fit_is_passed_over() -> None:
     assert chosen(waiting, 30) == "fits"
     ended = next_of(waiting, 10)
     assert ended.candidate is None
-    assert ended.stopped == "the budget has 10 s left, and 2 candidates wait that take from 20 s each"
+    assert ended.stopped == (
+        "the budget has 10 s left, and 2 candidates wait that take from 20 s each: "
+        "continue with --resume and a larger --budget"
+    )
 
 
 def test_equal_candidates_are_tried_in_their_order() -> None:
@@ -42,7 +45,7 @@ def test_equal_candidates_are_tried_in_their_order() -> None:
 
 
 def test_an_end_is_explained() -> None:
-    assert next_of([], 100).stopped == "every candidate was tried"
+    assert next_of([], 100).stopped == "no candidate is left to try"
     assert (
         next_of([queued("idle", LEAST_EXPECTED, 1)], 100).stopped == "no candidate is expected to gain 0.05%"
     )

@@ -19,7 +19,9 @@ def test_a_budget_is_read(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "m", "30 m", "-5s", "0", "0s", "30d", "8000h", "1m30", "1e3s", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "m", "30 m", "-5s", "0", "0s", "30d", "8000h", "1m30", "1e3s", "nan", "١٢s"]
+)
 def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--budget"):
         parse_budget(text)

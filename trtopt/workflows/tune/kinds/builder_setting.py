@@ -18,6 +18,8 @@ _PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"}
 """What those libraries compute."""
 _PER_NODE_MS = 0.005
 """What waking other threads for a node, or a kernel's launch, takes."""
+_QUEUEING = 1.0
+"""What parallel execution costs where it harms: on small models it cost 4 to 124 times as much."""
 _Setting = tuple[str, Any, Prior, str]
 
 
@@ -91,7 +93,7 @@ def _onnxruntime(situation: Situation) -> Iterator[_Setting]:
         yield "graph_optimization", level, prior, text
     beside = parallel_share(evidence)
     text = f"{beside:.0%} of the layers' time lies off the longest path" if evidence.layers else ""
-    parallel = Prior(0.01 + 0.5 * beside, 0.05 + 0.4 * beside, 0.2, 0.6 * (1 - beside))
+    parallel = Prior(0.01 + 0.5 * beside, 0.05 + 0.4 * beside, _QUEUEING, 0.6 * (1 - beside))
     yield "execution_mode", "parallel", parallel, text
 
 

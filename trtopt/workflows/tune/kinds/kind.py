@@ -23,7 +23,8 @@ class Change:
 
     `recipe` are fields of the incumbent's `Recipe`; `rule` is a rewrite rule to apply to its graph; `fresh`
     builds again without a timing cache. `prior`, and how many builds of the baseline it takes, are the
-    kind's own where they are None; `evidence` says what they were drawn from.
+    kind's own where they are None; `evidence` says what they were drawn from. It takes the baseline's
+    measurement so many times as `measurements` says.
     """
 
     kind: CandidateKind
@@ -34,6 +35,7 @@ class Change:
     fresh: bool = False
     prior: Prior | None = None
     builds: float | None = None
+    measurements: float = 1.0
     evidence: str = ""
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from trtopt.device.backends import precisions_on
 from trtopt.inspect.graph import QUANTISE
@@ -35,7 +36,8 @@ def _changes(situation: Situation) -> Iterator[Change]:
             yield _change(situation, name, name, 1.0)
     narrow = [name for name in offered if name in QUANTISED]
     if situation.data is not None and narrow and not is_half:
-        yield _change(situation, "best", narrow[0], 2.0 + 2 * len(offered))
+        best = _change(situation, "best", narrow[0], 2.0 + 2 * len(offered))
+        yield replace(best, measurements=1.0 + len(offered))  # selecting checks and measures each
 
 
 def _change(situation: Situation, precision: str, dtype: str, builds: float) -> Change:

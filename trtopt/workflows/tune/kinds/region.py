@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtopt.device.backends import precisions_on
 from trtopt.inspect.regions import Region, find_regions, predicted_float_ms
@@ -22,6 +22,8 @@ from trtopt.workflows.tune.prediction import Prior
 
 _MOST = 4
 """Candidates of one incumbent, besides all of them together."""
+_ON_PROCESSORS = Prior(0.05, 0.2, loss=0.3, risk=0.6)
+"""Into INT8: of twelve races eight were lost and none was won (benchmarks/tune)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def _in_float(situation: Situation, precision: str) -> Iterator[Change]:
     for some in _groups(situation, worth):
         nodes = [name for one in some for name in one.region.nodes]
         left = (*situation.recipe.exclude, *map(glob.escape, (*situation.left, *nodes)))
-        yield _change("float", precision, some, left)
+        yield _change("float", precision, some, left, KIND.prior)
 
 
 def _in_int8(situation: Situation) -> Iterator[Change]:
@@ -71,7 +73,8 @@ def _in_int8(situation: Situation) -> Iterator[Change]:
     ]
     for some in _groups(situation, worth):
         others = [name for one in worth if one not in some for name in one.region.nodes]
-        yield _change("int8", "int8", some, (*exclude, *map(glob.escape, others)))
+        usual = KIND.prior if situation.device.kind == "gpu" else _ON_PROCESSORS
+        yield _change("int8", "int8", some, (*exclude, *map(glob.escape, others)), usual)
 
 
 def _covered(
@@ -104,7 +107,7 @@ def _groups(situation: Situation, worth: Sequence[_Worth]) -> Iterator[Sequence[
         yield gaining
 
 
-def _change(into: str, precision: str, some: Sequence[_Worth], left: Sequence[str]) -> Change:
+def _change(into: str, precision: str, some: Sequence[_Worth], left: Sequence[str], usual: Prior) -> Change:
     nodes = [name for one in some for name in one.region.nodes]
     share, gain = sum(one.share for one in some), sum(one.gain for one in some)
     more = f"+{len(nodes) - 1}" if len(nodes) > 1 else ""
@@ -112,7 +115,7 @@ def _change(into: str, precision: str, some: Sequence[_Worth], left: Sequence[st
         "region",
         f"{into}={nodes[0]}{more}",
         recipe={"precision": precision, "verdict": False, "exclude": tuple(dict.fromkeys(left))},
-        prior=Prior(gain, KIND.prior.probability, KIND.prior.loss, KIND.prior.risk),
+        prior=replace(usual, gain=gain),
         evidence=f"{len(nodes)} nodes take {share:.1%} of the layers' time, in {into.upper()} {gain:.1%} "
         "of all less by the roofline",
     )

@@ -43,6 +43,12 @@ def test_int8_is_still_offered_once_the_graph_was_cast_to_fp16() -> None:
     assert [*proposed(KIND, cast)] == ["precision=best"]
 
 
+def test_selecting_among_precisions_costs_the_measurement_of_each() -> None:
+    found = proposed(KIND, situation("onnxruntime", "1", data="samples.npz"))
+    assert found["precision=best"].measurements == 1 + len(("fp32", "fp16", "int8"))
+    assert found["precision=fp16"].measurements == 1
+
+
 def test_what_computes_gains_by_rates_and_what_moves_by_bytes() -> None:
     cost = LayerCost(flops=1, bytes_moved=1, floor_ms=1.0, bound="compute")
     computing = profiled("1", "a", 1.0, dtype="float32", cost=cost, weights_count=1)

@@ -1,0 +1,27 @@
+"""The study of tuning's predictor: what it publishes is what the present predictor does on its ledgers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support.paths import ROOT
+
+STUDY = ROOT / "benchmarks" / "tune"
+
+
+def test_the_published_score_is_that_of_a_replay_of_the_stored_ledgers() -> None:
+    done = subprocess.run(
+        [sys.executable, STUDY / "predictor.py", "replay"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    all_of_them = next(line.split() for line in done.stdout.splitlines() if line.startswith("all "))
+    _, measured, accepted, error, rank, held = all_of_them
+    row = next(
+        line.split(" | ")
+        for line in (STUDY / "README.md").read_text().splitlines()
+        if line.startswith("| all |") and line.count("|") == 10
+    )
+    assert row[1:3] == [measured, accepted]
+    assert row[3] == f"{float(error.rstrip('%')):.1f} %"
+    assert (row[5], row[7]) == (rank, held.replace("%", " %"))

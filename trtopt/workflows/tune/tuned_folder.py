@@ -1,0 +1,120 @@
+"""The folder that is tuned: a build folder of the best engine so far, with the ledger that led there.
+
+A better engine and the ledger's entry on it take their place in one step, so that a run can be killed at any
+moment and continued: what the ledger lists is not measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from trtopt.errors import ArtifactError, OutputError
+from trtopt.files.atomic import cannot_write, write_atomically
+from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
+from trtopt.recipe import Recipe
+from trtopt.records import Ledger, TuneTerms, TuningChoice, to_json
+from trtopt.workflows.build.rebuild import check_folder
+from trtopt.workflows.profile.profile import PROFILE_FILE
+from trtopt.workflows.same_terms import check_same_terms
+from trtopt.workflows.tune.built import Built
+from trtopt.workflows.tune.ledger import LEDGER, read_ledger, store_ledger
+
+
+@dataclass(frozen=True)
+class TunedFolder:
+    """Where the result lies, and the store for this machine's copies of ledgers."""
+
+    path: Path
+    cache_dir: str | Path | None
+
+    def continues(self, resume: bool) -> bool:
+        """Whether there is a ledger to continue.
+
+        Raises:
+            OutputError: there is one, and it is not to be continued; or the folder holds something else.
+        """
+        if (self.path / LEDGER).is_file():
+            if not resume:
+                raise OutputError(
+                    f"{self.path}: holds a tuned build",
+                    "continue it with --resume, or choose another name with -o",
+                )
+            return True
+        if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
+            raise OutputError(
+                f"{self.path}: exists and has no {LEDGER}", "choose another name with -o, or remove it"
+            )
+        return False
+
+    def read(self, terms: TuneTerms) -> tuple[Ledger, Built]:
+        """Where an earlier run on the same terms ended.
+
+        Raises:
+            ArtifactError: the ledger cannot be read or is on other terms, or the build is damaged.
+            OutputError: the build is not a tuned one.
+        """
+        ledger = read_ledger(self.path / LEDGER)
+        check_same_terms(f"{self.path}: was tuned", ledger.terms, terms)
+        if not (self.path / MANIFEST).is_file():
+            raise ArtifactError(f"{self.path}: has a {LEDGER}, but no {MANIFEST}", "tune into another folder")
+        manifest = read_manifest(self.path)
+        chosen = manifest.tuning
+        if chosen is None:
+            raise OutputError(
+                f"{self.path}: has a {LEDGER}, but its build is not a tuned one",
+                "tune into another folder",
+            )
+        found = check_folder(self.path)
+        damaged = {*found.missing, *found.changed} - {LEDGER, PROFILE_FILE}  # which may be newer
+        if damaged:
+            raise ArtifactError(
+                f"{self.path}: {', '.join(sorted(damaged))}: missing or changed since the last run",
+                "tune into another folder",
+            )
+        recipe = msgspec.json.decode(chosen.recipe, type=Recipe)
+        return ledger, Built(self.path, manifest, recipe, chosen.batch, chosen.streams, chosen.changes)
+
+    def save(self, ledger: Ledger) -> None:
+        """Replace the ledger, with its hash in the manifest, and this machine's copy.
+
+        Raises:
+            OutputError: the folder cannot be written to.
+        """
+        content = to_json(ledger)
+        write_atomically(self.path / LEDGER, content)
+        manifest = read_manifest(self.path)
+        own = {LEDGER: hashlib.sha256(content).hexdigest()}
+        if manifest.files.get(LEDGER) != own[LEDGER]:
+            write_manifest(self.path, manifest, files=manifest.files | own)
+        store_ledger(ledger, self.cache_dir)
+
+    def replace(self, built: Built, ledger: Ledger) -> Built:
+        """Put a build, whose files move, and the ledger in place at once.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        with folder_in_progress(self.path) as temporary:
+            try:
+                for path in sorted(built.folder.iterdir()):
+                    path.rename(temporary / path.name)
+            except OSError as error:
+                raise cannot_write(self.path, error) from None
+            write_atomically(temporary / LEDGER, to_json(ledger))
+            choice = TuningChoice(
+                objective=ledger.terms.objective,
+                batch=built.batch,
+                streams=built.streams,
+                changes=built.changes,
+                recipe=msgspec.json.encode(built.recipe, order="deterministic").decode(),
+                gain=ledger.gain,
+                ledger=LEDGER,
+            )
+            manifest = write_manifest(temporary, msgspec.structs.replace(built.manifest, tuning=choice))
+        store_ledger(ledger, self.cache_dir)
+        return replace(built, folder=self.path, manifest=manifest)
