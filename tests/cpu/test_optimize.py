@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
+from trtopt.files.manifests import read_manifest
 from trtopt.records import from_json
 from trtopt.records.optimizing import Optimized
 
@@ -22,6 +26,18 @@ def test_a_latency_that_no_engine_keeps_exits_with_3_and_leaves_the_build_and_th
     assert (found.met, [point.batch for point in found.points]) == (False, [1])
     made = {file.name for file in (trtopt_cli.folder / "out").iterdir()}
     assert {"manifest.json", "batch1.engine", "result.json", "report.html"} <= made
+
+
+def test_a_dynamic_axis_takes_the_length_that_the_error_asks_for(
+    sequence_model: Path, trtopt_cli: CommandLine
+) -> None:
+    given = ("--backend", "onnxruntime", "--batch", "1", "--duration", "0.1", "-o", "out")
+    told = trtopt_cli.fails(2, "optimize", sequence_model, *given)
+    (remedy,) = re.findall(r"as (--axis \S+)", told)
+    done = trtopt_cli("optimize", sequence_model, *given, *remedy.split())
+    assert done.returncode == 0, done.stderr
+    (engine,) = read_manifest(trtopt_cli.folder / "out").engines
+    assert remedy == f"--axis length={engine.plan.shapes['x'].opt[1]}"
 
 
 def test_a_goal_that_is_none_is_refused_before_anything_is_built(trtopt_cli: CommandLine) -> None:

@@ -11,6 +11,7 @@ from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import duration_option
 from trtopt.cli.options.model import OnnxFile
+from trtopt.cli.options.shapes import shape_options
 
 PAGE = "report.html"
 
@@ -35,6 +36,7 @@ PAGE = "report.html"
     help="Minimum cosine of every output against MODEL.",
 )
 @batch_option("Batch sizes, one engine each [default: 1,8,32].")
+@shape_options
 @click.option(
     "--backend", default="auto", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to build with."
 )
@@ -50,6 +52,8 @@ def optimize(
     slo: str | None,
     min_cosine: float,
     batch: tuple[int, ...] | None,
+    shapes: dict[str, str] | None,
+    axes: dict[str, tuple[int, ...]] | None,
     backend: str,
     duration: float,
     force: bool,
@@ -74,6 +78,8 @@ def optimize(
             slo=slo,
             min_cosine=min_cosine,
             batch=batch,
+            shapes=shapes,
+            axes=axes,
             backend=backend,
             duration=duration,
             force=force,

@@ -17,6 +17,7 @@ from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout
 from trtopt.cli.options.measuring import backend_choice
 from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.recipe import cache_dir_option, executor_options, recipe_option
+from trtopt.cli.options.sections import SectionedCommand
 from trtopt.records.tuning import CandidateKind, Objective
 
 if TYPE_CHECKING:
@@ -29,12 +30,13 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
     return click.option(flag, multiple=True, type=click.Choice(_KINDS), metavar="KIND", help=text)
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("model", type=OnnxFile(), required=False)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
+    metavar="FOLDER",
     help="Build folder to create or, with --resume, to continue [default: MODEL.tuned].",
 )
 @batch_option(

@@ -65,9 +65,10 @@ def _figures(found: Optimized, point: OptimizedPoint) -> str:
 
 def accuracy_line(found: Optimized) -> str:
     """The cosine against the model, and on what."""
+    samples = "1 sample" if found.samples == 1 else f"{found.samples} samples"
     return (
         f"accuracy: cosine {found.cosine:.5f}, at least {found.min_cosine:g} required, "
-        f"against {found.model} on {found.samples} samples of {found.data}"
+        f"against {found.model} on {samples} of {found.data}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +44,8 @@ def optimize(
     slo: str | None = None,
     min_cosine: float = MIN_COSINE,
     batch: int | Sequence[int] | None = None,
+    shapes: Mapping[str, str] | None = None,
+    axes: Mapping[str, int | Sequence[int]] | None = None,
     backend: str = "auto",
     duration: float = DURATION_S,
     force: bool = False,
@@ -63,6 +65,7 @@ def optimize(
         slo: the latency to keep, such as `p99=10ms` [default: none].
         min_cosine: the least cosine of every output against the model, -1 to 1 [default: 0.99].
         batch: batch sizes, an engine each [default: what the model fixes, else 1, 8 and 32].
+        shapes, axes: as for `build`, of inputs with dynamic axes besides the batch.
         backend: what to build with: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime`. On a machine without
             a GPU the measurement runs on ONNX Runtime.
         duration: seconds of sampling per batch size and pass [default: 3].
@@ -80,17 +83,17 @@ def optimize(
     chosen = choose_for_building(backend).name
     own = open_builder(chosen).backend
     findings = lint_model(source, target=target_of(own).name).advice
-    recipe = make_recipe(
-        None,
-        {
-            "batch": batch_sizes(batch) or (None if fixed_batch(onnx) is not None else BATCHES),
-            "backend": chosen,
-        },
-    )
+    given: dict[str, object] = {
+        "batch": batch_sizes(batch) or (None if fixed_batch(onnx) is not None else BATCHES),
+        "shapes": dict(shapes) if shapes is not None else None,
+        "axes": dict(axes) if axes is not None else None,
+        "backend": chosen,
+    }
+    recipe = make_recipe(None, given)
     problem = "no samples are given with --data" if data is None else obstacle(onnx, recipe, own)
     if problem is None:
         selection = {"precision": BEST, "calib": str(data), "bounds": {"min_cosine": min_cosine}}
-        recipe = make_recipe(None, {"batch": recipe.batch, "backend": chosen, **selection})
+        recipe = make_recipe(None, {**given, **selection})
     manifest = build(source, folder, recipe, force=force, listener=listener)
     report = bench(folder, BenchRequest(backend="auto", data=data, duration=duration), listener)
     write_atomically(folder / RESULT_FILE, to_json(report, indent=None))

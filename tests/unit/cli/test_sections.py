@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from trtopt.builder_settings import SETTINGS
 from trtopt.cli.main import COMMANDS, cli
-from trtopt.cli.options.sections import FIRST, SECTIONS, SectionedCommand, section_of
+from trtopt.cli.options.sections import FIRST, SECTIONS, SectionedCommand, names_of, section_of
 
 CONTEXT = click.Context(cli)
 EVERY = {name: found for name in COMMANDS if (found := cli.get_command(CONTEXT, name)) is not None}
@@ -41,7 +41,7 @@ def test_every_option_stands_under_its_heading_and_no_heading_holds_too_many(nam
 
 
 def test_the_headings_name_only_options_that_exist() -> None:
-    known = {flag for command in SECTIONED.values() for one in command.params for flag in one.opts}
+    known = {name for command in SECTIONED.values() for one in command.params for name in names_of(one)}
     listed = [flag for flags in SECTIONS.values() for flag in flags]
     assert set(listed) - known == {"--help"}
     assert len(listed) == len(set(listed))

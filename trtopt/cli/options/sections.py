@@ -12,6 +12,7 @@ from trtopt.targets import ONNXRUNTIME
 FIRST = "Options"
 SECTIONS: dict[str, tuple[str, ...]] = {
     FIRST: (),
+    "Candidates": ("--include KIND", "--exclude KIND"),
     "Precision": (
         *("--precision", "--target", "--method", "--table", "--exclude", "--include", "--smoothquant"),
         *("--residuals", "--store-weights", "--random-data", "--verdict", "--allow-fallback"),
@@ -38,7 +39,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "For other tools": ("--nvtx", "--cuda-profiler", "--trace", "--export-times", "--export-profile"),
     "Output": ("--json", "--markdown", "--strict", "--verbose", "--quiet", "--log-file", "--help"),
 }
-"""In the order of the help; an option that is listed nowhere stands under the first."""
+"""In the order of the help; an option that is listed nowhere stands under the first. A flag that means
+something else in another command is listed with its metavar."""
 
 
 class SectionedCommand(click.Command):
@@ -61,4 +63,10 @@ class SectionedCommand(click.Command):
 
 def section_of(option: click.Parameter) -> str:
     """The heading of an option."""
-    return next((title for title, flags in SECTIONS.items() if set(flags) & set(option.opts)), FIRST)
+    names = names_of(option)
+    return next((title for title, flags in SECTIONS.items() if names & set(flags)), FIRST)
+
+
+def names_of(option: click.Parameter) -> set[str]:
+    """How the table may name an option: by its flags, or these with its metavar."""
+    return {*option.opts, *(f"{flag} {option.metavar}" for flag in option.opts)}

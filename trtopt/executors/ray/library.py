@@ -26,7 +26,7 @@ def load_ray() -> Any:
     if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise BackendMissingError(
-            f"Ray {ray.__version__} is too old: trtopt needs {needed} or newer", f"{install('ray')} --upgrade"
+            f"Ray {ray.__version__} is too old: trtopt needs {needed} or newer", install("ray")
         )
     return ray
 

@@ -110,7 +110,7 @@ def verified(
         ]
         return found, list(filter(None, overflows))
 
-    checked, overflows = feeds.on_seeded(after.proto, run)
+    checked, overflows = feeds.on_seeded(after.proto, run, spared=bool(real))
     if overflows:
         raise ModelError(
             overflows[0], "leave it in fp32, or request bf16" + ("" if real else "; --data gives real inputs")
@@ -130,6 +130,7 @@ def describe(tensors: Sequence[TypedTensor], checked: Sequence[Deviation]) -> li
     lines = [str(one) for one in tensors]
     if checked:
         worst = max(item.error for item in checked)
-        inputs = len({item.feed for item in checked})
-        lines.append(f"inputs and outputs verified on {inputs} inputs: largest error {worst:.3g}")
+        runs = len({item.feed for item in checked})
+        on = "1 input" if runs == 1 else f"{runs} inputs"
+        lines.append(f"inputs and outputs verified on {on}: largest error {worst:.3g}")
     return lines

@@ -198,3 +198,17 @@ def test_an_output_that_its_new_type_does_not_hold_is_refused_unless_real_data_f
     np.savez(tmp_path / "small.npz", x=np.full((2, 4), 1e-3, np.float32))
     assert type_graph(file_of(model), request, data=tmp_path / "small.npz").checked
     assert type_graph(file_of(model), read_io_request({"y": "bf16"}, {}, None)).checked
+
+
+def test_data_of_the_users_verifies_a_model_that_no_random_length_fits(tmp_path: Path) -> None:
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = model_of(
+        product,
+        inputs=[value("x", ("B", "S"))],
+        outputs=[value("y", ("B", 4))],
+        weights=[constant(array(11, 4), "w")],
+    )
+    np.savez(tmp_path / "real.npz", x=np.ones((2, 11), np.float16))
+    request = read_io_request({"x": "fp16"}, {}, None)
+    made = type_graph(file_of(model), request, data=tmp_path / "real.npz")
+    assert {item.feed for item in made.checked} == {"real.npz"}
