@@ -52,8 +52,9 @@ def apart(source: Path, out: Path, data: Path | None) -> tuple[OutputDifference,
     original = load(source)
     samples = open_data(data) if data is not None else seeded_source(original)
     reference = open_model(original)
-    feeds = at_most(samples.batches(specs_of(original.proto), 8), 64)
-    return compared(((feed, reference.run(feed)) for feed in feeds), open_model(load(out)))
+    specs = specs_of(original.proto)
+    feeds = at_most(samples.batches(specs, 8), 64, specs)
+    return compared(((feed, reference.run(feed)) for feed in feeds), load(out))
 
 
 @pytest.fixture

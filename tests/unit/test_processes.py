@@ -168,5 +168,5 @@ def test_nothing_that_a_repository_configures_runs_when_its_revision_is_requeste
     rev-parse = {run}
 """
     )
-    assert len(jobs._git_revision() or "") == 40
+    assert len(jobs.git_revision() or "") == 40
     assert not (tmp_path / "ran").exists()

@@ -54,7 +54,10 @@ def _names_a_version(node: ast.AST) -> bool:
 
 def _is_version(node: ast.AST) -> bool:
     return any(
-        (isinstance(part, ast.Attribute) and part.attr in ("version", "__version__"))
+        (
+            (isinstance(part, ast.Attribute) and part.attr in ("version", "__version__"))
+            and ast.unparse(part) != "ray.__version__"
+        )
         or (isinstance(part, ast.Name) and part.id == "version")
         for part in ast.walk(node)
     )

@@ -273,7 +273,7 @@ def shapes_at(
             lengths[spec.name, index][1]
             if (spec.name, index) in lengths
             else size
-            if spec.shape[index] == name
+            if spec.shape[index : index + 1] == (name,)  # a manifest may have been edited
             else length
             for index, length in enumerate(admitted.opt)
         ]

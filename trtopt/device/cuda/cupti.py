@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, version as release_of
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
@@ -98,7 +98,7 @@ def have_nvtx_inject_cupti() -> None:
             return
         raise DeviceError(f"{_INJECTION} sends NVTX ranges to {present}", f"unset {_INJECTION}")
     try:
-        release = version("cupti-python").partition(".")[0]
+        release = release_of("cupti-python").partition(".")[0]
     except PackageNotFoundError:
         raise DeviceError(
             "CUPTI's library is not known: cupti-python has no metadata", install("kernels")

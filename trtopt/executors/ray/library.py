@@ -26,7 +26,8 @@ def load_ray() -> Any:
     if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise BackendMissingError(
-            f"Ray {ray.__version__} is too old: trtopt needs {needed} or newer", install("ray")
+            f"Ray {ray.__version__} is too old: trtopt needs {needed} or newer",
+            f"pip install 'ray[client]>={needed}'",
         )
     return ray
 

@@ -17,7 +17,7 @@ def test_a_ray_that_is_too_old_is_refused_with_both_versions(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "ray", old)
     with pytest.raises(BackendMissingError, match=r"Ray 2\.49\.2 is too old: .* 2\.50 or newer") as raised:
         load_ray()
-    assert raised.value.remedy == "pip install 'ray[client]' --upgrade"
+    assert raised.value.remedy == "pip install 'ray[client]>=2.50'"
 
 
 def test_the_oldest_ray_is_that_of_the_extra() -> None:
