@@ -281,10 +281,12 @@ def _notes_on(factors: Mapping[str, Factors], left: Mapping[str, float]) -> list
     if not factors:
         return []
     most = max(factors, key=lambda name: max(factors[name].values()))
+    tensors = "1 tensor" if len(factors) == 1 else f"{len(factors)} tensors"
+    best, least = (f"{share(left.values()):.0%}" for share in (min, max))
     return [
-        f"outlier channels are divided and their weights multiplied at {len(factors)} tensors, by "
-        f"{max(factors[most].values()):.1f} at most, in {most!r}: the error of the layers behind is expected "
-        f"to fall to {min(left.values()):.0%} to {max(left.values()):.0%} (--smoothquant off leaves them)"
+        f"outlier channels of {tensors} are divided, by {max(factors[most].values()):.1f} at most "
+        f"(in {most!r}), and the weights behind multiplied: the error there is expected to fall to "
+        f"{best if best == least else f'between {best} and {least}'} (--smoothquant off leaves them)"
     ]
 
 

@@ -13,11 +13,12 @@ _NAMED = 3
 
 
 def cast_summary(report: CastReport) -> list[str]:
-    """The nodes cast to 16 bits, the nodes kept in FP32 with reasons, and the outputs' errors."""
+    """How many nodes are cast to 16 bits, the outputs' errors, and the nodes kept in FP32 with reasons."""
     name = report.precision.upper()
     lines = [
         f"{report.out}: {len(report.lowered)} nodes in {name}, {len(report.kept)} kept in FP32, "
         f"{_counted_casts(report.casts)}; {report.seconds:.1f} s",
+        *(f"  {difference_line(item)}" for item in report.differences),
     ]
     if report.samples:
         lines.append(f"values measured on {report.samples} samples of {report.data}")
@@ -34,7 +35,7 @@ def cast_summary(report: CastReport) -> list[str]:
             f"  some values of {len(report.vanishing)} weights become 0; at most "
             f"{worst.values / worst.of:.2%}, {worst.values} of {worst.of} of {worst.weight}"
         )
-    return [*lines, *(f"  {difference_line(item)}" for item in report.differences)]
+    return lines
 
 
 def _counted_casts(added: int) -> str:

@@ -12,12 +12,16 @@ _OF_INTEREST = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GR
 
 
 def quantize_summary(report: QuantizeReport) -> list[str]:
-    """The report as lines of text: counts, layers left in float with reasons, method, error, files, notes."""
+    """The report as lines of text: counts, error, layers left in float with reasons, method, files."""
     layers = Counter(item.op for item in report.decisions if item.quantised)
     counts = ", ".join(f"{count} {op}" for op, count in layers.most_common())
     lines = [
         f"{report.precision} for TensorRT {report.target}: {counts} quantised; "
         f"{report.pairs} activations, {report.weights} weights; {report.seconds:.1f} s"
+    ]
+    lines += [
+        f"output {name}: SQNR {value:.1f} dB against the original on {report.compared} samples"
+        for name, value in report.sqnr_db.items()
     ]
     lines += _left_in_float(report.decisions)
     lines += [
@@ -30,10 +34,6 @@ def quantize_summary(report: QuantizeReport) -> list[str]:
     if report.scores:
         scores = ", ".join(f"{item.method} {item.sqnr_db:.1f}" for item in report.scores)
         lines.append(f"methods on held-out samples, dB: {scores}{_why_not_the_best(report)}")
-    lines += [
-        f"output {name}: SQNR {value:.1f} dB against the original on {report.compared} samples"
-        for name, value in report.sqnr_db.items()
-    ]
     table = f", {report.calibration_table}" if report.calibration_table else ""
     lines.append(f"written: {report.out}{table}")
     return lines
