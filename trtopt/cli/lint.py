@@ -12,6 +12,9 @@ from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout
 from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.target import target_option
 
+_SHOWN = 5
+"""So many findings of a check are listed without -v."""
+
 
 @click.command()
 @click.argument("model", type=OnnxFile())
@@ -25,7 +28,7 @@ from trtopt.cli.options.target import target_option
 )
 def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None) -> None:
     """Show what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
-    from trtopt.cli.console import say
+    from trtopt.cli.console import is_verbose, say
     from trtopt.errors import UsageError
     from trtopt.rewrite.lint.lint import CHECKS, lint_model
 
@@ -44,10 +47,13 @@ def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None)
             matching = [item for item in report.advice if item.check == check.name]
             if matching:
                 say(f"{check.name}: {check.effect}", f"  → {check.remedy}")
-                for item in matching:
+                shown = matching if is_verbose() else matching[:_SHOWN]
+                for item in shown:
                     say(f"    {item.node or 'model'}: {item.reason}")
                     if item.remedy != check.remedy:
                         say(f"      → {item.remedy}")
+                if hidden := len(matching) - len(shown):
+                    say(f"    and {hidden} more: -v lists them")
     found_names = {item.check for item in report.advice}
     if ("any" in requested and found_names) or requested & found_names:
         raise click.exceptions.Exit(NOT_MET)
