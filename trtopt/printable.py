@@ -1,4 +1,4 @@
-"""Text of models, files and libraries as it may be shown: it commands no terminal and forges no line."""
+"""Text as it may be shown: that of models, files and libraries commands no terminal and forges no line."""
 
 
 def visible(told: str) -> str:
@@ -11,6 +11,11 @@ def visible(told: str) -> str:
 def visible_lines(told: str) -> str:
     """The same of text with lines of its own: all but the first are indented, so that none stands alone."""
     return "\n    ".join(map(visible, told.split("\n")))
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 sample`, `2 samples`: for nouns whose plural ends in s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 _SPELLINGS = {"–": "-", "—": "-", "…": "...", "→": "->", "×": "x", "±": "+/-", "≤": "<=", "≥": ">=", "µ": "u"}

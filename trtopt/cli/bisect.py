@@ -15,6 +15,7 @@ from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, timeout_option
 from trtopt.cli.options.model import OnnxFile
+from trtopt.cli.options.output import output_option
 from trtopt.cli.options.recipe import recipe_option
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT
@@ -26,14 +27,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", type=OnnxFile())
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="File to write the resulting model to.",
-)
+@output_option("FILE", "File to write the resulting model to.", name="out")
 @click.option(
     "--precision",
     required=True,

@@ -15,6 +15,7 @@ from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, nvtx_option
 from trtopt.cli.options.model import OnnxFile
+from trtopt.cli.options.output import output_option
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
 from trtopt.cli.options.sections import SectionedCommand
 
@@ -24,13 +25,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=SectionedCommand)
 @click.argument("model", required=False, type=OnnxFile())
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Build folder to create [default: MODEL.trtopt].",
-)
+@output_option("FOLDER", "Build folder to create [default: MODEL.trtopt].")
 @click.option(
     "--batch",
     "batches",

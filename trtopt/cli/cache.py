@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.output import output_option
 
 _MIB = 2**20
 
@@ -103,9 +104,7 @@ def prune(cache_dir: Path | None, max_size: int | None) -> None:
 
 @cache.command()
 @click.argument("name")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="File to write."
-)
+@output_option("FILE", "File to write.", required=True)
 @click.option("--raw", is_flag=True, help="Only TensorRT's data, as trtexec reads it.")
 @_store_option
 def export(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:

@@ -12,20 +12,13 @@ from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.model import OnnxFile
+from trtopt.cli.options.output import output_option
 from trtopt.cli.options.target import target_option
 
 
 @click.command()
 @click.argument("model", type=OnnxFile())
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="File to write.",
-)
+@output_option("FILE", "File to write.", name="out", required=True)
 @click.option(
     "--precision",
     type=click.Choice(["fp16", "bf16"]),

@@ -8,18 +8,15 @@ from pathlib import Path
 import click
 
 from trtopt.cli.nested import run_command
+from trtopt.cli.options.output import output_option
 
 _NAME = "trtopt-demo"
 _SHORT = ("--duration", "0.5")
 
 
 @click.command()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help=f"Folder to create [default: {_NAME} in the current folder, or {_NAME}-2 and so on].",
+@output_option(
+    "FOLDER", f"Folder to create [default: {_NAME} in the current folder, or {_NAME}-2 and so on]."
 )
 @click.pass_context
 def demo(context: click.Context, output: Path | None) -> None:

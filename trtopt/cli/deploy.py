@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.output import output_option
+
 
 @click.group()
 def deploy() -> None:
@@ -14,14 +16,7 @@ def deploy() -> None:
 
 @deploy.command()
 @click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FOLDER",
-    help="The model repository's folder.",
-)
+@output_option("FOLDER", "The model repository's folder.", required=True)
 @click.option("--name", metavar="NAME", help="The model's name [default: that of PLAN's file].")
 def triton(plan: Path, output: Path, name: str | None) -> None:
     """Write PLAN into a Triton model repository, as the next version of a model.

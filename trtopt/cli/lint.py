@@ -30,6 +30,7 @@ def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None)
     """Show what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
     from trtopt.cli.console import is_verbose, say
     from trtopt.errors import UsageError
+    from trtopt.printable import counted
     from trtopt.rewrite.lint.lint import CHECKS, lint_model
 
     requested = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
@@ -41,8 +42,7 @@ def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None)
     report = lint_model(model, target=target)
     write_json(json, report)
     if not takes_stdout(json):
-        findings = "1 finding" if len(report.advice) == 1 else f"{len(report.advice)} findings"
-        say(f"{findings} in {report.nodes} nodes for TensorRT {report.target}")
+        say(f"{counted(len(report.advice), 'finding')} in {report.nodes} nodes for TensorRT {report.target}")
         for check in CHECKS:
             matching = [item for item in report.advice if item.check == check.name]
             if matching:

@@ -11,6 +11,7 @@ from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import duration_option
 from trtopt.cli.options.model import OnnxFile
+from trtopt.cli.options.output import output_option
 from trtopt.cli.options.shapes import shape_options
 
 PAGE = "report.html"
@@ -18,13 +19,7 @@ PAGE = "report.html"
 
 @click.command()
 @click.argument("model", type=OnnxFile())
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Build folder to create [default: MODEL.trtopt].",
-)
+@output_option("FOLDER", "Build folder to create [default: MODEL.trtopt].")
 @click.option("--data", metavar="DATA", help="Samples: an .npz, a folder of them or module:function.")
 @click.option("--slo", metavar="pN=LIMIT", help="Latency bound, as p99=10ms.")
 @click.option(

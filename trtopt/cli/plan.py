@@ -9,6 +9,7 @@ import click
 
 from trtopt.cli.options.completion import files, names_or_files
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.output import output_option
 
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -17,14 +18,7 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 @click.argument(
     "sources", metavar="SWEEP...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="Plan file to write.",
-)
+@output_option("FILE", "Plan file to write.", required=True)
 @click.option("--slo", required=True, metavar="pN=LIMIT", help="The latency goal, as p99=10ms.")
 @click.option(
     "--rate", type=float, metavar="N", help="Requests per second [default: the highest sustainable rate]."

@@ -15,19 +15,14 @@ from trtopt.cli.options.measuring import (
     timeout_option,
     trust_option,
 )
+from trtopt.cli.options.output import output_option
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.shapes import shape_options
 
 
 @click.command(cls=SectionedCommand)
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Folder to write profile.json into.",
-)
+@output_option("FOLDER", "Folder to write profile.json into.")
 @batch_option("Batch sizes [default: those of the engines].")
 @shape_options
 @inputs_option

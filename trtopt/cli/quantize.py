@@ -14,6 +14,7 @@ from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.model import OnnxFile
+from trtopt.cli.options.output import output_option
 from trtopt.cli.options.recipe import exclude_option, recipe_option, residuals_option
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.target import target_option
@@ -39,15 +40,7 @@ def _smoothing(text: str) -> float | str:
 
 @click.command(cls=SectionedCommand)
 @click.argument("model", type=OnnxFile())
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="File to write the model to.",
-)
+@output_option("FILE", "File to write the model to.", name="out", required=True)
 @click.option(
     "--precision",
     required=True,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.output import output_option
+
 if TYPE_CHECKING:
     from trtopt.report.html.blocks import Page
 
@@ -15,13 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, path_type=Path))
 @click.argument("other", metavar="[DIR_B]", required=False, type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="HTML file to write [default: DIR.html next to DIR; of two, A-and-B.html next to A].",
-)
+@output_option("FILE", "HTML file to write [default: DIR.html next to DIR; of two, A-and-B.html next to A].")
 def report(folder: Path, other: Path | None, output: Path | None) -> None:
     """Write the contents of DIR as one HTML page that needs no network.
 

@@ -12,6 +12,7 @@ from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.model import OnnxFile
+from trtopt.cli.options.output import output_option
 from trtopt.cli.options.target import target_option
 
 if TYPE_CHECKING:
@@ -24,14 +25,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 
 @click.command()
 @click.argument("model", type=OnnxFile(), required=False)
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="File to write the rewritten model to.",
-)
+@output_option("FILE", "File to write the rewritten model to.", name="out")
 @target_option("rewrite for")
 @click.option(
     "--rules",

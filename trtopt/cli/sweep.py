@@ -15,6 +15,7 @@ from trtopt.cli.options.data import data_option, older_data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, duration_option, timeout_option, warmup_option
 from trtopt.cli.options.model import OnnxFile
+from trtopt.cli.options.output import output_option
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.shapes import axes_by_name
@@ -32,12 +33,9 @@ if TYPE_CHECKING:
     required=True,
     type=OnnxFile(),
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="The sweep's folder, new or to continue [default: MODEL.sweep]; of several models, the folder for "
+@output_option(
+    "FOLDER",
+    "The sweep's folder, new or to continue [default: MODEL.sweep]; of several models, the folder for "
     "their folders [default: the current one].",
 )
 @batch_option("Batch sizes, one engine each [default: 1,2,4,8,16,32].")

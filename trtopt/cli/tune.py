@@ -16,6 +16,7 @@ from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice
 from trtopt.cli.options.model import OnnxFile
+from trtopt.cli.options.output import output_option
 from trtopt.cli.options.recipe import cache_dir_option, executor_options, recipe_option
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.records.tuning import CandidateKind, Objective
@@ -32,13 +33,7 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
 
 @click.command(cls=SectionedCommand)
 @click.argument("model", type=OnnxFile(), required=False)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Build folder to create or, with --resume, to continue [default: MODEL.tuned].",
-)
+@output_option("FOLDER", "Build folder to create or, with --resume, to continue [default: MODEL.tuned].")
 @batch_option(
     "Batch size to tune for; of several, --objective throughput chooses [default: the model's, or 1]."
 )

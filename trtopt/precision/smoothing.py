@@ -27,6 +27,7 @@ from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.placement.view import Node, Use, View, attribute, is_op
 from trtopt.precision.placement.weighted import Weighted, weighted
 from trtopt.precision.qdq.write import drop_unread
+from trtopt.printable import counted
 
 Factors: TypeAlias = "dict[int, float]"
 """What a channel is divided by; those that are not in it stay."""
@@ -281,11 +282,11 @@ def _notes_on(factors: Mapping[str, Factors], left: Mapping[str, float]) -> list
     if not factors:
         return []
     most = max(factors, key=lambda name: max(factors[name].values()))
-    tensors = "1 tensor" if len(factors) == 1 else f"{len(factors)} tensors"
     best, least = (f"{share(left.values()):.0%}" for share in (min, max))
     return [
-        f"outlier channels of {tensors} are divided, by {max(factors[most].values()):.1f} at most "
-        f"(in {most!r}), and the weights behind multiplied: the error there is expected to fall to "
+        f"outlier channels of {counted(len(factors), 'tensor')} are divided, by "
+        f"{max(factors[most].values()):.1f} at most (in {most!r}), and the weights behind "
+        "multiplied: the error there is expected to fall to "
         f"{best if best == least else f'between {best} and {least}'} (--smoothquant off leaves them)"
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from trtopt.printable import counted
 from trtopt.records.optimizing import Optimized, OptimizedPoint
 from trtopt.report.notes import Note, plain
 from trtopt.report.tables import plain_table
@@ -34,8 +35,7 @@ def optimized_notes(found: Optimized) -> list[Note]:
     if any(not point.is_trustworthy for point in found.points):
         notes.append("figures marked with ! are not trustworthy; `trtopt bench` shows why")
     if found.findings:
-        count = "1 finding" if found.findings == 1 else f"{found.findings} findings"
-        notes.append(f"{count} by lint: trtopt lint {found.model}")
+        notes.append(f"{counted(found.findings, 'finding')} by lint: trtopt lint {found.model}")
     return plain(notes)
 
 
@@ -65,10 +65,9 @@ def _figures(found: Optimized, point: OptimizedPoint) -> str:
 
 def accuracy_line(found: Optimized) -> str:
     """The cosine against the model, and on what."""
-    samples = "1 sample" if found.samples == 1 else f"{found.samples} samples"
     return (
         f"accuracy: cosine {found.cosine:.5f}, at least {found.min_cosine:g} required, "
-        f"against {found.model} on {samples} of {found.data}"
+        f"against {found.model} on {counted(found.samples, 'sample')} of {found.data}"
     )
 
 

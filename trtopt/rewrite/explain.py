@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from trtopt.errors import UsageError
+from trtopt.printable import counted
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Rule
 from trtopt.targets import target_names
@@ -34,8 +35,9 @@ def summary(trace: RewriteTrace) -> list[str]:
     if trace.checked:
         worst = max(trace.checked, key=lambda item: item.error)
         runs = len({item.feed for item in trace.checked})
-        on = "1 input" if runs == 1 else f"{runs} inputs"
-        lines.append(f"verified on {on}: largest error {worst.error:.2g} (output {worst.output})")
+        lines.append(
+            f"verified on {counted(runs, 'input')}: largest error {worst.error:.2g} (output {worst.output})"
+        )
     return lines
 
 

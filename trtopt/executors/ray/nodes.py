@@ -12,6 +12,7 @@ from trtopt.errors import DeviceError
 from trtopt.executors.placement import Fleet, Node, fleet_of
 from trtopt.executors.ray.library import load_ray
 from trtopt.executors.ray.survey import Answer, Survey
+from trtopt.printable import counted
 from trtopt.records import Backend, Identity
 
 _POLL_S = 1.0
@@ -52,8 +53,7 @@ class Nodes:
                 f"no node of the Ray cluster can take part: {lacks}",
                 "install the same trtopt and TensorRT on all nodes, on one GPU model: see --gpu-model",
             )
-        where = f"{len(self.alive)} nodes" if len(self.alive) > 1 else "1 node"
-        note(f"Ray: jobs run on {where}, GPU model {self.identity.gpu}")
+        note(f"Ray: jobs run on {counted(len(self.alive), 'node')}, GPU model {self.identity.gpu}")
 
     @property
     def identity(self) -> Identity:

@@ -14,6 +14,7 @@ from trtopt.errors import ModelError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.printable import counted
 from trtopt.records.typed_io import TypedTensor
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.rewrite_trace import Deviation
@@ -131,6 +132,5 @@ def describe(tensors: Sequence[TypedTensor], checked: Sequence[Deviation]) -> li
     if checked:
         worst = max(item.error for item in checked)
         runs = len({item.feed for item in checked})
-        on = "1 input" if runs == 1 else f"{runs} inputs"
-        lines.append(f"inputs and outputs verified on {on}: largest error {worst:.3g}")
+        lines.append(f"inputs and outputs verified on {counted(runs, 'input')}: largest error {worst:.3g}")
     return lines
