@@ -34,6 +34,16 @@ INT8_CONV = (
             "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half>(cublasLt::cublasSplitKParams)",
             KernelTraits("split-k", "float16"),
         ),
+        (
+            "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_"
+            "execute_split_k_kernel_trt",
+            KernelTraits("split-k", "float32"),
+        ),
+        (
+            "sm90_xmma_gemm_i8f32_i8i32_f32_tn_n_tilesize128x128x128_cgasize1x2x1_warpgroupsize1x1x1_beta0_"
+            "execute_segment_k_off_kernel_trt",
+            KernelTraits("product", "int8", (128, 128, 128)),
+        ),
         ("void cuInt8::nchwToNcqhw4<float>()", KernelTraits("reformat", "float32")),
         ("generatedNativePointwise", KernelTraits("pointwise")),
         ("cuSoftmaxKernel", KernelTraits("softmax")),
