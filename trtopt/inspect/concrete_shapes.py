@@ -50,14 +50,15 @@ def infer_concrete(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _computed(model: onnx.ModelProto) -> Iterator[tuple[str, NDArray[Any]]]:
     """Values of whole numbers and booleans that follow from shapes and from constants."""
-    from onnx import numpy_helper
+    from onnx import helper, numpy_helper
 
     known = {
         item.name: numpy_helper.to_array(item)
         for item in model.graph.initializer
-        if item.data_location != item.EXTERNAL and np.prod(item.dims) <= _LARGEST
+        if item.data_location != item.EXTERNAL
+        and np.prod(item.dims) <= _LARGEST
+        and helper.tensor_dtype_to_np_dtype(item.data_type).kind in "iub"
     }
-    known = {name: array for name, array in known.items() if array.dtype.kind in "iub"}
     shapes = _shapes(model)
     outputs = {value.name for value in model.graph.output}
     for node in model.graph.node:

@@ -26,7 +26,7 @@ class KernelTraits:
 
 
 _FAMILIES: tuple[tuple[KernelFamily, re.Pattern[str]], ...] = (
-    ("split-k", re.compile(r"split_?k_?reduce|splitKreduce|splitreduce|_split_k_kernel", re.IGNORECASE)),
+    ("split-k", re.compile(r"split_?k_?reduce|splitreduce|_split_k_kernel", re.IGNORECASE)),
     ("attention", re.compile(r"mha|multihead|flash_?att|attention", re.IGNORECASE)),
     (
         "product",
@@ -57,7 +57,7 @@ _FAMILIES: tuple[tuple[KernelFamily, re.Pattern[str]], ...] = (
 _START, _END = r"(?:^|[_<, ])", r"(?=$|[_<>, \d])"
 _TYPES = (
     ("float8_e4m3fn", re.compile(r"e4m3|fp8")),
-    ("int8", re.compile(rf"{_START}(?:i8i8|i8f32|i8f16|i8|int8|imma\w*|s8|i16832\w*|i8816\w*){_END}")),
+    ("int8", re.compile(rf"{_START}(?:i8(?:i8|f16|f32)?|int8|imma\w*|s8|i16832\w*|i8816\w*){_END}")),
     ("bfloat16", re.compile(r"bf16|nv_bfloat16")),
     (
         "float16",

@@ -34,12 +34,12 @@ def report(name: str) -> KernelReport:
     launches, different = merge_runs(runs)
     assert different == 0
     model = onnx.load_from_string(gzip.decompress((FOLDER / f"{found['graph']}.onnx.gz").read_bytes()))
-    rate = Peak(value=found["peak_float16"], source="")
+    rates = {"float16": Peak(value=found["peak_float16"], source=""), "int8": Peak(value=1.979e15, source="")}
     return report_kernels(
         KernelPass(runs=len(runs), launches=launches, graph=True),
         msgspec.convert(found["layers"], list[ProfiledLayer]),
         read_graph(model, {name: tuple(shape) for name, shape in found["shapes"].items()}),
-        DevicePeaks(device="H200", bandwidth=Peak(value=4.8e12, source=""), flops={"float16": rate}),
+        DevicePeaks(device="H200", bandwidth=Peak(value=4.8e12, source=""), flops=rates),
         found["latency_ms"],
     )
 
@@ -114,3 +114,21 @@ def test_a_kernel_that_replaces_another_in_all_encoder_layers_is_one_change() ->
     wide = [one for one in changes if one.nodes == ("/m/encoder/layer.*/output/dense/MatMul",)]
     assert [one.blocks for one in wide] == [12]
     assert len(changes) < 20
+
+
+def test_in_int8_each_product_of_bert_has_its_kernel_and_what_lies_beside_q_and_dq_takes_longer() -> None:
+    made, half = report("bert-int8-b32"), report("bert-b32")
+    for layer in range(12):
+        stem = f"bert.encoder.layer.{layer}."
+        names = ("attention.self.query", "attention.output.dense", "intermediate.dense", "output.dense")
+        rows = [row for name in names for row in serving(made, f"{stem}{name}/MatMul")]
+        assert [(row.family, row.dtype) for row in rows] == [("product", "int8")] * 4
+        assert len(rows[0].nodes) == 3  # with key and value
+        assert all(row.peak_share is not None and 0.18 < row.peak_share < 0.51 for row in rows)
+    whole, second_pass = serving(made, "qa_outputs/MatMul")  # one product, split along the inner size
+    assert (whole.family, second_pass.family) == ("product", "split-k")
+    assert made.unknown_ms == pytest.approx(0.096 * made.sum_ms, rel=0.01)  # memsets and what only moves data
+    pointwise, of_half = (
+        next(group.ms for group in one.by_family if group.key == "pointwise") for one in (made, half)
+    )
+    assert pointwise > 1.8 * of_half
