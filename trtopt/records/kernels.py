@@ -13,7 +13,7 @@ agree; or neither."""
 
 KernelFamily = Literal[
     "product", "attention", "softmax", "normalisation", "reduction", "pointwise", "pooling", "reformat",
-    "split-k", "copy", "memset", "other",
+    "split-k", "weight copy", "copy", "memset", "other",
 ]  # fmt: skip
 
 Dim = tuple[int, int, int]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
+from trtopt.inspect.kernels.merged_weights import MOVING_STEPS, weight_copies
 from trtopt.inspect.kernels.names import KernelTraits
 from trtopt.records import Confidence, KernelFamily
 
@@ -55,16 +56,15 @@ _STEPS: dict[str, frozenset[str]] = {
 }  # fmt: skip
 """How TensorRT's graph compiler writes operators into names, as far as it has been seen to."""
 _MOVES = frozenset({"Cast", "Transpose", "Slice", "Split", "Concat", "Expand"})
-_MOVING_STEPS = frozenset({"Cas", "Res", "Tra", "Mov", "Sli", "Con", "Rep"})
-"""What only moves data, or is put in for types: alone no sign of which node is served."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """The nodes that a launch serves."""
+    """The nodes that a launch serves; `copies_weights`: it computes nothing for them."""
 
     nodes: tuple[Node, ...]
     confidence: Confidence
+    copies_weights: bool = False
 
 
 UNKNOWN = Served((), "unknown")
@@ -75,10 +75,11 @@ def attribute(
     nodes: Sequence[Node],
     graph: Graph,
     is_possible: Callable[[int, tuple[Node, ...]], bool] = lambda index, nodes: True,
+    threads: Sequence[int] = (),
 ) -> list[Served]:
     """For each launch of a layer, in order, the nodes that it serves; `nodes` are the layer's.
 
-    `is_possible` refuses a launch, by index, that is too short for its nodes.
+    `is_possible` refuses a launch, by index, that is too short for its nodes; `threads` are each launch's.
     """
     families = [launch.family for launch in launches]
     own = (node for node in nodes if node.op not in _SILENT and not _is_of_shapes(node, graph))
@@ -96,6 +97,15 @@ def attribute(
         if is_possible(index, landmark):
             found[index] = Served(landmark, "likely")
     _fill_between(found, launches, kernels, landmarks, working)
+    if threads:
+        merged = {
+            index: nodes
+            for index, nodes in zip(kernels, landmarks, strict=True)
+            if len(nodes) > 1 and families[index] == "product"
+        }
+        for index, products in weight_copies(launches, threads, merged, graph).items():
+            if found[index] == UNKNOWN:
+                found[index] = Served(products, "likely", copies_weights=True)
     return found
 
 
@@ -145,7 +155,7 @@ def _of_its_kind(launch: KernelTraits, nodes: Sequence[Node]) -> tuple[Node, ...
     if launch.steps:
         own = tuple(node for node in nodes if _STEPS.get(node.op, frozenset()) & launch.steps)
         told = {node.op for node in own} - _MOVES
-        return own if told or launch.steps <= _MOVING_STEPS else ()
+        return own if told or launch.steps <= MOVING_STEPS else ()
     wanted = _SERVED[launch.family]
     return tuple(nodes) if wanted is None or any(node.op in wanted for node in nodes) else ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from statistics import median
 
 import msgspec
@@ -118,13 +119,15 @@ def _rows(
     served = [UNKNOWN] * len(launches)
     for home in {index for index, _ in homes if index >= 0}:
         members = [place for place, (index, _) in enumerate(homes) if index == home]
-        for place, one in zip(members, _served(members, layers[home], traits, ms, graph, peaks), strict=True):
+        threads = [prod(launches[place].grid) * prod(launches[place].block) for place in members]
+        own = _served(members, layers[home], traits, ms, threads, graph, peaks)
+        for place, one in zip(members, own, strict=True):
             served[place] = one
     rows = tuple(
         KernelRow(
             kind=one.kind,
             name=one.name,
-            family=traits[index].family,
+            family="weight copy" if served[index].copies_weights else traits[index].family,
             start_ms=intervals[index][0],
             ms=ms[index],
             gap_ms=gaps[index],
@@ -164,6 +167,7 @@ def _served(
     layer: ProfiledLayer,
     traits: Sequence[KernelTraits],
     ms: Sequence[float],
+    threads: Sequence[int],
     graph: Graph,
     peaks: DevicePeaks | None,
 ) -> list[Served]:
@@ -178,7 +182,7 @@ def _served(
     def is_possible(index: int, landmark: tuple[Node, ...]) -> bool:
         return ms[members[index]] * _TOLERANCE >= _floor_ms(landmark, traits[members[index]], graph, peaks)
 
-    return attribute([traits[one] for one in members], nodes, graph, is_possible)
+    return attribute([traits[one] for one in members], nodes, graph, is_possible, threads)
 
 
 def _flops(nodes: Iterable[Node], graph: Graph) -> int:
