@@ -92,6 +92,7 @@ def build(
     workspace_mib: int | None = None,
     tactic_sources: Sequence[str] | None = None,
     aux_streams: int | None = None,
+    avg_timing: int | None = None,
     tiling: Literal["none", "fast", "moderate", "full"] | None = None,
     l2_limit_mib: int | None = None,
     build_route: str | None = None,
@@ -153,6 +154,7 @@ def build(
         workspace_mib: bound on the builder's scratch memory, in MiB [default: the device's memory].
         tactic_sources: where tactics may come from, such as `CUBLAS` [default: TensorRT's].
         aux_streams: the most auxiliary streams that layers may run on in parallel [default: TensorRT's].
+        avg_timing: runs of a tactic that its timing is the average of [default: 8, as trtexec's].
         tiling: how hard to search for layers to run tile by tile within the L2 cache: `none`, `fast`,
             `moderate` or `full` (TensorRT 10.8 and newer) [default: TensorRT's].
         l2_limit_mib: L2 cache that tiled layers may use, in MiB (TensorRT 10.8 and newer) [default: all].
@@ -219,6 +221,7 @@ def build(
             "workspace_mib": workspace_mib,
             "tactic_sources": tactic_sources,
             "aux_streams": aux_streams,
+            "avg_timing": avg_timing,
             "tiling": tiling,
             "l2_limit_mib": l2_limit_mib,
             "build_route": build_route,
@@ -527,6 +530,7 @@ def sweep(
     workspace_mib: int | None = None,
     tactic_sources: Sequence[str] | None = None,
     aux_streams: int | None = None,
+    avg_timing: int | None = None,
     tiling: Literal["none", "fast", "moderate", "full"] | None = None,
     l2_limit_mib: int | None = None,
     build_route: str | None = None,
@@ -569,7 +573,7 @@ def sweep(
         shapes, residuals, exclude, rewrite, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
-        aux_streams, tiling, l2_limit_mib, build_route: as for `build`.
+        aux_streams, avg_timing, tiling, l2_limit_mib, build_route: as for `build`.
         graph_optimization, intra_op_threads, execution_mode: as for `build`.
         executor, gpu_model, retries: as for `build`. On a cluster each host measures one point at a time.
         backend: what builds and measures: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default:
@@ -615,6 +619,7 @@ def sweep(
             "workspace_mib": workspace_mib,
             "tactic_sources": tactic_sources,
             "aux_streams": aux_streams,
+            "avg_timing": avg_timing,
             "tiling": tiling,
             "l2_limit_mib": l2_limit_mib,
             "build_route": build_route,

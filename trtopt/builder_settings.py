@@ -129,6 +129,13 @@ SETTINGS = (
         tuned=True,
     ),
     BuilderSetting(
+        "avg_timing",
+        "--avg-timing",
+        "Runs of a tactic that its timing is the average of [default: 8, as trtexec's].",
+        "number",
+        range=(1, 1000),
+    ),
+    BuilderSetting(
         "tiling",
         "--tiling",
         "How hard to search for layers to run tile by tile within the L2 cache.",

@@ -78,6 +78,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     workspace_mib: int | None = None
     tactic_sources: tuple[str, ...] | None = None
     aux_streams: int | None = None
+    avg_timing: int | None = None
     tiling: str | None = None
     l2_limit_mib: int | None = None
     build_route: str | None = None

@@ -106,8 +106,10 @@ def test_settings_reach_the_builder_and_its_own_report_of_them_the_manifest(tmp_
         workspace_mib=64,
         tactic_sources=("JIT_CONVOLUTIONS",),
         compute_capability=("8.9", "12.0"),
+        avg_timing=3,
     )
     config = manifest.engines[0].builder_config
+    assert config["avg_timing_iterations"] == "3"
     assert config["builder_optimization_level"] == "1"
     assert config["memory_pool.WORKSPACE"] == str(64 << 20)
     assert config["tactic_sources"] == "JIT_CONVOLUTIONS"

@@ -81,6 +81,7 @@ def plan(batch: int = 8) -> BuildPlan:
             plugins=(Plugin(path="/plugin.so", sha256="b" * 64),),
             reproducible=True,
             aux_streams=2,
+            avg_timing=4,
             tiling="full",
             l2_limit_bytes=1 << 20,
             build_route="-knob=1",

@@ -80,6 +80,7 @@ def every_setting(surface: Surface) -> BuildSettings:
         compute_capabilities=("8.9", "sm120") if library(surface).target.compute_capability_choice else (),
         reproducible=library(surface).target.editable_cache,
         aux_streams=2,
+        avg_timing=4,
         tiling="full" if library(surface).target.tiling else None,
         l2_limit_bytes=1 << 20 if library(surface).target.tiling else None,
         build_route="-knob=1" if library(surface).target.build_routes else None,

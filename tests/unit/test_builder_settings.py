@@ -116,8 +116,8 @@ def test_records_of_settings_are_as_they_were() -> None:
     recorded = recorded_settings(recipe, BuildSettings)
     assert msgspec.json.encode(recorded) == (
         b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],'
-        b'"compute_capabilities":[],"plugins":[],"reproducible":true,"aux_streams":null,"tiling":null,'
-        b'"l2_limit_bytes":null,"build_route":null,'
+        b'"compute_capabilities":[],"plugins":[],"reproducible":true,"aux_streams":null,"avg_timing":null,'
+        b'"tiling":null,"l2_limit_bytes":null,"build_route":null,'
         b'"graph_optimization":null,"intra_op_threads":null,"execution_mode":null}'
     )
     assert msgspec.json.encode(cache_terms(recorded, CacheTerms)) == (

@@ -172,7 +172,7 @@ OPTIONS = (
     _none("--profilingVerbosity", _ALL, "MODE", "trtopt's engines always carry detailed names"),
     _none("--nvtxMode", _ONLY_8, "MODE", "trtopt's engines always carry detailed names"),
     _none("--minTiming", _ONLY_8, "N", _DEFAULTS),
-    _none("--avgTiming", _ALL, "N", _DEFAULTS),
+    _build("--avgTiming", _ALL, "N", "--avg-timing {}"),
     _none("--heuristic", _ONLY_8, "", _DEFAULTS),
     _none("--maxTactics", _FROM_10, "N", _DEFAULTS),
     _build("--maxAuxStreams", _ALL, "N", "--aux-streams {}"),

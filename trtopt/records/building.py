@@ -46,6 +46,8 @@ class BuildSettings(Record, frozen=True, kw_only=True):
     reproducible: bool = False
     """Take every tactic from the timing cache; one that it does not have is an error."""
     aux_streams: int | None = None
+    avg_timing: int | None = None
+    """None: 8, where TensorRT's own default is 1."""
     tiling: str | None = None
     l2_limit_bytes: int | None = None
     build_route: str | None = None

@@ -75,6 +75,8 @@ _NO_TACTIC = ("Could not find any implementation", "within workspace limit")
 """What TensorRT logs where scratch memory was too small for every tactic."""
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")
 _LAST_WORDS = 5
+_TIMINGS = 8
+"""Runs of a tactic that its timing is the average of: trtexec's default; TensorRT's own is 1."""
 
 
 class TensorRTBuilder:
@@ -250,6 +252,7 @@ class TensorRTBuilder:
             raise UsageError(
                 f"--build-route: {self.backend} has none", "omit it, or use TensorRT 11.1 or newer"
             )
+        config.avg_timing_iterations = settings.avg_timing or _TIMINGS
         for attribute, value in plain_attributes(settings).items():
             setattr(config, attribute, value)
         if settings.workspace_bytes is not None:

@@ -79,6 +79,7 @@ def test_a_build_with_every_setting_requests_exactly_these(dump: str) -> None:
         {"flags": sum(1 << flags[f] for f in row.network_flags)}
     ]
     assert surface.called("IBuilderConfig.builder_optimization_level") == [{"value": 5}]
+    assert surface.called("IBuilderConfig.avg_timing_iterations") == [{"value": 4}]
     wanted = sources["EDGE_MASK_CONVOLUTIONS"], sources["JIT_CONVOLUTIONS"]
     assert surface.called("IBuilderConfig.set_tactic_sources") == [
         {"tactic_sources": sum(1 << s for s in wanted)}
@@ -101,6 +102,7 @@ def test_a_build_without_settings_leaves_the_builders_defaults(dump: str) -> Non
         assert surface.called(f"IBuilderConfig.{name}") == []
     assert flags_set(surface) == []
     assert built.config["builder_optimization_level"] == "3"
+    assert surface.called("IBuilderConfig.avg_timing_iterations") == [{"value": 8}]  # as trtexec's
 
 
 @each_version
