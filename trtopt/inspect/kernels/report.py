@@ -28,6 +28,7 @@ from trtopt.records import (
 
 _LAUNCH_BOUND = 0.3
 _REMAINDER = 0.05
+_WORTH_A_NOTE = 0.02
 _TOLERANCE = 1.1
 """Clocks above their reference let a kernel exceed the device's peak by so much."""
 
@@ -66,7 +67,7 @@ def report_kernels(
         latency_ms=latency_ms,
         remainder_ms=remainder,
         unknown_ms=sum(row.own_ms for row in rows if row.confidence == "unknown"),
-        notes=(*found.notes, *open_ends, *_notes(found, span, gap, latency_ms)),
+        notes=(*found.notes, *open_ends, *_notes(found, span, gap, latency_ms), *_copy_notes(rows)),
     )
 
 
@@ -84,6 +85,17 @@ def _notes(found: KernelPass, span: float, gap: float, latency_ms: float | None)
             f"they differ by {(latency_ms - span) / latency_ms:+.0%}"
         )
     return notes
+
+
+def _copy_notes(rows: Sequence[KernelRow]) -> list[str]:
+    copied = sum(row.own_ms for row in rows if row.family == "weight copy")
+    share = copied / sum(row.own_ms for row in rows) if copied else 0.0
+    if share < _WORTH_A_NOTE:
+        return []
+    return [
+        f"{share:.0%} of the time copies the weights of merged products together in every inference: "
+        "`trtopt rewrite --rules merge-matmuls` before quantising merges them once, which may be faster"
+    ]
 
 
 def _per_run(launches: Sequence[KernelLaunch]) -> tuple[list[float], list[float]]:

@@ -12,6 +12,7 @@ from trtopt.onnxio.disjoint_names import DisjointNames
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.tensor_types import FLOAT, LOW
+from trtopt.precision.casting.activations import gelus_between_products
 from trtopt.precision.casting.patterns import is_called
 from trtopt.precision.casting.places import Places, places_of, takes
 from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
@@ -170,11 +171,15 @@ class CastDecider:
             for name, reason in self._above_zero(part.node, inner).items():
                 kept[name] = _kept(nodes[name], "weight", reason)
                 del inner[name]
+            gelus = self._worth_casts(part, inner)
             for name in self._next_to_quantised(part.node, inner):
-                kept[name] = _kept(nodes[name], "quantised", "its Q/DQ stay FP32, and casts would part them")
-                del inner[name]
+                if name not in gelus:
+                    reason = "its Q/DQ stay FP32, and casts would part them"
+                    kept[name] = _kept(nodes[name], "quantised", reason)
+                    del inner[name]
             for name in islands(part.node, inner, self._edge(part)):
-                if self._cast_options.only is None and not self._cast_options.includes(nodes[name]):
+                is_free = self._cast_options.only is not None or name in gelus
+                if not is_free and not self._cast_options.includes(nodes[name]):
                     reason = "between FP32 nodes, with nothing heavy in between: casts would cost more"
                     kept[name] = _kept(nodes[name], "island", reason)
                     del inner[name]
@@ -298,6 +303,13 @@ class CastDecider:
                     f"its input {node.input[place]!r} may be as small as {floor!r}, which would become 0"
                 )
         return found
+
+    def _worth_casts(self, part: Part, low: Mapping[str, Places]) -> set[str]:
+        """16-bit nodes that become part of a quantised product where they are cast."""
+        if not target_named(self._cast_options.target).half_gelu_pays:
+            return set()
+        constants = {item.name for item in getattr(part, "initializer", ())}
+        return gelus_between_products(part.node, low, constants)
 
     def _next_to_quantised(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> list[str]:
         """16-bit nodes that read a DQ, or make what a Q reads, which stays FP32."""

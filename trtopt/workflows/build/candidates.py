@@ -17,6 +17,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibration.table import AUTO
+from trtopt.precision.casting.activations import gelus_between_products
 from trtopt.precision.placement import attention
 from trtopt.precision.placement.view import View
 from trtopt.precision.reference_runs import at_most, compared, open_model
@@ -44,7 +45,8 @@ AS_GIVEN: Precision = "fp32"
 class Entry:
     """A candidate with its graph, its folder and the engines that have been built of it, by label.
 
-    `plainer` is the one of the same precision with fewer nodes quantised by default, if this is not it.
+    `plainer` is the one of the same precision that errs less by default, if this is not it. `table` has the
+    ranges of a quantised one; `has_half_gelus`: what surrounds its Q/DQ was cast to FP16 where that pays.
     """
 
     candidate: Candidate
@@ -53,6 +55,8 @@ class Entry:
     request: Request | None
     engines: dict[str, EngineArtifact]
     plainer: str | None = None
+    table: Path | None = None
+    has_half_gelus: bool = False
 
     @property
     def name(self) -> str:
@@ -110,7 +114,8 @@ class Candidates:
         residuals = self._request.residuals if precision == "int8" else PLAIN_RESIDUALS
         request = replace(self._request, precision=precision, residuals=residuals)
         onnx = apply_quantisation(self._base, request, folder=folder).onnx
-        return self._entry(precision, precision, onnx, folder, request)
+        made = self._entry(precision, precision, onnx, folder, request)
+        return replace(made, table=_table_of(onnx))
 
     def reduced(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
         """A quantised candidate with some nodes left in float, on the ranges that are there already.
@@ -139,17 +144,34 @@ class Candidates:
         wider = self._varied(entry, "attention", replace(entry.request, include=included))
         return replace(wider, plainer=entry.name)
 
+    def with_half_gelus(self, entry: Entry) -> Entry | None:
+        """A quantised candidate with the GELUs between its products in FP16; None if it has none.
+
+        Raises:
+            ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
+        """
+        assert entry.request is not None
+        graph = model_file.load(Path(entry.onnx.path)).proto.graph
+        names, constants = {node.name for node in graph.node}, {item.name for item in graph.initializer}
+        if not gelus_between_products(graph.node, names, constants):
+            return None
+        made = self._varied(replace(entry, has_half_gelus=True), "half", entry.request)
+        return replace(made, plainer=entry.name)
+
     def _varied(self, entry: Entry, what: str, request: Request, left: tuple[str, ...] = ()) -> Entry:
         """Another one by another request, on the ranges that are there already."""
         name = f"{entry.name}.{what}"
         folder = self._folder / name
         folder.mkdir()
-        table = Path(entry.onnx.path + TABLE_SUFFIX)
-        if table.is_file() and request.calib is not None:
-            request = replace(request, table=table, smoothquant=AUTO)  # it lists what is smoothed
-        onnx = apply_quantisation(self._base, request, name, folder).onnx
+        if entry.table is not None and entry.table.is_file() and request.calib is not None:
+            request = replace(request, table=entry.table, smoothquant=AUTO)  # it lists what is smoothed
+        onnx = quantised = apply_quantisation(self._base, request, name, folder).onnx
+        if entry.has_half_gelus:
+            onnx = apply_cast(quantised, "fp16", request.calib, self._backend, folder).onnx
+            onnx = msgspec.structs.replace(onnx, parent=self._base.sha256)
         made = self._entry(name, entry.candidate.precision, onnx, folder, request, left)
-        return replace(made, plainer=entry.plainer)
+        table, plainer = _table_of(quantised), entry.plainer
+        return replace(made, table=table, plainer=plainer, has_half_gelus=entry.has_half_gelus)
 
     def _entry(
         self,
@@ -192,6 +214,11 @@ class Candidates:
         feeds = at_most(self._source.batches(self._specs, 8), _COMPARED, self._specs)
         pairs = ((feed, self._reference.run(feed)) for feed in feeds)
         return compared(pairs, model)
+
+
+def _table_of(quantised: OnnxArtifact) -> Path:
+    """Where quantising left its ranges, if it had any."""
+    return Path(quantised.path + TABLE_SUFFIX)
 
 
 def moved(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifact, list[EngineArtifact]]:

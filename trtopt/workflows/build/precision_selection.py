@@ -8,7 +8,7 @@ candidates at that batch size.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -171,26 +171,37 @@ class _PrecisionSelection:
                 self._listener.note(f"{precision} is left out: {error.problem}")
             else:
                 self._report_if_broken(self.entries[-1])
-                self._try_attention(self.entries[-1])
+                self._try_variants(self.entries[-1])
         self.entries.sort(key=lambda entry: entry.is_quantised)
         if all(entry.broken for entry in self.entries if not entry.is_quantised):
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
 
-    def _try_attention(self, entry: Entry) -> None:
-        """It was not requested: where it cannot be made, the others continue without it."""
-        pays = target_named(self._terms.request.target).int8_attention_pays
-        is_tried = pays and entry.candidate.precision == "int8"
-        if not is_tried or entry.broken:
+    def _try_variants(self, entry: Entry) -> None:
+        """What else an INT8 candidate may quantise or cast on this target, each on top of the last."""
+        target = target_named(self._terms.request.target)
+        if entry.candidate.precision != "int8":
             return
+        if target.int8_attention_pays:
+            what = "attention's products in INT8"
+            entry = self._tried(entry, self._candidates.with_attention, what)
+        if target.half_gelu_pays:
+            self._tried(entry, self._candidates.with_half_gelus, "the GELUs between products in FP16")
+
+    def _tried(self, entry: Entry, vary: Callable[[Entry], Entry | None], what: str) -> Entry:
+        """The variant, or `entry` where it cannot be made or misses a bound: it was not requested."""
+        if entry.broken:
+            return entry
         try:
-            wider = self._candidates.with_attention(entry)
+            varied = vary(entry)
         except (ModelError, UsageError, DataError, ArtifactError) as error:
-            self._listener.note(f"{entry.name} is not tried in attention's products: {error.problem}")
-            return
-        if wider is not None:
-            self._listener.note(f"{wider.name}: with attention's products in INT8, too")
-            self.entries.append(wider)
-            self._report_if_broken(wider)
+            self._listener.note(f"{entry.name} is not tried with {what}: {error.problem}")
+            return entry
+        if varied is None:
+            return entry
+        self._listener.note(f"{varied.name}: with {what}, too")
+        self.entries.append(varied)
+        self._report_if_broken(varied)
+        return entry if varied.broken else varied
 
     def _report_if_broken(self, entry: Entry) -> None:
         if entry.broken:

@@ -150,3 +150,4 @@ def test_the_weights_of_q_k_and_v_are_copied_together_in_every_inference(name: s
     copied = next(group for group in made.by_family if group.key == "weight copy")
     assert copied.launches == 48
     assert copied.ms == pytest.approx(share * made.sum_ms, rel=0.01)
+    assert any(note.startswith(f"{share:.0%} of the time copies the weights") for note in made.notes)
