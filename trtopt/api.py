@@ -82,6 +82,7 @@ def build(
     residuals: Residuals | None = None,
     exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
+    add_rule: Sequence[str] | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
     preprocess: Literal["imagenet"] | None = None,
@@ -139,6 +140,7 @@ def build(
         exclude: nodes not to quantise: patterns of their names or operators, as `head.*` [default: none].
         rewrite: rewrite rules to apply first: `default` those with evidence for the TensorRT that builds,
             `all` those of `trtopt.rewrite`, or `none` [default: `default`].
+        add_rule: names of rewrite rules to apply too, of those that are off [default: none].
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
             `int8`, `uint8`; layouts: `nchw`, `nhwc` and TensorRT's `chw2`, `chw4`, `chw16`,
             `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes such arrays [default: the model's].
@@ -212,6 +214,7 @@ def build(
             "residuals": residuals,
             "exclude": exclude,
             "rewrite": rewrite,
+            "add_rule": add_rule,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
             "preprocess": preprocess,
@@ -521,6 +524,7 @@ def sweep(
     residuals: Residuals | None = None,
     exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
+    add_rule: Sequence[str] | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
     preprocess: Literal["imagenet"] | None = None,
@@ -570,7 +574,7 @@ def sweep(
         axes: lengths of other dynamic axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where the throughput curve bends.
-        shapes, residuals, exclude, rewrite, io, normalize, preprocess, profile: as for `build`.
+        shapes, residuals, exclude, rewrite, add_rule, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
         aux_streams, avg_timing, tiling, l2_limit_mib, build_route: as for `build`.
@@ -611,6 +615,7 @@ def sweep(
             "residuals": residuals,
             "exclude": exclude,
             "rewrite": rewrite,
+            "add_rule": add_rule,
             "io": dict(io) if io is not None else None,
             "normalize": dict(normalize) if normalize is not None else None,
             "preprocess": preprocess,

@@ -56,7 +56,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     `records.typed_io` reads them; `preprocess` names a normalisation of the image.
 
     `rewrite` says which rewrite rules are applied first: `default` those that have earned it for the target
-    (see `rewrite.evidence`), `all` those of `trtopt rewrite`, or `none`.
+    (see `rewrite.evidence`), `all` those of `trtopt rewrite`, or `none`; `add_rule` names others, for after.
 
     `split` cuts the graph for a chain of engines, as `records.batch_split` reads it.
 
@@ -96,6 +96,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012
     rewrite: Rewriting = "default"
+    add_rule: tuple[str, ...] = ()
     io: dict[str, str] = {}  # noqa: RUF012
     normalize: dict[str, str] = {}  # noqa: RUF012
     preprocess: str | None = None

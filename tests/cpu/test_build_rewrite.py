@@ -133,3 +133,28 @@ def test_a_rule_that_raises_ends_the_build_and_leaves_nothing(
     assert "rewrite='none'" in caught.value.remedy
     assert caught.value.exit_code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["wordy.onnx"]
+
+
+TWO_PRODUCTS = """
+    # w: float[8,16]
+    # u: float[8,16]
+    g (float[batch,8] x) => (float[batch,16] y) {
+        a = MatMul(x, w)
+        b = MatMul(x, u)
+        c = Relu(a)
+        y = Add(c, b)
+    }"""
+
+
+def test_a_rule_that_is_off_is_applied_where_it_is_named(tmp_path: Path, trtopt_cli: CommandLine) -> None:
+    onnx.save(graph(TWO_PRODUCTS), trtopt_cli.folder / "two.onnx")
+    words = ("build", "two.onnx", "--backend", "onnxruntime", "--add-rule")
+    done = trtopt_cli(*words, "merge-matmuls", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    rewrite = read_manifest(trtopt_cli.folder / "out").rewrite
+    assert rewrite is not None
+    assert rewrite.applied == {"merge-matmuls": 1}
+    done = trtopt_cli(*words, "merge-matmul", "-o", "other")
+    assert done.returncode == 2
+    assert "no rule 'merge-matmul'" in done.stderr
+    assert not (trtopt_cli.folder / "other").exists()

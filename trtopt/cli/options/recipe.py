@@ -127,6 +127,13 @@ _OPTIONS: dict[str, Decorator] = {
         type=click.Choice(REWRITINGS),
         help="Rewrite rules to apply first: default (those with evidence for this TensorRT), all, or none.",
     ),
+    "add_rule": click.option(
+        "--add-rule",
+        multiple=True,
+        metavar="NAME",
+        callback=lambda context, option, texts: texts or None,
+        help="Rewrite rule to apply too, of those that are off (trtopt rewrite --list).",
+    ),
     **IO_OPTIONS,
     "split": click.option(
         "--split",

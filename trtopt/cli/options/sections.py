@@ -18,7 +18,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("--residuals", "--store-weights", "--random-data", "--verdict", "--allow-fallback"),
     ),
     "Accuracy bounds [default: none]": ("--min-cosine", "--min-sqnr", "--max-error", "--min-top1"),
-    "Graph": ("--rewrite", "--io", "--normalize", "--preprocess", "--split"),
+    "Graph": ("--rewrite", "--add-rule", "--io", "--normalize", "--preprocess", "--split"),
     "Measurement": ("--contract", "--duration", "--warmup", "--timeout", "--cpu-affinity", "--lock-clocks"),
     "Terms of the measurement [default: the contract's]": (
         *("--graph", "--transfers", "--pinned", "--queue", "--sync", "--threads", "--streams"),

@@ -94,7 +94,7 @@ def _copy_notes(rows: Sequence[KernelRow]) -> list[str]:
         return []
     return [
         f"{share:.0%} of the time copies the weights of merged products together in every inference: "
-        "`trtopt rewrite --rules merge-matmuls` before quantising merges them once, which may be faster"
+        "`trtopt build --add-rule merge-matmuls` merges them once, which may be faster"
     ]
 
 

@@ -2,7 +2,7 @@
 
 x·[W₁ W₂ W₃] = [x·W₁ x·W₂ x·W₃]: one wide product fills the GPU better than three narrow ones, at the price of
 a Split that costs a copy where nothing fuses with it. Off unless requested:
-TensorRT often merges them itself.
+TensorRT often merges them itself, quantised ones at the price of copying their weights in every inference.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trtopt.rewrite.evidence import layers
+from trtopt.rewrite.evidence import MERGED, faster, layers
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -72,5 +72,8 @@ RULE = Rule(
     _apply,
     stage=Stage.MERGING,
     default=(),
-    evidence=(layers("merges the products itself, no copies of weights"),),
+    evidence=(
+        layers("merges the products itself, no copies of weights"),
+        faster("BERT-base in INT8, where it copies weights, -11.0% at 8", MERGED),
+    ),
 )

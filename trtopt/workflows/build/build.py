@@ -68,8 +68,17 @@ def build(
     replaced = _to_be_replaced(target, onnx, force)
     listener.notes([f"building with {builder.backend}{why}", *replaced])
     with folder_in_progress(target) as folder:
-        rewrite, data = recipe.rewrite, recipe.calib
-        kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=rewrite, io=io, data=data)
+        kept = keep_model(
+            onnx,
+            source,
+            folder,
+            builder.backend,
+            listener,
+            rewrite=recipe.rewrite,
+            add_rule=recipe.add_rule,
+            io=io,
+            data=recipe.calib,
+        )
         cache, store = caches_for(recipe, builder, folder, cache_dir)
         with (
             nullcontext(executor) if executor else open_executor(recipe, builder, listener.note) as runs,

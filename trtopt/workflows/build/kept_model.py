@@ -29,9 +29,16 @@ _ONE_SIZE_BYTES = 1 << 30
 
 
 def rewritten(
-    onnx: OnnxArtifact, source: Path, copy: Path, backend: Backend, rewriting: Rewriting
+    onnx: OnnxArtifact,
+    source: Path,
+    copy: Path,
+    backend: Backend,
+    rewriting: Rewriting,
+    add_rule: tuple[str, ...] = (),
 ) -> tuple[OnnxArtifact | None, RewriteSummary | None, str]:
-    """Rewrite the model at `source` into `copy` for this TensorRT by all rules or those that earned it.
+    """Rewrite the model at `source` into `copy` for this TensorRT: by all rules, or those that earned it.
+
+    By `add_rule` too, which need not be on for it.
 
     A model that cannot be rewritten or verified is built unchanged, with a note.
 
@@ -42,7 +49,7 @@ def rewritten(
     Raises:
         TrtoptError: a rule failed, which is a bug in trtopt; or nothing can be written.
     """
-    from trtopt.rewrite.catalogue import build_rules
+    from trtopt.rewrite.catalogue import RULES, build_rules
     from trtopt.rewrite.driver import RuleFailed
     from trtopt.rewrite.rewrite import rewrite_model
 
@@ -53,7 +60,12 @@ def rewritten(
         return None, None, f"not rewritten: {told}"
     sizes = 1 if size >= _ONE_SIZE_BYTES else 2
     target = target_of(backend).name
-    rules = build_rules(target) if rewriting == "default" else None
+    usual = {
+        "default": build_rules(target),
+        "all": tuple(rule.name for rule in RULES if target in rule.default),
+        "none": (),
+    }
+    rules = None if rewriting == "all" and not add_rule else (*usual[rewriting], *add_rule)
     try:
         trace = rewrite_model(source, copy, target=target, rules=rules, sizes=sizes, write_unchanged=False)
     except RuleFailed as failure:
@@ -110,6 +122,7 @@ def keep_model(
     listener: Listener,
     *,
     rewrite: Rewriting,
+    add_rule: tuple[str, ...] = (),
     io: IoRequest = NO_REQUEST,
     data: str | None = None,
 ) -> Kept:
@@ -121,11 +134,13 @@ def keep_model(
         UsageError: the model or the backend does not have the requested inputs or outputs.
     """
     if not io.is_empty:
-        return _typed(onnx, source, folder, backend, listener, rewrite=rewrite, io=io, data=data)
+        return _typed(
+            onnx, source, folder, backend, listener, rewrite=rewrite, add_rule=add_rule, io=io, data=data
+        )
     kept, summary, notes = None, None, []
-    if rewrite != "none":
+    if rewrite != "none" or add_rule:
         listener.phase(source.name, "rewriting the graph")
-        kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend, rewrite)
+        kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend, rewrite, add_rule)
         notes.append(note)
     return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes), _recorded(source))
 
@@ -164,6 +179,7 @@ def _typed(
     listener: Listener,
     *,
     rewrite: Rewriting,
+    add_rule: tuple[str, ...],
     io: IoRequest,
     data: str | None,
 ) -> Kept:
@@ -178,7 +194,9 @@ def _typed(
         made = type_graph(model_file.load(source), io, data=data)
         file = scratch / MODEL_FILE
         model_file.save(made.model, file)
-        kept = keep_model(read_onnx(file), file, folder, backend, listener, rewrite=rewrite)
+        kept = keep_model(
+            read_onnx(file), file, folder, backend, listener, rewrite=rewrite, add_rule=add_rule
+        )
     stated = tuple(one for one in made.tensors if one.dtype != "int8" or one.scale is not None)
     notes = describe(stated, made.checked)
     return Kept(

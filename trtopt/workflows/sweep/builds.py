@@ -218,6 +218,7 @@ class Builds:
             backend,
             listener,
             rewrite=swept.recipe.rewrite,
+            add_rule=swept.recipe.add_rule,
             io=io_request(swept.recipe),
             data=swept.recipe.calib,
         )

@@ -135,6 +135,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
         **({"axes": recipe.axes} if recipe.axes else {}),  # sweeps of earlier versions have none
         **({} if io_request(recipe).is_empty else {"io": io_request(recipe)}),
         "rewrite": recipe.rewrite,
+        **({"add_rule": recipe.add_rule} if recipe.add_rule else {}),
         "residuals": recipe.residuals,
         **({"exclude": recipe.exclude} if recipe.exclude else {}),
         "calib": recipe.calib and fingerprint_of(recipe.calib),

@@ -51,3 +51,46 @@ def test_rules_that_builds_leave_out_are_tried_alone_and_all_together(tmp_path: 
     assert dict(found["rewrite=all"].recipe) == {"rewrite": "all"}
     without = replace(given, recipe=Recipe(rewrite="none"))
     assert "rewrite=all" not in proposed(KIND, without)
+
+
+QUANTISED = """
+    # w: float[8,16]
+    # u: float[8,16]
+    # s: float[]
+    # z: int8[]
+    g (float[2,8] x) => (float[2,16] y) {
+        xq = QuantizeLinear(x, s, z)
+        xd = DequantizeLinear(xq, s, z)
+        wq = QuantizeLinear(w, s, z)
+        wd = DequantizeLinear(wq, s, z)
+        uq = QuantizeLinear(u, s, z)
+        ud = DequantizeLinear(uq, s, z)
+        a = MatMul(xd, wd)
+        b = MatMul(xd, ud)
+        c = Relu(a)
+        y = Add(c, b)
+    }"""
+
+
+def test_what_a_rule_finds_before_quantising_alone_is_tried_by_quantising_again(tmp_path: Path) -> None:
+    files = {"float": model(TWO_PRODUCTS), "int8": model(QUANTISED)}
+    for name, made in files.items():
+        for node in made.graph.node:
+            node.name = node.output[0]
+        onnx.save(made, tmp_path / f"{name}.onnx")
+    timed = evidence(
+        profiled("1", "a", 1.0),
+        profiled("2", "rest", 3.0),
+        of=read_graph(files["int8"], {}),
+        float_model=tmp_path / "float.onnx",
+        float_sha256="b" * 64,
+    )
+    given = situation(evidence=replace(timed, model=tmp_path / "int8.onnx"), data="samples.npz")
+    found = proposed(KIND, given)
+    change = found["add-rule=merge-matmuls"]
+    assert (dict(change.recipe), change.rule) == ({"add_rule": ("merge-matmuls",)}, None)
+    assert change.makes_graph
+    assert gain(change) == pytest.approx(0.15 * 0.25)
+    again = replace(given, recipe=Recipe(add_rule=("merge-matmuls",)))
+    for unchanged in (replace(given, data=None), again):
+        assert "add-rule=merge-matmuls" not in proposed(KIND, unchanged)
