@@ -26,6 +26,10 @@ _ON_PROCESSORS = Prior(0.05, 0.2, loss=0.3, risk=0.6)
 """Into INT8: of twelve races eight were lost and none was won (benchmarks/tune)."""
 
 
+_NOT_BROUGHT_BACK = {"attention", "half"}
+"""Variants of a precision that a graph made again, without selecting among precisions, is not."""
+
+
 @dataclass(frozen=True)
 class _Worth:
     """A region, its share of all layers' time, and what of all that another precision saves."""
@@ -39,7 +43,7 @@ def _changes(situation: Situation) -> Iterator[Change]:
     if situation.data is None or not situation.evidence.layers:
         return
     precision, _, variant = (situation.selected or situation.recipe.precision or "").partition(".")
-    if precision in QUANTISED and "attention" not in variant:  # which excluding nodes does not bring back
+    if precision in QUANTISED and _NOT_BROUGHT_BACK.isdisjoint(variant.split(".")):
         yield from _in_float(situation, precision)
     elif precision not in QUANTISED and BEST in situation.tried and _has_int8(situation):
         yield from _in_int8(situation)
