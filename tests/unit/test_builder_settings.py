@@ -21,7 +21,8 @@ from trtopt.recipe import Recipe
 from trtopt.records import Backend, BuildSettings, CacheTerms
 
 PAGE = ROOT / "docs" / "reference" / "builder-settings.md"
-FIXED = {"timing_cache", "calib", "precision", "verdict", "bounds", "rewrite", "jobs", "build_timeout"}
+FIXED = {"timing_cache", "calib", "precision", "verdict", "bounds", "rewrite", "add_rule", "jobs"}
+FIXED |= {"build_timeout"}
 TYPED = {"io", "normalize", "preprocess", "residuals", "exclude", "split"}
 WHERE = {"executor", "gpu_model", "retries"}
 SHAPES = {"batch", "ranges", "dynamic", "shapes", "axes", "backend"}
