@@ -36,14 +36,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 
 from cells import FailedError, OutOfTimeError, run_python
 from graphs import ATTENTION, exported, trtopt
+from kernels import SOURCES
 from weights import empty, fill
 
 HERE = Path(__file__).resolve().parent
-SOURCES = "EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS"
 LEAST_S = 80.0
 TOKENS = 128
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_NORM = "LayerNormalization"
 
 
 # ── the forms ───────────────────────────────────────────────────────────────────────────────────────────
@@ -143,7 +142,7 @@ def is_rest(node: NodeProto) -> bool:
     is_sum = node.op_type in ("Add", "Mul") and any(
         word in node.name for word in ("output", "LayerNorm", "embeddings")
     )
-    return is_gelu(node) or node.op_type == _NORM or is_sum
+    return is_gelu(node) or node.op_type == "LayerNormalization" or is_sum
 
 
 def in_half(model: onnx.ModelProto, is_meant: Callable[[NodeProto], bool]) -> onnx.ModelProto:

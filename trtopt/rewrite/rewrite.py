@@ -47,23 +47,25 @@ def _temporary_bytes(model: ModelFile) -> int:
     )
 
 
-def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> tuple[Rule, ...]:
-    """The rules called `names` (None: those that are on for the target), less those in `skip`.
+def select(
+    names: Sequence[str] | None, skip: Sequence[str], target: Target, add: Sequence[str] = ()
+) -> tuple[Rule, ...]:
+    """The rules called `names` (None: those that are on for the target) and those in `add`, less `skip`.
 
     Raises:
         UsageError: a name that no rule has, or no name at all.
     """
-    if names is not None and not names:
+    if names is not None and not (*names, *add):
         raise UsageError("no rules are named to be used", "name some, or omit --rules for the default ones")
     known = {rule.name for rule in RULES}
-    for name in (*(names or ()), *skip):
+    for name in (*(names or ()), *add, *skip):
         if name not in known:
             raise UsageError(f"there is no rule {name!r}", "see `trtopt rewrite --list` for their names")
     return tuple(
         rule
         for rule in RULES
         if rule.name not in skip
-        and (rule.name in names if names is not None else target.name in rule.default)
+        and (rule.name in add or (rule.name in names if names is not None else target.name in rule.default))
     )
 
 
@@ -184,6 +186,7 @@ def rewrite_model(
     *,
     target: str,
     rules: Sequence[str] | None = None,
+    add: Sequence[str] = (),
     skip: Sequence[str] = (),
     check: bool = True,
     data: str | Path | None = None,
@@ -197,10 +200,10 @@ def rewrite_model(
 ) -> RewriteTrace:
     """Rewrite the ONNX file `source` for the TensorRT `target` and write it to `out`.
 
-    The options are those of `trtopt.rewrite`. With `sizes` 1 the check is at the smaller size of dynamic axes
-    alone. Without `write_unchanged` nothing is written if no rule was applied. `accept` is shown the trace
-    before anything is written; what it raises is raised. `note` hears beforehand how much room temporary
-    files take.
+    The options are those of `trtopt.rewrite`; `add` names further rules. With `sizes` 1 the check is at the
+    smaller size of dynamic axes alone. Without `write_unchanged` nothing is written if no rule was applied.
+    `accept` is shown the trace before anything is written; what it raises is raised. `note` hears beforehand
+    how much room temporary files take.
 
     Raises:
         UsageError: an unknown target or rule, or `out` is `source`.
@@ -210,7 +213,7 @@ def rewrite_model(
     """
     began = time.perf_counter()
     aim = target_named(target)
-    chosen = select(rules, skip, aim)
+    chosen = select(rules, skip, aim, add)
     check_formats(io, aim, in_engine=False)
     typing = type_graph(_loaded(source, out, note), io, data=data, check=check)
     original = typing.model

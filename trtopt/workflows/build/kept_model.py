@@ -49,7 +49,7 @@ def rewritten(
     Raises:
         TrtoptError: a rule failed, which is a bug in trtopt; or nothing can be written.
     """
-    from trtopt.rewrite.catalogue import RULES, build_rules
+    from trtopt.rewrite.catalogue import build_rules
     from trtopt.rewrite.driver import RuleFailed
     from trtopt.rewrite.rewrite import rewrite_model
 
@@ -60,14 +60,11 @@ def rewritten(
         return None, None, f"not rewritten: {told}"
     sizes = 1 if size >= _ONE_SIZE_BYTES else 2
     target = target_of(backend).name
-    usual = {
-        "default": build_rules(target),
-        "all": tuple(rule.name for rule in RULES if target in rule.default),
-        "none": (),
-    }
-    rules = None if rewriting == "all" and not add_rule else (*usual[rewriting], *add_rule)
+    rules = {"default": build_rules(target), "all": None, "none": ()}[rewriting]
     try:
-        trace = rewrite_model(source, copy, target=target, rules=rules, sizes=sizes, write_unchanged=False)
+        trace = rewrite_model(
+            source, copy, target=target, rules=rules, add=add_rule, sizes=sizes, write_unchanged=False
+        )
     except RuleFailed as failure:
         remedy = "build with --rewrite none, or build what `trtopt rewrite --keep-going` writes"
         raise TrtoptError(failure.problem, f"{remedy}; please report the model") from failure

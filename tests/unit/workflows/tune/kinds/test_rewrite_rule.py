@@ -26,12 +26,18 @@ TWO_PRODUCTS = """
     }"""
 
 
-def test_a_rule_is_tried_where_it_finds_something_with_the_time_that_it_touches(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    made = model(TWO_PRODUCTS)
+def saved(text: str, path: Path) -> onnx.ModelProto:
+    """A model whose nodes are called like what they make, in a file."""
+    made = model(text)
     for node in made.graph.node:
         node.name = node.output[0]
     onnx.save(made, path)
+    return made
+
+
+def test_a_rule_is_tried_where_it_finds_something_with_the_time_that_it_touches(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    made = saved(TWO_PRODUCTS, path)
     timed = evidence(profiled("1", "a", 1.0), profiled("2", "rest", 3.0), of=read_graph(made, {}))
     found = proposed(KIND, situation(evidence=replace(timed, model=path)))
     assert [*found] == ["rule=merge-matmuls"]
@@ -73,15 +79,12 @@ QUANTISED = """
 
 
 def test_what_a_rule_finds_before_quantising_alone_is_tried_by_quantising_again(tmp_path: Path) -> None:
-    files = {"float": model(TWO_PRODUCTS), "int8": model(QUANTISED)}
-    for name, made in files.items():
-        for node in made.graph.node:
-            node.name = node.output[0]
-        onnx.save(made, tmp_path / f"{name}.onnx")
+    saved(TWO_PRODUCTS, tmp_path / "float.onnx")
+    quantised = saved(QUANTISED, tmp_path / "int8.onnx")
     timed = evidence(
         profiled("1", "a", 1.0),
         profiled("2", "rest", 3.0),
-        of=read_graph(files["int8"], {}),
+        of=read_graph(quantised, {}),
         float_model=tmp_path / "float.onnx",
         float_sha256="b" * 64,
     )
