@@ -19,6 +19,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.records.typed_io import NO_REQUEST, IoRequest
 from trtopt.rewrite import batch_check, equivalence
+from trtopt.rewrite.branch_coverage import notes_on_branches
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.dynamic_batch import make_dynamic
@@ -100,11 +101,14 @@ class _Proof:
         self._inputs: Sequence[feeds.Feed] = ()
         self._reference: list[dict[str, equivalence.Array]] = []
 
-    @property
-    def notes(self) -> list[str]:
-        """Limits of the check: nothing or no random input was run, or unnamed axes kept one length."""
+    def notes(self, outcome: Outcome) -> list[str]:
+        """Limits of the check of `outcome`: what was not run of it, or on which inputs."""
         if not self._reference:
             return ["no rule was applied, so nothing was run: whether the model runs at all is not known"]
+        return [*self._on_inputs(), *notes_on_branches(outcome.model, self._inputs)]
+
+    def _on_inputs(self) -> list[str]:
+        """No random input was run, or unnamed axes kept one length."""
         if self._inputs == tuple(self._real):
             return [f"checked on {self._real[0].name} alone: the model runs on no random input"]
         which = {"batch": "first axes", "all": "axes"}
@@ -232,7 +236,7 @@ def rewrite_model(
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
         was_run = dynamic_batch or typing.checked  # each runs the original
-        notes += proof.notes if proof and (attempt.outcome.applied or not was_run) else []
+        notes += proof.notes(attempt.outcome) if proof and (attempt.outcome.applied or not was_run) else []
         final = move_quantisation(attempt.outcome.model, typing.tensors, check=check)
         verified = (*typing.checked, *final.checked)
         notes += describe(final.tensors, verified)

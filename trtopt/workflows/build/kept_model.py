@@ -81,7 +81,8 @@ def rewritten(
         f"rewritten: {trace.nodes_before} nodes are now {trace.nodes_after} ({done}), verified on "
         f"{summary.inputs_checked} inputs; details are in {TRACE_FILE}"
     )
-    return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), summary, note
+    limits = "".join(f"; {limit}" for limit in trace.notes)
+    return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), summary, f"{note}{limits}"
 
 
 def _available_memory() -> int | None:
