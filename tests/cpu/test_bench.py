@@ -42,6 +42,24 @@ def test_every_engine_of_a_folder_is_measured_in_both_modes(cpu_build: Path) -> 
             )
 
 
+def test_a_recurrent_state_is_taken_along_its_own_axis(tmp_path: Path) -> None:
+    step = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,4] x, float[2,N,4] state) => (float[N,4] y, float[2,N,4] next) {
+          axis = Constant<value_ints=[0]>()
+          sum = ReduceSum<keepdims=0>(state, axis)
+          y = Add(x, sum)
+          next = Neg(state)
+        }""")
+    onnx.save(step, tmp_path / "step.onnx")
+    np.savez(tmp_path / "d.npz", x=np.ones((16, 4), np.float32), state=np.ones((2, 16, 4), np.float32))
+    folder, data = tmp_path / "engines", str(tmp_path / "d.npz")
+    trtopt.build(tmp_path / "step.onnx", folder, batch=(1, 8), backend="onnxruntime")
+    report = trtopt.bench(folder, data=data, duration=0.1, warmup=0.05)
+    assert [point.latency.shapes["state"] for point in report.points] == [(2, 1, 4), (2, 8, 4)]
+    compared = trtopt.compare(folder, folder, data=data, batch=(8,), duration=0.1)
+    assert [run.batch for run in compared.report.runs] == [8]
+
+
 def test_the_contract_decides_whether_copies_are_part_of_a_query(cpu_build: Path) -> None:
     report = trtopt.bench(cpu_build, batch=[8], contract="trtexec-10", duration=0.1)
     stages = report.points[0].latency.stages

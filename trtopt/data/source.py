@@ -163,14 +163,18 @@ class SampleSource:
                 else f"the model's batch is fixed: give at least {need} samples",
             )
 
-    def first_batch(self, inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape]) -> Arrays:
+    def first_batch(
+        self, inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape], axes: Mapping[str, int] | None = None
+    ) -> Arrays:
         """The first samples as one batch of exactly `shapes`, repeated if there are too few.
+
+        `axes` are the model's `sample_axes` where `inputs` are an engine's, whose shapes are fixed.
 
         Raises:
             DataError: see `batches`.
         """
-        if axes := sample_axes(inputs):
-            return self._first_along(inputs, axes, shapes)
+        if axes := axes or sample_axes(inputs):
+            return self._first_along([_open(spec, axes) for spec in inputs], axes, shapes)
         rows: Rows = {spec.name: (shapes[spec.name] or (None,))[0] for spec in inputs}
         found: dict[str, list[np.ndarray]] = {spec.name: [] for spec in inputs}
         for piece in self._pieces(inputs, rows):
@@ -208,6 +212,12 @@ class SampleSource:
 
     def _names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for reader in self._readers for name in reader.names or ()))
+
+
+def _open(spec: TensorSpec, axes: Mapping[str, int]) -> TensorSpec:
+    """The input with any number of samples along its axis in `axes`."""
+    shape = tuple("?" if axes.get(spec.name) == axis else length for axis, length in enumerate(spec.shape))
+    return msgspec.structs.replace(spec, shape=shape)
 
 
 def _turned(shape: Shape, axis: int) -> Shape:

@@ -44,6 +44,7 @@ class ColdStartJob(Record, frozen=True, kw_only=True, tag="cold_start"):
     contract: Contract
     page_cache: Literal["warm", "cold"]
     began_s: float
+    sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
 
 
 class ColdStarted(Record, frozen=True, kw_only=True, tag="cold_started"):
@@ -77,7 +78,7 @@ def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdSt
         engine = vouched_engine(target.device, Path(job.path), job.artifact, job.shapes)
         with _timed(ms, DESERIALISE):
             session = resources.enter_context(closing(target.load(engine)))
-        data = input_batch(session, job.shapes, job.data)
+        data = input_batch(session, job.shapes, job.data, job.sample_axes)
         with _timed(ms, CONTEXT):
             context = resources.enter_context(closing(session.context(job.shapes)))
             stream = resources.enter_context(closing(target.device.stream()))

@@ -28,7 +28,8 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
 
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `cpu_affinity` is what
     `device.affinity.confine` takes; None leaves the threads where the system puts them. `idle_ms` are the
-    pauses of an idle pass. `nvtx` and `cuda_profiler` are for `device.nvtx`.
+    pauses of an idle pass. `sample_axes` are the model's, of `data.fit`. `nvtx` and `cuda_profiler` are for
+    `device.nvtx`.
     """
 
     path: str
@@ -43,6 +44,7 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     memory: bool
     load: LoadSettings | None = None
     idle_ms: tuple[float, ...] = ()
+    sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     cpu_affinity: str | None = None
     nvtx: bool = False
     cuda_profiler: bool = False
@@ -109,7 +111,7 @@ def _check_went_through(made: Any) -> None:
 
 def subject_of(session: Session, job: BenchJob) -> Subject:
     """What a job measures, with one batch of its data."""
-    data = input_batch(session, job.shapes, job.data)
+    data = input_batch(session, job.shapes, job.data, job.sample_axes)
     ref = EngineRef(path=job.path, sha256=job.artifact.sha256, label=job.artifact.plan.label)
     return Subject(engine=ref, batch=job.batch, shapes=job.shapes, data=data)
 
@@ -153,15 +155,19 @@ def _count(job: BenchJob) -> int:
     return 1 + sum((*several, job.load is not None, job.layers, job.memory))
 
 
-def input_batch(session: Session, shapes: Mapping[str, Shape], data: str | None) -> Inputs:
+def input_batch(
+    session: Session, shapes: Mapping[str, Shape], data: str | None, axes: Mapping[str, int]
+) -> Inputs:
     """One batch of what `data` names (see `trtopt.data.open_data`), or of seeded random input.
+
+    `axes` are the model's `sample_axes`, which an engine of fixed shapes does not tell.
 
     Raises:
         DataError: it does not fit the engine's inputs.
     """
     if data is None:
         return random_batch(session.inputs, shapes)
-    return open_data(data).first_batch(session.inputs, shapes)
+    return open_data(data).first_batch(session.inputs, shapes, axes)
 
 
 def check_fits(artifact: EngineArtifact, target: Target) -> None:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from trtopt.data import SampleSource, open_data
+from trtopt.data.fit import sample_axes
 from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.reader import Arrays
 from trtopt.data.source import fingerprint_of
@@ -167,6 +168,10 @@ def test_samples_along_a_later_axis_go_with_those_along_the_first(name: str, tmp
         ([0, 1], [0, 1]), ([2, 3], [2, 3]), ([4], [4])]  # fmt: skip
     first = source.first_batch([x, state], {"x": (7, 3), "state": (2, 7, 8)})
     assert first["x"][:, 0].tolist() == first["state"][1, :, 3].tolist() == [0, 1, 2, 3, 4, 0, 1]
+    shapes = {"x": (3, 3), "state": (2, 3, 8)}
+    fixed = [TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in shapes.items()]
+    first = source.first_batch(fixed, shapes, sample_axes([x, state]))  # an engine of one batch size
+    assert first["x"][:, 0].tolist() == first["state"][1, :, 3].tolist() == [0, 1, 2]
 
 
 def test_samples_that_differ_in_number_along_their_axes_are_refused(tmp_path: Path) -> None:

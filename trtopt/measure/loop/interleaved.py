@@ -144,11 +144,15 @@ RELOADING_SHARE = 0.5
 
 
 class LoadedEngine(Record, frozen=True, kw_only=True):
-    """An engine file to load; the same file twice gives two that share nothing."""
+    """An engine file to load; the same file twice gives two that share nothing.
+
+    `sample_axes` are its model's, of `data.fit`.
+    """
 
     path: str
     artifact: EngineArtifact
     shapes: dict[str, Shape]
+    sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
 
 
 class Variant(Record, frozen=True, kw_only=True):
@@ -307,7 +311,7 @@ class _Interleaving:
             self._memory.callback(sessions[number].close)
         session = sessions[number]
         if number not in self._inputs:
-            self._inputs[number] = input_batch(session, engine.shapes, self._job.data)
+            self._inputs[number] = input_batch(session, engine.shapes, self._job.data, engine.sample_axes)
         if not self.loadings:
             contract, path = runner.variant.contract, engine.artifact.path
             check_stream_memory(self._target.device, session, path, engine.shapes, contract)

@@ -11,6 +11,7 @@ import msgspec
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
+from trtopt.data.fit import sample_axes
 from trtopt.data.value_range import range_notes
 from trtopt.device.affinity import listed
 from trtopt.device.api import ClockControl
@@ -92,6 +93,7 @@ def _job(
         artifact=engine,
         batch=size,
         shapes=shapes_at(resolved.inputs, engine.plan, size, shape_flags(sizes), sizes.axes),
+        sample_axes=sample_axes(resolved.inputs),
     )
 
 

@@ -44,6 +44,7 @@ def measure_cold_starts(
                 artifact=job.artifact,
                 shapes=job.shapes,
                 data=job.data,
+                sample_axes=job.sample_axes,
                 contract=job.contract,
                 page_cache=state,
                 began_s=time.monotonic(),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtopt.builder.shapes import shapes_at
+from trtopt.data.fit import sample_axes
 from trtopt.errors import UsageError
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.executors.local import THIS_HOST
@@ -55,6 +56,7 @@ def loaded(
         path=str((folder / engine.path).absolute()),
         artifact=engine,
         shapes=shapes_at(inputs, engine.plan, size, shape_flags(sizes), sizes.axes),
+        sample_axes=sample_axes(inputs),
     )
 
 

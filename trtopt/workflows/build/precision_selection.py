@@ -16,6 +16,7 @@ import msgspec
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
+from trtopt.data.fit import sample_axes
 from trtopt.errors import ArtifactError, DataError, DeviceError, ModelError, UsageError
 from trtopt.executors.api import run_jobs_of
 from trtopt.inspect.graph import Graph, read_graph
@@ -268,6 +269,7 @@ class _PrecisionSelection:
                 batch=size,
                 shapes=shapes_at(self._base.inputs, plan, size),
                 data=self._setting.data,
+                sample_axes=sample_axes(self._base.inputs),
                 contract=self._setting.contract,
                 warmup_s=_LAYERS_S,
                 duration_s=_LAYERS_S,

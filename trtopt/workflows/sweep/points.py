@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.builder.shapes import shapes_at
+from trtopt.data.fit import sample_axes
 from trtopt.errors import ArtifactError, DeviceError
 from trtopt.files.atomic import write_atomically
 from trtopt.measure.analysis.energy import mean_power
@@ -68,6 +69,7 @@ def job_of(setting: SweepSetting, terms: SweepTerms, engine: PointEngine, data: 
         batch=setting.batch,
         shapes=shapes_at(engine.onnx.inputs, engine.artifact.plan, setting.batch),
         data=data,
+        sample_axes=sample_axes(engine.onnx.inputs),
         contract=contract_for(terms.contract, setting.streams),
         warmup_s=terms.warmup_s,
         duration_s=terms.duration_s,
