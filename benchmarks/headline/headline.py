@@ -31,7 +31,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
-from cells import ROOT, FailedError, OutOfTimeError, read, run_python, write
+from cells import ROOT, chosen, measure, place_of, read, run_python, unmeasured
 from peer_graphs import SAMPLES, allow_half, recalibrated, refilled, samples_of
 
 SOURCES = "EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS"
@@ -153,36 +153,13 @@ class Bench:
 
     def run(self, wanted: list[Cell]) -> list[str]:
         """Measure what is missing, what failed before last; the names of what is left."""
-        asked = [
-            cell
-            for cell in wanted
-            if not self._args.only or any(word in cell.name for word in self._args.only)
-        ]
-        missing = [cell for cell in asked if not self._place(cell).is_file()]
-        failed = [cell for cell in asked if "failed" in read(self._place(cell))]
-        for cell in missing + failed:
+        out, asked = self._args.out, chosen(wanted, self._args.only)
+        for cell in unmeasured(asked, out):
             if self._left() > cell.model.seconds[cell.side]:
-                self._run_cell(cell)
-        return [cell.name for cell in asked if "ms" not in read(self._place(cell))]
-
-    def _run_cell(self, cell: Cell) -> None:
-        began = time.monotonic()
-        try:
-            result = self._measured(cell)
-        except OutOfTimeError:
-            print(f"{cell.name}: the budget is over", flush=True)
-            return
-        except FailedError as error:
-            result = {"failed": str(error)}
-        told = {"model": cell.model.name, "batch": cell.batch, "side": cell.side, **result}
-        told |= {"revision": self._args.revision, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}"}
-        told["seconds"] = round(time.monotonic() - began, 1)
-        write(self._place(cell), told)
-        print(f"{cell.name}: {result.get('ms', result.get('failed'))} ({told['seconds']} s)", flush=True)
-
-    def _place(self, cell: Cell) -> Path:
-        out: Path = self._args.out
-        return out / f"{cell.name}.json"
+                about = {"model": cell.model.name, "batch": cell.batch, "side": cell.side}
+                about |= {"revision": self._args.revision}
+                measure(cell, out, about, partial(self._measured, cell), summary)
+        return [cell.name for cell in asked if "ms" not in read(place_of(cell, out))]
 
     def _measured(self, cell: Cell) -> dict[str, Any]:
         plain = self._built(Cell(cell.model, cell.batch, BASELINE))
@@ -283,6 +260,11 @@ class Bench:
 
     def _trtopt(self, *words: object, fine: tuple[int, ...] = (0,)) -> str:
         return run_python(f"trtopt {words[0]}", ["-m", "trtopt", *words], self._left(), fine=fine)
+
+
+def summary(told: Mapping[str, Any]) -> object:
+    """The latency, or why there is none."""
+    return told.get("ms", told.get("failed"))
 
 
 def selection(judged: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ import onnx
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "collection"))
-from cells import ROOT, FailedError, OutOfTimeError, read, run_python, write
+from cells import ROOT, chosen, measure, place_of, read, run_python, unmeasured
 from jobs import FEWER, SHAPES
 from replay import SOURCES
 from weights import fill
@@ -128,16 +128,16 @@ class Bench:
 
     def run(self) -> list[str]:
         """Measure what is missing, what failed before last; the names of what is left."""
-        asked = self._asked()
-        missing = [cell for cell in asked if not self._place(cell).is_file()]
-        failed = [cell for cell in asked if "failed" in read(self._place(cell))]
-        for cell in missing + failed:
+        out, asked = self._args.out, self._asked()
+        for cell in unmeasured(asked, out):
             for one in (cell, replace(cell, again=True)):
-                if one.again and (verdict_of(read(self._place(cell))) != "SLOWER" or one in asked):
+                if one.again and (verdict_of(read(place_of(cell, out))) != "SLOWER" or one in asked):
                     break
                 if self._left() > (2 if self._args.dry_run else one.seconds):
-                    self._run_cell(one)
-        return [cell.name for cell in asked if "turns" not in read(self._place(cell))]
+                    about = {"model": one.model, "batch": one.batch, "rewrite": self._args.rewrite}
+                    about |= {"revision": self._args.revision}
+                    measure(one, out, about, partial(self._measured, one), summary)
+        return [cell.name for cell in asked if "turns" not in read(place_of(cell, out))]
 
     def _asked(self) -> list[Cell]:
         there = {file.name.removesuffix(".onnx.gz") for file in (self._args.light or HERE).glob("*.onnx.gz")}
@@ -146,29 +146,9 @@ class Bench:
             Cell(name, batch) for batch in BATCHES for name in names if batch in FEWER.get(name, BATCHES)
         ]
         # second builds that an earlier run had no time for
-        slower = [cell for cell in cells if verdict_of(read(self._place(cell))) == "SLOWER"]
+        slower = [cell for cell in cells if verdict_of(read(place_of(cell, self._args.out))) == "SLOWER"]
         cells += [replace(cell, again=True) for cell in slower]
-        only = self._args.only
-        return [cell for cell in cells if not only or any(word in cell.name for word in only)]
-
-    def _run_cell(self, cell: Cell) -> None:
-        began = time.monotonic()
-        try:
-            result = self._measured(cell)
-        except OutOfTimeError:
-            print(f"{cell.name}: the budget is over", flush=True)
-            return
-        except FailedError as error:
-            result = {"failed": str(error)}
-        told = {"model": cell.model, "batch": cell.batch, "rewrite": self._args.rewrite, **result}
-        told |= {"revision": self._args.revision, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}"}
-        told["seconds"] = round(time.monotonic() - began, 1)
-        write(self._place(cell), told)
-        print(f"{cell.name}: {summary(told)} ({told['seconds']} s)", flush=True)
-
-    def _place(self, cell: Cell) -> Path:
-        out: Path = self._args.out
-        return out / f"{cell.name}.json"
+        return chosen(cells, self._args.only)
 
     def _measured(self, cell: Cell) -> dict[str, Any]:
         model = self._model(cell.model)

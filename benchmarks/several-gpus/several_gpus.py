@@ -33,14 +33,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
-from cells import ROOT, FailedError, OutOfTimeError, read, run_python, write
+from cells import ROOT, chosen, measure, place_of, read, run_python, unmeasured, write
 from ray_workers import kill_a_ray_worker
 from tune import prepared, recipe_of
 from turns import SOURCES
@@ -191,31 +191,12 @@ class Bench:
 
     def run(self) -> list[str]:
         """Measure what is missing, what failed before last; the names of what is left."""
-        only = self._args.only
-        chosen = [cell for cell in CELLS if only is None or any(word in cell.name for word in only)]
-        missing = [cell for cell in chosen if not self._place(cell).is_file()]
-        failed = [cell for cell in chosen if "failed" in read(self._place(cell))]
-        for cell in missing + failed:
+        out, asked = self._args.out, chosen(CELLS, self._args.only)
+        for cell in unmeasured(asked, out):
             if self._left() > self._setting.seconds(cell, self._args.precision, len(self._gpus)):
-                self._run_cell(cell)
-        return [cell.name for cell in chosen if "gpus" not in read(self._place(cell))]
-
-    def _run_cell(self, cell: Cell) -> None:
-        began = time.monotonic()
-        try:
-            result = self._measured(cell)
-        except OutOfTimeError:
-            print(f"{cell.name}: the budget is over", flush=True)
-            return
-        except FailedError as error:
-            result = {"failed": str(error)}
-        found = {"cell": cell.name, **result, "revision": self._args.revision}
-        write(self._place(cell), found | {"date": f"{datetime.now(timezone.utc):%Y-%m-%d}"})
-        print(f"{cell.name}: {summary(found)} ({time.monotonic() - began:.1f} s)", flush=True)
-
-    def _place(self, cell: Cell) -> Path:
-        out: Path = self._args.out
-        return out / f"{cell.name}.json"
+                about = {"cell": cell.name, "revision": self._args.revision}
+                measure(cell, out, about, partial(self._measured, cell), summary)
+        return [cell.name for cell in asked if "gpus" not in read(place_of(cell, out))]
 
     def _measured(self, cell: Cell) -> dict[str, Any]:
         folder = self._args.work / cell.name

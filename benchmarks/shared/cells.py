@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,6 +22,59 @@ class OutOfTimeError(Exception):
 
 class FailedError(Exception):
     """A command did not do what was asked."""
+
+
+class Named(Protocol):
+    """A cell, of which no more need be known than the name of its file."""
+
+    @property
+    def name(self) -> str:
+        """Of its file, without the ending."""
+
+
+_Cell = TypeVar("_Cell", bound=Named)
+
+
+def chosen(cells: Iterable[_Cell], words: Sequence[str] | None) -> list[_Cell]:
+    """Those whose name has one of `words`; all without any."""
+    return [cell for cell in cells if not words or any(word in cell.name for word in words)]
+
+
+def unmeasured(cells: Iterable[_Cell], out: Path) -> list[_Cell]:
+    """Those without a file in `out` first, then those that failed."""
+    cells = list(cells)
+    missing = [cell for cell in cells if not place_of(cell, out).is_file()]
+    return missing + [cell for cell in cells if "failed" in read(place_of(cell, out))]
+
+
+def place_of(cell: Named, out: Path) -> Path:
+    """The cell's file."""
+    return out / f"{cell.name}.json"
+
+
+def measure(
+    cell: Named,
+    out: Path,
+    about: Mapping[str, Any],
+    measured: Callable[[], Mapping[str, Any]],
+    summary: Callable[[Mapping[str, Any]], object],
+) -> None:
+    """Write the cell's file: `about` it and what was measured or why that failed, with date and seconds.
+
+    A cell in which the budget ends leaves no file.
+    """
+    began = time.monotonic()
+    try:
+        result = measured()
+    except OutOfTimeError:
+        print(f"{cell.name}: the budget is over", flush=True)
+        return
+    except FailedError as error:
+        result = {"failed": str(error)}
+    told = {**about, **result, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}"}
+    told["seconds"] = round(time.monotonic() - began, 1)
+    write(place_of(cell, out), told)
+    print(f"{cell.name}: {summary(told)} ({told['seconds']} s)", flush=True)
 
 
 def run_python(
