@@ -15,7 +15,14 @@ import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
-from trtopt.errors import ArtifactError, DataError, IncompatibleEngineError, NoGpuError, UsageError
+from trtopt.errors import (
+    ArtifactError,
+    DataError,
+    IncompatibleEngineError,
+    ModelError,
+    NoGpuError,
+    UsageError,
+)
 from trtopt.measure.load.arrivals import keeps_up
 from trtopt.measure.loop.sample_groups import MIN_TIMED, TIMED_SHARE
 from trtopt.records import BenchReport, Terms, from_json, to_json
@@ -58,6 +65,16 @@ def test_a_recurrent_state_is_taken_along_its_own_axis(tmp_path: Path) -> None:
     assert [point.latency.shapes["state"] for point in report.points] == [(2, 1, 4), (2, 8, 4)]
     compared = trtopt.compare(folder, folder, data=data, batch=(8,), duration=0.1)
     assert [run.batch for run in compared.report.runs] == [8]
+
+
+def test_a_tensor_that_is_an_input_and_an_output_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    both = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,4] x, float[N,2] p) => (float[N,4] y, float[N,2] p) { y = Relu(x) }""")
+    onnx.save(both, tmp_path / "both.onnx")
+    with pytest.raises(ModelError, match="'p' is an input and an output") as caught:
+        trtopt.build(tmp_path / "both.onnx", tmp_path / "engines", backend="onnxruntime")
+    assert "Identity" in caught.value.remedy
+    assert not (tmp_path / "engines").exists()
 
 
 def test_the_contract_decides_whether_copies_are_part_of_a_query(cpu_build: Path) -> None:

@@ -75,6 +75,9 @@ def test_branches_that_call_their_tensors_alike_stay_two_branches(tmp_path: Path
     assert [name for name in operators[0] if name != "Cast"] == ["MatMul", "Tanh"]
     assert 7 in [item.i for node in inner(proto)[1].node for item in node.attribute]
     assert "MatMul:v" in report.lowered
+    (note,) = (note for note in report.notes if "inside subgraphs" in note)
+    assert "values there are not measured" in note
+    assert report.lowered[-1] in {node.name for branch in inner(proto) for node in branch.node}
 
 
 @pytest.mark.parametrize("keep", ["MatMul:v", "MatMul:v_1"])

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from trtopt.errors import UsageError
+from trtopt.onnxio.graph_walk import names_length
 from trtopt.records import ShapeRange, TensorSpec
 
 _ANONYMOUS = "?"
@@ -69,6 +70,13 @@ def _written(lengths: Lengths) -> str:
     return ",".join(map(str, lengths if len(set(lengths)) > 1 else lengths[:1]))
 
 
+def batch_name(inputs: Sequence[TensorSpec]) -> str | None:
+    """What the model calls the batch axis, where all inputs with an open axis 0 call it alike."""
+    names = {spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
+    name = next(iter(names)) if len(names) == 1 else None
+    return name if isinstance(name, str) and names_length(name) else None
+
+
 def _places(inputs: Sequence[TensorSpec]) -> dict[str, list[Place]]:
     places: dict[str, list[Place]] = {}
     for spec in inputs:
@@ -81,7 +89,7 @@ def _places(inputs: Sequence[TensorSpec]) -> dict[str, list[Place]]:
 
 
 def _placed(inputs: Sequence[TensorSpec], name: str, places: Mapping[str, list[Place]]) -> list[Place]:
-    if name in places:
+    if name in places and name != batch_name(inputs):
         return places[name]
     if any(spec.shape and spec.shape[0] == name for spec in inputs):
         raise UsageError(f"--axis {name}: is the batch axis", "give its sizes with --batch")

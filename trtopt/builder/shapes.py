@@ -15,9 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 
-from trtopt.builder.open_axes import Lengths, Place, axis_lengths, axis_name, check_shared_axes
+from trtopt.builder.open_axes import Lengths, Place, axis_lengths, axis_name, batch_name, check_shared_axes
 from trtopt.errors import FixedBatchError, UsageError
-from trtopt.onnxio.graph_walk import names_length
 from trtopt.recipe import BATCH, ShapeFlag
 from trtopt.records import MAX_PROFILES, BuildPlan, OnnxArtifact, Profile, Shape, ShapeRange, TensorSpec
 
@@ -27,13 +26,6 @@ _NO_AXES: Mapping[str, Sequence[int]] = MappingProxyType({})
 def batch_axes(model: OnnxArtifact) -> dict[str, int | str]:
     """Axis 0 of each input that has one: a number where the model fixes it, else its name."""
     return {spec.name: spec.shape[0] for spec in model.inputs if spec.shape}
-
-
-def _batch_name(inputs: Sequence[TensorSpec]) -> str | None:
-    """What the model calls the batch axis, where all inputs with an open axis 0 call it alike."""
-    names = {spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
-    name = next(iter(names)) if len(names) == 1 else None
-    return name if isinstance(name, str) and names_length(name) else None
 
 
 def fixed_batch(model: OnnxArtifact) -> int | None:
@@ -68,7 +60,7 @@ def shape_ranges(
             f"make it dynamic: trtopt rewrite {shlex.quote(model.path)} --dynamic-batch -o "
             f"{shlex.quote(_with_dynamic_batch(model.path))}; or take --batch {fixed}",
         )
-    name = _batch_name(model.inputs)
+    name = batch_name(model.inputs)
     shapes = {spec.name: _range_of(spec, batch, given.get(spec.name), lengths, name) for spec in model.inputs}
     check_shared_axes(model.inputs, shapes)
     return shapes
@@ -265,7 +257,7 @@ def shapes_at(
     Raises:
         UsageError: a flag names no input or axis, or gives a length that the engine does not admit.
     """
-    given, lengths, name = _by_input(inputs, flags), axis_lengths(inputs, axes), _batch_name(inputs)
+    given, lengths, name = _by_input(inputs, flags), axis_lengths(inputs, axes), batch_name(inputs)
     shapes = {}
     for spec in inputs:
         admitted = plan.shapes[spec.name]

@@ -90,6 +90,11 @@ def test_an_axis_that_nothing_gives_is_named_and_the_remedy_works() -> None:
     assert ranges(image, dict.fromkeys(names, (1, 2, 3)))["x"].max == (2, 3, 3, 3)
 
 
+def test_the_batch_axis_of_a_recurrent_state_is_no_axis_to_give() -> None:
+    with pytest.raises(UsageError, match="--axis N: is the batch axis"):
+        ranges(model(x=("N", 3), state=(2, "N", 8)), {"N": (4,)})
+
+
 def test_a_model_without_open_axes_reports_it() -> None:
     with pytest.raises(UsageError) as error:
         ranges(model(x=("N", 3)), {"seq": (8,)})

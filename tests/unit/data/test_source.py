@@ -274,8 +274,19 @@ def test_floats_for_an_input_of_integers_are_not_to_be_converted(
 
 def test_inputs_of_different_length_are_named_before_any_batch(tmp_path: Path) -> None:
     arrays = samples() | {"ids": np.arange(4)}
-    with pytest.raises(DataError, match="'x' and 'ids' have 5 and 4 rows"):
+    with pytest.raises(DataError, match="'x' and 'ids' have 5 and 4 rows, 2 and 2 of"):
         next(open_data(saved(tmp_path / "d.npz", **arrays)).batches([X, IDS], 2))
+
+
+def test_rows_of_unlike_batches_are_counted_in_batches(tmp_path: Path) -> None:
+    x, state = (TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in
+                (("x", (1, 3)), ("state", (2, 1, 8))))  # fmt: skip
+    arrays = {"x": np.ones((6, 3), np.float32), "state": np.ones((6, 1, 8), np.float32)}
+    source = open_data(saved(tmp_path / "d.npz", **arrays))
+    with pytest.raises(DataError, match="have 6 and 6 rows, 1 and 2 of which make a batch"):
+        next(source.batches([x, state], 1))
+    arrays["state"] = np.ones((12, 1, 8), np.float32)
+    assert len(list(open_data(saved(tmp_path / "e.npz", **arrays)).batches([x, state], 1))) == 6
 
 
 def _npy(header: bytes) -> bytes:

@@ -40,6 +40,7 @@ from trtopt.precision.observe import float_tensors, observe
 from trtopt.precision.reference_runs import First, compared
 from trtopt.precision.temporary_disk import of_casting, passing
 from trtopt.precision.weight_folding import with_weights_dequantised
+from trtopt.printable import counted
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
 from trtopt.records.checking import OutputDifference
 from trtopt.targets import DEFAULT, target_named
@@ -131,7 +132,7 @@ def cast_model(
             data_is_random=data is None,
             samples=seen.samples,
             differences=found,
-            notes=(*seen.notes, *_notes(decision, was_low=wide is not model)),
+            notes=(*seen.notes, *_notes(decision, wide, was_low=wide is not model)),
             alarms=(*weight_alarms(original), *accuracy_alarms(found)),
             seconds=0.0,
         )
@@ -203,13 +204,20 @@ def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
     )
 
 
-def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
-    """Notes: 16-bit nodes were decided again; what to do about heavy ones that only the opset keeps FP32."""
+def _notes(decision: Decision, model: ModelFile, *, was_low: bool) -> tuple[str, ...]:
+    """Notes: nodes decided again, or without values; heavy ones that only the opset keeps FP32."""
     notes = ["the model's 16-bit types became FP32 first: every node was decided again"] if was_low else []
     heavy = [kept for kept in decision.kept if kept.rule == "opset" and kept.op in HEAVY]
     if heavy:
         notes.append(
             f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 needs 22)"
+        )
+    _, *inner = graphs_of(model.proto.graph)
+    unseen = [node.name for part in inner for node in part.node if node.name in decision.places]
+    if unseen:
+        notes.append(
+            f"{counted(len(unseen), 'node')} inside subgraphs became 16-bit by operator and weights alone, "
+            f"such as {unseen[0]!r}: values there are not measured, and --exclude keeps nodes in FP32"
         )
     return tuple(notes)
 

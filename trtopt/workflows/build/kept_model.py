@@ -130,7 +130,9 @@ def keep_model(
 
     Raises:
         UsageError: the model or the backend does not have the requested inputs or outputs.
+        ModelError: a tensor is an input and an output.
     """
+    _check_roles(onnx)
     if not io.is_empty:
         return _typed(
             onnx, source, folder, backend, listener, rewrite=rewrite, add_rule=add_rule, io=io, data=data
@@ -141,6 +143,17 @@ def keep_model(
         kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend, rewrite, add_rule)
         notes.append(note)
     return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes), _recorded(source))
+
+
+def _check_roles(onnx: OnnxArtifact) -> None:
+    """An engine has one buffer for each name."""
+    inputs = {spec.name for spec in onnx.inputs}
+    for spec in onnx.outputs:
+        if spec.name in inputs:
+            raise ModelError(
+                f"{onnx.path}: {spec.name!r} is an input and an output, which engines cannot have",
+                "leave it out of the outputs, or return it through an Identity under another name",
+            )
 
 
 def _recorded(source: Path) -> tuple[TypedTensor, ...]:
