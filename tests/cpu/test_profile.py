@@ -92,6 +92,16 @@ def test_probed_peaks_give_floors_and_are_reported_with_how_they_were_measured(
     assert not any("no floors" in text for text in report.missing)
 
 
+def test_nodes_without_names_are_found_in_the_graph(tmp_path: Path) -> None:
+    plain = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,64] x) => (float[N,64] y) { a = MatMul(x, w) y = Relu(a) }""")
+    plain.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(64, dtype=np.float32), "w"))
+    onnx.save(plain, tmp_path / "plain.onnx")
+    (found,) = profile(tmp_path / "plain.onnx", batch=[4], backend="onnxruntime", duration=0.1).engines
+    assert found.roofline.flops >= 2 * 4 * 64 * 64
+    assert {node for layer in found.layers for node in layer.onnx_nodes} == {"node_of_a", "node_of_y"}
+
+
 def test_convolutions_sums_and_activations_are_reported_as_fused(looked_into: ProfileReport) -> None:
     fused = {one.ops: one.count for one in looked_into.engines[1].fusions}
     assert fused == {("Conv", "Relu"): 4, ("Conv", "Add", "Relu"): 3}

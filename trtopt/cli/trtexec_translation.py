@@ -438,17 +438,38 @@ def _measured_words(profiles: Sequence[_Profile], values: Mapping[str, str]) -> 
     """`--batch`, and `--shape` where the engine is tuned for other lengths, or where that is unknown."""
     words = [] if (size := _measured_batch(profiles, values)) is None else ["--batch", str(size)]
     for name, shape in parse_shapes("--shapes", values.get("--shapes", "")).items():
+        batch = _batch_axis(name, profiles)
+        tuned = [one.best.get(name, shape) for one in profiles]
         is_tuned = "--loadEngine" not in values and all(
-            one.best.get(name, shape)[1:] == shape[1:] for one in profiles
+            _without(batch, one) == _without(batch, shape) for one in tuned
         )
         if len(shape) > 1 and not is_tuned:
-            words += ["--shape", f"{name}:{'x'.join(['N', *map(str, shape[1:])])}"]
+            lengths = ["N" if axis == batch else str(length) for axis, length in enumerate(shape)]
+            words += ["--shape", f"{name}:{'x'.join(lengths)}"]
     return words
+
+
+def _batch_axis(name: str, profiles: Sequence[_Profile]) -> int | None:
+    """The axis of an input that varies as the batch does, a later one in a recurrent state; else axis 0.
+
+    None if the batch varies, and no axis of the input does as it.
+    """
+    profile = next((one for one in profiles if name in one.best), None)
+    if profile is None or len(set(_batches(profile))) == 1:
+        return 0
+    ranges = zip(profile.low[name], profile.best[name], profile.high[name], strict=False)  # as given
+    return next((axis for axis, lengths in enumerate(ranges) if lengths == _batches(profile)), None)
+
+
+def _without(batch: int | None, shape: Sequence[int]) -> list[int]:
+    """The lengths of the other axes."""
+    return [length for axis, length in enumerate(shape) if axis != batch]
 
 
 def _measured_batch(profiles: Sequence[_Profile], values: Mapping[str, str]) -> int | None:
     """The batch size to measure at: of `--shapes`, else the one that the first profile is tuned for."""
     if "--shapes" in values:
         shapes = parse_shapes("--shapes", values["--shapes"])
-        return next((shape[0] for shape in shapes.values()), None)
+        axes = {name: _batch_axis(name, profiles) for name in shapes}
+        return next((shapes[name][axis] for name, axis in axes.items() if axis is not None), None)
     return _batches(profiles[0])[1] if profiles else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from trtopt.onnxio.graph_walk import name_of
 from trtopt.onnxio.model_info import dtype_name
 from trtopt.records import Shape
 
@@ -145,10 +146,9 @@ def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Node]:
     import onnx
 
     for index, node in enumerate(nodes):
-        first = next(iter(node.output), "")
         yield Node(
             index=index,
-            name=node.name or f"node_of_{first}",
+            name=name_of(node),
             op=node.op_type,
             inputs=tuple(node.input),
             outputs=tuple(node.output),

@@ -30,6 +30,11 @@ def names_length(name: str) -> bool:
     return not _NO_LENGTH.fullmatch(name.strip())
 
 
+def name_of(node: onnx.NodeProto) -> str:
+    """The node's name; of one without the name that TensorRT's parser gives it."""
+    return node.name or f"node_of_{next(iter(node.output), '')}"
+
+
 def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs that the node has as attributes, such as the branches of an If."""
     for attribute in node.attribute:

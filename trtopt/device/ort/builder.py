@@ -23,7 +23,7 @@ from trtopt.device.ort.session_settings import described, keep_settings, session
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of
-from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.graph_walk import graphs_of, name_of
 from trtopt.onnxio.model_info import load_graph
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
 
@@ -75,6 +75,8 @@ class OnnxRuntimeBuilder:
             )
         take_in(tensors_of(model), onnx)
         _fix_shapes(model, plan)
+        for node in model.graph.node:
+            node.name = name_of(node)  # layer times are joined with the graph's nodes by name
         keep_settings(model, plan.settings)
         progress("Optimizing graph", 0.3)
         engine = _optimise(model)
