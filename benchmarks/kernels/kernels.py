@@ -34,7 +34,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 
-from cells import ROOT, FailedError, OutOfTimeError, read, run_python, write
+from cells import ROOT, FailedError, OutOfTimeError, chosen, read, run_python, write
 from cupti_probe import library_of_cupti
 from weights import fill
 
@@ -129,11 +129,7 @@ class Jobs:
 
     def run(self) -> list[str]:
         """Do what is missing, then what failed before; the names of what is left."""
-        asked = [
-            job
-            for job in self.jobs()
-            if not self._args.only or any(word in job.name for word in self._args.only)
-        ]
+        asked = chosen(self.jobs(), self._args.only)
         missing = [job for job in asked if not self._state(job.name)]
         failed = [job for job in asked if "failed" in self._state(job.name)]
         for job in missing + failed:

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
-from cells import ROOT, read, write
+from cells import ROOT, chosen, read, write
 from turns import SOURCES
 
 HERE = Path(__file__).resolve().parent
@@ -75,9 +75,8 @@ def main() -> None:
     for folder in (args.out, args.work):
         folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + args.budget
-    for cell in DRY_CELLS if args.dry_run else CELLS:
-        if args.only is None or any(word in cell.name for word in args.only):
-            print(f"{cell.name}: {tuned(cell, args, end)}", flush=True)
+    for cell in chosen(DRY_CELLS if args.dry_run else CELLS, args.only):
+        print(f"{cell.name}: {tuned(cell, args, end)}", flush=True)
 
 
 def tuned(cell: Cell, args: argparse.Namespace, end: float) -> str:

@@ -471,5 +471,6 @@ def _measured_batch(profiles: Sequence[_Profile], values: Mapping[str, str]) -> 
     if "--shapes" in values:
         shapes = parse_shapes("--shapes", values["--shapes"])
         axes = {name: _batch_axis(name, profiles) for name in shapes}
-        return next((shapes[name][axis] for name, axis in axes.items() if axis is not None), None)
+        sizes = [size for name, shape in shapes.items() for at, size in enumerate(shape) if at == axes[name]]
+        return sizes[0] if sizes else None
     return _batches(profiles[0])[1] if profiles else None

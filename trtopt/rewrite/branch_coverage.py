@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from trtopt.data.feeds import Feed
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, parts_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, name_of, parts_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.printable import counted
 from trtopt.rewrite import equivalence
@@ -34,7 +34,7 @@ def notes_on_branches(model: ModelFile, inputs: Sequence[Feed]) -> list[str]:
     notes = []
     if main:
         missed = [
-            f"the {'else' if taken else 'then'} branch of If {node.name or node.output[0]!r}"
+            f"the {'else' if taken else 'then'} branch of If {name_of(node)!r}"
             for node, (taken, *others) in zip(main, _taken(model, main, inputs), strict=True)
             if not others
         ]

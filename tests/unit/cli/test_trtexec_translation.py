@@ -94,6 +94,14 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
                 "trtopt bench m.trtopt --batch 5 --contract trtexec-10",
             ],
         ),
+        (
+            "--minShapes=state:2x1x8,x:1x3 --optShapes=state:2x4x8,x:4x3 --maxShapes=state:2x8x8,x:8x3 "
+            "--shapes=state:2,x:5x3",  # fewer axes than the model's: bench refuses what it gets
+            [
+                f"{BUILD} --dynamic --batch 1,4,8 --shape state:2x1x8,2x4x8,2x8x8 --shape x:Nx3",
+                "trtopt bench m.trtopt --batch 5 --contract trtexec-10",
+            ],
+        ),
         ("--memPoolSize=workspace:1.5G --skipInference", [f"{BUILD} --workspace 1536"]),
         ("--workspace=512 --skipInference", [f"{BUILD} --workspace 512"]),
         (
