@@ -182,7 +182,7 @@ IF = """g (float[N,8] x, bool c) => (float[N,8] y) {
 def test_subgraphs_are_cast_inside_and_keep_the_types_of_what_enters_and_leaves(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     source = saved(IF, tmp_path, w=rng.standard_normal((8, 8), np.float32))
-    report, _, types = cast(source)
+    report, _, types = cast(source, include=("MatMul:*", "Relu:p"))  # one of the branches is not run
     assert {"MatMul:q", "MatMul:r"} <= set(report.lowered)
     assert rules(report)["If:b"] == "operator"
     assert (types["q"], types["p"], types["b"]) == (TensorProto.FLOAT16, 1, 1)

@@ -44,6 +44,14 @@ g (float[1,8] x) => (float[1,8] y, float[I,1,8] all)
    <body = b (int64 i, bool cin, float[1,8] hin) => (bool cout, float[1,8] h, float[1,8] s)
      {m = MatMul(hin, w) h = Add(m, hin) s = Neg(m) cout = Identity(cin)}>
  y = MatMul(l, v)}"""
+OVERFLOWING = """
+# w: float[8,8]
+g (float[1,8] x) => (float[1,8] y)
+<float zero = {0.0}, float huge = {30000.0}, float tiny = {0.0001}>
+{a = MatMul(x, w) t = ReduceSum<keepdims=0>(x) c = Greater(t, zero)
+ q = If(c) <then_branch = p () => (float[1,8] o) {v = MatMul(a, w) o = Tanh(v)},
+            else_branch = n () => (float[1,8] o) {v = MatMul(a, w) u = Mul(v, huge) o = Mul(u, tiny)}>
+ y = MatMul(q, w)}"""
 SIGNS = np.where(np.arange(6) % 2, 1.0, -1.0)[:, None].astype(np.float32)
 
 
@@ -75,8 +83,7 @@ def test_branches_that_call_their_tensors_alike_stay_two_branches(tmp_path: Path
     assert [name for name in operators[0] if name != "Cast"] == ["MatMul", "Tanh"]
     assert 7 in [item.i for node in inner(proto)[1].node for item in node.attribute]
     assert "MatMul:v" in report.lowered
-    (note,) = (note for note in report.notes if "inside subgraphs" in note)
-    assert "values there are not measured" in note
+    assert report.notes == ()
     assert report.lowered[-1] in {node.name for branch in inner(proto) for node in branch.node}
 
 
@@ -91,7 +98,6 @@ def test_weights_that_are_called_alike_are_evaluated_one_by_one(tmp_path: Path) 
     assert {item.node: item.rule for item in report.kept} == {
         "If:q": "operator",
         "Mul:r": "range",
-        "Mul:o": "range",  # which of the branches made q so large is not seen
         "Mul:o_1": "weight",
     }
 
@@ -101,6 +107,29 @@ def test_what_leaves_a_branch_too_large_is_not_made_in_16_bits(tmp_path: Path) -
     kept = {item.node for item in report.kept if item.rule == "range"}
     assert kept >= {"Mul:o", "Mul:o_1", "Mul:r"}
     assert all(item.mismatched == 0 for item in report.differences)
+
+
+def test_what_is_large_inside_a_branch_alone_stays_fp32_there(tmp_path: Path) -> None:
+    report, _ = cast(OVERFLOWING, tmp_path, weights={"w": np.eye(8, dtype=np.float32)})
+    assert {item.node for item in report.kept if item.rule == "range"} == {"Mul:u", "Mul:o"}
+    assert {"MatMul:v", "Tanh:o", "MatMul:v_1"} <= set(report.lowered)
+
+
+@pytest.mark.parametrize("included", [False, True])
+def test_a_branch_that_no_sample_ran_stays_fp32_unless_it_is_included(included: bool, tmp_path: Path) -> None:
+    source = saved(OVERFLOWING, tmp_path)
+    np.savez(tmp_path / "ones.npz", x=np.ones((4, 8), np.float32))
+    report = cast_model(
+        source,
+        tmp_path / "out.onnx",
+        precision="fp16",
+        data=tmp_path / "ones.npz",
+        include=("MatMul:v_1",) if included else (),
+    )
+    unmeasured = [item.node for item in report.kept if item.rule == "unmeasured"]
+    assert unmeasured == ([] if included else ["MatMul:v_1"]) + ["Mul:u", "Mul:o"]
+    (note,) = report.notes
+    assert note.startswith(f"{len(unmeasured)} nodes inside subgraphs that no sample ran stay FP32, such as")
 
 
 def test_what_goes_round_a_loop_and_is_collected_is_evaluated_by_what_is_seen_of_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from trtopt.records.result import Result
 CAST_SCHEMA = "trtopt.cast/1"
 
 CastPrecision = Literal["fp16", "bf16"]
-KeepRule = Literal["operator", "opset", "pattern", "quantised", "weight", "range", "island"]
+KeepRule = Literal["operator", "opset", "pattern", "quantised", "weight", "range", "unmeasured", "island"]
 
 
 class KeptNode(Record, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ from trtopt.precision.casting.weights import largest
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.observe import float_tensors, observe
 from trtopt.precision.reference_runs import First, compared
+from trtopt.precision.subgraph_peaks import NOT_RUN, with_subgraph_peaks
 from trtopt.precision.temporary_disk import of_casting, passing
 from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.printable import counted
@@ -132,7 +133,7 @@ def cast_model(
             data_is_random=data is None,
             samples=seen.samples,
             differences=found,
-            notes=(*seen.notes, *_notes(decision, wide, was_low=wide is not model)),
+            notes=(*seen.notes, *_notes(decision, was_low=wide is not model)),
             alarms=(*weight_alarms(original), *accuracy_alarms(found)),
             seconds=0.0,
         )
@@ -204,20 +205,19 @@ def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
     )
 
 
-def _notes(decision: Decision, model: ModelFile, *, was_low: bool) -> tuple[str, ...]:
-    """Notes: nodes decided again, or without values; heavy ones that only the opset keeps FP32."""
+def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
+    """Notes: nodes decided again; those kept FP32 only for want of values, heavy ones only for the opset."""
     notes = ["the model's 16-bit types became FP32 first: every node was decided again"] if was_low else []
     heavy = [kept for kept in decision.kept if kept.rule == "opset" and kept.op in HEAVY]
     if heavy:
         notes.append(
             f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 needs 22)"
         )
-    _, *inner = graphs_of(model.proto.graph)
-    unseen = [node.name for part in inner for node in part.node if node.name in decision.places]
-    if unseen:
+    not_run = [kept.node for kept in decision.kept if kept.rule == "unmeasured"]
+    if not_run:
         notes.append(
-            f"{counted(len(unseen), 'node')} inside subgraphs became 16-bit by operator and weights alone, "
-            f"such as {unseen[0]!r}: values there are not measured, and --exclude keeps nodes in FP32"
+            f"{counted(len(not_run), 'node')} inside subgraphs that no sample ran stay FP32, such as "
+            f"{not_run[0]!r}: give samples that run them with --data, or name them: trtopt cast --include"
         )
     return tuple(notes)
 
@@ -290,6 +290,8 @@ def measured(
 ) -> tuple[dict[str, float], int]:
     """The largest finite |x| of every FP32 tensor, and over how many samples; `reference` keeps its share.
 
+    Tensors of subgraphs are in it if a sample ran them.
+
     Raises:
         ModelError, DataError: see `observe`.
     """
@@ -302,18 +304,25 @@ def _measured(
 ) -> tuple[dict[str, float], int]:
     """As `measured`; `folded` is the model with constants in place of its weights' Q/DQ."""
     peaks = dict.fromkeys(float_tensors(folded), 0.0)
+    inner: dict[str, float] = {}
+    watched = with_subgraph_peaks(folded)
 
     def visit(name: str, values: NDArray[Any], first: int) -> None:
         if reference is not None:
             reference.visit(name, values, first)
         if name in peaks:
             peaks[name] = max(peaks[name], _peak(values))
+        if name in watched.tensors:
+            for tensor, peak in zip(watched.tensors[name], values, strict=True):
+                if peak != NOT_RUN:
+                    inner[tensor] = max(inner.get(tensor, 0.0), float(peak))
 
-    names = peaks.keys() | (reference.names if reference is not None else ())
-    seen = observe(in_fp32(folded), samples, names, visit, at_once=_AT_ONCE)
+    names = {*peaks, *watched.tensors, *(reference.names if reference is not None else ())}
+    seen = observe(in_fp32(watched.model), samples, names, visit, at_once=_AT_ONCE)
     weights = set(float_tensors(model)) - peaks.keys()
     constants = {item.name: item for item in folded.proto.graph.initializer}
-    return peaks | {name: _peak(array_of(constants[name], folded.folder)) for name in weights}, seen.samples
+    of_weights = {name: _peak(array_of(constants[name], folded.folder)) for name in weights}
+    return peaks | inner | of_weights, seen.samples
 
 
 def _peak(values: NDArray[np.float32]) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import compress
 
 import onnx
 
 from trtopt.onnxio.disjoint_names import DisjointNames
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, opset_of, subgraphs_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, opset_of
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.tensor_types import FLOAT, LOW
 from trtopt.precision.casting.activations import gelus_between_products
@@ -18,44 +18,6 @@ from trtopt.precision.casting.places import Places, places_of, takes
 from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
 from trtopt.records.casting import CastPrecision, KeepRule, KeptNode
 from trtopt.targets import target_named
-
-_FIRST_CARRIED = {"Loop": (2, 1), "Scan": (0, 0)}
-"""Which input and output of the body is the first that the node's own inputs and outputs stand for."""
-
-
-def with_borders(graph: onnx.GraphProto, ranges: Mapping[str, float]) -> dict[str, float]:
-    """The largest |x| by tensor, completed by what is known of subgraphs' inputs and outputs from outside.
-
-    What runs inside is not measured, but a node's results are, and with them what its subgraphs make: of a
-    Loop the last of each carried value, all of what it collects. Intermediate values stay unknown.
-    """
-    found = dict(ranges)
-    for part in graphs_of(graph):
-        for node in part.node:
-            for inner in subgraphs_of(node):
-                skipped, kept = _FIRST_CARRIED.get(node.op_type, (0, 0))
-                results = [item.name for item in inner.output][kept:]
-                _raise(found, results, node.output)
-                if node.op_type in _FIRST_CARRIED:
-                    entries = [item.name for item in inner.input][skipped:]
-                    _raise(found, entries, node.input[skipped:])
-                    _raise(found, entries, node.output[: _carried(node, inner)])
-    return found
-
-
-def _carried(node: onnx.NodeProto, body: onnx.GraphProto) -> int:
-    """How many values go round."""
-    if node.op_type == "Loop":
-        return len(body.input) - 2
-    scanned = next((item.i for item in node.attribute if item.name == "num_scan_inputs"), 0)
-    return len(body.input) - scanned
-
-
-def _raise(ranges: dict[str, float], inner: Sequence[str], outer: Sequence[str]) -> None:
-    for name, other in zip(inner, outer, strict=False):
-        if other in ranges:
-            ranges[name] = max(ranges.get(name, 0.0), ranges[other])
-
 
 NEVER = {
     "Range": "steps of a range add up their rounding",
@@ -123,7 +85,10 @@ class Decision:
 
 
 class CastDecider:
-    """Decides node by node; all it knows of the values are `ranges`, the largest |x| of tensors."""
+    """Decides node by node; all it knows of the values are `ranges`, the largest |x| of tensors.
+
+    Without any, operators and weights decide. With some, a subgraph of which they have none was not run.
+    """
 
     def __init__(
         self,
@@ -136,7 +101,10 @@ class CastDecider:
     ) -> None:
         self._cast_io = cast_io
         self._model, self._types, self._cast_options = model, types, cast_options
-        self._ranges = with_borders(model.proto.graph, ranges)
+        self._ranges = ranges
+        self._not_run = (
+            {node.name for part in self._parts_not_run() for node in part.node} if ranges else set()
+        )
         self._opset = opset_of(model.proto)
         self._weights = {
             item.name: item
@@ -186,6 +154,15 @@ class CastDecider:
             places |= inner
         return Decision(places, tuple(kept.values()), untouched, self._fits_of(places))
 
+    def _parts_not_run(self) -> Iterator[onnx.GraphProto]:
+        """Subgraphs that make FP32 tensors, none of which has a range."""
+        _, *inner = graphs_of(self._model.proto.graph)
+        for part in inner:
+            made = [*_names(part.input), *(name for node in part.node for name in node.output)]
+            floats = [name for name in made if self._types.get(name) == FLOAT]
+            if floats and self._ranges.keys().isdisjoint(floats):
+                yield part
+
     def _fits_of(self, places: Mapping[str, Places]) -> dict[str, Fit]:
         """Of the weights that have been looked at, those that some node reads in 16 bits."""
         lowered: set[str] = set()
@@ -234,6 +211,8 @@ class CastDecider:
                 return "pattern", f"--exclude {pattern}"
         if node.op_type in self._cast_options.keep_op:
             return "pattern", f"--keep-op {node.op_type}"
+        if node.name in self._not_run:
+            return "unmeasured", "no sample ran its subgraph: its values are not known"
         return self._weight_fault(node, can) or self._range_fault(node)
 
     def _scale_fault(self, node: onnx.NodeProto, can: Places) -> str | None:

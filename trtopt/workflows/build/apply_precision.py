@@ -27,10 +27,10 @@ Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
 
 
 class Typed(NamedTuple):
-    """A model in a precision, a note, and why it should not be used without a look at it."""
+    """A model in a precision, notes, and why it should not be used without a look at it."""
 
     onnx: OnnxArtifact
-    note: str
+    notes: tuple[str, ...]
     alarms: tuple[str, ...]
 
 
@@ -42,7 +42,7 @@ def apply_precision(
     residuals: Residuals = PLAIN_RESIDUALS,
     exclude: tuple[str, ...] = (),
 ) -> Typed | None:
-    """The build folder's model in `precision`, with a trace and a note; None if nothing is to be done.
+    """The build folder's model in `precision`, with a trace and notes; None if nothing is to be done.
 
     Raises:
         UsageError: FP32 of a graph that has 16-bit types, DATA for no cast, or no DATA to calibrate on.
@@ -88,7 +88,8 @@ def apply_cast(
         f"cast to {precision.upper()}: {len(report.lowered)} nodes, {len(report.kept)} stay FP32, "
         f"values from {values}; {TRACE_FILE} lists them with reasons"
     )
-    return Typed(msgspec.structs.replace(read_onnx(out), parent=kept.sha256), note, report.alarms)
+    onnx = msgspec.structs.replace(read_onnx(out), parent=kept.sha256)
+    return Typed(onnx, (note, *report.notes), report.alarms)
 
 
 def request_for(
@@ -134,7 +135,7 @@ def apply_quantisation(
     write_atomically(out.with_name(QUANTISED_FILE), to_json(report))
     done = sum(item.quantised for item in report.decisions)
     note = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTISED_FILE} lists them with reasons"
-    return Typed(msgspec.structs.replace(read_onnx(out), parent=kept.sha256), note, report.alarms)
+    return Typed(msgspec.structs.replace(read_onnx(out), parent=kept.sha256), (note,), report.alarms)
 
 
 class Exchanged(NamedTuple):

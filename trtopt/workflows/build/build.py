@@ -99,7 +99,9 @@ def build(
             rewrite=kept.rewrite,
             engines=made.engines,
             verdict=made.verdict,
-            notes=(*notes, *kept.notes, *made.notes),
+            notes=tuple(
+                dict.fromkeys((*notes, *kept.notes, *made.notes))
+            ),  # a cast repeats those on the data
             alarms=tuple(dict.fromkeys((*weight_alarms(model_file.load(source)), *made.alarms))),
         )
         return write_manifest(folder, manifest)

@@ -179,8 +179,8 @@ def _build_requested(
     typed = apply_precision(base, precision, recipe.calib, builder.backend, recipe.residuals, recipe.exclude)
     if typed is not None:
         before = (in_folder(base),)
-        kept, note, alarms = typed
-        notes.append(note)
+        kept, lines, alarms = typed
+        notes += lines
     if (exchanged := exchange_int8(kept, io)) is not None:
         before = (*before, in_folder(kept))
         kept, io, lines = exchanged

@@ -227,7 +227,8 @@ class Builds:
         exclude = swept.recipe.exclude if precision in QUANTISED else ()
         typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend, residuals, exclude)
         if typed is not None:
-            listener.note(typed.note)
+            for line in typed.notes:
+                listener.note(line)
         onnx, before = (typed.onnx, (in_folder(kept.onnx),)) if typed else (kept.onnx, ())
         io, lines = kept.io, tuple[str, ...]()
         if (exchanged := exchange_int8(onnx, io)) is not None:
@@ -242,7 +243,7 @@ class Builds:
             intermediates=before,
             rewrite=kept.rewrite,
             engines=(),
-            notes=(*kept.notes, *((typed.note,) if typed else ()), *lines),
+            notes=(*kept.notes, *(typed.notes if typed else ()), *lines),
         )
 
 
