@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 
 import click
 
 from trtopt.cli.nested import run_command
 from trtopt.cli.trtexec_options import VERSIONS
+from trtopt.errors import TrtoptError
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -45,4 +47,9 @@ def trtexec(
     os.environ.update(found.environment)
     for command, line in zip(found.commands, found.lines, strict=True):
         say(f"trtopt: {line}", err=True)
-        run_command(context, command)
+        try:
+            run_command(context, command)
+        except TrtoptError as error:
+            if re.search(r"(?<!\S)-{1,2}[a-z]", error.remedy):
+                error.remedy += "; options of trtopt go to the command above, not to `trtopt trtexec`"
+            raise

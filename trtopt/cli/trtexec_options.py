@@ -176,8 +176,14 @@ OPTIONS = (
     _none("--heuristic", _ONLY_8, "", _DEFAULTS),
     _none("--maxTactics", _FROM_10, "N", _DEFAULTS),
     _build("--maxAuxStreams", _ALL, "N", "--aux-streams {}"),
-    _none("--tilingOptimizationLevel", _FROM_10, "N", f"{_DEFAULTS}; trtopt build --tiling sets it"),
-    _none("--l2LimitForTiling", _FROM_10, "N", f"{_DEFAULTS}; trtopt build --l2-limit sets it"),
+    _joint(
+        "--tilingOptimizationLevel",
+        _FROM_10,
+        "N",
+        "build --tiling LEVEL",
+        "0 to 3: none, fast, moderate, full",
+    ),
+    _joint("--l2LimitForTiling", _FROM_10, "BYTES", "build --l2-limit MIB", "MiB instead of bytes"),
     _none("--preview", _ALL, "SPEC", _DEFAULTS),
     _none("--decomposableAttentions", _FROM_10, "SPEC", _DEFAULTS),
     _none("--distributiveIndependence", _FROM_10, "", _DEFAULTS),
@@ -252,7 +258,9 @@ OPTIONS = (
     _joint("--device", _ALL, "N", "CUDA_VISIBLE_DEVICES=N"),
     # measuring
     _none("--iterations", _ALL, "N", "bench samples by time: --duration"),
-    _bench("--duration", _ALL, "S", "--duration {}"),
+    _joint(
+        "--duration", _ALL, "S", "bench --duration S", "0, which leaves it to --iterations, has no effect"
+    ),
     _joint("--warmUp", _ALL, "MS", "bench --warmup S", "seconds instead of milliseconds"),
     _bench("--infStreams", _ALL, "N", "--streams {}"),
     _bench("--streams", _ALL, "N", "--streams {}"),

@@ -25,6 +25,8 @@ _PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16")
 """Of several given, the first of these is built."""
 _SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
 """The tactic sources that TensorRT 10 and 11 use by default."""
+_TILING = ("none", "fast", "moderate", "full")
+"""The levels, in the order of their numbers."""
 _MIB = {"": 1, "B": 2**-20, "K": 2**-10, "M": 1, "G": 2**10}
 
 
@@ -200,6 +202,7 @@ def _build_words(
         words += ["--workspace", _workspace(values["--memPoolSize"])]
     if "--tacticSources" in values:
         words += ["--tactic-sources", _tactic_sources(values["--tacticSources"], trtexec)]
+    words += _tiling_words(values)
     for one in given:
         words += _filled(one.option.build, one.value)
     return words
@@ -213,6 +216,8 @@ def _bench_words(
     words += _contract_words(trtexec, values)
     if "--warmUp" in values:
         words += ["--warmup", f"{_number('--warmUp', values['--warmUp']) / 1000:g}"]
+    if "--duration" in values and (seconds := _number("--duration", values["--duration"])):
+        words += ["--duration", f"{seconds:g}"]
     for one in given:
         words += _filled(one.option.bench, one.value)
     return words
@@ -316,6 +321,27 @@ def _tactic_sources(spec: str, trtexec: str) -> str:
     if not chosen:
         raise UsageError(f"--tacticSources={spec}: leaves no source", f"keep one of {', '.join(_SOURCES)}")
     return ",".join(chosen)
+
+
+def _tiling_words(values: Mapping[str, str]) -> list[str]:
+    """The level by its name, and the limit in MiB; below 0 it is TensorRT's own.
+
+    Raises:
+        UsageError: an unknown level, or less than 1 MiB.
+    """
+    words = []
+    if (level := values.get("--tilingOptimizationLevel")) is not None:
+        if level not in map(str, range(len(_TILING))):
+            raise UsageError(
+                f"--tilingOptimizationLevel={level}: no such level", f"give 0 to {len(_TILING) - 1}"
+            )
+        words += ["--tiling", _TILING[int(level)]]
+    limit = _number("--l2LimitForTiling", values.get("--l2LimitForTiling", "-1"))
+    if limit >= 0:
+        if round(limit / 2**20) < 1:
+            raise UsageError(f"--l2LimitForTiling={limit:g}: less than 1 MiB", "give bytes, 1048576 or more")
+        words += ["--l2-limit", str(round(limit / 2**20))]
+    return words
 
 
 def _number(name: str, text: str) -> float:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tests.support.paths import ROOT
 from trtopt import logs
 from trtopt.cli.main import cli
 from trtopt.errors import TrtoptError
 
+DIGITS = ROOT / "models/digits/digits.onnx"
 LINE = ["trtexec", "--onnx=empty.onnx", "--fp16", "--skipInference"]
 
 
@@ -28,6 +31,24 @@ def test_without_print_the_translated_line_is_run(tmp_path: Path, monkeypatch: p
     assert "trtopt: trtopt build empty.onnx --precision fp16" in done.stderr
     assert isinstance(done.exception, TrtoptError)  # of the build
     assert "empty.onnx" in done.exception.problem
+
+
+def test_a_remedy_with_an_option_of_trtopt_says_where_it_belongs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(DIGITS, "m.onnx")
+    Path("m.trtopt").mkdir()
+    Path("m.trtopt", "mine.txt").touch()
+    done = CliRunner().invoke(cli, ["trtexec", "--onnx=m.onnx"])
+    assert isinstance(done.exception, TrtoptError)
+    assert "another name with -o" in done.exception.remedy
+    assert done.exception.remedy.endswith(
+        "options of trtopt go to the command above, not to `trtopt trtexec`"
+    )
+    done = CliRunner().invoke(cli, ["trtexec", "--onnx=none.onnx", "--saveEngine=n.engine"])
+    assert isinstance(done.exception, TrtoptError)
+    assert "command above" not in done.exception.remedy
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

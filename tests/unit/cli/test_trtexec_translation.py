@@ -52,6 +52,12 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
             [BUILD, "trtopt bench m.trtopt --contract trtexec-10"],
         ),
         (
+            "--tilingOptimizationLevel=2 --l2LimitForTiling=33554432 --skipInference",
+            [f"{BUILD} --tiling moderate --l2-limit 32"],
+        ),
+        ("--l2LimitForTiling=-1 --skipInference", [BUILD]),
+        ("--iterations=20 --duration=0", [BUILD, BENCH]),
+        (
             "--warmUp=500 --duration=10 --infStreams=2",
             [BUILD, f"{BENCH} --warmup 0.5 --duration 10 --streams 2"],
         ),
@@ -159,6 +165,8 @@ def test_a_version_that_is_certain_needs_no_note() -> None:
         ("--fp16=yes", "takes no value", "write --fp16"),
         ("--saveEngine", "the value is missing", "write --saveEngine=FILE"),
         ("--loadEngine=e", "either", "omit"),
+        ("--tilingOptimizationLevel=4", "no such level", "0 to 3"),
+        ("--l2LimitForTiling=4096", "less than 1 MiB", "1048576 or more"),
         ("--iterations=10 --workspace=x --memPoolSize=dlaSRAM:1", "dlaSRAM:1: cannot", "workspace:MIB"),
     ],
 )
@@ -169,7 +177,16 @@ def test_what_cannot_be_translated_is_refused_with_a_remedy(given: str, problem:
     assert remedy in caught.value.remedy
 
 
-EXAMPLES = {"FILE": "f", "LIB.so": "p.so", "N": "2", "MIB": "64", "S": "1", "MS": "100", "SPEC": "x:1x3"}
+EXAMPLES = {
+    "BYTES": "1048576",
+    "FILE": "f",
+    "LIB.so": "p.so",
+    "N": "2",
+    "MIB": "64",
+    "S": "1",
+    "MS": "100",
+    "SPEC": "x:1x3",
+}
 SPECS = {"--memPoolSize": "workspace:64", "--tacticSources": "-JIT_CONVOLUTIONS"}
 ALONE = {"--onnx", "--loadEngine"}
 TRANSLATED = [one for one in OPTIONS if one.kind == "translated" and one.name not in ("--profile", "--help")]
