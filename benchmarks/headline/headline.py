@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
@@ -229,7 +230,7 @@ class Bench:
         folder = self._work(model) / "graphs"
         if folder.is_dir():
             return folder
-        scratch = folder.with_name("graphs.part")
+        scratch = folder.with_name(f"graphs.part{os.getpid()}")  # one run a GPU may make them at once
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         if self._args.dry_run:
@@ -242,7 +243,12 @@ class Bench:
             peer = recalibrated(refilled(self._args.peers, model.peer_graph), samples)
             onnx.save(allow_half(peer), scratch / "modelopt-int8.onnx")
             np.savez(scratch / "samples.npz", **samples)
-        scratch.rename(folder)
+        try:
+            scratch.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+            shutil.rmtree(scratch)  # the other run was faster
         return folder
 
     def _write_digits(self, folder: Path) -> None:

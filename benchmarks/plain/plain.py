@@ -113,6 +113,8 @@ def main() -> None:
         return
     if args.work is None or (args.light is None and not args.dry_run):
         parser.error("run: --work and --light are needed")
+    if not args.dry_run and not any(args.light.glob("*.onnx.gz")):
+        parser.error(f"--light {args.light}: holds no graphs (*.onnx.gz): see README.md")
     args.out.mkdir(parents=True, exist_ok=True)
     args.work.mkdir(parents=True, exist_ok=True)
     left = Bench(args).run()

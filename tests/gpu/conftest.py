@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,9 +58,17 @@ def right() -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The digits model built for batches 1 and 8, with its timing cache."""
+    """The digits model built for batches 1 and 8, with its timing cache; a copy that a test may change.
+
+    Files of tests have a process each: what one has built the others find in the store.
+    """
     import trtopt
 
     folder = tmp_path_factory.mktemp("gpu") / "digits"
-    trtopt.build(DIGITS, folder, batch=(1, 8), backend="tensorrt", tactic_sources=SOURCES)
+    shared = os.environ.get("TRTOPT_TEST_STORE")
+    kept = Path(shared) / "built" / "digits" if shared else folder
+    if not (kept / "manifest.json").is_file():
+        trtopt.build(DIGITS, kept, batch=(1, 8), backend="tensorrt", tactic_sources=SOURCES)
+    if kept != folder:
+        shutil.copytree(kept, folder)
     return folder

@@ -63,7 +63,7 @@ def test_memory_was_measured_and_what_serving_adds_is_known(planned: Path) -> No
     plan = read_plan(planned)
     assert plan.memory_bytes is not None
     assert 0 < plan.memory_bytes <= 2 << 30
-    assert not any("not known" in note for note in plan.notes)
+    assert not any("unknown" in note for note in plan.notes)
 
 
 def test_the_plan_is_served_from(planned: Path) -> None:

@@ -27,11 +27,16 @@ def calib(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def build(model: Path, folder: Path, calib: Path, precision: str) -> Manifest:
+BATCHES = (1, 64)
+
+
+def build(
+    model: Path, folder: Path, calib: Path, precision: str, batch: tuple[int, ...] = BATCHES
+) -> Manifest:
     return trtopt.build(
         model,
         folder,
-        batch=(1, 64),
+        batch=batch,
         backend="tensorrt",
         tactic_sources=SOURCES,
         precision=precision,
@@ -49,7 +54,9 @@ def check_consistent(folder: Path, manifest: Manifest) -> None:
         chosen = judged[batch.chosen]
         assert chosen is None or chosen.verdict != Verdict.SLOWER.value
     report = trtopt.bench(folder, duration=0.2)
-    assert [point.batch for point in report.points] == [1, 64]
+    assert [point.batch for point in report.points] == [
+        engine.plan.batch.opt[0] for engine in manifest.engines
+    ]
     check_receipts(receipts_of(folder, manifest))
 
 
@@ -81,7 +88,7 @@ def test_regions_of_a_transformer_are_reported_or_said_to_share_layers(tmp_path:
     tokens = tmp_path / "tokens.npz"
     with np.load(TRANSFORMER.with_name("heldout.npz")) as file:
         np.savez(tokens, tokens=file["tokens"][:64])
-    manifest = build(TRANSFORMER, tmp_path / "out", tokens, "int8")
+    manifest = build(TRANSFORMER, tmp_path / "out", tokens, "int8", (64,))
     check_consistent(tmp_path / "out", manifest)
     assert manifest.verdict is not None
     assert "int8.attention.half" in {one.name for one in manifest.verdict.candidates}

@@ -85,13 +85,16 @@ def test_what_passed_at_a_revision_is_not_run_again_and_at_another_it_is(project
     assert (project / "runs").read_text() == "xx"
 
 
-def test_what_another_machine_skipped_runs_here_and_what_it_passed_does_not(project: Path) -> None:
+@pytest.mark.parametrize("change", [{"device": "NVIDIA Other"}, {"visible": "7"}])
+def test_what_other_gpus_skipped_runs_here_and_what_they_passed_does_not(
+    change: dict[str, str], project: Path
+) -> None:
     (project / "test_counted.py").write_text(COUNTED + "def test_other(): test_counted()")
     run(project)
     place = project / "out" / "tests.json"
     records = json.loads(place.read_text())
     for record in records.values():
-        record["device"] = "NVIDIA Other"
+        record |= change
     records["test_counted.py::test_other"]["outcome"] = "skipped"
     place.write_text(json.dumps(records))
     assert run(project)[0] == 0

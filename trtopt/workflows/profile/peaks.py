@@ -126,7 +126,8 @@ def _matrix(
         file, folder = scratch / f"{dtype}.onnx", scratch / "built"
         onnx.save(model, str(file))
         sources = tuple(tactic_sources) if tactic_sources is not None else None
-        recipe = Recipe(backend=backend.name, rewrite="none", tactic_sources=sources)
+        # One product, of which a run takes long: more timings of a tactic would tell nothing.
+        recipe = Recipe(backend=backend.name, rewrite="none", tactic_sources=sources, avg_timing=1)
         build(file, folder, recipe, listener=listener)
         request = BenchRequest(layers=True, duration=_BENCH_S, timeout=limit_s)
         report = bench(folder, request, listener)
