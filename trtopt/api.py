@@ -19,7 +19,7 @@ from trtopt.measure.contracts import DURATION_S, WARMUP_S
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.parameters import naming_parameters
-from trtopt.precision.bounds import Bounds, bounds_in
+from trtopt.precision.bounds import TUNING_BOUNDS, Bounds, bounds_in
 from trtopt.precision.calibration.table import AUTO
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.quantize import Smoothing
@@ -60,7 +60,7 @@ from trtopt.workflows.profile.request import ProfileRequest
 from trtopt.workflows.sweep import sweep as sweeping
 from trtopt.workflows.sweep.request import SweepRequest
 from trtopt.workflows.tune import tune as tuning
-from trtopt.workflows.tune.request import DEFAULT_BOUNDS, TuneRequest
+from trtopt.workflows.tune.request import TuneRequest
 
 Backend = Literal["auto", "tensorrt", "tensorrt-rtx", "onnxruntime"]
 
@@ -668,7 +668,7 @@ def tune(
     batch: int | Sequence[int] | None = None,
     objective: Objective = "latency",
     rate: float | None = None,
-    budget: str = "30m",
+    budget: str | float = "30m",
     include: Sequence[CandidateKind] = (),
     exclude: Sequence[CandidateKind] = (),
     resume: bool = False,
@@ -676,6 +676,8 @@ def tune(
     bounds: Bounds | Mapping[str, float] | None = None,
     backend: Backend | None = None,
     profile: str | None = None,
+    axes: Mapping[str, int | Sequence[int]] | None = None,
+    shapes: Mapping[str, str] | None = None,
     io: Mapping[str, str] | None = None,
     normalize: Mapping[str, str] | None = None,
     preprocess: Literal["imagenet"] | None = None,
@@ -704,19 +706,20 @@ def tune(
         objective: `latency` (median), `p99`, `throughput`, or `energy` per sample (GPUs only).
         rate: with `p99`, requests per second that arrive independently of one another, each a query; its
             latency counts from its arrival [default: one query after another].
-        budget: time to spend, that of earlier runs of the folder included: `90s`, `30m`, `2h`.
-        include: only these kinds of candidates: `precision`, `placement`, `io-types`, `batch`,
+        budget: time to spend, that of earlier runs of the folder included: `90s`, `30m`, `2h`, or seconds.
+        include: only these kinds of candidates: `precision`, `placement`, `region`, `io-types`, `batch`,
             `streams`, `builder-setting`, `batch-split`, `rewrite-rule` and `build-lottery` [default: all].
         exclude: kinds of candidates to leave out.
         resume: continue in a folder that an earlier run began.
         data: samples to measure and check with, and to calibrate on: an .npz, a folder of them, Polygraphy's
             JSON or `module:function` [default: seeded random input, and INT8 is not tried].
         bounds: the accuracy that every candidate must keep against the model, any of `min_cosine` (-1 to 1),
-            `min_sqnr` (dB), `max_error` (absolute) and `min_top1` (share, 0 to 1)
-            [default: `min_cosine` 0.99].
+            `min_sqnr` (dB), `max_error` (absolute) and `min_top1` (share, 0 to 1); `min_cosine` is 0.99
+            if it is not given.
         backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`, the CPU where there is
             no GPU].
         profile: a recipe that the baseline is built with: the name of a shipped one, or a TOML file.
+        axes, shapes: as for `build`: lengths of dynamic axes besides the batch.
         io, normalize, preprocess: as for `build`, of the baseline and all candidates. `data` has the new
             inputs, and floats for those of INT8.
         contract: the terms of the measurement, as for `bench` [default: `trtexec-11`].
@@ -749,11 +752,14 @@ def tune(
         >>> {row["kind"] for row in tuned.rows()}
         {'builder-setting'}
     """
+    given = bounds.given if isinstance(bounds, Bounds) else dict(bounds or {})
     request = TuneRequest(
         recipe=make_recipe(
             profile,
             {
                 "backend": backend,
+                "axes": {name: batch_sizes(lengths) for name, lengths in axes.items()} if axes else None,
+                "shapes": dict(shapes) if shapes is not None else None,
                 "io": dict(io) if io is not None else None,
                 "normalize": dict(normalize) if normalize is not None else None,
                 "preprocess": preprocess,
@@ -766,8 +772,8 @@ def tune(
         objective=objective,
         rate=rate,
         data=data,
-        bounds=DEFAULT_BOUNDS if not bounds else bounds if isinstance(bounds, Bounds) else bounds_in(bounds),
-        budget=budget,
+        bounds=bounds_in(TUNING_BOUNDS.given | given),
+        budget=str(budget),
         include=include,
         exclude=exclude,
         resume=resume,

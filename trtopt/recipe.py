@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, SupportsIndex, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -21,6 +22,7 @@ from trtopt.records.typed_io import IoRequest, read_io_request
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
+_MIN_TIMEOUT_S = 0.001
 MAX_TIMEOUT_S = 7 * 86400.0
 BATCH = "N"
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]
@@ -214,8 +216,11 @@ def check_timeout(timeout: float | None) -> None:
     Raises:
         UsageError: out of range.
     """
-    if timeout is not None and not 0 < timeout <= MAX_TIMEOUT_S:
-        raise UsageError(f"--timeout {timeout:g}: out of range", "give seconds above 0, at most a week")
+    if timeout is not None and not _MIN_TIMEOUT_S <= timeout <= MAX_TIMEOUT_S:
+        raise UsageError(
+            f"--timeout {timeout:g}: out of range",
+            f"give seconds, {_MIN_TIMEOUT_S:g} at least, at most a week",
+        )
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -236,7 +241,7 @@ def check_recipe(recipe: Recipe) -> None:
     _check_executor(recipe)
     if recipe.build_timeout is not None:
         written = f"--build-timeout {recipe.build_timeout:g}"
-        check_range(written, recipe.build_timeout, 0.001, MAX_TIMEOUT_S)
+        check_range(written, recipe.build_timeout, _MIN_TIMEOUT_S, MAX_TIMEOUT_S)
     for sizes in (*(() if recipe.batch is None else (recipe.batch,)), *recipe.ranges):
         if not all(1 <= size <= MAX_AXIS for size in sizes or (0,)):
             raise UsageError(
@@ -302,9 +307,18 @@ def axis_length(text: str) -> int | None:
     return int(text) if 1 <= int(text) <= MAX_AXIS else None
 
 
+def recipe_json(recipe: Recipe) -> str:
+    """As records hold it: the same text for equal recipes."""
+    return msgspec.json.encode(recipe, order="deterministic").decode()
+
+
 def batch_sizes(batch: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    """One size or several, as several."""
-    return (batch,) if isinstance(batch, int) else None if batch is None else tuple(batch)
+    """One size or several, as several; NumPy's integers as Python's."""
+    if batch is None:
+        return None
+    sizes = (batch,) if isinstance(batch, SupportsIndex) else batch
+    # What is no whole number stays for the recipe's own check, which names the field.
+    return tuple(operator.index(size) if isinstance(size, SupportsIndex) else size for size in sizes)
 
 
 def input_sizes(shapes: Mapping[str, str] | None, axes: Mapping[str, int | Sequence[int]] | None) -> Recipe:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from io import StringIO
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from rich.console import RenderableType
@@ -111,6 +111,7 @@ def _columns(kind: type[Record]) -> tuple[str, ...]:
 def _is_cell(hint: object) -> bool:
     """Whether values of a type fill one cell: numbers, texts, choices of texts, or None."""
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    members = tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in members)
     return all(one in get_args(Cell) or get_origin(one) is Literal for one in members)
 
 

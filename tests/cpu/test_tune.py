@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +17,14 @@ from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from tests.support.selection_builds import TRANSFORMER
 from tests.support.tuning import proposed, situation
 from trtopt.device.backends import open_builder
+from trtopt.errors import BoundError
 from trtopt.executors.local import THIS_HOST
 from trtopt.files.manifests import read_manifest
 from trtopt.inspect.regions import find_regions
 from trtopt.recipe import Recipe
 from trtopt.records import to_json
 from trtopt.workflows.build.rebuild import check_folder
-from trtopt.workflows.listener import SILENT
+from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
 from trtopt.workflows.profile.request import ProfileRequest
 from trtopt.workflows.tune.built import Built
@@ -50,6 +52,22 @@ def test_the_command_leaves_a_build_a_ledger_and_a_score_and_refuses_other_terms
     assert page.returncode == 0, page.stderr
     assert "Candidates in the order in which they were tried" in (trtopt_cli.folder / "page.html").read_text()
     assert "--resume" in trtopt_cli.fails(1, "tune", DIGITS, *given)
+    manifest = trtopt_cli.folder / "out" / "manifest.json"
+    whole = manifest.read_text()
+    for edited, said in (
+        (
+            r'"{\"colour\":1}"',
+            "the recipe in its manifest.json cannot be read: Object contains unknown field",
+        ),
+        (r'"{"', "the recipe in its manifest.json cannot be read"),
+    ):
+        (place,) = re.finditer(r'"recipe": ?("(?:[^"\\]|\\.)*")', whole)
+        manifest.write_text(whole[: place.start(1)] + edited + whole[place.end(1) :])
+        assert said in trtopt_cli.fails(1, "tune", DIGITS, *given, "--data", HELDOUT, "--resume")
+    manifest.write_text(re.sub(r'("tuning".*?"batch": ?)\d+', r"\g<1>77", whole, flags=re.DOTALL))
+    said = trtopt_cli.fails(1, "tune", DIGITS, *given, "--data", HELDOUT, "--resume")
+    assert "no engine in its manifest.json runs batch 77" in said
+    manifest.write_text(whole)
     (trtopt_cli.folder / "out" / "model.onnx").write_bytes(b"cut off")
     damaged = trtopt_cli.fails(1, "tune", DIGITS, *given, "--data", HELDOUT, "--resume")
     assert "model.onnx: missing or changed since the last run" in damaged
@@ -69,8 +87,49 @@ def test_a_baseline_that_misses_the_bound_or_the_budget_leaves_nothing(trtopt_cl
         followed = trtopt_cli(*command.split()[1:])
         assert followed.returncode == 0, followed.stderr
     assert "logits" in followed.stdout
+    given_one = trtopt_cli.fails(3, "tune", DIGITS, *given, "--max-error", "1e9", "--min-cosine", "1")
+    assert "cosine of 'logits' is" in given_one
     short = trtopt_cli.fails(2, "tune", DIGITS, *given, "--budget", "0.1s")
     assert "--budget 0.1s: building, checking and measuring the baseline took" in short
+
+
+def test_outputs_that_are_all_nan_are_no_accurate_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "nan.onnx"
+    onnx.save(
+        model(
+            "g (float[N,4] x) => (float[N,4] y) <float minus = {-1.0}>"
+            "{s = Mul(x, x) t = Mul(s, minus) y = Log(t)}"
+        ),
+        path,
+    )
+    with pytest.raises(BoundError, match="finite values of 'y' is 0"):
+        trtopt.tune(
+            path, tmp_path / "out", backend="onnxruntime", duration=0.05, cache_dir=tmp_path / "cache"
+        )
+
+
+def test_other_dynamic_axes_get_a_length_and_a_kind_without_candidates_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "open.onnx"
+    onnx.save(model("g (float[N,S,4] x) => (float[N,S,4] y) {y = Relu(x)}"), path)
+    tuned = trtopt.tune(
+        path,
+        tmp_path / "out",
+        batch=np.int64(2),  # type: ignore[arg-type]
+        axes={"S": 16},
+        budget=600,
+        include=["streams"],
+        resume=True,
+        backend="onnxruntime",
+        duration=0.05,
+        bounds={"max_error": 1.0},
+        cache_dir=tmp_path / "cache",
+        listener=Listener(note=(heard := list[str]()).append),
+    )
+    assert tuned.ledger.terms.bounds == {"min_cosine": 0.99, "max_error": 1.0}
+    (engine,) = read_manifest(tmp_path / "out").engines
+    assert engine.inputs[0].shape[1:] == (16, 4)
+    assert "--include streams: nothing to try with this model, objective and backend" in tuned.notes
+    assert any("nothing is there to continue" in text for text in heard)
 
 
 @pytest.mark.parametrize(("io", "precision"), [("uint8:nhwc", None), ("int8", "int8")])

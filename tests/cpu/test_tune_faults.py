@@ -7,15 +7,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import trtopt
 from tests.support.command_line import DIGITS
 from tests.support.killing import run_killed
+from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.manifests import read_manifest
 from trtopt.records import LedgerEntry
 from trtopt.workflows.build.rebuild import check_folder
+from trtopt.workflows.tune import candidates
+from trtopt.workflows.tune.kinds import builder_setting
+from trtopt.workflows.tune.kinds.kind import Change, Situation
 from trtopt.workflows.tune.ledger import LEDGER, read_ledger
 
 HANGING = """
@@ -170,6 +177,29 @@ def test_a_run_ended_while_it_waits_for_samples_is_begun_again(
     assert names == {"cache", "called", "calls", "loader.py", "out"}
 
 
+@pytest.mark.parametrize("name", ["batch8.onnx", "manifest.json"])
+def test_a_best_engine_that_is_damaged_meanwhile_is_no_fault_of_a_candidate(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def after_damage(situation: Situation) -> Iterator[Change]:
+        (tmp_path / "out" / name).unlink(missing_ok=True)
+        yield Change("builder-setting", "basic", recipe={"graph_optimization": "basic"})
+
+    monkeypatch.setattr(candidates, "KINDS", (replace(builder_setting.KIND, changes=after_damage),))
+    with pytest.raises(
+        (ArtifactError, OutputError), match=r"missing or changed while|moved or removed while"
+    ):
+        trtopt.tune(
+            DIGITS,
+            tmp_path / "out",
+            batch=8,
+            backend="onnxruntime",
+            duration=0.05,
+            cache_dir=tmp_path / "cache",
+        )
+    assert read_ledger(tmp_path / "out" / LEDGER).entries == ()
+
+
 def test_an_interrupted_run_says_how_to_continue(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trtopt", "tune", str(DIGITS), "-o", str(tmp_path / "out")]
     command += ["--backend", "onnxruntime", "--cache-dir", str(tmp_path / "cache"), "--budget", "1h"]
@@ -182,4 +212,8 @@ def test_an_interrupted_run_says_how_to_continue(tmp_path: Path) -> None:
         said = process.stderr.read()
     assert process.returncode == 130
     assert "run the same command with --resume" in said
+    ledger = read_ledger(tmp_path / "out" / LEDGER)
+    assert ledger.entries == ()
+    assert ledger.lost_s > 0  # which counts
+    assert ledger.spent_s == ledger.baseline.total_s + ledger.lost_s
     assert check_folder(tmp_path / "out").is_whole

@@ -23,6 +23,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_DISABLE_IMPORT_WARNING"] = "1"
 
 OBJECT_STORE_BYTES = 80_000_000
+HEALTH_CHECKS = {"health_check_period_ms": 500, "health_check_initial_delay_ms": 1000}
+"""A killed node is missed after five checks, which Ray makes every 3 s by default: tests wait for it."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,7 +47,8 @@ class TwoNodes:
             "resources": {"trtopt_measuring": 1},
         }
         self._cluster = cluster_utils.Cluster(
-            initialize_head=True, head_node_args=self._offers | {"include_dashboard": False}
+            initialize_head=True,
+            head_node_args=self._offers | {"include_dashboard": False, "_system_config": HEALTH_CHECKS},
         )
         self.address: str = self._cluster.address
         self._second: Any = None

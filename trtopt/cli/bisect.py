@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     type=click.Choice(["fp16", "bf16", "int8", "fp8"]),
     help="The low precision.",
 )
-@bounds_options
+@bounds_options()
 @data_option("Samples to evaluate accuracy on, and to find ranges on")
 @click.option("--calib", metavar="DATA", shell_complete=files, help="Other samples for ranges and values.")
 @click.option(

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     default=None,
     help="Measure int8, fp8 and int4 against FP16, and use FP16 where they are slower [default: yes].",
 )
-@bounds_options
+@bounds_options()
 @cache_dir_option
 @click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph requests.")
 @nvtx_option

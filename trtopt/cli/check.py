@@ -35,7 +35,7 @@ from trtopt.precision.bounds import Bounds
 @backend_choice("What to run engines with [default: their own backend].")
 @timeout_option
 @trust_option
-@bounds_options
+@bounds_options()
 @click.option("--layers", is_flag=True, help="Rank where in the graph the error enters (ONNX files).")
 @json_option()
 def check(

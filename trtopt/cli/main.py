@@ -138,6 +138,9 @@ def _status() -> int:
     except TrtoptError as error:
         _fail(_described(error))
         status = error.exit_code
+    except MemoryError as error:
+        _fail(f"out of memory: {error}\n  → choose a smaller --batch or --shape, or a host with more memory")
+        status = 1
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; nothing unfinished is left behind")
         status = INTERRUPTED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
@@ -19,10 +19,9 @@ from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.output import output_option
 from trtopt.cli.options.recipe import cache_dir_option, executor_options, recipe_option
 from trtopt.cli.options.sections import SectionedCommand
+from trtopt.cli.options.shapes import shape_options
+from trtopt.precision.bounds import TUNING_BOUNDS, Bounds
 from trtopt.records.tuning import CandidateKind, Objective
-
-if TYPE_CHECKING:
-    from trtopt.precision.bounds import Bounds
 
 _KINDS = get_args(CandidateKind)
 
@@ -57,13 +56,14 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
     show_default=True,
     help="Time to spend, earlier runs of the folder included, as 90s, 30m or 1h30m.",
 )
-@_kinds("--include", f"Try only this kind of candidate: {', '.join(_KINDS)}.")
-@_kinds("--exclude", "Leave out this kind of candidate; both may be given several times.")
+@_kinds("--include", f"Try only this kind of candidate, and others so named: {', '.join(_KINDS)}.")
+@_kinds("--exclude", "Leave out this kind of candidate; may be given several times.")
 @click.option("--resume", is_flag=True, help="Continue in a folder that an earlier run began.")
 @data_option("Inputs to measure and check with, and to calibrate on [default: seeded random ones]")
-@bounds_options
+@bounds_options(TUNING_BOUNDS.min_cosine)
 @backend_choice("Backend to build and measure with [default: auto, the CPU if there is no GPU].")
 @recipe_option("A shipped recipe or a TOML file that the baseline is built with.")
+@shape_options
 @IO_OPTIONS["io"]
 @IO_OPTIONS["normalize"]
 @IO_OPTIONS["preprocess"]
@@ -115,6 +115,8 @@ def tune(
     bounds: Bounds,
     backend: str | None,
     profile: str | None,
+    axes: dict[str, tuple[int, ...]] | None,
+    shapes: dict[str, str] | None,
     io: dict[str, str] | None,
     normalize: dict[str, str] | None,
     preprocess: str | None,
@@ -131,8 +133,9 @@ def tune(
 ) -> None:
     """Find a faster engine of MODEL, an ONNX file, within a budget of time.
 
-    Tries candidates one by one, the highest expected gain per second first: precisions, types of inputs
-    and outputs, builder settings, rewrite rules, batch sizes, streams, further builds. Each is checked for
+    Tries candidates one by one, the highest expected gain per second first: precisions, for the graph or its
+    regions; types of inputs and outputs; builder settings; rewrite rules; batch sizes, streams, the front of
+    the graph on parts of the batch; further builds. Each is checked for
     accuracy and raced against the best so far. Deploy the folder: a build folder of the best engine.
     ledger.json in it lists every candidate with the predicted and the measured gain. Exits with 3 if the
     baseline misses the accuracy bound.
@@ -142,7 +145,9 @@ def tune(
     from trtopt.recipe import make_recipe
     from trtopt.report.notes import Note, Severity
     from trtopt.report.tuning import score_summary, tuned_summary
-    from trtopt.workflows.tune.request import DEFAULT_BOUNDS, TuneRequest
+    from trtopt.workflows.tune.ledger import LEDGER
+    from trtopt.workflows.tune.request import TuneRequest
+    from trtopt.workflows.tune.setup import default_folder
     from trtopt.workflows.tune.tune import score as scored, tune as run
 
     if score:
@@ -157,6 +162,8 @@ def tune(
             profile,
             {
                 "backend": backend,
+                "axes": axes,
+                "shapes": shapes,
                 "io": io,
                 "normalize": normalize,
                 "preprocess": preprocess,
@@ -169,7 +176,7 @@ def tune(
         objective=objective,
         rate=rate,
         data=data,
-        bounds=bounds if bounds.any else DEFAULT_BOUNDS,
+        bounds=bounds,
         budget=budget,
         include=include,
         exclude=exclude,
@@ -184,7 +191,8 @@ def tune(
         with listening() as listener:
             tuned = run(model, output, request, listener)
     except KeyboardInterrupt:
-        say("trtopt: run the same command with --resume to continue after the candidates tried", err=True)
+        if (output or default_folder(model)).joinpath(LEDGER).is_file():
+            say("trtopt: run the same command with --resume to continue after the candidates tried", err=True)
         raise
     write_json(json, tuned)
     show(tuned_summary(tuned), err=takes_stdout(json))

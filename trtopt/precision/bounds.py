@@ -36,6 +36,8 @@ class Bounds(Record, frozen=True, kw_only=True):
         return {name: value for name, value in values.items() if value is not None}
 
 
+TUNING_BOUNDS = Bounds(min_cosine=0.99)
+"""What `trtopt tune` keeps of the accuracy unless another `min_cosine` is given."""
 _RANGES = {"min_cosine": (-1, 1), "min_sqnr": (-inf, inf), "max_error": (0, inf), "min_top1": (0, 1)}
 
 
@@ -61,7 +63,8 @@ def bounds_in(values: Mapping[str, object]) -> Bounds:
 def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Violation, ...]:
     """Every bound that an output does not meet; an output without any error meets every SQNR.
 
-    Values that are NaN or infinite in one only violate whatever bound there is, and so do other sizes.
+    Values that are NaN or infinite in one only violate whatever bound there is, and so do other sizes, and an
+    output that has no other values.
 
     Raises:
         UsageError: a bound on top-1 agreement, and no output is a classifier's.
@@ -79,6 +82,12 @@ def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Vio
             ("top-1 agreement", item.top1, bounds.min_top1, 1),
             ("NaN or infinite values", float(item.mismatched), 0.0 if bounds.any else None, -1),
             ("batches of another size", float(item.resized), 0.0 if bounds.any else None, -1),
+            (
+                "finite values",
+                float(item.values - item.nonfinite),
+                1.0 if bounds.any and item.values else None,
+                1,
+            ),
         )
         for name, value, bound, sign in measures:
             if value is not None and bound is not None and not sign * value >= sign * bound:  # NaN meets none

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from trtopt.records.base import Record
 from trtopt.records.building import Backend
@@ -13,6 +15,7 @@ from trtopt.records.result import Result
 
 LEDGER_SCHEMA = "trtopt.ledger/1"
 
+Seconds = Annotated[float, Meta(ge=0)]
 Objective = Literal["latency", "throughput", "p99", "energy"]
 CandidateKind = Literal[
     "precision",
@@ -59,12 +62,12 @@ class TuneBaseline(Record, frozen=True, kw_only=True):
     or joules per sample (energy). `accuracy` is the lowest cosine of an output.
     """
 
-    cost: float
+    cost: Annotated[float, Meta(gt=0)]
     unit: str
     accuracy: float
-    build_s: float
-    measure_s: float
-    total_s: float
+    build_s: Seconds
+    measure_s: Seconds
+    total_s: Seconds
     copied: dict[str, float] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     """The share of a query that copying an input or output takes; empty without transfers."""
 
@@ -92,9 +95,9 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
     predicted_low: float
     predicted_high: float
     evidence: str = ""
-    predicted_cost_s: float
-    cost_s: float
-    measured_gain: float | None = None
+    predicted_cost_s: Seconds
+    cost_s: Seconds
+    measured_gain: Annotated[float, Meta(lt=1)] | None = None
     measured_low: float | None = None
     measured_high: float | None = None
     accuracy: float | None = None
@@ -126,12 +129,14 @@ class Ledger(Record, frozen=True, kw_only=True):
     terms: TuneTerms
     baseline: TuneBaseline
     run_spread: MeasuredRunSpread | None = None
+    lost_s: Seconds = 0.0
+    """Seconds besides the baseline and the entries: trials that were interrupted, samples read once more."""
     entries: tuple[LedgerEntry, ...] = ()
 
     @property
     def spent_s(self) -> float:
         """Seconds of the budget that are used up."""
-        return self.baseline.total_s + sum(entry.cost_s for entry in self.entries)
+        return self.baseline.total_s + self.lost_s + sum(entry.cost_s for entry in self.entries)
 
     @property
     def gain(self) -> float:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trtopt.measure.statistics.comparison import RunSpread, allowed_between_runs, spread_source
+from trtopt.printable import counted
 from trtopt.records import Ledger, LedgerEntry, PredictionScore, Tuned, TuneScore
 from trtopt.report.tables import plain_table
 
@@ -17,7 +18,7 @@ _BETTER = {"latency": "lower latency", "p99": "lower p99", "energy": "less energ
 def tuned_summary(tuned: Tuned) -> RenderableType:
     """What was gained and where it is, the ledger, and why it ended."""
     ledger = tuned.ledger
-    tried = f"{len(ledger.entries)} candidates in {_duration(ledger.spent_s)}"
+    tried = f"{counted(len(ledger.entries), 'candidate')} in {_duration(ledger.spent_s)}"
     return Group(
         Text(gain_line(ledger)),
         Text(deploy_line(tuned)),
@@ -30,7 +31,7 @@ def tuned_summary(tuned: Tuned) -> RenderableType:
 def gain_line(ledger: Ledger) -> str:
     """What was gained, against the baseline, and by which candidates."""
     objective, before, unit = ledger.terms.objective, ledger.baseline.cost, ledger.baseline.unit
-    accepted = ", ".join(entry.candidate for entry in ledger.entries if entry.verdict == "accepted")
+    accepted = [entry.candidate for entry in ledger.entries if entry.verdict == "accepted"]
     if not accepted:
         return f"no candidate is better than the baseline: {before:.4g} {unit}"
     after = before * (1 - ledger.gain)
@@ -39,7 +40,8 @@ def gain_line(ledger: Ledger) -> str:
         if objective == "throughput"
         else f"{after:.4g} instead of {before:.4g} {unit}"
     )
-    return f"{saved(ledger)}: {figures}, by {accepted}"
+    races = f" (the product of {len(accepted)} races)" if len(accepted) > 1 else ""
+    return f"{saved(ledger)}: {figures}{races}, by {', '.join(accepted)}"
 
 
 def saved(ledger: Ledger) -> str:
@@ -131,11 +133,20 @@ def _score_row(one: PredictionScore) -> tuple[str, ...]:
 def _share(value: float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:+.1%}" if value >= -1 else f"{1 - value:.3g}× cost"
+    return f"{value:+.1%}" if value >= -1 else f"{_times(value)} cost"
+
+
+def _times(gain: float) -> str:
+    """What a gain leaves of the cost, in times."""
+    return f"{1 - gain:,.0f}×" if gain < -99 else f"{1 - gain:.3g}×"
 
 
 def _span(low: float | None, high: float | None) -> str:
-    return "–" if low is None or high is None else f"{_share(low)} to {_share(high)}"
+    if low is None or high is None:
+        return "–"
+    if low < -1:  # both ends in one unit
+        return f"{_times(low)} to {_times(high)} cost"
+    return f"{_share(low)} to {_share(high)}"
 
 
 def _duration(seconds: float) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from trtopt.errors import ArtifactError
+from trtopt.recipe import Recipe, recipe_json
 from trtopt.records import SweepTerms, TuneTerms
 
 _HASH = re.compile("[0-9a-f]{64}")
@@ -21,6 +23,7 @@ def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms 
     Raises:
         ArtifactError: with all that differs.
     """
+    there, here = _with_whole_recipe(there), _with_whole_recipe(here)
     if there == here:
         return
     if there.model_sha256 != here.model_sha256:
@@ -44,16 +47,38 @@ def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms 
 def _differences(one: msgspec.Struct, other: msgspec.Struct, now: str) -> Iterator[str]:
     for name in one.__struct_fields__:
         before, after = getattr(one, name), getattr(other, name)
-        if before != after:
+        if before != after and name == "recipe":
+            yield from _of_recipes(json.loads(before), json.loads(after), now)
+        elif before != after:
             yield f"{name.removesuffix('_s').replace('_', ' ')} {_shown(before)}, {now} {_shown(after)}"
+
+
+def _with_whole_recipe(terms: SweepTerms | TuneTerms) -> SweepTerms | TuneTerms:
+    """Tuning's recipe with fields that came after it was written, which have their defaults."""
+    if isinstance(terms, SweepTerms):
+        return terms
+    try:
+        recipe = msgspec.json.decode(terms.recipe, type=Recipe)
+    except msgspec.DecodeError:  # a field that this version does not have
+        return terms
+    return msgspec.structs.replace(terms, recipe=recipe_json(recipe))
+
+
+def _of_recipes(one: Mapping[str, object], other: Mapping[str, object], now: str) -> Iterator[str]:
+    for name in sorted(one.keys() | other.keys()):
+        before, after = one.get(name), other.get(name)
+        if before != after:
+            yield f"{name.replace('_', ' ')} {_shown(before)}, {now} {_shown(after)}"
 
 
 def _shown(value: object) -> str:
     if value is None:
         return "none"
+    if value in ({}, (), []):
+        return "none"
     if isinstance(value, dict):
         return " and ".join(f"{name} {one}" for name, one in value.items())
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return ",".join(map(str, value))
     text = str(getattr(value, "name", value))
     return text[:_HASH_DIGITS] if _HASH.fullmatch(text) else text

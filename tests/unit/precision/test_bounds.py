@@ -45,6 +45,16 @@ def test_values_that_are_not_finite_break_any_bound() -> None:
     assert (found.measure, found.found, found.bound) == ("NaN or infinite values", 2.0, 0.0)
 
 
+def test_an_output_without_a_finite_value_breaks_any_bound_and_an_empty_one_none() -> None:
+    nothing = OutputDifference(output="y", values=9, cosine=1.0, sqnr_db=None, max_abs=0.0, nonfinite=9)
+    assert violations([nothing], Bounds()) == ()
+    (found,) = violations([nothing], Bounds(max_error=1.0))
+    assert found.text == "finite values of 'y' is 0, the bound is 1"
+    assert allowance_used([nothing], Bounds(max_error=1.0)) > 1
+    empty = OutputDifference(output="y", values=0, cosine=1.0, sqnr_db=None, max_abs=0.0)
+    assert violations([empty], Bounds(max_error=1.0)) == ()
+
+
 def test_top1_of_what_classifies_nothing_is_no_bound_that_is_met() -> None:
     with pytest.raises(UsageError, match="no output looks like scores"):
         violations([EQUAL], Bounds(min_top1=0.5))

@@ -42,7 +42,7 @@ def test_the_first_lines_say_what_was_gained_by_what_and_what_to_deploy() -> Non
 
 def test_what_costs_several_times_as_much_is_said_in_times() -> None:
     row = ledger_row(entry(measured_gain=-24.25, measured_low=-31.0, measured_high=-0.5))
-    assert row[3:5] == ("25.2× cost", "32× cost to -50.0%")
+    assert row[3:5] == ("25.2× cost", "32× to 1.5× cost")
 
 
 def test_what_separate_runs_differ_by_is_this_devices_or_named_as_anothers() -> None:

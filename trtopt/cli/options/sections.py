@@ -17,7 +17,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("--precision", "--target", "--method", "--table", "--exclude", "--include", "--smoothquant"),
         *("--residuals", "--store-weights", "--random-data", "--verdict", "--allow-fallback"),
     ),
-    "Accuracy bounds [default: none]": ("--min-cosine", "--min-sqnr", "--max-error", "--min-top1"),
+    "Accuracy bounds": ("--min-cosine", "--min-sqnr", "--max-error", "--min-top1"),
     "Graph": ("--rewrite", "--add-rule", "--io", "--normalize", "--preprocess", "--split"),
     "Measurement": ("--contract", "--duration", "--warmup", "--timeout", "--cpu-affinity", "--lock-clocks"),
     "Terms of the measurement [default: the contract's]": (

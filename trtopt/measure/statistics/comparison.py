@@ -135,7 +135,7 @@ class Ratio:
 
     @property
     def change(self) -> str:
-        """Such as `-2.1 % (-2.6 % to -1.6 %)`: the change of latency from A to B."""
+        """Such as `-2.1 % (-2.6 % to -1.6 %)`: the change from A to B."""
         return f"{self.value - 1:+.1%} ({self.low - 1:+.1%} to {self.high - 1:+.1%})"
 
 
@@ -208,6 +208,7 @@ def compare(
     interfered: Sequence[str] = (),
     run_spread: RunSpread | None = None,
     loads: Sequence[int] | None = None,
+    what: str = "latency",
 ) -> Comparison:
     """Compare two sides' blocks of latencies, in the order in which they were taken.
 
@@ -216,19 +217,21 @@ def compare(
     own. From two separate runs (`blocks_of`) blocks are resampled apart, and no number of samples shows what
     differed between the runs: the interval is widened by the noise of a control that was taken in the same
     way, or by `run_spread` a run, which is this device's own, else by `RUN_LUCK`. `interfered` are reasons
-    not to trust a side.
+    not to trust a side; `what` is what the blocks hold.
     """
     missing = _blocks_missing(a, b, interleaved, loads)
     if missing is not None:
-        return decide(None, threshold, noise, [missing], interfered)
+        return decide(None, threshold, noise, [missing], interfered, what=what)
     if interleaved:
         ratio = ratio_over_loads(_of_loads(log_ratios(a, b), range(len(a)) if loads is None else loads))
-        return decide(ratio, threshold, noise, (), interfered)
+        return decide(ratio, threshold, noise, (), interfered, what=what)
     ratio = ratio_of_medians(a, b)
     if noise is not None:
-        return decide(ratio, threshold, noise, (), interfered)
+        return decide(ratio, threshold, noise, (), interfered, what=what)
     allowance = allowed_between_runs(run_spread)
-    comparison = decide(ratio.widened(allowance), threshold, None, (), interfered, more_helps=False)
+    comparison = decide(
+        ratio.widened(allowance), threshold, None, (), interfered, more_helps=False, what=what
+    )
     text = (
         f"separate runs of one engine differ: {allowance:.1%} are allowed for that, however many samples "
         f"there are ({spread_source(run_spread)}); engines that take turns need no allowance (give compare "
@@ -281,6 +284,7 @@ def decide(
     interfered: Sequence[str] = (),
     *,
     more_helps: bool = True,
+    what: str = "latency",
 ) -> Comparison:
     """The only place where a verdict is given: see the module's docstring.
 
@@ -297,29 +301,29 @@ def decide(
         ratio = ratio.widened(noise.relative)
         text = f"equal sides seem up to {noise.relative:.1%} apart in the control: that is allowed for"
         reasons.append(Reason(ReasonCode.CONTROL_NOISE, text))
-    verdict, reason = _earn(ratio, threshold, more_helps)
+    verdict, reason = _earn(ratio, threshold, more_helps, what)
     return Comparison(verdict, (reason, *reasons), ratio, threshold)
 
 
-def _earn(ratio: Ratio, threshold: float, more_helps: bool) -> tuple[Verdict, Reason]:
+def _earn(ratio: Ratio, threshold: float, more_helps: bool, what: str) -> tuple[Verdict, Reason]:
     bound = math.log1p(threshold)
     value, low, high = math.log(ratio.value), math.log(ratio.low), math.log(ratio.high)
     significant = ratio.sure_low > 1 or ratio.sure_high < 1
     if significant and abs(value) >= bound:
-        text = f"latency changes by {ratio.change}: significant, and at least {threshold:.1%}"
+        text = f"{what} changes by {ratio.change}: significant, and at least {threshold:.1%}"
         verdict = Verdict.FASTER if value < 0 else Verdict.SLOWER
         return verdict, Reason(ReasonCode.BEYOND_THRESHOLD, text)
     if -bound < low and high < bound:
         if significant:
-            text = f"latency changes by {ratio.change}: real, but less than {threshold:.1%}"
+            text = f"{what} changes by {ratio.change}: real, but less than {threshold:.1%}"
             return Verdict.SAME, Reason(ReasonCode.REAL_BUT_SMALL, text)
-        text = f"latency changes by {ratio.change}: no more than {threshold:.1%} either way"
+        text = f"{what} changes by {ratio.change}: no more than {threshold:.1%} either way"
         return Verdict.SAME, Reason(ReasonCode.WITHIN_THRESHOLD, text)
     if significant:
-        text = f"latency changes by {ratio.change}: real, but may be more or less than {threshold:.1%}"
+        text = f"{what} changes by {ratio.change}: real, but may be more or less than {threshold:.1%}"
         return Verdict.UNDECIDED, Reason(ReasonCode.NEAR_THRESHOLD, text)
-    advice = "; take more" if more_helps else ""
-    text = f"latency changes by {ratio.change}: too noisy to tell {threshold:.1%}{advice}"
+    advice = "; take more samples" if more_helps else ""
+    text = f"{what} changes by {ratio.change}: too noisy to tell {threshold:.1%}{advice}"
     return Verdict.UNDECIDED, Reason(ReasonCode.TOO_NOISY, text)
 
 

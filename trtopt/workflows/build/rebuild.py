@@ -44,7 +44,7 @@ def check_folder(folder: Path, signer: Path | None = None) -> FolderCheck:
         SignatureError: it is not signed as it must be.
     """
     manifest, required = _read(folder, signer)
-    return _checked(folder, manifest, required)
+    return compared_files(folder, manifest, required)
 
 
 def _read(folder: Path, signer: Path | None) -> tuple[Manifest, Signer | None]:
@@ -52,7 +52,8 @@ def _read(folder: Path, signer: Path | None) -> tuple[Manifest, Signer | None]:
     return read_manifest(folder, signer=required), required
 
 
-def _checked(folder: Path, manifest: Manifest, signer: Signer | None = None) -> FolderCheck:
+def compared_files(folder: Path, manifest: Manifest, signer: Signer | None = None) -> FolderCheck:
+    """The folder's files against the hashes in its manifest, which `signer` has signed if there is one."""
     expected, found = _expected(manifest), hashes_of(folder)
     both = expected.keys() & found.keys()
     is_signed = (folder / SIGNATURE).is_file()
@@ -85,7 +86,7 @@ def repair(
         BuildError, BackendMissingError, NoGpuError: see `build`.
     """
     manifest, required = _read(folder, signer)
-    check = _checked(folder, manifest, required)
+    check = compared_files(folder, manifest, required)
     bad = {*check.missing, *check.changed}
     lost = [engine for engine in manifest.engines if bad & {*_files_of(engine)}]
     if not lost:
@@ -162,14 +163,14 @@ def sign(folder: Path, key: Path) -> FolderCheck:
         ArtifactError: something is missing or has changed.
     """
     own = read_signing_key(key)
-    check = _checked(folder, read_manifest(folder, signed=False))
+    check = compared_files(folder, read_manifest(folder, signed=False))
     if not check.is_whole:
         raise ArtifactError(
             f"{folder}: not signed: {', '.join((*check.missing, *check.changed))} missing or changed",
             "see `trtopt verify`",
         )
     sign_manifest(folder, own)
-    return _checked(folder, read_manifest(folder, signer=own.signer), own.signer)
+    return compared_files(folder, read_manifest(folder, signer=own.signer), own.signer)
 
 
 def rebuilt_name(source: Path) -> Path:
@@ -201,7 +202,7 @@ def rebuild_locked(
         raise ArtifactError(
             f"{source}: built before trtopt kept every file's hash", "build it again with `trtopt build`"
         )
-    check = _checked(source, manifest)
+    check = compared_files(source, manifest)
     engines_files = {name for engine in manifest.engines for name in _files_of(engine)}
     if lost := {*check.missing, *check.changed} - engines_files - {TIMING_CACHE_FILE}:
         raise ArtifactError(

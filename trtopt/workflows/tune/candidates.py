@@ -24,6 +24,7 @@ from trtopt.workflows.tune.queue import Queued
 from trtopt.workflows.tune.setup import Setup
 
 _LISTING_LIMIT_S = 60.0
+_QUANTISING = {"precision", "placement", "region"}
 
 
 class Candidates:
@@ -32,7 +33,8 @@ class Candidates:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._build_options = _build_options(setup)
-        if "precision" in setup.request.kinds and setup.samples.data is None:
+        self._proposed: set[str] = set()
+        if _QUANTISING & set(setup.request.kinds) and setup.samples.data is None:
             setup.notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
 
     def waiting(self, ledger: Ledger, incumbent: Built) -> list[Queued]:
@@ -48,6 +50,7 @@ class Candidates:
                 continue
             past = [entry for entry in history if entry.kind == kind.name]
             for change in kind.changes(situation):
+                self._proposed.add(kind.name)
                 if change.name in tried or (change.makes_graph and incumbent.is_rewritten):
                     continue
                 builds = kind.builds if change.builds is None else change.builds
@@ -56,6 +59,15 @@ class Candidates:
                 prior = change.prior or kind.prior
                 found.append(Queued(change, predict(change.name, prior, kind.prior, past, spread), cost_s))
         return found
+
+    def note_barren_kinds(self) -> None:
+        """Say which of the kinds that were asked for by name had nothing to try."""
+        barren = [name for name in self._setup.request.include if name not in self._proposed]
+        for name in dict.fromkeys(barren):
+            if name in self._setup.request.kinds:
+                self._setup.notes.append(
+                    f"--include {name}: nothing to try with this model, objective and backend"
+                )
 
     def _situation(self, ledger: Ledger, incumbent: Built, history: Sequence[LedgerEntry]) -> Situation:
         setup, engine = self._setup, incumbent.engine

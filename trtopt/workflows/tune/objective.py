@@ -21,13 +21,14 @@ _FOR_P99 = 100
 
 @dataclass(frozen=True)
 class Measure:
-    """An objective: the mode it is measured in, its unit, and each block's cost from the block's samples.
+    """An objective: the mode it is measured in, its cost and unit, and each block's cost from its samples.
 
     `per_sample`: costs are those of a sample, so that engines of several batch sizes compare. A block has
     `block_queries` at least, and at a `rate` it is an open loop of so many requests per second.
     """
 
     mode: Literal["latency", "throughput"]
+    cost: str
     unit: str
     costs: Callable[[Samples], list[float]]
     per_sample: bool = False
@@ -42,15 +43,18 @@ def _per_query_ms(block: Samples) -> list[float]:
 
 
 MEASURES: dict[Objective, Measure] = {
-    "latency": Measure("latency", "ms", lambda block: block.latency_ms),
+    "latency": Measure("latency", "latency", "ms", lambda block: block.latency_ms),
     "p99": Measure(
         "latency",
+        "p99 latency",
         "ms (p99)",
         lambda block: [float(np.percentile(block.latency_ms, _P99))],
         block_queries=_FOR_P99,
     ),
-    "throughput": Measure("throughput", "ms per sample", _per_query_ms, per_sample=True),
-    "energy": Measure("throughput", "J per sample", _per_query_ms, per_sample=True, needs_energy=True),
+    "throughput": Measure("throughput", "time per sample", "ms per sample", _per_query_ms, per_sample=True),
+    "energy": Measure(
+        "throughput", "energy per sample", "J per sample", _per_query_ms, per_sample=True, needs_energy=True
+    ),
 }
 
 

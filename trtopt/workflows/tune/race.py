@@ -53,7 +53,13 @@ def race(
         run = _run(racers, measure, setting, rounds, executor, listener)
         evaluated = valid_rounds(run)
         blocks = _blocks(run, racers, measure)
-        found = compare(*blocks, threshold=threshold, interfered=evaluated.interfered, loads=evaluated.loads)
+        found = compare(
+            *blocks,
+            threshold=threshold,
+            interfered=evaluated.interfered,
+            loads=evaluated.loads,
+            what=measure.cost,
+        )
         if found.verdict is Verdict.SLOWER:
             break
     return found

@@ -11,14 +11,13 @@ from typing import get_args
 from trtopt.data import names_function, open_data
 from trtopt.errors import UsageError
 from trtopt.measure.statistics.comparison import THRESHOLD
-from trtopt.precision.bounds import Bounds
+from trtopt.precision.bounds import TUNING_BOUNDS, Bounds
 from trtopt.recipe import Recipe, check_timeout
 from trtopt.records import Objective, OnnxArtifact
 from trtopt.records.tuning import CandidateKind
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.tune.objective import MEASURES
 
-DEFAULT_BOUNDS = Bounds(min_cosine=0.99)
 _KINDS = get_args(CandidateKind)
 _PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
@@ -40,7 +39,7 @@ class TuneRequest:
     objective: Objective = "latency"
     rate: float | None = None
     data: str | Path | None = None
-    bounds: Bounds = DEFAULT_BOUNDS
+    bounds: Bounds = TUNING_BOUNDS
     budget: str = "30m"
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()

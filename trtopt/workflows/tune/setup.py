@@ -19,7 +19,7 @@ from trtopt.files.locks import lock
 from trtopt.files.replace_folder import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import WHERE, Recipe, io_request
+from trtopt.recipe import WHERE, Recipe, io_request, recipe_json
 from trtopt.records import Ledger, MeasuredRunSpread, OnnxArtifact, TuneTerms
 from trtopt.workflows.build.engines import check_opset
 from trtopt.workflows.build.kept_model import with_typed_io
@@ -64,9 +64,8 @@ class Setup:
         return parse_budget(self.request.budget)
 
     def left_s(self, ledger: Ledger) -> float:
-        """Seconds of the budget that are left; a run that continues has read the samples once more."""
-        again_s = self.samples.seconds if self.continues else 0.0
-        return self.budget_s - ledger.spent_s - again_s
+        """Seconds of the budget that are left."""
+        return self.budget_s - ledger.spent_s
 
     def limit_s(self, enough_s: float) -> float:
         """Seconds that one build or measurement may take: the user's, or what must be enough for any."""
@@ -76,6 +75,11 @@ class Setup:
     def quiet(self) -> Listener:
         """The listener to progress alone."""
         return replace(self.listener, note=lambda text: None)
+
+
+def default_folder(model: Path) -> Path:
+    """Where a model is tuned if no place is given."""
+    return Path(f"{model.stem}{_FOLDER_SUFFIX}")
 
 
 @contextmanager
@@ -97,12 +101,14 @@ def set_up(
     listener.note(f"tuning with {builder.backend}: {choice.reason}")
     check_opset(onnx, builder)
     terms = _terms(onnx, request, builder)
-    path = Path(output) if output is not None else Path(f"{source.stem}{_FOLDER_SUFFIX}")
+    path = Path(output) if output is not None else default_folder(source)
     folder = TunedFolder(path.resolve(), request.cache_dir)
     budget_s = parse_budget(request.budget)
     with lock(folder.path, wait_s=0):
         remove_abandoned(folder.path)  # before anything is read: a killed run may have set the folder aside
         continues = folder.continues(request.resume)
+        if request.resume and not continues:
+            listener.note(f"{path}: nothing is there to continue: starting")
         with open_executor(request.recipe, builder, listener.note) as executor:
             executor.require_measuring()
             typed = with_typed_io(onnx, io_request(request.recipe), builder.backend)
@@ -135,7 +141,7 @@ def _terms(onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder) -> 
         rate=request.rate,
         contract=contract_named(request.contract or DEFAULT),
         batch=batches_of(request, fixed_batch(onnx), onnx),
-        recipe=msgspec.json.encode(recipe, order="deterministic").decode(),
+        recipe=recipe_json(recipe),
         data=None if request.data is None else fingerprint_of(request.data),
         bounds=request.bounds.given,
         threshold=request.threshold,

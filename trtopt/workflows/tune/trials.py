@@ -59,6 +59,7 @@ class Trials:
 
         Raises:
             OutputError: the tuned folder's disk cannot be written to.
+            ArtifactError: the best engine so far is damaged, so that nothing can be raced against it.
         """
         name = chosen.change.name
         if name not in self._ahead:
@@ -96,6 +97,8 @@ class Trials:
 
         _at_a_time(trials, build, self._setup.executor, self._setup.quiet)
         _at_a_time(trials, evaluate, self._setup.executor, self._setup.quiet)
+        if any(trial.outcome.verdict == "failed" for trial in trials):
+            self._setup.folder.check_undamaged("while it was tuned")  # or it is no fault of theirs
         share_s = (time.monotonic() - began_s) / len(trials)
         for trial in trials:
             trial.cost_s = share_s

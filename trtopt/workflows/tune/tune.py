@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,13 @@ def tune(
             chosen = next_of(waiting, left_s)
             if chosen.candidate is None:
                 break
-            trial = trials.of(chosen.candidate, waiting, left_s, ledger, incumbent)
+            began_s = time.monotonic()
+            try:
+                trial = trials.of(chosen.candidate, waiting, left_s, ledger, incumbent)
+            except KeyboardInterrupt:
+                lost_s = ledger.lost_s + time.monotonic() - began_s
+                setup.folder.save(msgspec.structs.replace(ledger, lost_s=lost_s))
+                raise
             entry = trial.outcome.entry(chosen.candidate, trial.cost_s)
             ledger = msgspec.structs.replace(ledger, entries=(*ledger.entries, entry))
             listener.note(f"{entry.candidate}: {entry.verdict}: {entry.reason}")
@@ -52,6 +59,7 @@ def tune(
             else:
                 setup.folder.save(ledger)
         setup.folder.save(ledger)
+        candidates.note_barren_kinds()
         return Tuned(
             folder=str(setup.folder.path),
             changes=incumbent.changes,
@@ -73,7 +81,8 @@ def _continued(setup: Setup) -> tuple[Ledger, Built]:
     """Where an earlier run ended."""
     ledger, incumbent = setup.folder.read(setup.terms)
     setup.listener.note(f"continuing after {len(ledger.entries)} candidates")
-    return msgspec.structs.replace(ledger, run_spread=setup.run_spread), incumbent
+    lost_s = ledger.lost_s + setup.samples.seconds
+    return msgspec.structs.replace(ledger, run_spread=setup.run_spread, lost_s=lost_s), incumbent
 
 
 def score(backend: str = "auto", cache_dir: str | Path | None = None) -> TuneScore:

@@ -16,9 +16,10 @@ from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.atomic import cannot_write, write_atomically
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
-from trtopt.recipe import Recipe
-from trtopt.records import Ledger, TuneTerms, TuningChoice, to_json
-from trtopt.workflows.build.rebuild import check_folder
+from trtopt.recipe import Recipe, recipe_json
+from trtopt.records import Ledger, Manifest, TuneTerms, TuningChoice, to_json
+from trtopt.records.building import FolderCheck
+from trtopt.workflows.build.rebuild import check_folder, compared_files
 from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.same_terms import check_same_terms
 from trtopt.workflows.tune.built import Built
@@ -69,15 +70,36 @@ class TunedFolder:
                 f"{self.path}: has a {LEDGER}, but its build is not a tuned one",
                 "tune into another folder",
             )
-        found = check_folder(self.path)
-        damaged = {*found.missing, *found.changed} - {LEDGER, PROFILE_FILE}  # which may be newer
-        if damaged:
+        _refuse_damage(self.path, check_folder(self.path), "since the last run")
+        try:
+            recipe = msgspec.json.decode(chosen.recipe, type=Recipe)
+        except msgspec.DecodeError as error:
             raise ArtifactError(
-                f"{self.path}: {', '.join(sorted(damaged))}: missing or changed since the last run",
+                f"{self.path}: the recipe in its {MANIFEST} cannot be read: {error}",
+                "tune into another folder",
+            ) from None
+        if not any(engine.plan.span_of(chosen.batch) for engine in manifest.engines):
+            raise ArtifactError(
+                f"{self.path}: no engine in its {MANIFEST} runs batch {chosen.batch}",
                 "tune into another folder",
             )
-        recipe = msgspec.json.decode(chosen.recipe, type=Recipe)
         return ledger, Built(self.path, manifest, recipe, chosen.batch, chosen.streams, chosen.changes)
+
+    def check_undamaged(self, when: str) -> None:
+        """Whether the best engine so far is as it was put there.
+
+        Raises:
+            ArtifactError: files are missing or changed; `when` ends the message.
+            OutputError: the folder is not there any more.
+        """
+        _refuse_damage(self.path, compared_files(self.path, self._manifest()), when)
+
+    def _manifest(self) -> Manifest:
+        if not (self.path / MANIFEST).is_file():
+            raise OutputError(
+                f"{self.path}: was moved or removed while it was tuned", "tune again; leave the folder there"
+            )
+        return read_manifest(self.path)
 
     def save(self, ledger: Ledger) -> None:
         """Replace the ledger, with its hash in the manifest, and this machine's copy.
@@ -86,8 +108,8 @@ class TunedFolder:
             OutputError: the folder cannot be written to.
         """
         content = to_json(ledger)
+        manifest = self._manifest()
         write_atomically(self.path / LEDGER, content)
-        manifest = read_manifest(self.path)
         own = {LEDGER: hashlib.sha256(content).hexdigest()}
         if manifest.files.get(LEDGER) != own[LEDGER]:
             write_manifest(self.path, manifest, files=manifest.files | own)
@@ -111,10 +133,18 @@ class TunedFolder:
                 batch=built.batch,
                 streams=built.streams,
                 changes=built.changes,
-                recipe=msgspec.json.encode(built.recipe, order="deterministic").decode(),
+                recipe=recipe_json(built.recipe),
                 gain=ledger.gain,
                 ledger=LEDGER,
             )
             manifest = write_manifest(temporary, msgspec.structs.replace(built.manifest, tuning=choice))
         store_ledger(ledger, self.cache_dir)
         return replace(built, folder=self.path, manifest=manifest)
+
+
+def _refuse_damage(folder: Path, found: FolderCheck, when: str) -> None:
+    damaged = {*found.missing, *found.changed} - {LEDGER, PROFILE_FILE}  # which may be newer
+    if damaged:
+        raise ArtifactError(
+            f"{folder}: {', '.join(sorted(damaged))}: missing or changed {when}", "tune into another folder"
+        )

@@ -243,7 +243,7 @@ def test_separate_runs_are_allowed_their_own_luck() -> None:
     assert five.reasons[1].text.startswith("separate runs of one engine differ: 2.8% are allowed for that")
     assert two.reasons[0].text.endswith("too noisy to tell 1.0%")  # more samples of these runs would not help
     noisy = compare([[1.0]] * 8, [[0.9]] * 4 + [[1.1]] * 4)
-    assert noisy.reasons[0].text.endswith("too noisy to tell 1.0%; take more")
+    assert noisy.reasons[0].text.endswith("too noisy to tell 1.0%; take more samples")
 
 
 def test_separate_runs_with_a_control_are_held_to_its_noise_instead() -> None:

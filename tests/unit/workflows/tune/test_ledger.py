@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,6 +12,7 @@ import pytest
 from tests.support import examples
 from tests.support.ledgers import entry, ledger, won
 from trtopt.errors import ArtifactError
+from trtopt.recipe import Recipe, recipe_json
 from trtopt.records import Backend, Ledger, from_json, to_json
 from trtopt.workflows.same_terms import check_same_terms
 from trtopt.workflows.tune.ledger import history_of, read_ledger, score_of, store_ledger, stored_ledgers
@@ -77,3 +80,28 @@ def test_a_ledger_of_another_model_machine_version_or_objective_is_refused() -> 
         with pytest.raises(ArtifactError, match=message):
             check_same_terms("out: was tuned", terms, msgspec.structs.replace(terms, **change))
     check_same_terms("out: was tuned", terms, ledger(entry()).terms)
+
+
+def test_recipes_differ_by_the_field_and_not_by_one_that_came_later() -> None:
+    began = msgspec.structs.replace(ledger().terms, recipe=recipe_json(Recipe(rewrite="all")))
+    fields = json.loads(began.recipe)
+    del fields["residuals"]  # as an earlier version wrote it
+    check_same_terms("out: was tuned", msgspec.structs.replace(began, recipe=json.dumps(fields)), began)
+    now = msgspec.structs.replace(began, recipe=recipe_json(Recipe(rewrite="none")))
+    with pytest.raises(ArtifactError, match=r"on other terms: rewrite all, now none\n"):
+        check_same_terms("out: was tuned", began, now)
+    newer = msgspec.structs.replace(began, recipe=json.dumps(fields | {"colour": "red"}))
+    with pytest.raises(ArtifactError, match="on other terms: colour red, now none"):
+        check_same_terms("out: was tuned", newer, began)
+
+
+@pytest.mark.parametrize(
+    "edited", ['"measured_gain":1.0', '"cost_s":-5.0', '"predicted_cost_s":-1.0', '"cost_s":"1"']
+)
+def test_figures_that_cannot_be_are_refused(edited: str, tmp_path: Path) -> None:
+    text = to_json(ledger(won(0.1))).decode()
+    changed = re.sub(rf"{edited.partition(':')[0]}: ?-?[0-9.e-]+", edited, text, count=1)
+    assert changed != text
+    (tmp_path / "ledger.json").write_text(changed)
+    with pytest.raises(ArtifactError, match="cannot be read as a ledger"):
+        read_ledger(tmp_path / "ledger.json")

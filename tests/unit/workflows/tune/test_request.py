@@ -42,6 +42,7 @@ def test_a_budget_that_is_none_is_refused(text: str) -> None:
         ({"threshold": 0.0}, "--threshold 0"),
         ({"duration": 0.0}, "--duration 0"),
         ({"timeout": 0.0}, "--timeout 0"),
+        ({"timeout": 0.0005}, "0.001 at least"),
         ({"recipe": Recipe(dynamic=True)}, "range of batch sizes"),
         ({"recipe": Recipe(bounds={"min_cosine": 0.9})}, "--min-cosine"),
         ({"recipe": Recipe(compute_capability=("8.9",))}, "other GPUs"),

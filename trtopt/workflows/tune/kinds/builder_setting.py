@@ -76,7 +76,12 @@ def _l2_limits(situation: Situation) -> Iterator[_Setting]:
 def _onnxruntime(situation: Situation) -> Iterator[_Setting]:
     cores, evidence = situation.cores, situation.evidence
     waking = min(1.0, _PER_NODE_MS * len(evidence.layers) / evidence.total_ms) if evidence.total_ms else 0.2
-    text = f"{len(evidence.layers)} nodes take {evidence.total_ms:.3g} ms" if evidence.layers else ""
+    text = (
+        f"waking threads may be {waking:.0%} of the {evidence.total_ms:.3g} ms that "
+        f"{len(evidence.layers)} nodes take"
+        if evidence.layers
+        else ""
+    )
     for count in sorted({1, 2, cores // 2, cores}):
         if 1 <= count < cores:
             slower = Prior(waking, 0.3 * waking + 0.05, 1 - count / cores, 0.9 * (1 - waking) + 0.05)
