@@ -48,7 +48,7 @@ def own_files(folder: Path) -> set[str]:
     except ArtifactError:
         return own
     for engine in manifest.engines:
-        own |= {name for name in (engine.path, engine.log, engine.layers, engine.memory) if name}
+        own |= {*engine.files}
     return own | manifest.files.keys()
 
 

@@ -167,6 +167,11 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     chain: tuple[Segment, ...] = ()
     """The engines in its file, in the order in which they run, of a plan with `splits`."""
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Its file, and those that its build left beside it."""
+        return tuple(name for name in (self.path, self.log, self.layers, self.memory) if name)
+
 
 class RewriteSummary(Record, frozen=True, kw_only=True):
     """A summary of a build's rewrite; the details are in the file `trace` of the build folder.

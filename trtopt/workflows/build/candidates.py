@@ -227,10 +227,8 @@ def moved(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifa
     If another candidate has left a trace there, the candidate's name goes into the file's name.
     """
     engines = [entry.engines[label] for label in labels]
-    kept = {name for one in engines for name in (one.path, one.log, one.layers, one.memory) if name}
-    built = {
-        name for one in entry.engines.values() for name in (one.path, one.log, one.layers, one.memory) if name
-    }
+    kept = {name for one in engines for name in one.files}
+    built = {name for one in entry.engines.values() for name in one.files}
     for file in sorted(entry.folder.iterdir()):
         if file.name in built - kept:
             continue

@@ -88,14 +88,14 @@ def repair(
     manifest, required = _read(folder, signer)
     check = compared_files(folder, manifest, required)
     bad = {*check.missing, *check.changed}
-    lost = [engine for engine in manifest.engines if bad & {*_files_of(engine)}]
+    lost = [engine for engine in manifest.engines if bad & {*engine.files}]
     if not lost:
         return check
     _check_signing_again(folder)
     check_plugins(lost, plugins)
     with scratch_beside(folder.resolve()) as scratch:
         again = _engines_again(folder, manifest, lost, scratch, listener)
-        healed = [name for engine in again for name in _files_of(engine)]
+        healed = [name for engine in again for name in engine.files]
         _put_back(healed, scratch, folder)
     rebuilt = dict(zip((engine.path for engine in lost), again, strict=True))
     engines = tuple(rebuilt.get(engine.path, engine) for engine in manifest.engines)
@@ -203,7 +203,7 @@ def rebuild_locked(
             f"{source}: built before trtopt kept every file's hash", "build it again with `trtopt build`"
         )
     check = compared_files(source, manifest)
-    engines_files = {name for engine in manifest.engines for name in _files_of(engine)}
+    engines_files = {name for engine in manifest.engines for name in engine.files}
     if lost := {*check.missing, *check.changed} - engines_files - {TIMING_CACHE_FILE}:
         raise ArtifactError(
             f"{source}: {', '.join(sorted(lost))} missing or changed", "build it again with `trtopt build`"
@@ -257,7 +257,7 @@ def _engines_again(
 
 def _copy_rest(source: Path, manifest: Manifest, folder: Path) -> None:
     """Everything that is no engine's: the models with their weights, traces, calibration tables."""
-    engines = {name for engine in manifest.engines for name in _files_of(engine)}
+    engines = {name for engine in manifest.engines for name in engine.files}
     for name in _expected(manifest).keys() - engines - {TIMING_CACHE_FILE}:
         _copy(source / name, folder / name)
 
@@ -268,7 +268,3 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
     except OSError as error:
         raise cannot_write(target, error) from None
-
-
-def _files_of(engine: EngineArtifact) -> list[str]:
-    return [name for name in (engine.path, engine.log, engine.layers, engine.memory) if name]

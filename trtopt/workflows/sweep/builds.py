@@ -154,8 +154,7 @@ class Builds:
         engines = tuple(sorted((*others, engine), key=lambda one: one.plan.batch.opt))
         made = msgspec.structs.replace(manifest, created=now(), argv=command_line(), engines=engines)
         graphs = manifest.files or self._hashes_of_graphs(setting)
-        files = (engine.path, engine.log, engine.layers, engine.memory)
-        own = {name: sha256_of(folder / name) for name in files if name}
+        own = {name: sha256_of(folder / name) for name in engine.files}
         write_manifest(folder, made, files=graphs | own)  # what others have put there is not vouched for
         return PointEngine(folder, manifest.onnx, engine)
 
