@@ -19,8 +19,9 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.conftest import FLAGS
 from tests.support.pages import many_layers
+from trtopt.report.html.folder import report_page
 from trtopt.report.html.library import plotting_library
-from trtopt.report.html.page import page as html
+from trtopt.report.html.page import page_of
 
 ROUNDS = 10
 
@@ -53,7 +54,7 @@ def main() -> None:
         for count in (60, 1000, 5000):
             layers = many_layers(count)
             start = time.perf_counter()
-            content = html(layers, library, "").encode()
+            content = page_of(report_page(layers), library, "").encode()
             made = (time.perf_counter() - start) * 1e3
             file = Path(folder) / f"{count}.html"
             file.write_bytes(content)

@@ -14,8 +14,9 @@ from tests.support.pages import many_layers, renamed, resnet
 from tests.support.paths import DATA
 from tests.unit.inspect.kernels import test_report as kernel_reports
 from trtopt.records import BenchReport, Collected, read_versioned
+from trtopt.report.html.folder import report_page
 from trtopt.report.html.library import plotting_library
-from trtopt.report.html.page import page as html
+from trtopt.report.html.page import page_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -45,7 +46,7 @@ def opened(browser: Browser, library: str, tmp_path: Path) -> Iterator[Opener]:
         unfolded: bool = True,
     ) -> Page:
         file = tmp_path / "report.html"
-        file.write_text(html(found, library, "made today"), "utf-8")
+        file.write_text(page_of(report_page(found), library, "made today"), "utf-8")
         context = browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme=scheme,  # type: ignore[arg-type]

@@ -17,7 +17,8 @@ from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.manifests import read_manifest
 from trtopt.records import BenchReport, Collected, EngineRef, ProfileReport, to_json
 from trtopt.records.checking import CheckReport
-from trtopt.report.html.page import page as html
+from trtopt.report.html.folder import report_page
+from trtopt.report.html.page import page_of
 from trtopt.workflows.report import collect, default_output
 
 INSPECTOR = ROOT / "tests" / "data" / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz"
@@ -82,7 +83,9 @@ def test_what_is_no_page_is_never_overwritten_unless_it_is_named(tmp_path: Path)
     with pytest.raises(OutputError, match="already exists and is not a page of trtopt") as caught:
         default_output(folder)
     assert "-o" in caught.value.remedy
-    page.write_text(html(Collected(folder="d", name="d", manifest=examples.manifest()), "", "today"))
+    page.write_text(
+        page_of(report_page(Collected(folder="d", name="d", manifest=examples.manifest())), "", "today")
+    )
     assert default_output(folder) == page
 
 

@@ -167,10 +167,11 @@ def _trtexec(path: Path) -> None:
 
 
 def _page(path: Path) -> None:
-    from trtopt.report.html.page import page
+    from trtopt.report.html.folder import report_page
+    from trtopt.report.html.page import page_of
     from trtopt.workflows.report import collect
 
-    page(collect(path.parent), "", "trtopt")
+    page_of(report_page(collect(path.parent)), "", "trtopt")
 
 
 def _profile(path: Path) -> None:

@@ -11,7 +11,8 @@ from trtopt.cli.trtexec_options import OPTIONS
 from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
 from trtopt.rewrite import rules
 from trtopt.rewrite.catalogue import in_order, modules_of
-from trtopt.rewrite.explain import builds_of, default_of, evidence_of
+from trtopt.rewrite.explain import evidence_of
+from trtopt.targets import target_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +28,9 @@ def rules_table(package: ModuleType = rules) -> str:
         what = (modules[rule.name].__doc__ or "").partition("\n")[0].rstrip(".")
         known = "; ".join(evidence_of(rule)) or "none"
         enables = rule.enables or "cleaning only"
-        cells = (f"`{rule.name}`", what, rule.exactness, default_of(rule), builds_of(rule), enables, known)
+        default = {target_names(): "on", (): "off"}.get(rule.default, ", ".join(rule.default))
+        builds = ", ".join(target for target in rule.default if rule.is_built_in(target)) or "no"
+        cells = (f"`{rule.name}`", what, rule.exactness, default, builds, enables, known)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
 

@@ -109,7 +109,7 @@ class ChainSession:
         first = self._pass_of(0, values, runs)
         if first is None:
             return None
-        values |= self._made_of(shapes, data)
+        values |= self._made_of(data)
         others = [self._pass_of(index, values, runs) for index in range(1, len(self._sessions))]
         passes = [one for one in (first, *others) if one is not None]
         layers = (
@@ -126,7 +126,7 @@ class ChainSession:
         data = {spec.name: values[spec.name][: segment.batch] for spec in segment.inputs}
         return self._sessions[index].layer_pass(_shapes(segment), data, runs)
 
-    def _made_of(self, shapes: Mapping[str, Shape], data: Inputs) -> dict[str, NDArray[np.generic]]:
+    def _made_of(self, data: Inputs) -> dict[str, NDArray[np.generic]]:
         """What the segments make of `data`, for a backend without vectorised formats."""
         device = self._device
         with ExitStack() as resources:

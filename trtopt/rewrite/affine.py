@@ -12,7 +12,7 @@ WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
 _COPIED_BYTES = 1 << 20  # a head that detectors run over several levels, each with moments of its own
 
 
-def out_channels(scope: Scope, node: Any) -> int:
+def out_channels(node: Any) -> int:
     """How many output channels a node with a constant weight has."""
     weight = node.inputs[1].shape
     if node.op == "Conv":
@@ -35,7 +35,7 @@ def why_not_scale(scope: Scope, node: Any) -> str | None:
         bias = scope.value(node.inputs[2])
         if bias is None:
             return "its bias is computed"
-        if bias.size not in (1, out_channels(scope, node)) or bias.size != (bias.shape or (1,))[-1]:
+        if bias.size not in (1, out_channels(node)) or bias.size != (bias.shape or (1,))[-1]:
             return "its bias has a shape of its own"
     return None
 
@@ -67,14 +67,14 @@ def bias_of(scope: Scope, node: Any) -> Array:
 
 def _scaled(scope: Scope, node: Any, factor: Array, shift: Array) -> tuple[Array, Array]:
     """The scaled weight and the scaled and shifted bias, in float64."""
-    weight, channels = np.asarray(scope.value(node.inputs[1]), np.float64), out_channels(scope, node)
+    weight, channels = np.asarray(scope.value(node.inputs[1]), np.float64), out_channels(node)
     factor, shift = np.broadcast_to(factor, channels), np.broadcast_to(shift, channels)
     with np.errstate(all="ignore"):  # FP64 may overflow, which declines
-        scaled = weight * _per_channel(scope, node, weight, factor)
+        scaled = weight * _per_channel(node, weight, factor)
         return scaled, factor * bias_of(scope, node) + shift
 
 
-def _per_channel(scope: Scope, node: Any, weight: Array, factor: Array) -> Array:
+def _per_channel(node: Any, weight: Array, factor: Array) -> Array:
     if node.op == "Conv":
         return factor.reshape(-1, *[1] * (weight.ndim - 1))
     if node.op == "Gemm":

@@ -58,7 +58,7 @@ def flow_of(scope: Scope, node: Any) -> Flow:
                 seen.add(id(user))
                 inner.append(user)
                 pending.append(user.outputs[0])
-                flow.problem = flow.problem or _why_not_through(scope, user, tensor, node.op)
+                flow.problem = flow.problem or _why_not_through(scope, user, node.op)
     if sum(user.op in _STEEP for user in inner) > 1:
         flow.problem = flow.problem or "of several Exp or Pow new channels may become infinite"
     known = {id(tensor) for tensor in flow.tensors}
@@ -78,7 +78,7 @@ def _sums_over_channels(scope: Scope, user: Any, tensor: Any, op: str) -> bool:
     return scope.is_one_of(user, "MatMul", "Gemm") and not user.attrs.get("transA", 0)
 
 
-def _why_not_through(scope: Scope, user: Any, tensor: Any, op: str) -> str | None:
+def _why_not_through(scope: Scope, user: Any, op: str) -> str | None:
     """Why channels cannot be followed through `user`."""
     elsewhere = f"its channels reach {user.op} node {user.name!r}"
     if user.domain not in STANDARD or len(user.outputs) != 1:

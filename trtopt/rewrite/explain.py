@@ -64,16 +64,6 @@ def of_node(trace: RewriteTrace, node: str) -> list[str]:
     return [f"{node}: {line}" for line in (*applied, *undone, *declined)]
 
 
-def default_of(rule: Rule) -> str:
-    """For which targets a rule runs by default: on (all), off (none), or their names."""
-    return {target_names(): "on", (): "off"}.get(rule.default, ", ".join(rule.default))
-
-
-def builds_of(rule: Rule) -> str:
-    """For which targets builds apply a rule unasked."""
-    return ", ".join(target for target in rule.default if rule.is_built_in(target)) or "no"
-
-
 def evidence_of(rule: Rule) -> list[str]:
     """What is known of a rule, a line a finding, findings of all targets once."""
     found: dict[str, list[str]] = {}

@@ -188,9 +188,9 @@ class Scope:
             return gs.Constant(name, LazyValues(onnx.numpy_helper.from_array(values, name)))
         return gs.Constant(name, np.ascontiguousarray(values).reshape(values.shape))
 
-    def variable(self, like: str, dtype: Any = None, shape: Sequence[Any] | None = None) -> Any:
+    def variable(self, like: str, dtype: Any) -> Any:
         """A new tensor, named after `like`."""
-        return gs.Variable(self.context.fresh(like), dtype=dtype, shape=shape)
+        return gs.Variable(self.context.fresh(like), dtype=dtype)
 
     def insert(
         self,
@@ -199,11 +199,10 @@ class Scope:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         attrs: dict[str, Any] | None = None,
-        domain: str | None = None,
     ) -> Any:
         """Put a new node in front of the node `before`."""
         name = self.context.fresh(f"{before.name}/{op}")
-        node = gs.Node(op, name, dict(attrs or {}), list(inputs), list(outputs), domain=domain)
+        node = gs.Node(op, name, dict(attrs or {}), list(inputs), list(outputs))
         at = next(index for index, other in enumerate(self.graph.nodes) if other is before)
         self.graph.nodes.insert(at, node)
         self._local.add(id(node))

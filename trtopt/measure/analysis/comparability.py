@@ -53,7 +53,7 @@ def _described(shape: Shape | None) -> str:
     return "×".join(map(str, shape)) if shape else "a scalar"
 
 
-def require_alike(unlike: Sequence[str], remedy: str, *, force: bool) -> list[str]:
+def require_alike(unlike: Sequence[str], *, force: bool) -> list[str]:
     """What differs, in the words of notes.
 
     Raises:
@@ -61,10 +61,7 @@ def require_alike(unlike: Sequence[str], remedy: str, *, force: bool) -> list[st
     """
     if unlike and not force:
         raise UsageError(
-            f"A and B differ in {'; '.join(unlike)}", f"{remedy}, or compare them anyway with --force"
+            f"A and B differ in {'; '.join(unlike)}",
+            "measure one model at the same shapes on both sides, or compare them anyway with --force",
         )
     return [f"A and B differ in {difference}" for difference in unlike]
-
-
-SAME_WORK = "measure one model at the same shapes on both sides"
-"""The remedy for unlike work."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trtopt.errors import UsageError
-from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
+from trtopt.measure.analysis.comparability import Work, require_alike, unlike_work
 from trtopt.measure.analysis.findings import unsteady
 from trtopt.measure.analysis.outcomes import DEVICE_LATENCY, Comparisons, LayerRow, Layers, Row
 from trtopt.measure.analysis.trtexec_files import Profile, Times, device_latency
@@ -91,7 +91,7 @@ def work_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
     Raises:
         UsageError: something does, without `force`.
     """
-    notes = require_alike(unlike_work(_work_of(a), _work_of(b)), SAME_WORK, force=force)
+    notes = require_alike(unlike_work(_work_of(a), _work_of(b)), force=force)
     if a.model_sha256 != b.model_sha256 and not (a.source_sha256 and b.source_sha256):
         notes.append("the graphs differ, and not both files name the model that theirs is made of")
     return notes

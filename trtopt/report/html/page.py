@@ -17,14 +17,7 @@ from typing import Any
 
 from trtopt.errors import ArtifactError
 from trtopt.printable import visible
-from trtopt.records import Collected
 from trtopt.report.html.blocks import Block, Chart, Page, Table
-from trtopt.report.html.folder import report_page
-
-
-def page(collected: Collected, library: str, made: str, argv: Sequence[str] = ()) -> str:
-    """A folder's contents as HTML; see `page_of`."""
-    return page_of(report_page(collected, argv), library, made)
 
 
 def page_of(shown: Page, library: str, made: str) -> str:

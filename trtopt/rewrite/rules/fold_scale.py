@@ -36,7 +36,7 @@ def _find(scope: Scope) -> Iterator[Match]:
 def _channelwise(scope: Scope, first: Any, constant: Any) -> Array | None:
     """The constant as one value, or one for each output channel; None if it varies along another axis."""
     rank = scope.rank(first.outputs[0])
-    found = None if rank is None else per_channel(scope.value(constant), out_channels(scope, first), rank)
+    found = None if rank is None else per_channel(scope.value(constant), out_channels(first), rank)
     return None if found is None else found.astype(np.float64)
 
 

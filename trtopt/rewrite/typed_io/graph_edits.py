@@ -123,14 +123,14 @@ def rename(graph: GraphProto, old: str, new: str, *, outputs: bool) -> None:
             item.name = new if item.name == old else item.name
 
 
-def _retype(value: ValueInfoProto, dtype: int, axes: tuple[int, ...] | None) -> None:
+def _retype(value: ValueInfoProto, dtype: int, *, nhwc: bool) -> None:
     kind = value.type.tensor_type
     kind.elem_type = dtype
-    if axes is not None:
+    if nhwc:
         before = onnx.TensorShapeProto()
         before.CopyFrom(kind.shape)
         del kind.shape.dim[:]
-        kind.shape.dim.extend(before.dim[axis] for axis in axes)
+        kind.shape.dim.extend(before.dim[axis] for axis in TO_NHWC)
 
 
 def keep_value(graph: GraphProto, value: ValueInfoProto, name: str) -> None:
@@ -180,7 +180,7 @@ def type_input(model: onnx.ModelProto, edit: Edit) -> None:
         keep_value(graph, value, last)
     for place, node in enumerate(chain.nodes):
         graph.node.insert(place, node)
-    _retype(value, given, TO_NHWC if nhwc else None)
+    _retype(value, given, nhwc=nhwc)
 
 
 def _take_padding(model: onnx.ModelProto, tensor: TypedTensor) -> tuple[int, ...]:
@@ -227,4 +227,4 @@ def type_output(model: onnx.ModelProto, edit: Edit) -> None:
         chain.add("Cast", last, to=given)
     chain.nodes[-1].output[0] = tensor.name
     graph.node.extend(chain.nodes)
-    _retype(value, given, TO_NHWC if nhwc else None)
+    _retype(value, given, nhwc=nhwc)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,9 +23,7 @@ from trtopt.rewrite.typed_io.verification import verified
 Array = np.ndarray[Any, Any]
 
 
-def move_quantisation(
-    model: ModelFile, tensors: Sequence[TypedTensor], *, data: str | Path | None = None, check: bool = True
-) -> TypedGraph:
+def move_quantisation(model: ModelFile, tensors: Sequence[TypedTensor], *, check: bool = True) -> TypedGraph:
     """A quantised model whose INT8 inputs and outputs are quantised by the caller: with their scales.
 
     Raises:

@@ -88,10 +88,10 @@ def resolve_engines(
         UsageError: a batch size that no engine admits.
     """
     if is_external(path, trust):
-        yield _external(path, _chosen((), backend), notes, listener)
+        yield _external(path, _chosen((), backend), notes)
         return
     folder, manifest, engines = _found(path)
-    engines = _trusted(folder, engines, trust, notes, listener)
+    engines = _trusted(folder, engines, trust, notes)
     choice = _chosen(engines, backend)
     if manifest is None or not engines:
         with _built_for_running(path, batch, choice, notes, listener, sizes) as built:
@@ -109,7 +109,7 @@ def resolve_engines(
 
 
 def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
-    """The backend of the engines that `engines_to_measure` returns.
+    """The backend of the engines that `resolve_engines` yields.
 
     Raises:
         ArtifactError, UsageError: see there; before anything is built.
@@ -123,7 +123,7 @@ def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
 
     Raises:
         UsageError: a name is neither.
-        ArtifactError: see `engines_to_measure`.
+        ArtifactError: see `resolve_engines`.
     """
     known: dict[str, None] = {}
     libraries: set[str] = set()
@@ -163,11 +163,7 @@ def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...
 
 
 def _trusted(
-    folder: Path,
-    engines: Sequence[EngineArtifact],
-    names: Sequence[str],
-    notes: list[str],
-    listener: Listener,
+    folder: Path, engines: Sequence[EngineArtifact], names: Sequence[str], notes: list[str]
 ) -> tuple[EngineArtifact, ...]:
     """The engines, those of `names` as they are now; names may be those of other folders' engines."""
     own = {engine.path for engine in engines}
@@ -215,7 +211,7 @@ def _vouching(path: Path) -> str:
     return f"if you trust this one, bench, check and compare load it with --trust {path}"
 
 
-def _external(path: Path, choice: BackendChoice, notes: list[str], listener: Listener) -> ResolvedEngines:
+def _external(path: Path, choice: BackendChoice, notes: list[str]) -> ResolvedEngines:
     """An engine described by its own shapes."""
     notes.append(
         f"{path.name}: no manifest describes it, loaded because of --trust; "

@@ -18,7 +18,7 @@ from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import read_manifest
-from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
+from trtopt.measure.analysis.comparability import Work, require_alike, unlike_work
 from trtopt.measure.analysis.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
 from trtopt.measure.contracts import WARMUP_S
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
@@ -91,7 +91,7 @@ def compare_recipes(
         if not sizes:
             raise UsageError("the two sides have no batch size in common", "give both the same --batch")
         works = [_work(side, sizes) for side in sides]
-        notes += require_alike(unlike_work(works[0], works[-1]), SAME_WORK, force=setting.force)
+        notes += require_alike(unlike_work(works[0], works[-1]), force=setting.force)
         jobs = [_job(sides, size, run, setting) for size in sizes for run in range(RUNS)]
         labels = [f"batch{size}: run {run + 1} of {RUNS}" for size in sizes for run in range(RUNS)]
         results = measure_in_turns(jobs, labels, listener, setting.timeout, executor)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from trtopt.errors import UsageError
-from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
+from trtopt.measure.analysis.comparability import Work, require_alike, unlike_work
 from trtopt.measure.analysis.outcomes import Comparisons, ControlRow, Row
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import latency_blocks, ms_by_load, notes_of, pooled_ms, valid_rounds
@@ -51,7 +51,7 @@ def compare_engines(
         found = [_sized(path, setting, notes, listener, resources) for path in (a, b) if path is not None]
         sides = [side for side, _ in found]
         sizes = _common_sizes(sides, notes)
-        notes += require_alike(unlike_work(found[0][1], found[-1][1]), SAME_WORK, force=setting.force)
+        notes += require_alike(unlike_work(found[0][1], found[-1][1]), force=setting.force)
         jobs, labels = [], []
         for size in sizes:
             if len(sides) == 2:

@@ -47,7 +47,7 @@ class CheckedSweep:
             data = measured_on(self.request.recipe, self.request.data, listener.note)
             run = _Run(self.swept, report, data, self.request.timeout, listener)
             run.all(self.plan)
-            run.check_any(self.plan)
+            run.check_any()
             return run.report
 
 
@@ -152,7 +152,7 @@ class _Run:
                     further = next_size(known, rates.keys() - known.keys())
                     todo += [] if further is None else [further]
 
-    def check_any(self, plan: SweepPlan) -> None:
+    def check_any(self) -> None:
         """Raises MeasurementError if nothing was measured."""
         if not self.report.measured:
             first = next(point for point in self.report.points if point.failure is not None)

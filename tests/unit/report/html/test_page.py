@@ -18,8 +18,9 @@ from tests.support.pages import renamed, resnet
 from trtopt.errors import BackendMissingError
 from trtopt.records import Collected, PrecisionReceipt
 from trtopt.records.checking import CheckedSubject, CheckReport, OutputDifference, Violation
+from trtopt.report.html.folder import report_page
 from trtopt.report.html.library import plotting_library
-from trtopt.report.html.page import page
+from trtopt.report.html.page import page_of
 
 LIBRARY = "window.vegaEmbed = '</script><!--';"
 ODD = "</script><img src=x onerror=alert(1)>\"'&amp;\x1e\x00\r\n\u2028\ud800 {{ 7*7 }} {% x %} [bold]"
@@ -82,7 +83,11 @@ class Read(HTMLParser):
 
 
 def read(found: Collected) -> Read:
-    return Read(page(found, LIBRARY, "trtopt 0.1.0, today", ("/opt/bin/trtopt", "report", found.folder)))
+    return Read(
+        page_of(
+            report_page(found, ("/opt/bin/trtopt", "report", found.folder)), LIBRARY, "trtopt 0.1.0, today"
+        )
+    )
 
 
 def everything() -> Collected:
