@@ -8,8 +8,12 @@ import logging
 import os
 import select
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from trtopt.errors import ArtifactError
 
 MAX_BYTES = 1 << 30
 """For files without a narrower bound: results and profiles hold raw samples."""
@@ -83,6 +87,19 @@ def _wait_for(file: BinaryIO, path: Path) -> None:
 def reason_of(error: Exception) -> str:
     """Why a file was not read; system errors without number and path, which the message names already."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+@contextmanager
+def reading_as(what: str, path: Path, remedy: str) -> Iterator[None]:
+    """Read `path` as `what` it should be.
+
+    Raises:
+        ArtifactError: it cannot be read, or is something else.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path}: cannot be read as {what}: {reason_of(error)}", remedy) from None
 
 
 def sha256_of(*paths: Path) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.atomic import write_atomically
-from trtopt.files.bounded_reading import read_bounded, reason_of, sha256_of
+from trtopt.files.bounded_reading import read_bounded, reading_as, reason_of, sha256_of
 from trtopt.files.signing import (
     SIGNATURE,
     Signer,
@@ -121,13 +121,9 @@ def read_plan(path: Path) -> BatchPlan:
     Raises:
         ArtifactError: there is none, it is cut short or edited beyond its schema, or of a newer trtopt.
     """
-    try:
+    with reading_as("a plan", path, "give a file that `trtopt plan -o` wrote"):
         plan = read_versioned(read_bounded(path, _MAX_MANIFEST_BYTES), BatchPlan)
         check_plan(plan)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path}: cannot be read as a plan: {reason_of(error)}", "give a file that `trtopt plan -o` wrote"
-        ) from None
     return plan
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trtopt.errors import ArtifactError, UsageError
-from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.errors import UsageError
+from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.records import BenchReport, EngineArtifact, read_versioned
 
 BENCH_FILE = "bench.json"
@@ -42,13 +42,9 @@ def measured_latencies(
 
 
 def _read(path: Path) -> BenchReport:
-    try:
+    remedy = "measure again with trtopt bench --json FILE, or remove the file"
+    with reading_as("a result of trtopt bench", path, remedy):
         return read_versioned(read_bounded(path), BenchReport)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path}: cannot be read as a result of trtopt bench: {reason_of(error)}",
-            "measure again with trtopt bench --json FILE, or remove the file",
-        ) from None
 
 
 def _of(report: BenchReport, engines: tuple[EngineArtifact, ...]) -> Latencies:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import ArtifactError, OutputError, WrongPathError
-from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.inspect.difference import difference
 from trtopt.records import (
@@ -131,13 +131,9 @@ def _parts_of(manifest: Manifest | None) -> Iterator[str]:
 
 
 def _read_check(file: Path) -> CheckReport:
-    try:
+    remedy = "make it again with `trtopt check --json FILE`, or move it elsewhere"
+    with reading_as("a check", file, remedy):
         return read_versioned(read_bounded(file), CheckReport)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{file}: cannot be read as a check: {reason_of(error)}",
-            "make it again with `trtopt check --json FILE`, or move it elsewhere",
-        ) from None
 
 
 def _no_folder(folder: Path) -> ArtifactError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.outcomes import Comparisons, Layers
 from trtopt.measure.analysis.result_comparison import compare_layers, compare_reports, compare_times
@@ -15,6 +15,7 @@ from trtopt.records import BenchReport, Samples, read_versioned
 from trtopt.workflows.compare.run_spread import measured_run_spread
 
 ResultFile = BenchReport | Times | Profile
+_WHAT, _REMEDY = "a result file", "give a file that `trtopt bench --json` wrote"
 
 
 def is_result_file(path: Path) -> bool:
@@ -53,26 +54,13 @@ def compare_files(
 
 
 def _read(path: Path) -> ResultFile:
-    text = _content(path)
+    with reading_as(_WHAT, path, _REMEDY):
+        text = read_bounded(path)
     if text.lstrip()[:1] != b"[":
         return read_result(path)
-    try:
+    remedy = "give a file that `trtopt bench --json`, or trtexec --exportTimes or --exportProfile, wrote"
+    with reading_as(_WHAT, path, remedy):
         return read_trtexec(text, path.name)
-    except ValueError as error:
-        raise ArtifactError(
-            f"{path}: cannot be read as a result file: {reason_of(error)}",
-            "give a file that `trtopt bench --json`, or trtexec --exportTimes or --exportProfile, wrote",
-        ) from None
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_bounded(path)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path}: cannot be read as a result file: {reason_of(error)}",
-            "give a file that `trtopt bench --json` wrote",
-        ) from None
 
 
 def read_result(path: Path) -> BenchReport:
@@ -82,16 +70,10 @@ def read_result(path: Path) -> BenchReport:
         ArtifactError: no such file, not a result file, cut short, edited beyond its schema, of a newer
             trtopt, or without samples.
     """
-    text = _content(path)
-    try:
-        report = read_versioned(text, BenchReport)
+    with reading_as(_WHAT, path, _REMEDY):
+        report = read_versioned(read_bounded(path), BenchReport)
         _check_kept(path, report)
         _check_samples(report)
-    except ValueError as error:
-        raise ArtifactError(
-            f"{path}: cannot be read as a result file: {reason_of(error)}",
-            "give a file that `trtopt bench --json` wrote",
-        ) from None
     return report
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from trtopt.errors import ArtifactError, TrtoptError
+from trtopt.errors import TrtoptError
 from trtopt.files.atomic import scratch_folder, write_atomically
-from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.peaks import matrix_peak, peaks_of, together
@@ -187,12 +187,6 @@ def _file_of(uuid: str) -> Path:
 
 
 def _read(file: Path) -> DevicePeaks | None:
-    try:
-        return read_versioned(read_bounded(file), MeasuredPeaks).peaks
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{file}: cannot be read as measured peaks: {reason_of(error)}",
-            "remove it, and measure them again with `trtopt profile --probe-peaks`",
-        ) from None
+    remedy = "remove it, and measure them again with `trtopt profile --probe-peaks`"
+    with reading_as("measured peaks", file, remedy):
+        return read_versioned(read_bounded(file), MeasuredPeaks).peaks if file.exists() else None

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.errors import ArtifactError, BuildError
-from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.join import join
 from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.onnxio.model_file import load
-from trtopt.records import EngineArtifact, Manifest, PrecisionReceipt
+from trtopt.records import Manifest, PrecisionReceipt
 from trtopt.targets import target_of
 
 
@@ -26,7 +26,9 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
     models = {key: load(folder / Path(graph.path).name).proto for key, graph in graphs.items()}
     found = {}
     for engine in described:
-        text = _text(folder, engine)
+        file = folder / str(engine.layers)
+        with reading_as("an engine's layers", file, "build again: the folder has lost it"):
+            text = read_bounded(file).decode()
         try:
             description = read_inspector(text, str(engine.layers))
         except ArtifactError:  # an engine whose layers have no detail tells no types
@@ -36,22 +38,6 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
         layers, _ = join(description, None, graph)
         found[engine.path] = receipt(layers, weakly_typed=target_of(engine.plan.backend).weakly_typed)
     return found
-
-
-def _text(folder: Path, engine: EngineArtifact) -> str:
-    """The description by the builder's inspector.
-
-    Raises:
-        ArtifactError: the file is gone, or no text.
-    """
-    file = folder / str(engine.layers)
-    try:
-        return read_bounded(file).decode()
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{file}: cannot be read as an engine's layers: {reason_of(error)}",
-            "build again: the folder has lost it",
-        ) from None
 
 
 def check_receipts(receipts: Mapping[str, PrecisionReceipt]) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
-from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.inspect.difference import difference
 from trtopt.inspect.graph import Graph, read_graph
@@ -252,13 +252,9 @@ def read_profile(path: Path) -> ProfileReport:
         ArtifactError: no such file, or not a profile.
     """
     file = path / PROFILE_FILE if path.is_dir() else path
-    try:
+    with reading_as("a profile", file, "give what `trtopt profile -o` wrote"):
         report = read_versioned(read_bounded(file), ProfileReport)
         check_profile(report)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{file}: cannot be read as a profile: {reason_of(error)}", "give what `trtopt profile -o` wrote"
-        ) from None
     return report
 
 
