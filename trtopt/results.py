@@ -5,7 +5,7 @@ A new result takes one entry here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from io import StringIO
@@ -17,7 +17,7 @@ from rich.console import RenderableType
 
 from trtopt.cli.console import console
 from trtopt.measure.analysis import sweep_table
-from trtopt.measure.statistics.summaries import summarise, throughput
+from trtopt.measure.statistics.summaries import figures_of
 from trtopt.printable import visible
 from trtopt.records import (
     BatchPlan,
@@ -151,28 +151,17 @@ show(Manifest, _manifest_headline, lambda one: build_summary(one, one.onnx.path)
 
 
 def _bench_row(point: BenchPoint) -> Row:
-    samples, stages = point.latency.samples, point.latency.stages
-    latency = summarise(samples.latency_ms).percentiles if samples.start_ms else {}
-    rated = (point.throughput or point.latency).samples
-    rate = throughput(rated, point.batch) if rated.start_ms else None
+    figures = figures_of(point)
+    rate, times = figures.rate, (*figures.latencies, *figures.stages)
+    names = ("p50_ms", "p90_ms", "p99_ms", "compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms")
     return {
         "batch": point.batch,
-        "p50_ms": latency.get(50.0),
-        "p90_ms": latency.get(90.0),
-        "p99_ms": latency.get(99.0),
-        "compute_ms": _median(stages.gpu_compute_ms),
-        "h2d_ms": _median(stages.h2d_ms),
-        "d2h_ms": _median(stages.d2h_ms),
-        "enqueue_ms": _median(samples.enqueue_ms),
+        **dict(zip(names, times, strict=True)),
         "queries_per_s": rate.queries_per_s if rate else None,
         "samples_per_s": rate.samples_per_s if rate else None,
         "engine": point.latency.engine.path,
         "failure": point.failure,
     }
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return summarise(values).median if values else None
 
 
 def _bench_rows(report: BenchReport) -> Iterator[Row]:

@@ -25,7 +25,7 @@ from trtopt.measure.analysis.outcomes import (
 from trtopt.measure.statistics.comparison import Comparison, Ratio, ReasonCode, Verdict
 from trtopt.printable import visible
 from trtopt.report.notes import Note, Severity, at_batches, grouped, plain
-from trtopt.report.tables import plain_table, titled
+from trtopt.report.tables import UNKNOWN, plain_table, shown, titled
 
 _TOP_LAYERS = 20
 
@@ -173,13 +173,12 @@ def _batch(batch: int | None) -> str:
 
 
 def _change(comparison: Comparison) -> str:
-    return comparison.ratio.change if comparison.ratio is not None else "–"
+    return comparison.ratio.change if comparison.ratio is not None else UNKNOWN
 
 
 def _control_cells(row: ControlRow) -> tuple[str, ...]:
-    noise = row.control.noise
     counts = (str(row.control.count(verdict)) for verdict in Verdict)
-    apart = "–" if noise is None else f"{noise.relative:.1%}"
+    apart = shown(None if (noise := row.control.noise) is None else noise.relative, ".1%")
     return (str(row.batch), f"{row.a_ms:.3f}", *counts, apart)
 
 
@@ -297,11 +296,14 @@ def _microseconds(entry: Entry) -> str:
 
 
 def _layer_section(outcome: Layers) -> _Section:
-    totals = sum(row.a_ms or 0.0 for row in outcome.rows), sum(row.b_ms or 0.0 for row in outcome.rows)
-    shown = outcome.rows[:_TOP_LAYERS]
-    rows = [(row.name, _ms(row.a_ms), _ms(row.b_ms), f"{row.change_ms:+.4f}") for row in shown]
-    rows.append(("all layers", _ms(totals[0]), _ms(totals[1]), f"{totals[1] - totals[0]:+.4f}"))
-    hidden = len(outcome.rows) - len(shown)
+    a_ms = sum(row.a_ms or 0.0 for row in outcome.rows)
+    b_ms = sum(row.b_ms or 0.0 for row in outcome.rows)
+    rows = [
+        (row.name, shown(row.a_ms, ".4f"), shown(row.b_ms, ".4f"), f"{row.change_ms:+.4f}")
+        for row in outcome.rows[:_TOP_LAYERS]
+    ]
+    hidden = len(outcome.rows) - len(rows)
+    rows.append(("all layers", f"{a_ms:.4f}", f"{b_ms:.4f}", f"{b_ms - a_ms:+.4f}"))
     more = (f"the other {hidden} layers change less",) if hidden else ()
     return _Section(
         title=f"A: {outcome.a}, B: {outcome.b}; layers, means in milliseconds",
@@ -309,7 +311,3 @@ def _layer_section(outcome: Layers) -> _Section:
         rows=tuple(rows),
         remarks=more,
     )
-
-
-def _ms(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"

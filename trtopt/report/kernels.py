@@ -11,7 +11,7 @@ from rich.text import Text
 from trtopt.printable import visible
 from trtopt.records import EngineDifference, EngineProfile, KernelGroup, KernelReport, KernelRow
 from trtopt.report.names import names_text
-from trtopt.report.tables import plain_table, titled
+from trtopt.report.tables import plain_table, shown, titled
 
 _TOP = 10
 _FIRST = 3
@@ -56,7 +56,7 @@ def _groups(
     table.add_column("confidence", no_wrap=True, min_width=10)
     table.add_column(what)  # of fixed width it would push the figures out
     for group in groups[:_TOP]:
-        peak = "–" if group.peak_share is None else f"{group.peak_share:.0%}"
+        peak = shown(group.peak_share, ".0%")
         figures = (f"{group.ms:.4f}", f"{group.share:.1%}", str(group.launches), peak, group.confidence)
         table.add_row(*figures, _text(label(group.key)))
     if rest := groups[_TOP:]:

@@ -11,7 +11,7 @@ from trtopt.measure.analysis.findings import loads_of
 from trtopt.measure.load.arrivals import achieved_rate, keeps_up, offered_rate
 from trtopt.measure.statistics.summaries import percentile, summarise
 from trtopt.records import BenchPoint, LoadPass, LoadSearch
-from trtopt.report.tables import plain_table, titled
+from trtopt.report.tables import plain_table, shown, titled
 
 _LOAD_COLUMNS = (
     *("batch", "offered/s", "achieved/s", "p50 ms", "p95 ms", "p99 ms"),
@@ -38,29 +38,22 @@ def load_parts(points: Sequence[BenchPoint], *, verbose: bool = False) -> list[R
 def _load_table(loads: Sequence[tuple[int, LoadPass]], *, verbose: bool) -> RenderableType:
     title = "under load: one request is one query of the whole batch"
     caption = "p50 to p99: from the planned arrival to the output; wait: until enqueued; serve: from then on"
-    table = plain_table()
+    table = plain_table(*_LOAD_COLUMNS)
     table.padding = (0, 1, 0, 0)
-    for name in _LOAD_COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
     for batch, load in loads:
         table.add_row(
             str(batch),
             _rate(offered_rate(load)),
             _rate(achieved_rate(load)),
-            *(_percentile(load.latency_ms, p) for p in (50, 95, 99)),
-            *(_percentile(load.waiting_ms, p) for p in (50, 99)),
-            _percentile(load.service_ms, 50),
+            *(shown(percentile(load.latency_ms, p), ".3f") for p in (50, 95, 99)),
+            *(shown(percentile(load.waiting_ms, p), ".3f") for p in (50, 99)),
+            shown(percentile(load.service_ms, 50), ".3f"),
         )
     return titled(title, table, caption if verbose else "")
 
 
 def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def _percentile(values: Sequence[float], p: float) -> str:
-    value = percentile(values, p)
-    return "–" if value is None else f"{value:.3f}"
 
 
 def load_lines(batch: int, load: LoadPass) -> list[str]:
@@ -94,10 +87,8 @@ def _search_table(batch: int, search: LoadSearch) -> RenderableType:
     caption = "a rate that certainly misses it is stopped early" + (
         "; !: the device was slowed" if is_slowed else ""
     )
-    table = plain_table()
-    percentile_name = search.goal.partition("=")[0]
-    for column in ("rate/s", "requests", f"{percentile_name} ms", "95 % interval", "achieved/s", "met"):
-        table.add_column(column, justify="right", no_wrap=True)
+    goal = search.goal.partition("=")[0]
+    table = plain_table("rate/s", "requests", f"{goal} ms", "95 % interval", "achieved/s", "met")
     for probe in search.probes:
         is_measured = probe.latency_ms is not None
         table.add_row(

@@ -8,21 +8,19 @@ from rich.text import Text
 from trtopt.printable import counted
 from trtopt.records.optimizing import Optimized, OptimizedPoint
 from trtopt.report.notes import Note, plain
-from trtopt.report.tables import plain_table
+from trtopt.report.tables import plain_table, shown
 
 
 def optimized_summary(found: Optimized) -> RenderableType:
     """The verdict, the batch sizes and the accuracy."""
-    table = plain_table()
-    p = f"p{found.percentile:g} ms"
-    for name in ("batch", "precision", p, "samples/s", *([found.goal] if found.goal else [])):
-        table.add_column(name, justify="left" if name == "precision" else "right", no_wrap=True)
+    columns = ("batch", "precision", f"p{found.percentile:g} ms", "samples/s")
+    table = plain_table(*columns, *([found.goal] if found.goal else []), left=("precision",))
     for point in found.points:
         goal = ["met" if point.meets_goal else "not met"] if found.goal else []
         table.add_row(
             str(point.batch) if point.is_trustworthy else f"{point.batch}!",
             point.precision or "the graph's",
-            _ms(point.latency_ms),
+            shown(point.latency_ms, ".3f"),
             f"{point.samples_per_s:,.0f}",
             *goal,
         )
@@ -69,7 +67,3 @@ def accuracy_line(found: Optimized) -> str:
         f"accuracy: cosine {found.cosine:.5f}, at least {found.min_cosine:g} required, "
         f"against {found.model} on {counted(found.samples, 'sample')} of {found.data}"
     )
-
-
-def _ms(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

@@ -78,12 +78,10 @@ def _figures(plan: BatchPlan) -> RenderableType:
         f"the interval is that of 95 of 100 such runs; workers are busy {prediction.busy:.0%} of the time "
         f"with batches of {prediction.mean_batch:.1f} requests on average"
     )
-    table = plain_table()
     runs = len(verification.runs) if verification else 0
     measured_in = "measured" if runs == 1 else f"median of {runs} runs"
     columns = ["", "predicted", "95 %", *([measured_in, "in the interval", "off by"] if verification else [])]
-    for name in columns:
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    table = plain_table(*columns, left=("",))
     goal = plan.goal.partition("=")[0]
     rows: list[tuple[str, Estimate, Callable[[Served], float]]] = [
         ("p50 ms", prediction.p50, lambda one: one.p50_ms),

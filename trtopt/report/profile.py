@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -23,7 +24,7 @@ from trtopt.records import (
 from trtopt.report.kernels import hides_its_time, kernel_change_parts, kernel_parts
 from trtopt.report.names import kind_text, names_text, nodes_text, type_text
 from trtopt.report.notes import Note, Severity, plain
-from trtopt.report.tables import plain_table, titled
+from trtopt.report.tables import plain_table, shown, titled
 
 _TOP_LAYERS = 10
 _TOP_PATTERNS = 6
@@ -135,7 +136,7 @@ def _times(layer: ProfiledLayer, sum_ms: float) -> list[str]:
     cost = layer.cost
     floor = cost.floor_ms if cost is not None else None
     return [
-        "–" if layer.ms is None else f"{layer.ms:.4f}",
+        shown(layer.ms, ".4f"),
         f"{(layer.ms or 0.0) / sum_ms:.1%}",
         _spread(layer),
         f"{floor:.4f} {cost.bound[:3]}" if cost is not None and floor is not None else "–",
@@ -297,9 +298,7 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
     if memory.failed_bytes:
         first = mib(memory.failed_bytes[0])
         lines.append(f"  no memory for {len(memory.failed_bytes)} allocations, first {first}")
-    if memory.leaked:
-        lost = sum(one.size_bytes for one in memory.leaked)
-        lines.append(f"  never freed: {len(memory.leaked)} allocations, {mib(lost)}")
+    lines += _leaked_lines(memory)
     if memory.failure is not None:
         lines.append(f"  ended early: {memory.failure}")
     return lines
@@ -308,11 +307,15 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
 def build_memory_lines(memory: MemoryTimeline) -> list[str]:
     """The builder's peak by phase, and allocations that it never freed."""
     phases = ", ".join(f"{one.phase} {mib(one.peak_bytes)}" for one in memory.phases)
-    lines = [f"memory of the build: peak {mib(memory.peak_bytes)} ({phases or 'no calls'})"]
-    if memory.leaked:
-        lost = sum(one.size_bytes for one in memory.leaked)
-        lines.append(f"  never freed: {len(memory.leaked)} allocations, {mib(lost)}")
-    return lines
+    return [
+        f"memory of the build: peak {mib(memory.peak_bytes)} ({phases or 'no calls'})",
+        *_leaked_lines(memory),
+    ]
+
+
+def _leaked_lines(memory: MemoryTimeline) -> list[str]:
+    lost = sum(one.size_bytes for one in memory.leaked)
+    return [f"  never freed: {len(memory.leaked)} allocations, {mib(lost)}"] if memory.leaked else []
 
 
 def mib(size: int) -> str:
@@ -322,19 +325,16 @@ def mib(size: int) -> str:
 
 def receipts_summary(receipts: Mapping[str, PrecisionReceipt]) -> RenderableType:
     """The receipts of a folder's engines, each with its engine's name."""
-    lines = []
-    for name, receipt in receipts.items():
-        engine_lines = receipt_lines(receipt)
-        lines += [f"{name}: {engine_lines[0]}", *engine_lines[1:]] if engine_lines else []
-    return Group(*map(_text, lines))
+    return _by_engine({name: receipt_lines(receipt) for name, receipt in receipts.items()})
 
 
 def build_memories_summary(memories: Mapping[str, MemoryTimeline]) -> RenderableType:
     """Device memory used by the build, per engine."""
-    lines = []
-    for name, memory in memories.items():
-        engine_lines = build_memory_lines(memory)
-        lines += [f"{name}: {engine_lines[0]}", *engine_lines[1:]]
+    return _by_engine({name: build_memory_lines(memory) for name, memory in memories.items()})
+
+
+def _by_engine(found: Mapping[str, Sequence[str]]) -> RenderableType:
+    lines = (line for name, own in found.items() if own for line in (f"{name}: {own[0]}", *own[1:]))
     return Group(*map(_text, lines))
 
 
@@ -346,9 +346,7 @@ def _difference(difference: EngineDifference) -> list[RenderableType]:
     gap = difference.b_ms - difference.a_ms
     times = f"{difference.a_ms:.3f} → {difference.b_ms:.3f} ms ({gap:+.3f} ms)"
     title = f"A {difference.a} → B {difference.b}: {times}"
-    table = plain_table()
-    for name in ("A ms", "B ms", "cost ms"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("A ms", "B ms", "cost ms")
     table.add_column("change", no_wrap=True)
     table.add_column("what")
     for change in difference.changes[:_TOP_CHANGES]:
@@ -356,8 +354,6 @@ def _difference(difference: EngineDifference) -> list[RenderableType]:
         text = f"{change.detail}: {name}" if change.detail else name
         figures = (f"{change.a_ms:.4f}", f"{change.b_ms:.4f}", f"{change.cost_ms:+.4f}")
         table.add_row(*figures, change.change, _shortened(text))
-    counts: dict[str, int] = {}
-    for change in difference.changes:
-        counts[change.change] = counts.get(change.change, 0) + 1
-    listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+    counts = Counter(change.change for change in difference.changes)
+    listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     return [_text(title), table, _text(f"changes: {listed}"), *kernel_change_parts(difference), _text("")]

@@ -80,9 +80,7 @@ def _idle_table(batch: int, idle: IdlePass, *, verbose: bool) -> RenderableType:
     busy = median(idle.busy_ms)
     title = f"batch {batch}: latency after a pause; {busy:.3f} ms without one"
     caption = "medians; SM clock at the end of the pause and after the query"
-    table = plain_table()
-    for name in ("pause ms", "real ms", "latency ms", "against none", "MHz before", "MHz after"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("pause ms", "real ms", "latency ms", "against none", "MHz before", "MHz after")
     for gap in idle.gaps:
         latency = median(gap.latency_ms)
         table.add_row(

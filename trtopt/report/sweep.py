@@ -10,29 +10,27 @@ from rich.text import Text
 from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
 from trtopt.records import SweepPoint, SweepReport
 from trtopt.report.notes import Note, Severity, plain
-from trtopt.report.tables import plain_table, titled
+from trtopt.report.tables import UNKNOWN, plain_table, shown, titled
 
 _MIB = 2**20
-_UNKNOWN = "–"
 
 
 def sweep_table(report: SweepReport) -> RenderableType:
     """One row per point; `*` is on the Pareto front, `knee` its knee, `!` is not trustworthy."""
     marks = marks_of(report)
-    table = plain_table()
-    for name in ("point", "p50 ms", "p99 ms", "samples/s", "samples/J", "MiB", "Pareto"):
-        table.add_column(name, justify="left" if name in ("point", "Pareto") else "right")
+    columns = ("point", "p50 ms", "p99 ms", "samples/s", "samples/J", "MiB", "Pareto")
+    table = plain_table(*columns, left=("point", "Pareto"), no_wrap=False)
     for point in report.points:
         if point.failure is not None:
-            table.add_row(Text(point.label), *[_UNKNOWN] * 5, "failed")
+            table.add_row(Text(point.label), *[UNKNOWN] * 5, "failed")
             continue
         memory = point.memory
         table.add_row(
             Text(point.label),
             *_latency(point),
-            _shown(point.samples_per_s, ",.0f"),
-            _shown(point.samples_per_joule, ",.2f"),
-            _shown(None if memory is None else memory.peak_bytes / _MIB, ",.1f"),
+            shown(point.samples_per_s, ",.0f"),
+            shown(point.samples_per_joule, ",.2f"),
+            shown(None if memory is None else memory.peak_bytes / _MIB, ",.1f"),
             marks.get(point.key, "") + ("!" if point.untrustworthy else ""),
         )
     return titled(f"{report.model}: {report.terms.backend} on {report.terms.device.name}", table)
@@ -43,7 +41,7 @@ def point_line(point: SweepPoint) -> str:
     if point.failure is not None:
         return f"{point.label}: failed: {point.failure.splitlines()[0]}"
     p50, p99 = _latency(point)
-    return f"{point.label}: p50 {p50} ms, p99 {p99} ms, {_shown(point.samples_per_s, ',.0f')} samples/s"
+    return f"{point.label}: p50 {p50} ms, p99 {p99} ms, {shown(point.samples_per_s, ',.0f')} samples/s"
 
 
 def sweep_summary(report: SweepReport) -> RenderableType:
@@ -76,12 +74,8 @@ def _latency(point: SweepPoint) -> tuple[str, str]:
     """p50 and p99 of one query in flight."""
     latency = point.latency
     if latency is None:
-        return _UNKNOWN, _UNKNOWN
-    return _shown(latency.p50_ms, ".3f"), _shown(latency.p99_ms, ".3f")
-
-
-def _shown(value: float | None, form: str) -> str:
-    return _UNKNOWN if value is None else format(value, form)
+        return UNKNOWN, UNKNOWN
+    return shown(latency.p50_ms, ".3f"), shown(latency.p99_ms, ".3f")
 
 
 def marks_of(report: SweepReport) -> dict[str, str]:
@@ -101,11 +95,9 @@ def at_lengths(axes: dict[str, int]) -> str:
 
 def _bests(choices: Choices, *, busy: bool) -> RenderableType:
     latency = "p99 under full load" if busy else "p99"
-    table = plain_table()
-    for name in (f"{latency} ≤ ms", "batch", "point", "samples/s"):
-        table.add_column(name, justify="left" if name == "point" else "right")
+    table = plain_table(f"{latency} ≤ ms", "batch", "point", "samples/s", left=("point",), no_wrap=False)
     for bound, point in choices.bests:
-        batch, rate = str(point.setting.batch), _shown(point.samples_per_s, ",.0f")
+        batch, rate = str(point.setting.batch), shown(point.samples_per_s, ",.0f")
         table.add_row(f"{bound:g}", batch, Text(point.label), rate)
     return titled(f"Best under a bound on {latency}{at_lengths(choices.axes)}", table)
 

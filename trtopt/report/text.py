@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trtopt.measure.statistics.summaries import summarise, throughput
+from trtopt.measure.statistics.summaries import PointFigures, figures_of, summarise
 from trtopt.records import (
     Backend,
     BenchPoint,
@@ -22,7 +21,7 @@ from trtopt.records import (
 )
 from trtopt.report.load import load_parts
 from trtopt.report.starting import starting_parts
-from trtopt.report.tables import plain_table, titled
+from trtopt.report.tables import plain_table, shown, titled
 from trtopt.report.trust import marked, trust_lines
 
 _MIB = 2**20
@@ -39,9 +38,7 @@ def backend_text(backend: Backend) -> str:
 
 def build_summary(manifest: Manifest, folder: str) -> RenderableType:
     """One row per engine, and one line that names the logs with builder warnings."""
-    table = plain_table()
-    for name in ("engine", "batch", "size MiB", "build s", "timing cache"):
-        table.add_column(name, justify="left" if name == "engine" else "right", no_wrap=True)
+    table = plain_table("engine", "batch", "size MiB", "build s", "timing cache", left=("engine",))
     for engine in manifest.engines:
         table.add_row(
             engine.path,
@@ -82,6 +79,7 @@ def _warning_lines(manifest: Manifest) -> list[str]:
     return [f"warnings from the builder are in {', '.join(logs)}"] if logs else []
 
 
+_Row = tuple[BenchPoint, PointFigures]
 _STAGES = ("compute ms", "H2D ms", "D2H ms", "enqueue ms")
 
 
@@ -90,7 +88,7 @@ def bench_summary(report: BenchReport, subject: str = "", *, verbose: bool = Fal
 
     `subject` names what was measured. `verbose` adds how it was measured and every remark with its figures.
     """
-    rows = [_BenchRow.of(point) for point in report.points]
+    rows = [(point, figures_of(point)) for point in report.points]
     title = f"{subject} on {where_text(report)}" if subject else where_text(report)
     parts: list[RenderableType] = [
         titled(title + _best(rows), _bench_table(rows), _caption(report) if verbose else ""),
@@ -109,35 +107,10 @@ def where_text(report: BenchReport) -> str:
     return f"{backend_text(report.environment.backend)} ({'CPU' if device.kind == 'cpu' else device.name})"
 
 
-@dataclass(frozen=True)
-class _BenchRow:
-    """A point's figures; None where all samples were discarded or nothing was timed."""
-
-    point: BenchPoint
-    latencies: tuple[float | None, ...]
-    stages: tuple[float | None, ...]
-    samples_per_s: float | None
-
-    @staticmethod
-    def of(point: BenchPoint) -> _BenchRow:
-        """The figures of a point."""
-        samples, stages = point.latency.samples, point.latency.stages
-        latency = summarise(samples.latency_ms) if samples.start_ms else None
-        rated = (point.throughput or point.latency).samples
-        rate = throughput(rated, point.batch).samples_per_s if rated.start_ms else None
-        medians = (stages.gpu_compute_ms, stages.h2d_ms, stages.d2h_ms, samples.enqueue_ms)
-        return _BenchRow(
-            point,
-            tuple(latency.percentiles[p] if latency else None for p in (50.0, 90.0, 99.0)),
-            tuple(summarise(values).median if values else None for values in medians),
-            rate,
-        )
-
-
-def _best(rows: Sequence[_BenchRow]) -> str:
+def _best(rows: Sequence[_Row]) -> str:
     """`: best 122,878 samples/s at batch 32; 0.026 ms p50 at batch 1`."""
-    rates = [(row.samples_per_s, row.point.batch) for row in rows if row.samples_per_s is not None]
-    times = [(row.latencies[0], row.point.batch) for row in rows if row.latencies[0] is not None]
+    rates = [(found.rate.samples_per_s, point.batch) for point, found in rows if found.rate is not None]
+    times = [(p50, point.batch) for point, found in rows if (p50 := found.latencies[0]) is not None]
     parts = []
     if rates:
         rate, batch = max(rates)
@@ -147,16 +120,17 @@ def _best(rows: Sequence[_BenchRow]) -> str:
     return f": {'; '.join(parts)}" if parts else ""
 
 
-def _bench_table(rows: Sequence[_BenchRow]) -> Table:
+def _bench_table(rows: Sequence[_Row]) -> Table:
     """Stages that no point has are left out."""
-    table = plain_table()
-    shown = [place for place in range(len(_STAGES)) if any(row.stages[place] is not None for row in rows)]
-    for name in ("batch", "p50 ms", "p90 ms", "p99 ms", *(_STAGES[place] for place in shown), "samples/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        rate = "–" if row.samples_per_s is None else f"{row.samples_per_s:,.0f}"
-        times = (*row.latencies, *(row.stages[place] for place in shown))
-        table.add_row(marked(row.point), *map(_ms, times), rate)
+    known = [
+        place for place in range(len(_STAGES)) if any(found.stages[place] is not None for _, found in rows)
+    ]
+    stages = (_STAGES[place] for place in known)
+    table = plain_table("batch", "p50 ms", "p90 ms", "p99 ms", *stages, "samples/s")
+    for point, found in rows:
+        times = (shown(ms, ".3f") for ms in (*found.latencies, *(found.stages[place] for place in known)))
+        rate = found.rate.samples_per_s if found.rate is not None else None
+        table.add_row(marked(point), *times, shown(rate, ",.0f"))
     return table
 
 
@@ -171,10 +145,6 @@ def _caption(report: BenchReport) -> str:
     )
 
 
-def _ms(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
 def _layer_table(batch: int, layers: LayerPass) -> RenderableType:
     medians = sorted(((summarise(layer.ms).median, layer.name) for layer in layers.layers), reverse=True)
     total = sum(ms for ms, _ in medians)
@@ -182,9 +152,7 @@ def _layer_table(batch: int, layers: LayerPass) -> RenderableType:
         f"batch {batch}: slowest of {len(medians)} layers (medians of {layers.runs} profiled runs, "
         f"{total:.3f} ms in all)"
     )
-    table = plain_table()
-    for name in ("ms", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("ms", "share")
     table.add_column("layer", overflow="ellipsis", no_wrap=True)
     for ms, name in medians[:_TOP_LAYERS]:
         table.add_row(f"{ms:.4f}", f"{ms / total:.1%}" if total else "–", Text(name))
@@ -192,15 +160,9 @@ def _layer_table(batch: int, layers: LayerPass) -> RenderableType:
 
 
 def _memory_table(traced: Sequence[tuple[int, MemoryPass]]) -> RenderableType:
-    table = plain_table()
-    for name in ("batch", "peak MiB", "calls", "inputs and outputs MiB", "seen by the driver MiB"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("batch", "peak MiB", "calls", "inputs and outputs MiB", "seen by the driver MiB")
     for batch, memory in traced:
-        seen = "–" if memory.driver_used_bytes is None else _mib(memory.driver_used_bytes)
-        peak, buffers = _mib(memory.peak_bytes), _mib(memory.buffers_bytes)
+        sizes = (memory.peak_bytes, memory.buffers_bytes, memory.driver_used_bytes)
+        peak, buffers, seen = (shown(size and size / _MIB, ".1f") for size in sizes)
         table.add_row(str(batch), peak, f"{len(memory.events):,}", buffers, seen)
     return titled("device memory: TensorRT's allocations, buffers, and growth seen by the driver", table)
-
-
-def _mib(size: int) -> str:
-    return f"{size / _MIB:.1f}"

@@ -9,7 +9,7 @@ from rich.text import Text
 from trtopt.measure.statistics.comparison import RunSpread, allowed_between_runs, spread_source
 from trtopt.printable import counted
 from trtopt.records import Ledger, LedgerEntry, PredictionScore, Tuned, TuneScore
-from trtopt.report.tables import plain_table
+from trtopt.report.tables import plain_table, shown
 
 _BETTER = {"latency": "lower latency", "p99": "lower p99", "energy": "less energy"}
 """What a share saved is, by objective; a throughput is said in samples per second."""
@@ -72,10 +72,8 @@ def separate_runs_line(ledger: Ledger, folder: str = "FOLDER") -> str:
 
 def ledger_table(ledger: Ledger) -> Table:
     """A row per candidate, in the order in which they were tried."""
-    table = plain_table()
-    for name in ("candidate", "expected", "80 % interval", "measured", "95 % interval", "s", "verdict"):
-        left = name in ("candidate", "verdict")
-        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    columns = ("candidate", "expected", "80 % interval", "measured", "95 % interval", "s", "verdict")
+    table = plain_table(*columns, left=("candidate", "verdict"))
     for entry in ledger.entries:
         table.add_row(*ledger_row(entry))
     return table
@@ -99,10 +97,8 @@ def score_summary(found: TuneScore) -> RenderableType:
     title = Text(score_line(found))
     if found.all is None:
         return title
-    table = plain_table()
     columns = ("kind", "measured", "accepted", "mean absolute error", "rank correlation", "intervals held")
-    for name in columns:
-        table.add_column(name, justify="left" if name == "kind" else "right", no_wrap=True)
+    table = plain_table(*columns, left=("kind",))
     for one in (*found.kinds, found.all):
         table.add_row(*_score_row(one))
     return Group(title, table)
@@ -119,13 +115,12 @@ def score_line(found: TuneScore) -> str:
 
 
 def _score_row(one: PredictionScore) -> tuple[str, ...]:
-    rank = "–" if one.rank_correlation is None else f"{one.rank_correlation:+.2f}"
     return (
         one.kind,
         str(one.count),
         str(one.accepted),
         f"{one.mean_absolute_error:.2%}",
-        rank,
+        shown(one.rank_correlation, "+.2f"),
         f"{one.intervals_held:.0%}",
     )
 

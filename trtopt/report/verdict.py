@@ -33,11 +33,8 @@ def _times(verdict: PrecisionVerdict) -> RenderableType:
         f"precisions interleaved on {verdict.device}, contract {verdict.contract}, "
         f"threshold {verdict.threshold:.1%}"
     )
-    table = plain_table()
-    for name in ("batch", "precision", "p50 ms", "change", "verdict", ""):
-        table.add_column(
-            name, justify="left" if name in ("precision", "verdict", "") else "right", no_wrap=True
-        )
+    left = ("precision", "verdict", "")
+    table = plain_table("batch", "precision", "p50 ms", "change", "verdict", "", left=left)
     for batch in verdict.batches:
         for item in batch.times:
             selection = "selected" if item.candidate == batch.chosen else ""

@@ -14,7 +14,7 @@ from trtopt.files.atomic import write_atomically
 from trtopt.measure.analysis.findings import untrustworthy
 from trtopt.measure.contracts import DURATION_S
 from trtopt.measure.load.arrivals import Goal, parse_goal
-from trtopt.measure.statistics.summaries import percentile, throughput
+from trtopt.measure.statistics.summaries import percentile, throughput_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import batch_sizes, make_recipe
@@ -134,12 +134,12 @@ def point_of(point: BenchPoint, precision: str | None, goal: Goal | None) -> Opt
     """A measured batch size against the latency goal; too few samples for its percentile do not meet it."""
     latencies = point.latency.samples.latency_ms
     found = percentile(latencies, goal.p if goal is not None else PERCENTILE)
-    rated = (point.throughput or point.latency).samples
+    rate = throughput_of(point)
     return OptimizedPoint(
         batch=point.batch,
         precision=precision,
         latency_ms=found,
-        samples_per_s=throughput(rated, point.batch).samples_per_s if rated.start_ms else 0.0,
+        samples_per_s=rate.samples_per_s if rate is not None else 0.0,
         meets_goal=goal is None or (found is not None and found <= goal.limit_ms),
         is_trustworthy=not untrustworthy(point),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trtopt.records import Samples
+from trtopt.records import BenchPoint, Samples
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
@@ -85,3 +85,32 @@ def throughput(samples: Samples, batch: int) -> Throughput:
         raise ValueError("no queries in this pass")
     queries = len(samples.start_ms) / (samples.wall_ms / 1e3)
     return Throughput(queries_per_s=queries, samples_per_s=queries * batch)
+
+
+def throughput_of(point: BenchPoint) -> Throughput | None:
+    """Both rates of a point, of its throughput pass if there was one; None if no query counts."""
+    samples = (point.throughput or point.latency).samples
+    return throughput(samples, point.batch) if samples.start_ms else None
+
+
+@dataclass(frozen=True)
+class PointFigures:
+    """A point's p50, p90 and p99, and medians of computing, H2D, D2H and enqueuing, in milliseconds.
+
+    None where all samples were discarded or nothing was timed.
+    """
+
+    latencies: tuple[float | None, ...]
+    stages: tuple[float | None, ...]
+    rate: Throughput | None
+
+
+def figures_of(point: BenchPoint) -> PointFigures:
+    """The figures of a point."""
+    samples, stages = point.latency.samples, point.latency.stages
+    columns = (stages.gpu_compute_ms, stages.h2d_ms, stages.d2h_ms, samples.enqueue_ms)
+    return PointFigures(
+        tuple(percentile(samples.latency_ms, p) for p in (50.0, 90.0, 99.0)),
+        tuple(percentile(values, 50.0) for values in columns),
+        throughput_of(point),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,6 +114,11 @@ class Chart:
 
 
 Block = Lines | Figures | Command | Steps | Table | Chart
+
+
+def says_something(blocks: Iterable[Block]) -> bool:
+    """Whether there is more in them than empty lists of sentences."""
+    return any(not isinstance(block, Lines) or block.lines for block in blocks)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.report.html.blocks import Chart, Spec
+from trtopt.report.html.colours import type_scale
 
 VEGA = "https://vega.github.io/schema/vega/v6.json"
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -116,20 +117,21 @@ def lines_over(
     return Chart(title, vega_lite(rows, mark=mark, encoding=encoding), text, is_small=True)
 
 
-def shares(title: str, rows: Rows, what: str, part: str, share: str, scale: Spec) -> Chart:
-    """Stacked bars; rows hold the named fields, with shares from 0 to 1; `scale` colours the parts."""
-    count = len({row[what] for row in rows})
-    text = listed([f"{row[what]}: {row[part]} {row[share]:.1%}" for row in rows])
+def shares(title: str, rows: Rows) -> Chart:
+    """Stacked bars; rows hold `what`, its `type` and `share` from 0 to 1."""
+    count = len({row["what"] for row in rows})
+    text = listed([f"{row['what']}: {row['type']} {row['share']:.1%}" for row in rows])
+    scale = type_scale(row["type"] for row in rows)
     return Chart(
         title,
         vega_lite(
             rows,
             mark="bar",
             encoding={
-                "y": name(what, sort=None),
-                "x": quantity(share, "share, %", axis={"format": "%"}, scale={"domain": [0, 1]}),
-                "color": name(part, scale=scale, legend=LEGEND),
-                "tooltip": tooltip_fields((what, "", ""), (part, "type", ""), (share, "share", ".2%")),
+                "y": name("what", sort=None),
+                "x": quantity("share", "share, %", axis={"format": "%"}, scale={"domain": [0, 1]}),
+                "color": name("type", scale=scale, legend=LEGEND),
+                "tooltip": tooltip_fields(("what", "", ""), ("type", "type", ""), ("share", "share", ".2%")),
             },
         ),
         text,
@@ -137,17 +139,10 @@ def shares(title: str, rows: Rows, what: str, part: str, share: str, scale: Spec
     )
 
 
-def bars(
-    title: str,
-    rows: Rows,
-    what: str,
-    value: str,
-    unit: str,
-    colour: Spec | None = None,
-) -> Chart:
+def bars(title: str, rows: Rows, colour: Spec | None = None) -> Chart:
     """One bar per row, in the given order; `colour` encodes it, by default all are of one colour.
 
-    Rows have their `share`, and how many `layers` they stand for.
+    Rows have their `key`, `ms` and `share`, and how many `layers` they stand for.
     """
     return Chart(
         title,
@@ -155,15 +150,15 @@ def bars(
             rows,
             mark="bar",
             encoding={
-                "y": name(what, sort=None, axis={"labelLimit": 180}),
-                "x": quantity(value, f"time, {unit}"),
+                "y": name("key", sort=None, axis={"labelLimit": 180}),
+                "x": quantity("ms", "time, ms"),
                 **({"color": colour} if colour is not None else {}),
                 "tooltip": tooltip_fields(
-                    (what, "", ""), (value, unit, ".4f"), ("share", "share", ".1%"), ("layers", "layers", "d")
+                    ("key", "", ""), ("ms", "ms", ".4f"), ("share", "share", ".1%"), ("layers", "layers", "d")
                 ),
             },
         ),
-        listed([f"{row[what]}: {row[value]:.4g} {unit}" for row in rows]),
+        listed([f"{row['key']}: {row['ms']:.4g} ms" for row in rows]),
         height=50 + 22 * len(rows),
         is_small=True,
     )

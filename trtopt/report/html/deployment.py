@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from trtopt.measure.analysis.findings import untrustworthy
-from trtopt.measure.statistics.summaries import percentile, throughput
+from trtopt.measure.statistics.summaries import percentile, throughput_of
 from trtopt.records import BatchVerdict, BenchPoint, BenchReport, Collected, EngineProfile
 
 ENOUGH = 0.95
@@ -54,8 +54,8 @@ def p50_of(point: BenchPoint) -> float:
 
 def rate_of(point: BenchPoint) -> float | None:
     """Samples per second, of the throughput pass if there was one."""
-    samples = (point.throughput or point.latency).samples
-    return throughput(samples, point.batch).samples_per_s if samples.start_ms else None
+    rate = throughput_of(point)
+    return rate.samples_per_s if rate is not None else None
 
 
 def deployment_of(collected: Collected) -> Deployment | None:

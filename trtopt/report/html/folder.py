@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from trtopt.records import Collected
 from trtopt.report.html.accuracy import accuracy_answer, checks_section, selection_section
-from trtopt.report.html.blocks import Block, Command, Lines, Missing, Page, Question, Section
+from trtopt.report.html.blocks import Block, Command, Lines, Missing, Page, Question, Section, says_something
 from trtopt.report.html.deployment import deployment_of, model_name, profiled, ran_on_stand_in
 from trtopt.report.html.fusion import difference_section, fusion_section, precision_section
 from trtopt.report.html.kernels import kernels_section
 from trtopt.report.html.latency import batch_section, latency_section
 from trtopt.report.html.layers import engine_panels, layers_section
 from trtopt.report.html.memory import memory_section
-from trtopt.report.html.next_steps import model_of, source_of
+from trtopt.report.html.next_steps import into, model_of, source_of
 from trtopt.report.html.notes import grouped, trust_notes
 from trtopt.report.html.overview import overview_charts
 from trtopt.report.html.provenance import build_section, commands_of, file_notes, machines_section, typed
@@ -33,14 +33,14 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     source = source_of(collected)
     profile = f"trtopt profile {source}{_result_with_layers(collected)} -o {folder}"
     build = f"trtopt build {model_of(collected)} -o ENGINES --batch 1,8,32"
-    check = f"trtopt check {folder} --against {model_of(collected)} {_into(collected, 'check.json')}"
+    check = f"trtopt check {folder} --against {model_of(collected)} {into(collected, 'check.json')}"
     on_gpu = not _measured_on_cpu(collected)
     found: dict[str, tuple[str, list[Block], list[Found]]] = {
         "fast": (
             "How fast is it?",
             [*by_batch(collected)],
             [
-                latency_section(collected, f"trtopt bench {source} {_into(collected, 'result.json')}"),
+                latency_section(collected, f"trtopt bench {source} {into(collected, 'result.json')}"),
                 batch_section(collected, build),
             ],
         ),
@@ -77,7 +77,7 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     questions = [
         Question(id, title, shown, [one for one in sections if isinstance(one, Section)])
         for id, (title, shown, sections) in found.items()
-        if _says_something(shown) or any(isinstance(one, Section) for one in sections)
+        if says_something(shown) or any(isinstance(one, Section) for one in sections)
     ]
     return Page(
         title=model_name(collected),
@@ -92,20 +92,12 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     )
 
 
-def _into(collected: Collected, file: str) -> str:
-    return f"--json {shlex.quote(f'{collected.folder}/{file}')}"
-
-
 def _by_command(missing: Iterable[Missing]) -> list[Missing]:
     """What one command creates, as one."""
     titles: dict[str, list[str]] = {}
     for one in missing:
         titles.setdefault(one.command, []).append(one.title)
     return [Missing(", ".join(named), command) for command, named in titles.items()]
-
-
-def _says_something(blocks: Iterable[Block]) -> bool:
-    return any(not isinstance(block, Lines) or block.lines for block in blocks)
 
 
 def _measured_on_cpu(collected: Collected) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from trtopt.records import Collected, EngineDifference, EngineProfile, Fallback, PrecisionReceipt
 from trtopt.report.html.blocks import Block, Cell, Column, Lines, Missing, Panel, Section, Table
 from trtopt.report.html.charts import shares
-from trtopt.report.html.colours import type_scale
 from trtopt.report.html.layers import engine_panels
 from trtopt.report.names import names_text
 from trtopt.report.profile import receipt_lines
@@ -83,8 +82,7 @@ def _receipt(receipt: PrecisionReceipt) -> Iterator[Block]:
         for dtype, share in parts.items()
     ]
     if rows:
-        scale = type_scale(str(row["type"]) for row in rows)
-        yield shares("Requested types and types that ran", rows, "what", "type", "share", scale)
+        yield shares("Requested types and types that ran", rows)
     yield Lines(receipt_lines(receipt)[:1] or ["Types are unknown."])
     if receipt.fallbacks:
         yield Table(

@@ -8,7 +8,7 @@ from typing import Any
 
 from trtopt.measure.analysis.findings import loads_of
 from trtopt.measure.load.arrivals import achieved_rate, offered_rate
-from trtopt.measure.statistics.summaries import percentile, summarise, throughput
+from trtopt.measure.statistics.summaries import figures_of, percentile
 from trtopt.records import BenchPoint, BenchReport, Collected
 from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Spec, Table
 from trtopt.report.html.charts import (
@@ -87,19 +87,9 @@ def _blocks(report: BenchReport, scale: Spec) -> Iterator[Block]:
 
 
 def _row(point: BenchPoint) -> list[Cell]:
-    samples, stages = point.latency.samples, point.latency.stages
-    latency = summarise(samples.latency_ms).percentiles if samples.start_ms else {}
-    rated = (point.throughput or point.latency).samples
-    rate = throughput(rated, point.batch) if rated.start_ms else None
-    events = (stages.gpu_compute_ms, stages.h2d_ms, stages.d2h_ms, samples.enqueue_ms)
-    return [
-        marked(point),
-        *(latency.get(p) for p in (50.0, 90.0, 99.0)),
-        *(summarise(values).median if values else None for values in events),
-        rate.queries_per_s if rate else None,
-        rate.samples_per_s if rate else None,
-        len(samples.start_ms),
-    ]
+    figures, queries = figures_of(point), len(point.latency.samples.start_ms)
+    rates = (figures.rate.queries_per_s, figures.rate.samples_per_s) if figures.rate else (None, None)
+    return [marked(point), *figures.latencies, *figures.stages, *rates, queries]
 
 
 def _tail(p: float) -> float:

@@ -90,13 +90,13 @@ def _blocks(engine: EngineProfile) -> Iterator[Block]:
 
 
 def _groups(title: str, groups: Sequence[LayerGroup]) -> Chart:
-    return bars(title, largest(groups), "key", "ms", "ms")
+    return bars(title, largest(groups))
 
 
 def _types(groups: Sequence[LayerGroup]) -> Chart:
     rows = largest(groups)
     colour = name("key", scale=type_scale(row["key"] for row in rows), legend=None)
-    return bars("Time by type", rows, "key", "ms", "ms", colour)
+    return bars("Time by type", rows, colour)
 
 
 def largest(groups: Sequence[LayerGroup]) -> list[dict[str, Any]]:

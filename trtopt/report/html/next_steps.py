@@ -59,7 +59,8 @@ def model_of(collected: Collected) -> str:
     return shlex.quote(model_file(collected) or "MODEL.onnx")
 
 
-def _into(collected: Collected, file: str) -> str:
+def into(collected: Collected, file: str) -> str:
+    """The flag that writes a file of that name into the folder."""
     return f"--json {shlex.quote(f'{collected.folder}/{file}')}"
 
 
@@ -76,7 +77,7 @@ def _is_cpu(collected: Collected) -> bool:
 
 def _measuring(collected: Collected, deployed: Deployment | None) -> Iterator[_Candidate]:
     source = source_of(collected)
-    bench = f"trtopt bench {source} {_into(collected, 'result.json')}"
+    bench = f"trtopt bench {source} {into(collected, 'result.json')}"
     if deployed is None:
         yield _Candidate(9, Step("Measure it", "There is no result file of `trtopt bench` here.", bench))
     elif ran_on_stand_in(collected):
@@ -104,10 +105,10 @@ def _of_hints(collected: Collected, deployed: Deployment | None) -> Iterator[_Ca
         text = hint.text.partition(": ")[2]
         why = f"At batch {deployed.point.batch}, {text}."
         if hint.code is HintCode.ENQUEUE_BOUND and _may_graph(deployed.point):
-            command = f"trtopt bench {source} --graph {_into(collected, 'graph.json')}"
+            command = f"trtopt bench {source} --graph {into(collected, 'graph.json')}"
             yield _Candidate(_host_share(deployed.point), Step("Launch it as a CUDA graph", why, command))
         elif hint.code is HintCode.COPY_BOUND and deployed.point.latency.contract.queue_ahead == 0:
-            command = f"trtopt bench {source} --contract serving {_into(collected, 'serving.json')}"
+            command = f"trtopt bench {source} --contract serving {into(collected, 'serving.json')}"
             yield _Candidate(0.5, Step("Overlap copies with computing", why, command))
         elif hint.code is HintCode.UNSTABLE:
             yield _Candidate(1.5, Step(f"{hint.remedy[0].upper()}{hint.remedy[1:]}", why))

@@ -31,9 +31,10 @@ from trtopt.report.html.blocks import (
     Steps,
     Table,
     known_columns,
+    says_something,
 )
 from trtopt.report.html.charts import LEGEND, listed, name, quantity, shares, tooltip_fields, vega_lite
-from trtopt.report.html.colours import SIDES, type_scale
+from trtopt.report.html.colours import SIDES
 from trtopt.report.html.deployment import deployment_of, model_name, p50_of, rate_of, sampled
 from trtopt.report.html.fusion import difference_tables
 from trtopt.report.html.notes import grouped, trust_notes
@@ -81,13 +82,9 @@ def pair_page(
         mark=Mark(worst.level, text),
         answer=[*_answer(sides, compared), Lines(notes, are_warnings=True)],
         charts=list(_charts(rows)),
-        questions=[one for one in questions if one.sections or _has_text(one.answer)],
+        questions=[one for one in questions if one.sections or says_something(one.answer)],
         missing=[] if differences else [Missing("layers: both folders need a profile at one batch size")],
     )
-
-
-def _has_text(blocks: Sequence[Block]) -> bool:
-    return any(not isinstance(block, Lines) or block.lines for block in blocks)
 
 
 def _result_of(side: Collected) -> BenchReport | None:
@@ -260,8 +257,7 @@ def _types(sides: Sequence[Collected]) -> Iterator[Block]:
         for dtype, share in (engine.receipt.time_ran or engine.receipt.weights_ran).items()
     ]
     if rows:
-        scale = type_scale(str(row["type"]) for row in rows)
-        yield shares("Types that ran, as shares of the time", rows, "what", "type", "share", scale)
+        yield shares("Types that ran, as shares of the time", rows)
 
 
 # ── trust and origin ────────────────────────────────────────────────────────────────────────────────────

@@ -24,6 +24,7 @@ from trtopt.report.html.blocks import (
     Section,
     Table,
     known_columns,
+    says_something,
 )
 from trtopt.report.html.charts import (
     LEGEND,
@@ -82,12 +83,8 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
         mark=_mark(report),
         answer=_answer(report, groups),
         charts=[_front_chart(report, groups[0])] if groups else [],
-        questions=[one for one in questions if one.sections or _has_text(one.answer)],
+        questions=[one for one in questions if one.sections or says_something(one.answer)],
     )
-
-
-def _has_text(blocks: Sequence[Block]) -> bool:
-    return any(not isinstance(block, Lines) or block.lines for block in blocks)
 
 
 def _mark(report: SweepReport) -> Mark:
