@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from trtopt.device.cuda.probe import gpu
 from trtopt.errors import TrtoptError
-from trtopt.executors.api import shares_a_host
+from trtopt.executors.api import Executor, run_jobs_of, shares_a_host
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Result
 from trtopt.workers.supervisor import OnProgress, run_all_jobs
+
+AnyResult = TypeVar("AnyResult", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -43,3 +46,21 @@ class LocalExecutor:
 
 
 THIS_HOST = LocalExecutor()
+
+
+def run_job(
+    job: Job,
+    kind: type[AnyResult],
+    executor: Executor = THIS_HOST,
+    *,
+    limit_s: float | None = None,
+    on_progress: OnProgress = lambda index, phase, fraction: None,
+) -> AnyResult:
+    """Run one job, whose result is of that kind.
+
+    Raises:
+        TrtoptError: what the job reported, how its process died, or that it took more than `limit_s` seconds.
+    """
+    ((_, result),) = run_jobs_of(executor, [job], limit_s=limit_s, on_progress=on_progress)
+    assert isinstance(result, kind)
+    return result

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -36,24 +36,6 @@ _CUDA_DEFAULTS = {"CUDA_MODULE_LOADING": "LAZY"}
 """TensorRT asks for it: kernels that no engine uses are never loaded. What the user has set stays."""
 
 
-def run_jobs(
-    jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
-) -> Iterator[tuple[int, Result]]:
-    """Run jobs one after the other, each in a process of its own; yields (index, result) as they finish.
-
-    The first failure ends it. So does leaving the iteration early (Ctrl-C included). A job that takes longer
-    than `limit_s` seconds has failed.
-
-    Raises:
-        TrtoptError: what a job reported, how its process died, or that it took too long.
-    """
-    with closing(run_all_jobs(jobs, limit_s=limit_s, on_progress=on_progress)) as outcomes:
-        for index, outcome in outcomes:
-            if isinstance(outcome, TrtoptError):
-                raise outcome
-            yield index, outcome
-
-
 def run_all_jobs(
     jobs: Sequence[Job],
     *,
@@ -64,7 +46,7 @@ def run_all_jobs(
     """Run all jobs, whatever becomes of each; yields (index, result or what went wrong) as they finish.
 
     As many run at a time as there are `places`: each names the GPUs that a job there sees, as
-    CUDA_VISIBLE_DEVICES does, or None for those that this process sees. Otherwise as `run_jobs`.
+    CUDA_VISIBLE_DEVICES does, or None for those that this process sees.
     """
     events: queue.Queue[tuple[int, Event | _Ended]] = queue.Queue()
     waiting, free = list(enumerate(jobs))[::-1], list(places)[::-1]

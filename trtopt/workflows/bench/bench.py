@@ -18,6 +18,8 @@ from trtopt.device.api import ClockControl
 from trtopt.device.backends import check_device_options, open_clock_control
 from trtopt.device.clocks import locked_clocks
 from trtopt.errors import DeviceError, TrtoptError
+from trtopt.executors.api import run_jobs_of
+from trtopt.executors.local import THIS_HOST, run_job
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, RangesJob, RangesRecorded
@@ -26,7 +28,7 @@ from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.recipe import Recipe, shape_flags
 from trtopt.records import BenchPoint, BenchReport, EngineArtifact, KernelPass
 from trtopt.workers.protocol import Benched
-from trtopt.workers.supervisor import OnProgress, run_jobs
+from trtopt.workers.supervisor import OnProgress
 from trtopt.workflows.bench.cold_start import measure_cold_starts
 from trtopt.workflows.bench.request import BenchRequest, check_request
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, resolve_engines, runs_on
@@ -125,7 +127,9 @@ def _run(
     created = now()
     report: BenchReport | None = None
     try:
-        for index, result in run_jobs(jobs, limit_s=request.timeout, on_progress=listener.progress):
+        for index, result in run_jobs_of(
+            THIS_HOST, jobs, limit_s=request.timeout, on_progress=listener.progress
+        ):
             assert isinstance(result, Benched)
             point = result.point
             if point.failure is None:
@@ -176,15 +180,13 @@ def _with_further_processes(
 
 def _recorded_kernels(job: BenchJob, timeout: float | None, on_progress: OnProgress) -> KernelPass:
     """The kernels, with the ranges that name their layers where these can be had."""
-    ((_, recorded),) = run_jobs([KernelJob(bench=job)], limit_s=timeout, on_progress=on_progress)
-    assert isinstance(recorded, KernelsRecorded)
+    recorded = run_job(KernelJob(bench=job), KernelsRecorded, limit_s=timeout, on_progress=on_progress)
     found = recorded.kernels
     try:
         limit_s = timeout or _RANGES_LIMIT_S
-        ((_, marked),) = run_jobs([RangesJob(bench=job)], limit_s=limit_s, on_progress=on_progress)
+        marked = run_job(RangesJob(bench=job), RangesRecorded, limit_s=limit_s, on_progress=on_progress)
     except TrtoptError as error:
         reason = error.problem.splitlines()[0].removesuffix(" Its last words:")
         note = f"layers of kernels go by order and time, not by NVTX ranges: {reason}"
         return msgspec.structs.replace(found, notes=(*found.notes, note))
-    assert isinstance(marked, RangesRecorded)
     return msgspec.structs.replace(found, marked_runs=marked.runs)

@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from trtopt.executors.local import run_job
 from trtopt.files.page_cache import drop_from_cache
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob
 from trtopt.measure.engine import BenchJob
 from trtopt.records import ColdStart, ColdStarts
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workers.supervisor import OnProgress, run_jobs
+from trtopt.workers.supervisor import OnProgress
 
 STARTS = 5
 """Of each kind."""
@@ -49,8 +50,7 @@ def measure_cold_starts(
                 page_cache=state,
                 began_s=time.monotonic(),
             )
-            ((_, result),) = run_jobs([started], limit_s=limit_s, on_progress=lambda *_: None)
-            assert isinstance(result, ColdStarted)
+            result = run_job(started, ColdStarted, limit_s=limit_s)
             made.append(result.start)
             module_loading = result.module_loading
     return ColdStarts(

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from trtopt.builder.shapes import over_all
 from trtopt.errors import ArtifactError, SignatureError
+from trtopt.executors.local import run_job
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.files.signing import KEY_VARIABLE, SIGNER_VARIABLE, trusted_signer
 from trtopt.measure.describe_engine import Described, DescribeJob
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Profile, ShapeRange, TensorSpec
-from trtopt.workers.supervisor import run_jobs
-from trtopt.workflows.listener import SILENT
 
 
 def is_external(path: Path, trust: Sequence[str]) -> bool:
@@ -49,8 +48,7 @@ def external_engine(path: Path, backend: str) -> EngineArtifact:
     """
     sha256 = sha256_of(path)
     job = DescribeJob(path=str(path.absolute()), sha256=sha256, backend=backend)
-    ((_, described),) = run_jobs([job], on_progress=SILENT.progress)
-    assert isinstance(described, Described)
+    described = run_job(job, Described)
     return EngineArtifact(
         path=path.name,
         sha256=sha256,

@@ -10,10 +10,10 @@ from pathlib import Path
 from trtopt.builder.timing_cache_file import StoredCache, read_cache
 from trtopt.builder.timing_cache_store import LIMIT_BYTES, TimingStore
 from trtopt.errors import ArtifactError, TimingCacheError
+from trtopt.executors.local import run_job
 from trtopt.files.atomic import write_atomically
 from trtopt.records import CacheDifference, CacheEntry, Tactic
 from trtopt.workers.protocol import Merged, MergeJob, TacticsJob, TacticsTold
-from trtopt.workers.supervisor import run_jobs
 
 NO_CACHE = "none"
 """Value of `--timing-cache`: start empty, and do not use the store."""
@@ -137,9 +137,7 @@ def _cache(name: str, cache_dir: str | Path | None) -> StoredCache:
 
 def _merged(backend: str, ours: bytes, theirs: bytes) -> bytes:
     """TensorRT's union of two caches, in a process of its own: a cache from elsewhere may crash it."""
-    (_, result), *_ = run_jobs([MergeJob(backend=backend, ours=ours, theirs=theirs)], on_progress=_ignore)
-    assert isinstance(result, Merged)
-    return result.blob
+    return run_job(MergeJob(backend=backend, ours=ours, theirs=theirs), Merged).blob
 
 
 def _tactics(caches: Sequence[StoredCache]) -> tuple[tuple[Tactic, ...], ...]:
@@ -151,10 +149,4 @@ def _tactics(caches: Sequence[StoredCache]) -> tuple[tuple[Tactic, ...], ...]:
             "look into caches that trtopt wrote, with the TensorRT that made them",
         )
     job = TacticsJob(backend=backends.pop().name, caches=tuple(cache.blob for cache in caches))
-    (_, result), *_ = run_jobs([job], on_progress=_ignore)
-    assert isinstance(result, TacticsTold)
-    return result.tactics
-
-
-def _ignore(index: int, phase: str, fraction: float | None) -> None:
-    """These jobs are short."""
+    return run_job(job, TacticsTold).tactics

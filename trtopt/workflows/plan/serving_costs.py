@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from trtopt.errors import UsageError
+from trtopt.executors.local import run_job
 from trtopt.records import ServingCost
 from trtopt.serving.planning.prediction import RUNS, latencies_ms
 from trtopt.serving.planning.service_times import Curve, added_ms
@@ -17,8 +18,6 @@ from trtopt.serving.planning.simulation import Arrivals, simulate
 from trtopt.serving.planning.trial_errors import TrialError, beyond, held_up
 from trtopt.serving.trial_run import CostJob, TrialRun
 from trtopt.workers.protocol import Costed
-from trtopt.workers.supervisor import run_jobs
-from trtopt.workflows.listener import SILENT
 from trtopt.workflows.plan.measured_engines import Measured
 
 _PARTS = 200
@@ -52,8 +51,7 @@ def serving_costs(measured: Measured, limit_s: float | None, trust: Sequence[str
         requests={workers: tuple(found) for workers, found in batches.items()},
         trust=tuple(trust),
     )
-    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
-    assert isinstance(result, Costed)
+    result = run_job(job, Costed, limit_s=limit_s)
     here, there = result.environment.device.name, measured.environment.device.name
     if here != there:
         raise UsageError(

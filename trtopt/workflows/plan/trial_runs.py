@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from trtopt.errors import ArtifactError, DeviceError
+from trtopt.executors.local import run_job
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan
 from trtopt.measure.load.arrivals import parse_goal
@@ -21,9 +22,7 @@ from trtopt.serving.planning.prediction import RUNS
 from trtopt.serving.planning.traffic import Process, arrivals_at, lengths_of
 from trtopt.serving.trial_run import TrialJob, TrialRun
 from trtopt.workers.protocol import Tried
-from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.invocation import now
-from trtopt.workflows.listener import SILENT
 from trtopt.workflows.plan.request import read_arrivals
 
 _BEFORE_SEED, _VERIFYING_SEED, *_REHEARSING_SEEDS = range(RUNS + 1, RUNS + 7)
@@ -70,7 +69,7 @@ def trial_run(
         job = _trial(path, made, process, rate, count, seed, trust)
         within = max(_LEAST, bisect_right(job.at_s, _MOST_SECONDS))  # part of a record may be a quiet one
         job = msgspec.structs.replace(job, at_s=job.at_s[:within], bucket=job.bucket[:within])
-        done.append((job, _tried(job, limit_s).run))
+        done.append((job, run_job(job, Tried, limit_s=limit_s).run))
     return done
 
 
@@ -103,7 +102,7 @@ def verify(
     runs = next(many for many in (5, 3, 1) if many == 1 or many * count / rate <= within_s)
     job = _trial(path, made, read.process, rate, runs * count, _VERIFYING_SEED, trust)
     listener(f"serving {len(job.at_s):,} requests, {job.at_s[-1]:.0f} s")
-    result = _tried(job, timeout)
+    result = run_job(job, Tried, limit_s=timeout)
     made = msgspec.structs.replace(
         made, verification=verification_of(result, parse_goal(made.goal, "--slo").p, runs)
     )
@@ -127,12 +126,6 @@ def _trial(
         before_s=arrivals_at("poisson", rate, math.ceil(rate * _BEFORE_S), _BEFORE_SEED).tolist(),
         trust=tuple(trust),
     )
-
-
-def _tried(job: TrialJob, limit_s: float | None) -> Tried:
-    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
-    assert isinstance(result, Tried)
-    return result
 
 
 def verification_of(result: Tried, p: float, runs: int) -> Verification:

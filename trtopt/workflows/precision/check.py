@@ -20,8 +20,8 @@ from trtopt.data.random_inputs import random_batch
 from trtopt.data.value_range import range_notes
 from trtopt.device.ort.reference import Unoptimised, crash_context
 from trtopt.errors import ModelError, UsageError
-from trtopt.executors.api import Executor, run_jobs_of
-from trtopt.executors.local import THIS_HOST
+from trtopt.executors.api import Executor
+from trtopt.executors.local import THIS_HOST, run_job
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.outputs import OutputsJob, filled, outputs_file
@@ -252,10 +252,9 @@ class Checker:
                 batch=size,
                 folder=str(scratch),
             )
-            ((_, result),) = run_jobs_of(
-                self._executor, [job], limit_s=limit_s, on_progress=listener.progress
+            result = run_job(
+                job, OutputsWritten, self._executor, limit_s=limit_s, on_progress=listener.progress
             )
-            assert isinstance(result, OutputsWritten)
             outputs = (read_npz(outputs_file(scratch, index)) for index in range(result.batches))
             backend = str(engine.plan.backend)
             alike = self._filled_for(engine, size)

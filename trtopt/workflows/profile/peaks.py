@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.errors import TrtoptError
+from trtopt.executors.local import run_job
 from trtopt.files.atomic import scratch_folder, write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.inspect.graph import read_graph
@@ -30,7 +31,6 @@ from trtopt.records import (
     to_json,
 )
 from trtopt.workers.protocol import Copied, CopyJob
-from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.request import BenchRequest
 from trtopt.workflows.build.build import build
@@ -107,8 +107,7 @@ def probe_peaks(
 
 def _copy(backend: Backend, nbytes: int, limit_s: float | None, listener: Listener) -> Peak:
     job = CopyJob(backend=backend.name, nbytes=nbytes)
-    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
-    assert isinstance(result, Copied)
+    result = run_job(job, Copied, limit_s=limit_s, on_progress=listener.progress)
     text = f"measured: copy of {nbytes / 2**30:g} GiB within the device, bytes read and written"
     return Peak(value=result.bytes_per_s, source=text)
 

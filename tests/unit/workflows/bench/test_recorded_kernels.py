@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,18 +24,16 @@ KERNELS = KernelPass(runs=1, launches=(), notes=("a note",))
 def recorded(monkeypatch: pytest.MonkeyPatch, ranges: TrtoptError | RangesRecorded) -> KernelPass:
     """With workers that have these results."""
 
-    def run_jobs(jobs: Sequence[Any], *, limit_s: float | None, on_progress: object) -> Iterator[Any]:
-        (job,) = jobs
+    def run_job(job: Any, kind: type, *, limit_s: float | None, on_progress: object) -> Any:
         if isinstance(job, KernelJob):
-            yield 0, KernelsRecorded(kernels=KERNELS)
-            return
+            return KernelsRecorded(kernels=KERNELS)
         assert isinstance(job, RangesJob)
         assert limit_s is not None  # a process that hangs must not keep the profile
         if isinstance(ranges, TrtoptError):
             raise ranges
-        yield 0, ranges
+        return ranges
 
-    monkeypatch.setattr(bench, "run_jobs", run_jobs)
+    monkeypatch.setattr(bench, "run_job", run_job)
     return bench._recorded_kernels(JOB, None, lambda index, phase, fraction: None)
 
 
