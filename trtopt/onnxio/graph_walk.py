@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -55,6 +55,13 @@ def parts_of(model: onnx.ModelProto) -> Iterator[Part]:
     """The model's graph, its functions, and every subgraph of either."""
     for part in (model.graph, *model.functions):
         yield from graphs_of(part)
+
+
+def set_nodes(part: Part, nodes: Sequence[onnx.NodeProto]) -> None:
+    """Give a part of a model these nodes, some of which may be its own."""
+    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+    del part.node[:]
+    part.node.extend(copies)
 
 
 def reads_of(node: onnx.NodeProto) -> set[str]:

@@ -16,7 +16,16 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.errors import UnsupportedOpError
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, opset_of, parts_of, reads_of, subgraphs_of
+from trtopt.onnxio.graph_walk import (
+    OWN_DOMAINS,
+    Part,
+    graphs_of,
+    opset_of,
+    parts_of,
+    reads_of,
+    set_nodes,
+    subgraphs_of,
+)
 from trtopt.onnxio.model_file import is_external
 from trtopt.onnxio.operator_changes import CHANGES, OLDEST, SAME, NoNewerFormError
 from trtopt.onnxio.prepare import inferred
@@ -100,7 +109,7 @@ class _Raiser:
                 self.graph(inner, inner_known, types, constants, now)
             nodes += self._raised(node, now, around)
         graph.initializer.extend(around.made)
-        _replace(graph, nodes)
+        set_nodes(graph, nodes)
 
     def function(self, function: onnx.FunctionProto) -> None:
         """Rewrite a function; the constants that it needs become nodes."""
@@ -115,7 +124,7 @@ class _Raiser:
             raised = self._raised(node, now, around)
             nodes += [onnx.helper.make_node("Constant", [], [item.name], value=item) for item in around.made]
             nodes += raised
-        _replace(function, nodes)
+        set_nodes(function, nodes)
         for entry in function.opset_import:
             if entry.domain in OWN_DOMAINS:
                 entry.version = self._to
@@ -219,9 +228,3 @@ def _names_in(model: onnx.ModelProto) -> Iterator[str]:
             yield item if isinstance(item, str) else item.name
         for node in part.node:
             yield from (node.name, *node.input, *node.output)
-
-
-def _replace(part: Part, nodes: list[onnx.NodeProto]) -> None:
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del part.node[:]
-    part.node.extend(copies)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, names_length, parts_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, names_length, parts_of, set_nodes
 
 _MATH = ("Add", "Sub", "Mul")
 _FIRST = ("Gather", "Slice", "Cast", "Squeeze", "Unsqueeze")
@@ -146,9 +146,7 @@ def _with_barriers(model: onnx.ModelProto, barred: dict[str, str]) -> onnx.Model
                 node.output[0] = barred[name]
                 nodes.append(onnx.helper.make_node("Abs", [barred[name]], [name]))
         if len(nodes) > len(part.node):
-            nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-            del part.node[:]
-            part.node.extend(nodes)
+            set_nodes(part, nodes)
     return copy
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
@@ -10,7 +10,7 @@ import onnx
 from trtopt.data import feeds
 from trtopt.errors import FixedBatchError
 from trtopt.onnxio import prepare
-from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.graph_walk import graphs_of, set_nodes
 from trtopt.onnxio.unique_names import unused_name
 from trtopt.rewrite.batch_path import Grown, followed
 from trtopt.rewrite.batch_rules import refuse_row_indices
@@ -118,14 +118,8 @@ def _patch_sizes(graph: onnx.GraphProto, grown: Mapping[str, Grown]) -> list[str
             node.input[3] = f"{base}/sizes"
             patched.append(sizes)
         nodes.append(node)
-    _set_nodes(graph, nodes)
+    set_nodes(graph, nodes)
     return patched
-
-
-def _set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
 
 
 def _forget_inner_shapes(graph: onnx.GraphProto, batch: int) -> None:
@@ -173,7 +167,7 @@ def _spread_rows(model: onnx.ModelProto) -> list[str]:
                     nodes.append(onnx.helper.make_node("Expand", [name, f"{base}/all"], [node.input[place]]))
             spread += single
         nodes.append(node)
-    _set_nodes(model.graph, nodes)
+    set_nodes(model.graph, nodes)
     return spread
 
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.data.packing import planar, vectorised
-from trtopt.device.api import Binding, Device, DeviceBuffer, HostBuffer, Inputs as Inputs, Stream
+from trtopt.device.api import (
+    Binding,
+    Context,
+    Device,
+    DeviceBuffer,
+    HostBuffer,
+    Inputs as Inputs,
+    Session,
+    Stream,
+)
+from trtopt.records import Shape
 from trtopt.records.typed_io import VECTORS
 
 Bindings = tuple[Binding, ...]
@@ -43,6 +53,19 @@ def host_buffers(
             array = np.ascontiguousarray(given, dtype=binding.dtype)
             buffer.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
     return buffers
+
+
+def ready_context(
+    device: Device, session: Session, shapes: Mapping[str, Shape], data: Inputs, resources: ExitStack
+) -> tuple[Context, Stream]:
+    """A context with buffers of the data, and a stream; `resources` closes them."""
+    context = resources.enter_context(closing(session.context(shapes)))
+    stream = resources.enter_context(closing(device.stream()))
+    buffers = device_buffers(device, context.bindings, resources)
+    host = host_buffers(device, context.bindings, data, resources)
+    fill(device, context.bindings, buffers, host, stream)
+    context.bind(buffers)
+    return context, stream
 
 
 def array_in(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from trtopt.device.api import Context, Device, Session, Stream
 from trtopt.device.sized_outputs import require_fixed_sizes
 from trtopt.errors import GraphCaptureError, MeasurementError
-from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
+from trtopt.measure.loop.buffers import ready_context
 from trtopt.measure.loop.merge_runs import merge_runs
 from trtopt.measure.loop.run_pass import Subject
 from trtopt.records import KernelActivity, KernelPass, TracedRun
@@ -61,7 +61,7 @@ def record_ranges(device: Device, session: Session, subject: Subject) -> tuple[T
     """
     with ExitStack() as resources:
         recorder = resources.enter_context(closing(device.activity_recorder(ranges=True)))
-        context, stream = _ready(device, session, subject, resources)
+        context, stream = ready_context(device, session, subject.shapes, subject.data, resources)
         context.emit_ranges()
 
         def run() -> None:
@@ -90,7 +90,7 @@ def _recorded(
     """The runs' activities, the number of dropped records, and whether a graph was replayed."""
     with ExitStack() as resources:
         recorder = resources.enter_context(closing(device.activity_recorder()))
-        context, stream = _ready(device, session, subject, resources)
+        context, stream = ready_context(device, session, subject.shapes, subject.data, resources)
         launch, is_graph = _prepared(device, context, stream, resources, graph=graph, notes=notes)
 
         def run() -> None:
@@ -102,19 +102,6 @@ def _recorded(
         recorder.dropped()
         runs = [recorder.record(run).activities for _ in range(_RUNS)]
         return runs, recorder.dropped(), is_graph
-
-
-def _ready(
-    device: Device, session: Session, subject: Subject, resources: ExitStack
-) -> tuple[Context, Stream]:
-    """A context with buffers of the subject's data, and a stream."""
-    context = resources.enter_context(closing(session.context(subject.shapes)))
-    stream = resources.enter_context(closing(device.stream()))
-    buffers = device_buffers(device, context.bindings, resources)
-    host = host_buffers(device, context.bindings, subject.data, resources)
-    fill(device, context.bindings, buffers, host, stream)
-    context.bind(buffers)
-    return context, stream
 
 
 def _prepared(

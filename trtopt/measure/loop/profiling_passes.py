@@ -12,7 +12,7 @@ import msgspec
 from trtopt.device.api import AllocationTracker, Context, Device, Session, Stream
 from trtopt.device.sized_outputs import require_fixed_sizes
 from trtopt.errors import DeviceMemoryError, GraphCaptureError
-from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
+from trtopt.measure.loop.buffers import ready_context
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject
 from trtopt.records import MORE_CONTEXTS, Contract, LayerPass, LayerTime, MemoryPass
@@ -61,14 +61,7 @@ def _layer_pass(device: Device, session: Session, subject: Subject, runs: int, p
     current: _Times = {}
     collected: dict[str, list[float]] = {}
     with ExitStack() as resources:
-        context = session.context(subject.shapes)
-        resources.callback(context.close)
-        stream = device.stream()
-        resources.callback(stream.close)
-        buffers = device_buffers(device, context.bindings, resources)
-        host = host_buffers(device, context.bindings, subject.data, resources)
-        fill(device, context.bindings, buffers, host, stream)
-        context.bind(buffers)
+        context, stream = ready_context(device, session, subject.shapes, subject.data, resources)
         run_once = prepare(device, context, stream, resources, current)
         for run in range(_WARM_RUNS + runs):
             current.clear()

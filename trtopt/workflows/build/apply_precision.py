@@ -46,7 +46,7 @@ def apply_precision(
 
     Raises:
         UsageError: FP32 of a graph that has 16-bit types, DATA for no cast, or no DATA to calibrate on.
-        ModelError, DataError, OutputError: see `precision.casting.api.cast_model`, `pipeline.quantize`.
+        ModelError, DataError, OutputError: see `cast_model` and `quantize`.
     """
     if precision is None or precision == "fp32":
         if data is not None:
@@ -74,7 +74,7 @@ def apply_cast(
     """The model in 16 bits, in its own folder or another.
 
     Raises:
-        ModelError, DataError, OutputError: see `precision.casting.api.cast_model`.
+        ModelError, DataError, OutputError: see `cast_model`.
     """
     from trtopt.precision.casting.cast import cast_model
 
@@ -123,7 +123,7 @@ def apply_quantisation(
     `name` is part of the file's name [default: the precision].
 
     Raises:
-        DataError, ModelError, ArtifactError, UsageError, OutputError: see `pipeline.quantize`.
+        DataError, ModelError, ArtifactError, UsageError, OutputError: see `quantize`.
     """
     from trtopt.workflows.precision.quantize import quantize
 

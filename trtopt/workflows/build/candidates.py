@@ -75,7 +75,10 @@ class Entry:
 
 
 class Candidates:
-    """Makes them from one model, whose outputs are cached."""
+    """Makes them from one model, whose outputs are cached.
+
+    What keeps one from being made is raised as `apply_precision` and `exchange_int8` raise it.
+    """
 
     def __init__(
         self,
@@ -99,11 +102,7 @@ class Candidates:
         )
 
     def make(self, precision: Precision) -> Entry:
-        """The model in a precision; `fp32` is the unchanged model.
-
-        Raises:
-            ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
-        """
+        """The model in a precision; `fp32` is the unchanged model."""
         folder = self._folder / precision
         folder.mkdir()
         if precision == AS_GIVEN:
@@ -118,21 +117,13 @@ class Candidates:
         return replace(made, table=_table_of(onnx))
 
     def reduced(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
-        """A quantised candidate with some nodes left in float, on the ranges that are there already.
-
-        Raises:
-            ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
-        """
+        """A quantised candidate with some nodes left in float, on the ranges that are there already."""
         assert entry.request is not None
         excluded = (*entry.request.exclude, *map(glob.escape, left))
         return self._varied(entry, f"part{number}", replace(entry.request, exclude=excluded), tuple(left))
 
     def with_attention(self, entry: Entry) -> Entry | None:
-        """An INT8 candidate with attentions' products quantised, too; None if it leaves none in float.
-
-        Raises:
-            ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
-        """
+        """An INT8 candidate with attentions' products quantised, too; None if it leaves none in float."""
         assert entry.request is not None
         report = from_json((entry.folder / QUANTISED_FILE).read_bytes(), QuantizeReport)
         left = {one.node for one in report.decisions if one.rule == attention.RULE and one.node != one.op}
@@ -145,11 +136,7 @@ class Candidates:
         return replace(wider, plainer=entry.name)
 
     def with_half_gelus(self, entry: Entry) -> Entry | None:
-        """A quantised candidate with the GELUs between its products in FP16; None if it has none.
-
-        Raises:
-            ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
-        """
+        """A quantised candidate with the GELUs between its products in FP16; None if it has none."""
         assert entry.request is not None
         graph = model_file.load(Path(entry.onnx.path)).proto.graph
         names, constants = {node.name for node in graph.node}, {item.name for item in graph.initializer}
