@@ -61,26 +61,11 @@ __all__ = [
     "unpack",
 ]
 
-_HOMES = {
-    "Recipe": ("trtopt.recipe", "Recipe"),
-    "TrtoptError": ("trtopt.errors", "TrtoptError"),
-    "bench": ("trtopt.api", "bench"),
-    "build": ("trtopt.api", "build"),
-    "cast": ("trtopt.api", "cast"),
-    "check": ("trtopt.api", "check"),
-    "compare": ("trtopt.api", "compare"),
-    "export": ("trtopt.api", "export"),
-    "optimize": ("trtopt.api", "optimize"),
-    "pack": ("trtopt.api", "pack"),
-    "plan": ("trtopt.api", "plan"),
-    "profile": ("trtopt.api", "profile"),
-    "quantize": ("trtopt.api", "quantize"),
-    "rewrite": ("trtopt.api", "rewrite"),
-    "summarise": ("trtopt.measure.statistics.summaries", "summarise"),
-    "sweep": ("trtopt.api", "sweep"),
-    "throughput": ("trtopt.measure.statistics.summaries", "throughput"),
-    "tune": ("trtopt.api", "tune"),
-    "unpack": ("trtopt.api", "unpack"),
+_HOMES = dict.fromkeys(__all__, "trtopt.api") | {
+    "Recipe": "trtopt.recipe",
+    "TrtoptError": "trtopt.errors",
+    "summarise": "trtopt.measure.statistics.summaries",
+    "throughput": "trtopt.measure.statistics.summaries",
 }
 
 
@@ -97,8 +82,7 @@ class _PublicModule(ModuleType):
 
         if name not in _HOMES:
             raise AttributeError(f"module 'trtopt' has no attribute {name!r}")
-        module, attribute = _HOMES[name]
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(_HOMES[name]), name)
 
     def __dir__(self) -> list[str]:
         return __all__

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.output import output_option
+from trtopt.cli.options.recipe import cache_dir_option
 
 _MIB = 2**20
-
-
-def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--cache-dir",
-        type=click.Path(path_type=Path),
-        metavar="FOLDER",
-        help="The store [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].",
-    )(command)
 
 
 @click.group()
@@ -29,7 +19,7 @@ def cache() -> None:
 
 
 @cache.command("ls")
-@_store_option
+@cache_dir_option
 @json_option("the entries, one per line,")
 def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
@@ -45,7 +35,7 @@ def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
 
 @cache.command()
 @click.argument("name")
-@_store_option
+@cache_dir_option
 @click.option("--tactics", "with_tactics", is_flag=True, help="List its entries (TensorRT 10.8 and newer).")
 @click.option("--against", metavar="NAME|FILE", help="Show how its tactics differ from another cache's.")
 @json_option("the entry")
@@ -70,7 +60,7 @@ def show(
 
 @cache.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@_store_option
+@cache_dir_option
 def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
     """Add exported caches FILES to the store; TensorRT merges those that have a counterpart."""
     from trtopt.cli.console import say
@@ -81,7 +71,7 @@ def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
 
 
 @cache.command()
-@_store_option
+@cache_dir_option
 def verify(cache_dir: Path | None) -> None:
     """Check every cache against its hash; fails if one is damaged."""
     from trtopt.workflows.build import timing_cache_commands as caches
@@ -90,7 +80,7 @@ def verify(cache_dir: Path | None) -> None:
 
 
 @cache.command()
-@_store_option
+@cache_dir_option
 @click.option("--max-size", type=click.IntRange(min=0), metavar="MIB", help="Size to keep [default: 2048].")
 def prune(cache_dir: Path | None, max_size: int | None) -> None:
     """Remove damaged caches, then the least recently used ones."""
@@ -106,7 +96,7 @@ def prune(cache_dir: Path | None, max_size: int | None) -> None:
 @click.argument("name")
 @output_option("FILE", "File to write.", required=True)
 @click.option("--raw", is_flag=True, help="Only TensorRT's data, as trtexec reads it.")
-@_store_option
+@cache_dir_option
 def export(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:
     """Write the cache NAME to a file, for another store or for --timing-cache."""
     from trtopt.workflows.build import timing_cache_commands as caches

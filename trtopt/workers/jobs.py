@@ -115,7 +115,7 @@ class JobType(Generic[AnyJob]):
     """Does it, in the worker."""
     doing: Callable[[AnyJob], str]
     """What is being done, in words."""
-    native_code: Callable[[AnyJob], Iterable[str]]
+    native_code: Callable[[Any], Iterable[str]] = lambda job: _backend_code(job.backend)
     """Whose native code it runs, in words: libraries, plugins, and what the user's own function calls."""
     error: type[TrtoptError] = DeviceError
     """What its death is."""
@@ -262,7 +262,6 @@ JOBS: dict[type, JobType[Any]] = {
     DescribeJob: JobType[DescribeJob](
         run=_describe,
         doing=lambda job: f"running {job.path}",
-        native_code=lambda job: _backend_code(job.backend),
     ),
     BenchJob: JobType[BenchJob](
         run=_bench,
@@ -304,36 +303,29 @@ JOBS: dict[type, JobType[Any]] = {
     CopyJob: JobType[CopyJob](
         run=_copy,
         doing=lambda job: f"running a copy of {job.nbytes / 2**20:.0f} MiB",
-        native_code=lambda job: _backend_code(job.backend),
     ),
     MergeJob: JobType[MergeJob](
         run=_merge,
         doing=lambda job: "running TensorRT on timing caches",
-        native_code=lambda job: _backend_code(job.backend),
     ),
     TacticsJob: JobType[TacticsJob](
         run=_list_tactics,
         doing=lambda job: "running TensorRT on timing caches",
-        native_code=lambda job: _backend_code(job.backend),
     ),
     RoutesJob: JobType[RoutesJob](
         run=_list_routes,
         doing=lambda job: f"listing the options of {job.backend}'s builder",
-        native_code=lambda job: _backend_code(job.backend),
     ),
     IdentifyJob: JobType[IdentifyJob](
         run=_identify,
         doing=lambda job: f"opening {job.backend}",
-        native_code=lambda job: _backend_code(job.backend),
     ),
     TrialJob: JobType[TrialJob](
         run=_try_plan,
         doing=lambda job: f"running requests on {job.path}",
-        native_code=lambda job: _backend_code(job.backend),
     ),
     CostJob: JobType[CostJob](
         run=_measure_costs,
         doing=lambda job: f"running requests on {job.path}",
-        native_code=lambda job: _backend_code(job.backend),
     ),
 }
