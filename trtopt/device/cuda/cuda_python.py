@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -12,23 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import (
-    ActivityRecorder,
-    ClockSensor,
     DeviceBuffer,
     DeviceMemory,
     Event,
     Graph,
     HostBuffer,
-    Piece,
     Stream,
 )
-from trtopt.device.cuda.batched import copy_pieces, failure
-from trtopt.device.cuda.cupti import CuptiRecorder
+from trtopt.device.cuda.batched import failure
+from trtopt.device.cuda.device import CudaDevice
 from trtopt.device.cuda.probe import gpu
-from trtopt.device.event_polling import poll
-from trtopt.device.nvml import holders_of, open_sensor
+from trtopt.device.nvml import holders_of
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
-from trtopt.device.ort.host import HostMemory
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
@@ -77,18 +71,13 @@ def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> CudaPythonDevi
     return CudaPythonDevice(runtime, info, ordinal, marks)
 
 
-class CudaPythonDevice:
+class CudaPythonDevice(CudaDevice):
     """See `device.api.Device`."""
 
     def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int, marks: NvtxMarks) -> None:
+        super().__init__(info, marks)
         self._runtime = runtime
-        self.info = info
         self._ordinal = ordinal
-        self._marks = marks
-
-    def now(self) -> float:
-        """Host seconds."""
-        return time.perf_counter()
 
     def stream(self) -> _Stream:
         """A new non-blocking stream."""
@@ -105,10 +94,6 @@ class CudaPythonDevice:
     def pinned_buffer(self, nbytes: int) -> _Pinned:
         """Page-locked host memory."""
         return _Pinned(self._runtime, nbytes)
-
-    def pageable_buffer(self, nbytes: int) -> HostMemory:
-        """Host memory that is not page-locked."""
-        return HostMemory(nbytes)
 
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
@@ -130,10 +115,6 @@ class CudaPythonDevice:
         result = self._runtime.cudaMemcpyAsync(target, source, nbytes, kind, stream.handle)
         checked(self._runtime, result, "copying")
 
-    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
-        """Enqueue copies, by the driver itself."""
-        copy_pieces(pieces, stream.handle)
-
     def follow(self, stream: Stream, other: int) -> None:
         """By an event on the other stream; CUDA keeps what waits for it when it is destroyed."""
         event = _Event(self._runtime, blocking=False, timed=False)
@@ -146,10 +127,6 @@ class CudaPythonDevice:
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """Capture what `work` enqueues on `stream`."""
         return capture_graph(self._runtime, stream, work)
-
-    def wait_any(self, events: Sequence[Event], until_s: float) -> None:
-        """Poll them."""
-        poll(events, until_s)
 
     @contextmanager
     def adopt_thread(self) -> Iterator[None]:
@@ -171,18 +148,6 @@ class CudaPythonDevice:
             return None
         free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
         return DeviceMemory(int(free), int(total), holders_of(self.info))
-
-    def clock_sensor(self) -> ClockSensor:
-        """NVML's."""
-        return open_sensor(self.info)
-
-    def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
-        """CUPTI's."""
-        return CuptiRecorder(ranges=ranges)
-
-    def annotate(self, name: str) -> AbstractContextManager[object]:
-        """An NVTX range."""
-        return self._marks.range(name)
 
     def captured(self) -> AbstractContextManager[None]:
         """cudaProfilerStart and cudaProfilerStop."""

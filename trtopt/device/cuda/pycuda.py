@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -12,24 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import (
-    ActivityRecorder,
-    ClockSensor,
     DeviceBuffer,
     DeviceMemory,
     Event,
     Graph,
     HostBuffer,
-    Piece,
     Stream,
 )
 from trtopt.device.cuda import cuda_python
-from trtopt.device.cuda.batched import copy_pieces, failure
-from trtopt.device.cuda.cupti import CuptiRecorder
+from trtopt.device.cuda.batched import failure
+from trtopt.device.cuda.device import CudaDevice
 from trtopt.device.cuda.probe import gpu
-from trtopt.device.event_polling import poll
-from trtopt.device.nvml import holders_of, open_sensor
+from trtopt.device.nvml import holders_of
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
-from trtopt.device.ort.host import HostMemory
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
 from trtopt.extras import install
 from trtopt.records import DeviceInfo
@@ -89,18 +83,13 @@ def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> PycudaDevice:
     return PycudaDevice(driver, context, info, marks)
 
 
-class PycudaDevice:
+class PycudaDevice(CudaDevice):
     """See `device.api.Device`."""
 
     def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
+        super().__init__(info, marks)
         self._driver = driver
         self._context = context
-        self.info = info
-        self._marks = marks
-
-    def now(self) -> float:
-        """Host seconds."""
-        return time.perf_counter()
 
     def stream(self) -> _Stream:
         """A new non-blocking stream."""
@@ -117,10 +106,6 @@ class PycudaDevice:
     def pinned_buffer(self, nbytes: int) -> _Pinned:
         """Page-locked host memory."""
         return _Pinned(self._driver, nbytes)
-
-    def pageable_buffer(self, nbytes: int) -> HostMemory:
-        """Host memory that is not page-locked."""
-        return HostMemory(nbytes)
 
     @_checked("copying to the device")
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
@@ -140,10 +125,6 @@ class PycudaDevice:
         assert isinstance(stream, _Stream)
         self._driver.memcpy_dtod_async(target.address, source.address, source.nbytes, stream.raw)
 
-    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
-        """Enqueue copies, by the driver itself."""
-        copy_pieces(pieces, stream.handle)
-
     @_checked("waiting for the device")
     def follow(self, stream: Stream, other: int) -> None:
         """pycuda takes no stream by its handle: the host waits for the whole device instead."""
@@ -158,10 +139,6 @@ class PycudaDevice:
                 f"pycuda has no CUDA graphs, and {error.problem}", "pip install cuda-python"
             ) from None
         return cuda_python.capture_graph(runtime, stream, work)
-
-    def wait_any(self, events: Sequence[Event], until_s: float) -> None:
-        """Poll them."""
-        poll(events, until_s)
 
     @contextmanager
     def adopt_thread(self) -> Iterator[None]:
@@ -194,18 +171,6 @@ class PycudaDevice:
             return None
         free, total = self._driver.mem_get_info()
         return DeviceMemory(int(free), int(total), holders_of(self.info))
-
-    def clock_sensor(self) -> ClockSensor:
-        """NVML's."""
-        return open_sensor(self.info)
-
-    def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
-        """CUPTI's."""
-        return CuptiRecorder(ranges=ranges)
-
-    def annotate(self, name: str) -> AbstractContextManager[object]:
-        """An NVTX range."""
-        return self._marks.range(name)
 
     def captured(self) -> AbstractContextManager[None]:
         """cuProfilerStart and cuProfilerStop."""
