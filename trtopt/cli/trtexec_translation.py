@@ -438,7 +438,10 @@ def _shape_words(profiles: Sequence[_Profile], values: Mapping[str, str]) -> lis
 
 
 def _batches(profile: _Profile) -> tuple[int, int, int]:
-    """MIN, OPT and MAX of axis 0: those of the inputs where it varies, else the first input's.
+    """MIN, OPT and MAX of axis 0: those of the inputs where it varies.
+
+    Where none does, the one that most inputs have as their first or second length: a recurrent state has the
+    batch second, behind its layers.
 
     Raises:
         UsageError: it varies in different ways.
@@ -450,7 +453,9 @@ def _batches(profile: _Profile) -> tuple[int, int, int]:
             f"the first axes of the inputs vary differently: {sorted(varying)}",
             "trtopt takes axis 0 as the batch of all inputs: give them the same range",
         )
-    return next(iter(varying)) if varying else found[0]
+    if varying:
+        return next(iter(varying))
+    return max(found, key=lambda batch: sum(batch[1] in shape[:2] for shape in profile.best.values()))
 
 
 def _shape_word(name: str, profile: _Profile, batch: tuple[int, int, int]) -> str:
@@ -476,12 +481,12 @@ def _measured_words(profiles: Sequence[_Profile], values: Mapping[str, str]) -> 
 
 
 def _batch_axis(name: str, profiles: Sequence[_Profile]) -> int | None:
-    """The axis of an input that varies as the batch does, a later one in a recurrent state; else axis 0.
+    """The axis of an input that is as long as the batch, a later one in a recurrent state; None if none is.
 
-    None if the batch varies, and no axis of the input does as it.
+    Axis 0 for an input that no profile names.
     """
     profile = next((one for one in profiles if name in one.best), None)
-    if profile is None or len(set(_batches(profile))) == 1:
+    if profile is None:
         return 0
     ranges = zip(profile.low[name], profile.best[name], profile.high[name], strict=False)  # as given
     return next((axis for axis, lengths in enumerate(ranges) if lengths == _batches(profile)), None)

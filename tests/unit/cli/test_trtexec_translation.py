@@ -56,6 +56,17 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
             [f"{BUILD} --tiling moderate --l2-limit 32"],
         ),
         ("--l2LimitForTiling=-1 --skipInference", [BUILD]),
+        (
+            "--shapes=state:2x1x8,x:1x8",  # a recurrent state has its batch second
+            [
+                f"{BUILD} --batch 1 --shape state:2x1x8 --shape x:Nx8",
+                f"{BENCH.replace('bench m.trtopt', 'bench m.trtopt --batch 1')}",
+            ],
+        ),
+        (
+            "--shapes=a:3x1x8,b:4x8 --skipInference",  # as many have either: the first
+            [f"{BUILD} --batch 3 --shape a:Nx1x8 --shape b:4x8"],
+        ),
         ("--iterations=20 --duration=0", [BUILD, BENCH]),
         (
             "--warmUp=500 --duration=10 --infStreams=2",
