@@ -169,7 +169,7 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Its file, and those that its build left beside it."""
+        """Its file, and those of its build."""
         return tuple(name for name in (self.path, self.log, self.layers, self.memory) if name)
 
 

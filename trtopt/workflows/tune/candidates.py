@@ -61,7 +61,7 @@ class Candidates:
         return found
 
     def note_barren_kinds(self) -> None:
-        """Say which of the kinds that were asked for by name had nothing to try."""
+        """Say which of the kinds that --include names had nothing to try."""
         barren = [name for name in self._setup.request.include if name not in self._proposed]
         for name in dict.fromkeys(barren):
             if name in self._setup.request.kinds:
