@@ -265,12 +265,12 @@ def test_each_trial_run_has_arrivals_of_its_own_and_ends_in_time(
 ) -> None:
     jobs: list[TrialJob] = []
 
-    def tried(job: TrialJob, limit_s: float | None) -> SimpleNamespace:
+    def tried(job: TrialJob, kind: type, *, limit_s: float | None) -> SimpleNamespace:
         assert limit_s == 7.0
         jobs.append(job)
         return SimpleNamespace(run=None)
 
-    monkeypatch.setattr(plan_trials, "_tried", tried)
+    monkeypatch.setattr(plan_trials, "run_job", tried)
     assert [job for job, _ in plan_trials.trial_run(planned, "poisson", 1000.0, 7.0, ())] == jobs
     assert len({tuple(job.at_s) for job in jobs}) == len(jobs) == 4
     for job in jobs:  # half a second before, and two
@@ -282,7 +282,7 @@ def test_each_trial_run_has_arrivals_of_its_own_and_ends_in_time(
 def test_a_trial_run_of_bursts_counts_as_many_requests_as_another(
     planned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_trials, "_tried", lambda job, limit_s: SimpleNamespace(run=None))
+    monkeypatch.setattr(plan_trials, "run_job", lambda job, kind, limit_s: SimpleNamespace(run=None))
     for job, _ in plan_trials.trial_run(planned, Bursts(10.0, 1.0), 1000.0, None, ()):
         assert len(job.at_s) > 350 or job.at_s[-1] > 7.0
 
@@ -291,7 +291,7 @@ def test_a_trial_run_of_a_quiet_part_of_a_record_ends_in_time(
     planned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 4,000 requests in 20 seconds the last 800 take nearly all of the time: 400 of them, ten seconds."""
-    monkeypatch.setattr(plan_trials, "_tried", lambda job, limit_s: SimpleNamespace(run=None))
+    monkeypatch.setattr(plan_trials, "run_job", lambda job, kind, limit_s: SimpleNamespace(run=None))
     record = Recorded(np.concatenate([np.linspace(0.0, 0.2, 3200), np.linspace(0.21, 20.0, 800)]))
     jobs = [job for job, _ in plan_trials.trial_run(planned, record, 1000.0, None, ())]
     assert all(len(job.at_s) == len(job.bucket) and job.at_s[-1] <= 8.0 for job in jobs)

@@ -30,6 +30,7 @@ from trtopt.records import (
     read_versioned,
     to_json,
 )
+from trtopt.targets import TENSORRT
 from trtopt.workers.protocol import Copied, CopyJob
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.request import BenchRequest
@@ -125,8 +126,9 @@ def _matrix(
         file, folder = scratch / f"{dtype}.onnx", scratch / "built"
         onnx.save(model, str(file))
         sources = tuple(tactic_sources) if tactic_sources is not None else None
-        # One product, of which a run takes long: more timings of a tactic would tell nothing.
-        recipe = Recipe(backend=backend.name, rewrite="none", tactic_sources=sources, avg_timing=1)
+        # Of one product, which takes long: more timings of a tactic would tell nothing.
+        once = 1 if backend.name == TENSORRT else None
+        recipe = Recipe(backend=backend.name, rewrite="none", tactic_sources=sources, avg_timing=once)
         build(file, folder, recipe, listener=listener)
         request = BenchRequest(layers=True, duration=_BENCH_S, timeout=limit_s)
         report = bench(folder, request, listener)
