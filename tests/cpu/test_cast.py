@@ -292,7 +292,7 @@ g (float[N,8] x, int64[N,8] i) => (float[N,8] y) {f = Cast<to=1>(i) a = Add(f, x
     x = np.ones((2, 8), np.float32)
     assert rules(cast(source, data=data(tmp_path, x=x, i=np.full((2, 8), 2048)))[0]) == {}
     report, _, _ = cast(source, data=data(tmp_path, x=x, i=np.full((2, 8), 2049)))
-    assert rules(report) == {"Cast:f": "range"}
+    assert rules(report) == {"Cast:f": "range", "Add:a": "range"}  # which reads it
 
 
 QUANTISED = """g (float[N,8] x) => (float[N,8] y) {

@@ -139,7 +139,7 @@ def test_emulation_reaches_into_subgraphs_and_widens_weights_once_into_a_spool(t
         wide = in_fp32(replace(file, spool=spool))
         types = types_of(wide.proto)
         assert types["w"] == (TensorProto.FLOAT16 if spool is None else TensorProto.FLOAT)
-        (branch,) = (one.g for one in wide.proto.graph.node[-2].attribute if one.name == "then_branch")
+        (branch,) = (one.g for one in wide.proto.graph.node[-1].attribute if one.name == "then_branch")
         (product,) = (node for node in branch.node if node.op_type == "MatMul")
         assert {types[name] for name in (*product.input, *product.output)} == {TensorProto.FLOAT}
         np.testing.assert_array_equal(open_model(wide).run(feed)["y"], wanted)

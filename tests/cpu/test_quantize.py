@@ -406,3 +406,31 @@ def test_where_nothing_can_be_quantised_the_reason_is_named(text: str, problem: 
     source = saved(f"# w: float[8,8]\n{text}", tmp_path)
     with pytest.raises(UsageError, match=problem):
         quantize(source, tmp_path / "out.onnx", Request("int8", "10", random_data=True))
+
+
+EMPTY = """
+# w: float[32,32]
+# ones: float[32]
+g (float[N,32] x, float[N] s) => (float[M,32] y, float[N,32] z)
+<float zero = {0.0}>
+{b = Greater(s, zero) i = NonZero(b) t = Transpose(i) e = GatherND(x, t)
+ n = LayerNormalization(e, ones) y = MatMul(n, w) z = MatMul(x, w)}"""
+
+
+def test_an_activation_that_is_empty_in_all_samples_is_calibrated_and_not_smoothed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    source = saved(EMPTY, tmp_path, w=rng.standard_normal((32, 32), np.float32))
+    data = npz(tmp_path, x=rng.standard_normal((48, 32), np.float32), s=-np.ones(48, np.float32))
+    report = quantize(source, tmp_path / "out.onnx", Request("int8", "10", data))
+    assert report.sqnr_db["z"] > 30
+
+
+def test_a_weight_called_as_a_rounded_one_would_be_is_left_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    text = "g (float[N,128] x) => (float[N,128] y) {a = MatMul(x, w) y = MatMul(a, w_rounded)}"
+    weights = {name: rng.standard_normal((128, 128), np.float32) / 11 for name in ("w", "w_rounded")}
+    source = saved(text, tmp_path, opset=21, **weights)
+    data = npz(tmp_path, x=rng.standard_normal((48, 128), np.float32))
+    quantize(source, tmp_path / "out.onnx", Request("int4", "10", data, exclude=("MatMul:y",)))
+    kept = {item.name for item in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    assert "w_rounded" in kept

@@ -121,6 +121,15 @@ class SampleSource:
         lengths = [reader.lengths for reader in self._readers]
         return None if None in lengths else sum(max(known.values()) for known in lengths if known)
 
+    def left_out(self, inputs: Sequence[TensorSpec]) -> int:
+        """How many of the last samples fill no batch, where all first axes are fixed; 0 if unknown."""
+        rows = rows_of(inputs, 1)
+        name, need = next(((name, need) for name, need in rows.items() if need), ("", 0))
+        if not need or any(isinstance(axis, str) for spec in inputs for axis in spec.shape[:1]):
+            return 0
+        lengths = [(reader.lengths or {}).get(name) for reader in self._readers]
+        return 0 if None in lengths else sum(length or 0 for length in lengths) % need
+
     @property
     def is_function(self) -> bool:
         """Whether a function of the user's makes them."""

@@ -1,4 +1,4 @@
-"""Whether samples look as if a step of preprocessing had been left out."""
+"""What a look at samples tells: a step of preprocessing left out, samples that no batch takes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from trtopt.data.reader import Arrays
 from trtopt.data.source import SampleSource
+from trtopt.printable import counted
 from trtopt.records import TensorSpec
 
 _BYTE = 255
@@ -17,7 +18,7 @@ _SAMPLES = 8
 
 
 def range_notes(inputs: Sequence[TensorSpec], source: SampleSource) -> tuple[str, ...]:
-    """Floating-point inputs whose first samples are whole numbers up to 255.
+    """Floating-point inputs whose first samples are whole numbers up to 255; samples that fill no batch.
 
     A function of the user's is not called for this: what it does may end the process.
 
@@ -27,12 +28,17 @@ def range_notes(inputs: Sequence[TensorSpec], source: SampleSource) -> tuple[str
     if source.is_function:
         return ()
     first: Arrays = next(iter(source.batches(inputs, _SAMPLES)), {})
-    return tuple(_unscaled(first))
+    return (*_unscaled(first), *_left_out(source.left_out(inputs)))
+
+
+def _left_out(samples: int) -> Iterator[str]:
+    if samples:
+        yield f"the last {counted(samples, 'sample')} fill no batch of the model's size and were not used"
 
 
 def _unscaled(arrays: Arrays) -> Iterator[str]:
     for name, array in arrays.items():
-        if array.dtype.kind in "iub" or not array.size:
+        if array.dtype.kind in "iubOSU" or not array.size:
             continue
         values = np.asarray(array, np.float32)
         high = float(values.max())

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto
 
 from trtopt.onnxio.converted_weights import converted
-from trtopt.onnxio.graph_walk import TYPE_ATTRIBUTES, Part, graphs_of
+from trtopt.onnxio.graph_walk import TYPE_ATTRIBUTES, Part, graphs_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.tensor_types import FLOAT, LOW, types_of
 from trtopt.onnxio.unique_names import name_apart
@@ -54,6 +54,9 @@ def _widen(part: Part, types: Mapping[str, int], prefix: str) -> None:
     for old in part.node:
         node = onnx.NodeProto()
         node.CopyFrom(old)
+        if any(True for _ in subgraphs_of(node)):  # what enters and leaves subgraphs is as they declare it
+            nodes.append(node)
+            continue
         for index, name in enumerate(old.input):
             if types.get(name) in _LOW:
                 if name not in wide:

@@ -16,8 +16,7 @@ def name_apart(graph: onnx.GraphProto) -> None:
     would be one tensor to all that keeps a table by name; what is called so first keeps its name.
     """
     _name_nodes(graph)
-    taken = {name for part in graphs_of(graph) for name in _made_in(part)}
-    _name_tensors(graph, {}, set(), taken)
+    _name_tensors(graph, {}, set(), names_in(graph))
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
@@ -36,6 +35,11 @@ def unused_name(like: str, taken: Collection[str]) -> str:
         count += 1
         name = f"{like}_{count}"
     return name
+
+
+def names_in(graph: onnx.GraphProto) -> set[str]:
+    """The names of all tensors, those of subgraphs included."""
+    return {name for part in graphs_of(graph) for name in _made_in(part)}
 
 
 def _made_in(graph: onnx.GraphProto) -> Iterator[str]:

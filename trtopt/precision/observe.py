@@ -22,6 +22,7 @@ from trtopt.data.reader import Arrays
 from trtopt.device.ort.reference import crash_context
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.prepare import inferred
+from trtopt.onnxio.tensor_types import types_of
 from trtopt.precision.stages import cut, open_proto
 
 LIMIT_BYTES = 512 << 20
@@ -42,7 +43,7 @@ class Observed:
 
 def float_tensors(model: ModelFile, kinds: Collection[int] = (onnx.TensorProto.FLOAT,)) -> tuple[str, ...]:
     """The inputs of a model and outputs of its nodes that are of these types, in the order of the graph."""
-    typed = {name: info.elem_type for name, info in _inferred_types(model.proto).items()}
+    typed = types_of(model.proto)  # also behind operators that ONNX's inference does not know
     names = [spec.name for spec in specs_of(model.proto)]
     names += [name for node in model.proto.graph.node for name in node.output if name]
     return tuple(name for name in names if typed.get(name) in kinds)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 
+import numpy as np
+
 from trtopt.data import SampleSource
 from trtopt.data.fit import samples_in
 from trtopt.data.reader import Arrays
@@ -36,13 +38,16 @@ def open_model(model: ModelFile) -> Unoptimised:
 def compared(pairs: Iterable[tuple[Arrays, Arrays]], model: ModelFile) -> tuple[OutputDifference, ...]:
     """How far every output of `model` lies from that of the reference; `pairs` are its inputs and outputs.
 
+    Texts and sequences are left out of both.
+
     Raises:
         ModelError: the model fails.
     """
     found: dict[str, Deviation] = {}
     sized, other = data_dependent_outputs(model.proto.graph), open_model(model)
     for feed, wanted in pairs:
-        add_outputs(found, wanted, other.run(other.fitted(feed)), sized)
+        made = other.run(other.fitted(feed))
+        add_outputs(found, wanted, {name: made[name] for name in made if _is_numeric(made[name])}, sized)
     return tuple(item.result() for item in found.values())
 
 
@@ -54,7 +59,7 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized:
     """
     _check_names(wanted, got)
     for name, value in wanted.items():
-        if value.dtype.kind in "OSU":
+        if not _is_numeric(value):
             continue
         if name not in found:
             found[name] = Deviation(name, classifies=is_classifier(value))
@@ -67,6 +72,10 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized:
                 f"output {name!r} has shape {got[name].shape}, the reference's {value.shape}",
                 "check that both are versions of one model",
             )
+
+
+def _is_numeric(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
 
 
 def _check_names(wanted: Arrays, got: Arrays) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled
+from trtopt.onnxio.unique_names import names_in, unused_name
 from trtopt.precision.calibration.collect import ROWS_AT_ONCE, Products, SecondMoments
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.placement_plan import Plan, Precision
@@ -169,7 +170,7 @@ def _moved(
         return form.fit(weight_scale(rows, 0, form.precision, BLOCK, importance)[0])
 
     values, steps = rounded(array_of(weight, model.folder), seen, form.precision, BLOCK, scale)
-    name = f"{item.name}_rounded"
+    name = unused_name(f"{item.name}_rounded", names_in(model.proto.graph))
     moved = spooled(values, name, model.spool) if model.spool else onnx.numpy_helper.from_array(values, name)
     model.proto.graph.initializer.append(moved)
     for node in item.readers:

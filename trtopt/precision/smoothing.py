@@ -20,6 +20,7 @@ from trtopt.data import SampleSource
 from trtopt.errors import ArtifactError
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.row_parts import constant_of_parts, runs_of_rows
+from trtopt.onnxio.unique_names import names_in, unused_name
 from trtopt.precision.calibration.collect import ChannelValues, PerChannel
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.place import place
@@ -190,7 +191,8 @@ def smooth(model: ModelFile, places: Iterable[Place], factors: Mapping[str, Mapp
 
 def _multiplied(model: ModelFile, place: Place, suffix: str, factor: NDArray[Any]) -> str:
     """The place's tensor times `factor`, by a node behind the one that makes it."""
-    graph, product = model.proto.graph, f"{place.tensor}_{suffix}"
+    graph = model.proto.graph
+    product = unused_name(f"{place.tensor}_{suffix}", names_in(graph))
     kind = onnx.helper.tensor_dtype_to_np_dtype(_entry(model, place.readers[0].node.input[1]).data_type)
     values = onnx.numpy_helper.from_array(factor.astype(kind), f"{product}_factor")
     graph.initializer.append(values)
@@ -221,7 +223,7 @@ def _entry(model: ModelFile, name: str) -> onnx.TensorProto:
 def _replace(model: ModelFile, node: Node, index: int, factor: NDArray[Any]) -> None:
     """Give the node a constant of its own, times `factor`: others may read the old one."""
     old = _constant(model, node.input[index])
-    name = f"{node.input[index]}_smoothed_{node.name}"
+    name = unused_name(f"{node.input[index]}_smoothed_{node.name}", names_in(model.proto.graph))
     factors = np.broadcast_to(factor, old.shape)
     parts = ((old[run].astype(np.float64) * factors[run]).astype(old.dtype) for run in runs_of_rows(old))
     model.proto.graph.initializer.append(constant_of_parts(parts, old.dtype, old.shape, name, model.spool))

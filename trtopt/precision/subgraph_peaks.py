@@ -30,15 +30,19 @@ class WithPeaks:
     tensors: Mapping[str, tuple[str, ...]]
 
 
+def gives_peaks(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether a node's subgraphs are watched: If, Loop and Scan, from opset 9 on."""
+    return opset >= _OPSET and node.domain in OWN_DOMAINS and node.op_type in ("If", "Loop", "Scan")
+
+
 def with_subgraph_peaks(model: ModelFile) -> WithPeaks:
     """A copy of a prepared model whose nodes of control flow also give peaks.
 
     A peak is the largest finite |x| of an FP32 tensor inside, over all steps of a loop; it is `NOT_RUN` in a
-    branch that was not taken and in a loop without a step. Before opset 9 nodes give none.
+    branch that was not taken and in a loop without a step.
     """
-    if opset_of(model.proto) < _OPSET or not any(
-        True for node in model.proto.graph.node for _ in subgraphs_of(node)
-    ):
+    opset = opset_of(model.proto)
+    if not any(gives_peaks(node, opset) for node in model.proto.graph.node):
         return WithPeaks(model, {})
     floats = {name for name, kind in types_of(model.proto).items() if kind == FLOAT}
     proto = onnx.ModelProto()
@@ -53,13 +57,9 @@ def _vector_of(node: onnx.NodeProto) -> str:
 
 def _watch(node: onnx.NodeProto, graph: onnx.GraphProto, floats: Collection[str]) -> tuple[str, ...]:
     """Give a node of `graph` the output `_vector_of` it, if there is FP32 inside; what it is the peaks of."""
-    if node.domain not in OWN_DOMAINS:
+    if not gives_peaks(node, _OPSET):
         return ()
-    if node.op_type == "If":
-        return _watch_branches(node, floats)
-    if node.op_type in ("Loop", "Scan"):
-        return _watch_body(node, graph, floats)
-    return ()
+    return _watch_branches(node, floats) if node.op_type == "If" else _watch_body(node, graph, floats)
 
 
 def _watch_branches(node: onnx.NodeProto, floats: Collection[str]) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class PerChannel:
             DataError: a value is NaN or infinite; names the tensor and the sample.
         """
         rows = values.reshape(-1, values.shape[-1])
-        peaks = np.abs(rows).max(axis=0).astype(np.float32)
+        peaks = np.abs(rows).max(axis=0, initial=0).astype(np.float32)
         if not np.isfinite(peaks).all():
             check_finite(name, values, range(first, first + len(values)))
         squares = np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
@@ -64,7 +64,7 @@ class PerChannel:
 
     def values(self, name: str) -> ChannelValues:
         """Of one tensor, over all batches."""
-        return ChannelValues(self._peaks[name], self._squares[name] / self._rows[name])
+        return ChannelValues(self._peaks[name], self._squares[name] / max(self._rows[name], 1))
 
 
 @dataclass(frozen=True)

@@ -57,18 +57,24 @@ class Reference:
         self.names = self._inputs.union(self._outputs)
         """The tensors that must be observed."""
         self._batches: dict[int, dict[str, onnx.TensorProto]] = {}
+        self._texts: dict[int, Arrays] = {}
 
     def visit(self, name: str, values: NDArray[Any], first: int) -> None:
         """Keep what belongs to a batch that begins among the first samples; see `observe.Visitor`."""
-        if name in self.names and first < self._samples and values.dtype.kind not in "OSU":
+        if name not in self.names or first >= self._samples:
+            return
+        if values.dtype.kind not in "OSU":
             self._batches.setdefault(first, {})[name] = spooled(values, name, self._folder)
+        elif name in self._inputs:
+            self._texts.setdefault(first, {})[name] = values
 
     def pairs(self) -> Iterator[tuple[Arrays, Arrays]]:
         """Inputs and outputs by name, a batch at a time, mapped from the files."""
-        for kept in self._batches.values():
+        for first, kept in self._batches.items():
             arrays = {name: array_of(tensor, self._folder) for name, tensor in kept.items()}
             yield (
-                {name: array for name, array in arrays.items() if name in self._inputs},
+                {name: array for name, array in arrays.items() if name in self._inputs}
+                | self._texts.get(first, {}),
                 {name: arrays[name] for name in self._outputs if name in arrays},
             )
 
@@ -213,11 +219,12 @@ def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
         notes.append(
             f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 needs 22)"
         )
-    not_run = [kept.node for kept in decision.kept if kept.rule == "unmeasured"]
-    if not_run:
+    unknown = [kept for kept in decision.kept if kept.rule == "unmeasured"]
+    if unknown:
         notes.append(
-            f"{counted(len(not_run), 'node')} inside subgraphs that no sample ran stay FP32, such as "
-            f"{not_run[0]!r}: give samples that run them with --data, or name them: trtopt cast --include"
+            f"{counted(len(unknown), 'node')} with unknown values stay FP32, such as {unknown[0].node!r} "
+            f"({unknown[0].reason}): give samples that run them with --data, or name them to "
+            "`trtopt cast --include`"
         )
     return tuple(notes)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import compress
 
 import onnx
 
 from trtopt.onnxio.disjoint_names import DisjointNames
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, opset_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.tensor_types import FLOAT, LOW
 from trtopt.precision.casting.activations import gelus_between_products
 from trtopt.precision.casting.patterns import is_called
 from trtopt.precision.casting.places import Places, places_of, takes
 from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
+from trtopt.precision.subgraph_peaks import gives_peaks
 from trtopt.records.casting import CastPrecision, KeepRule, KeptNode
 from trtopt.targets import target_named
 
@@ -44,6 +46,10 @@ _STEEP = {"Log": 0, "Reciprocal": 0, "Sqrt": 0, "Pow": 0, "Div": 1}
 """Operators that need such a tensor above 0, and which of their inputs it is."""
 _SCALE_ERROR = 0.01
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+_PERIODIC = ("Sin", "Cos", "Tan")
+_ANGLE_ERROR = 1 / 32
+"""Of the largest exact whole number: 64 in FP16, whose rounding there is 1/64 of a radian at most."""
+_NOT_RUN = "no sample ran its subgraph"
 HEADROOM = 4.0
 """By default a value may reach the type's largest over this: data to come may be larger than data seen."""
 
@@ -102,10 +108,9 @@ class CastDecider:
         self._cast_io = cast_io
         self._model, self._types, self._cast_options = model, types, cast_options
         self._ranges = ranges
-        self._not_run = (
-            {node.name for part in self._parts_not_run() for node in part.node} if ranges else set()
-        )
         self._opset = opset_of(model.proto)
+        self._unmeasured = self._unmeasured_nodes() if ranges else {}
+        self._limits = self._limits_of_uses()
         self._weights = {
             item.name: item
             for part in graphs_of(model.proto.graph)
@@ -154,14 +159,39 @@ class CastDecider:
             places |= inner
         return Decision(places, tuple(kept.values()), untouched, self._fits_of(places))
 
-    def _parts_not_run(self) -> Iterator[onnx.GraphProto]:
-        """Subgraphs that make FP32 tensors, none of which has a range."""
-        _, *inner = graphs_of(self._model.proto.graph)
-        for part in inner:
-            made = [*_names(part.input), *(name for node in part.node for name in node.output)]
-            floats = [name for name in made if self._types.get(name) == FLOAT]
-            if floats and self._ranges.keys().isdisjoint(floats):
-                yield part
+    def _unmeasured_nodes(self) -> dict[str, str]:
+        """Nodes of subgraphs that make FP32 tensors, none of which has a range, and why they have none."""
+        found: dict[str, str] = {}
+        for around in graphs_of(self._model.proto.graph):
+            for outer in around.node:
+                for part in subgraphs_of(outer):
+                    made = [*_names(part.input), *(name for node in part.node for name in node.output)]
+                    floats = [name for name in made if self._types.get(name) == FLOAT]
+                    if not floats or not self._ranges.keys().isdisjoint(floats):
+                        continue
+                    why = (
+                        _NOT_RUN
+                        if gives_peaks(outer, self._opset)
+                        else f"inside {outer.op_type} none are measured"
+                    )
+                    found |= dict.fromkeys((node.name for node in part.node), why)
+        return found
+
+    def _limits_of_uses(self) -> dict[str, tuple[float, str]]:
+        """The largest |x| of tensors for which a rounding that other tensors bear is too coarse, and why."""
+        exact = exact_integers(self._cast_options.low)
+        found: dict[str, tuple[float, str]] = {}
+        for part in graphs_of(self._model.proto.graph):
+            for node in part.node:
+                if node.op_type == "Cast":
+                    ends = (node.input[0], node.output[0])
+                    if any(self._types.get(name) in _INTEGERS for name in ends):
+                        found |= dict.fromkeys(ends, (exact, "whole numbers are exact up to"))
+                elif node.op_type in _PERIODIC:
+                    found.setdefault(
+                        node.input[0], (exact * _ANGLE_ERROR, "as angles they are exact enough up to")
+                    )
+        return found
 
     def _fits_of(self, places: Mapping[str, Places]) -> dict[str, Fit]:
         """Of the weights that have been looked at, those that some node reads in 16 bits."""
@@ -211,8 +241,6 @@ class CastDecider:
                 return "pattern", f"--exclude {pattern}"
         if node.op_type in self._cast_options.keep_op:
             return "pattern", f"--keep-op {node.op_type}"
-        if node.name in self._not_run:
-            return "unmeasured", "no sample ran its subgraph: its values are not known"
         return self._weight_fault(node, can) or self._range_fault(node)
 
     def _scale_fault(self, node: onnx.NodeProto, can: Places) -> str | None:
@@ -248,15 +276,19 @@ class CastDecider:
         return self._fits[name]
 
     def _range_fault(self, node: onnx.NodeProto) -> tuple[KeepRule, str] | None:
-        is_count = node.op_type == "Cast" and self._types.get(node.input[0]) in _INTEGERS
-        threshold = (
-            min(self._threshold, exact_integers(self._cast_options.low)) if is_count else self._threshold
-        )
+        if node.name in self._unmeasured:
+            return "unmeasured", self._unmeasured[node.name]
         for name in (*node.output, *node.input):
-            peak = self._ranges.get(name, 0.0)
-            if peak > threshold:
-                what = "whole numbers are exact up to" if threshold < self._threshold else "beyond"
-                return "range", f"tensor {name!r} reaches {peak:.4g}, {what} {threshold:.5g}"
+            peak = self._ranges.get(name)
+            if peak is None:
+                if self._ranges and self._types.get(name) == FLOAT and name not in self._weights:
+                    return "unmeasured", f"tensor {name!r} was not measured"
+                continue
+            limit, what = self._limits.get(name, (math.inf, ""))
+            if peak > limit:
+                return "range", f"tensor {name!r} reaches {peak:.4g}, {what} {limit:.5g}"
+            if peak > self._threshold:
+                return "range", f"tensor {name!r} reaches {peak:.4g}, beyond {self._threshold:.5g}"
         return None
 
     def _above_zero(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> dict[str, str]:

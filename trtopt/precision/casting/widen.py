@@ -43,8 +43,7 @@ def widened(model: ModelFile) -> ModelFile:
         _rename(part, aside, is_main=part is proto.graph)
         if part is not proto.graph:
             for value in (*part.input, *part.output):
-                if value.type.tensor_type.elem_type in _LOW:
-                    value.type.tensor_type.elem_type = FLOAT
+                _widen_type(value.type)
         del part.value_info[:]
     _add_casts(proto.graph, aside)
     return replace(model, proto=proto)
@@ -63,6 +62,15 @@ def _widen(node: onnx.NodeProto, model: ModelFile) -> None:
             item.i = FLOAT
         elif item.t.data_type in _LOW:
             item.t.CopyFrom(converted(item.t, model, item.t.name, FLOAT))
+
+
+def _widen_type(declared: onnx.TypeProto) -> None:
+    if declared.HasField("sequence_type"):
+        _widen_type(declared.sequence_type.elem_type)
+    elif declared.HasField("optional_type"):
+        _widen_type(declared.optional_type.elem_type)
+    elif declared.tensor_type.elem_type in _LOW:
+        declared.tensor_type.elem_type = FLOAT
 
 
 def _cast_ends(graph: onnx.GraphProto) -> dict[str, str]:
@@ -96,8 +104,9 @@ def _add_casts(graph: onnx.GraphProto, aside: Mapping[str, str]) -> None:
         if item.name in aside
     ]
     nodes = [*casts, *graph.node]
+    given = {item.name for item in graph.input}
     for item in graph.output:
-        if item.name in aside:
+        if item.name in aside and item.name not in given:
             kind = item.type.tensor_type.elem_type
             nodes.append(onnx.helper.make_node("Cast", [aside[item.name]], [item.name], to=kind))
     del graph.node[:]

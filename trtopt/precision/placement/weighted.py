@@ -215,9 +215,12 @@ def _decide(draft: Draft, item: Weighted) -> None:
 
 
 def _before_pad(view: View, node: Node, index: int) -> tuple[Node, int]:
-    """The edge in front of Pads whose fill survives quantisation: zeros, or copies of what is there."""
+    """The edge in front of Pads whose fill survives quantisation: zeros, or copies of what is there.
+
+    What others read too stays in float: they would get what the convolution's Q/DQ leave of it.
+    """
     pad = view.made_by(node.input[index], "Pad")
-    while pad is not None and _fill_is_exact(view, pad):
+    while pad is not None and _fill_is_exact(view, pad) and view.only_use(pad.output[0]) is not None:
         node, index = pad, 0
         pad = view.made_by(node.input[index], "Pad")
     return node, index

@@ -25,7 +25,7 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.onnxio.unique_names import name_apart
 from trtopt.precision.alarms import accuracy_alarms
-from trtopt.precision.calibration.table import AUTO, check_method, read_table
+from trtopt.precision.calibration.table import AUTO, MAX, check_method, read_table
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
@@ -43,6 +43,7 @@ from trtopt.precision.quantize import (
     quantise,
 )
 from trtopt.precision.temporary_disk import of_quantising
+from trtopt.printable import counted
 from trtopt.records import to_json
 from trtopt.records.quantisation import (
     PLAIN_RESIDUALS,
@@ -138,6 +139,12 @@ def quantize(
         listener.note("comparing with the original")
         errors, differences, compared = output_error(original, made.model, tried)
         model_file.check_unchanged(original)
+        alarms = accuracy_alarms(differences)
+        if alarms and made.table is not None and made.table.scores and made.table.method != MAX:
+            made.notes.append(
+                f"{made.table.method} was chosen on {counted(made.table.held, 'held-out sample')}: "
+                f"--method {MAX} clips no value"
+            )
         if samples is None:
             made.notes.append("the output error was taken on random inputs")
         made.notes += [
@@ -150,7 +157,7 @@ def quantize(
         table_file = table_beside(target) if made.table is not None else None
         report = msgspec.structs.replace(
             _report_on(Path(model), target, table_file, request, made, errors, compared),
-            alarms=(*weight_alarms(original), *accuracy_alarms(differences)),
+            alarms=(*weight_alarms(original), *alarms),
         )
         accept(report)
         save(final.model, made.table, target)

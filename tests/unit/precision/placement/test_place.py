@@ -95,6 +95,14 @@ def test_nothing_stands_between_a_pad_of_zeros_and_its_convolution(
     assert edges(net.plan(net.conv("c", padded, 32, 32))) == {place}
 
 
+def test_a_pad_that_others_read_too_gives_them_floats() -> None:
+    net = Net(x=MAPS)
+    amounts = net.constant("amounts", value=np.array([0, 0, 1, 1, 0, 0, 1, 1]))
+    padded = net.node("Pad", "pad", "x", amounts, net.constant("fill", value=np.float32(0)))
+    net.node("Sub", "sub", padded, net.constant("half", value=np.float32(0.5)))
+    assert edges(net.plan(net.conv("c", padded, 32, 32))) == {("pad", "c")}
+
+
 def test_a_weight_that_is_computed_keeps_its_layer_in_float() -> None:
     net = Net(x=MAPS, w=[32, 32, 1, 1])
     net.node("Conv", "c", "x", "w")
