@@ -326,6 +326,21 @@ CASES: tuple[Case, ...] = (
         "several axes",
     ),
     left(
+        "softmax",
+        "one axis",
+        """
+        g (float[4] x) => (float[4] y) <int64[1] ax = {0}> {b = Exp(x) c = ReduceSum(b, ax) y = Div(b, c)}""",
+        "two axes or more",
+    ),
+    left(
+        "mask-add",
+        "FP16",
+        """
+        g (float16[N,2,4] q, float16[N,4,2] k, bool[N,2,2] m) => (float16[N,2,2] y) <float16 h = {64512}>
+        {s = MatMul(q, k) w = Where(m, s, h) y = Softmax<axis=-1>(w)}""",
+        "overflow in FP16",
+    ),
+    left(
         "log-softmax",
         "probabilities in use",
         """

@@ -1,6 +1,7 @@
-"""Nodes that count the rows of a batch, whatever its size: they are refused by rule.
+"""Nodes that count or mix the rows of a batch, whatever its size: they are refused by rule.
 
-A check at some sizes does not find a Slice that ends at row 1000. What mixes samples it finds at any size.
+A check at some sizes does not find a Slice that ends at row 1000, nor on random samples a condition on the
+largest value of a batch, which all of them fulfil.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from trtopt.errors import FixedBatchError
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of
 from trtopt.onnxio.model_file import LARGE_BYTES, is_external
 from trtopt.rewrite.axes import FAR
 from trtopt.rewrite.batch_path import Grown
+
+_ALONG_AN_AXIS = {"ArgMax": 0, "ArgMin": 0, "TopK": -1, "Softmax": -1, "LogSoftmax": -1, "Hardmax": -1}
+"""Operators that mix what lies along an axis, and their default."""
+_LAST_AXIS = 13
+"""The opset from which on the last three work along one axis."""
 
 
 def refuse_row_indices(model: onnx.ModelProto, grown: Mapping[str, Grown]) -> None:
@@ -38,6 +44,7 @@ class _Constants:
     """What a model knows of its nodes' operands."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
+        self._opset = opset_of(model)
         self._held = {
             item.name: item
             for part in graphs_of(model.graph)
@@ -56,11 +63,30 @@ class _Constants:
         if node.op_type == "Split" and self._number(node, "axis", 0) % rank == axis:
             sizes = self._numbers(node, "split", 1)
             return None if sizes is None else f"splits the batch into {_listed(sizes)} rows"
+        if self._mixes(node, rank, axis):
+            return "works across the samples of a batch"
         if node.op_type == "Pad":
             pads = self._numbers(node, "pads", 1) or []
             added = pads[axis::rank] if len(pads) == 2 * rank else []
             return f"adds {_listed(added)} rows to the batch" if any(added) else None
         return None
+
+    def _mixes(self, node: onnx.NodeProto, rank: int, axis: int) -> bool:
+        """Whether it reduces, sorts or normalises over the batch's axis."""
+        if node.op_type.startswith("Reduce"):
+            axes = self._numbers(node, "axes", 1)
+            if axes is None and len(node.input) > 1 and node.input[1]:
+                return False  # computed
+            skips = not axes and self._number(node, "noop_with_empty_axes", 0)
+            return not skips and (not axes or axis in [place % rank for place in axes])
+        if node.op_type == "CumSum":
+            return axis in [place % rank for place in self._numbers(node, "axis", 1) or []]
+        default = _ALONG_AN_AXIS.get(node.op_type)
+        if default is None:
+            return node.op_type == "DynamicQuantizeLinear"
+        if node.op_type.endswith("max") and self._opset < _LAST_AXIS:
+            return self._number(node, "axis", 1) % rank <= axis  # all axes from there on are one
+        return self._number(node, "axis", default) % rank == axis
 
     def _cut(self, node: onnx.NodeProto, rank: int, axis: int) -> str | None:
         starts, ends = self._numbers(node, "starts", 1), self._numbers(node, "ends", 2)

@@ -96,6 +96,12 @@ def _why_not_through(scope: Scope, user: Any, op: str) -> str | None:
     return None if plain else elsewhere
 
 
+def _keeps_zeros(op: str, place: int, value: Any) -> bool:
+    """Whether a channel of zeros stays finite with this one value at its side."""
+    divides = op == "Div" and place == 1
+    return bool(np.isfinite(value).all()) and not (divides and not value.all())
+
+
 def _take_operands(scope: Scope, flow: Flow, user: Any, node: Any, known: set[int]) -> str | None:
     """Note the other operand of an arithmetic node: of the flow itself, a scalar, or one value a channel."""
     rank, axis = scope.rank(node.outputs[0]), channel_axis(scope, node)
@@ -103,6 +109,8 @@ def _take_operands(scope: Scope, flow: Flow, user: Any, node: Any, known: set[in
         return f"Div node {user.name!r} divides by its channels, of which new ones are 0"
     for place, operand in enumerate(user.inputs):
         value = scope.value(operand)
+        if value is not None and value.size == 1 and not _keeps_zeros(user.op, place, value):
+            return f"{user.op} node {user.name!r} would make new channels infinite or NaN"
         if id(operand) in known or (value is not None and value.ndim == 0):
             continue
         if value is None or rank is None or axis is None or value.ndim > rank:

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtopt.errors import ModelError, TrtoptError
+from trtopt.errors import ModelError, TrtoptError, UnsupportedOpError
 from trtopt.onnxio import prepare
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile, is_external
@@ -178,7 +178,13 @@ def _with_shapes(model: onnx.ModelProto) -> Any:
     for own, inferred in zip(graphs_of(full.graph), graphs_of(known.graph), strict=True):
         del own.value_info[:]
         own.value_info.extend(inferred.value_info)
-    return gs.import_onnx(full)
+    try:
+        return gs.import_onnx(full)
+    except UnicodeDecodeError as error:  # onnx-graphsurgeon takes every string for text
+        raise UnsupportedOpError(
+            f"a node's attribute holds {error.object[:8]!r}…, which is no text and would be lost",
+            "use the model without rewriting",
+        ) from None
 
 
 def _sweep(rule: Rule, scope: Scope) -> tuple[list[Applied], list[Declined]]:

@@ -22,7 +22,9 @@ from trtopt.processes import end_with_parent
 
 _ERRORS_ONLY = 4
 _ONNX_BFLOAT16 = 16
-_BFLOAT16 = "tensor(bfloat16)"
+_BFLOAT16, _FLOAT8 = "tensor(bfloat16)", "tensor(float8e4m3fn)"
+_NOT_NUMPYS = {_BFLOAT16, _FLOAT8}
+"""Types of which ONNX Runtime gives no array, or one of integers."""
 
 
 class Mapped(msgspec.Struct, frozen=True):
@@ -121,7 +123,9 @@ class _Session:
         outputs = self._session.get_outputs()
         self._outputs = [output.name for output in outputs]
         self.inputs = {item.name: item.type for item in self._session.get_inputs()}
-        self._takes_arrays = _BFLOAT16 not in {*self.inputs.values(), *(output.type for output in outputs)}
+        self._takes_arrays = _NOT_NUMPYS.isdisjoint(
+            (*self.inputs.values(), *(output.type for output in outputs))
+        )
 
     def run(self, feed: dict[str, Any]) -> dict[str, Any]:
         return dict(zip(self._outputs, self._answers(feed), strict=True))
@@ -151,7 +155,9 @@ def _shared(array: NDArray[Any]) -> Any:
 
 
 def _array_of(value: Any) -> NDArray[Any]:
-    """The array in an OrtValue, a copy; ONNX Runtime itself gives none of BF16."""
+    """The array in an OrtValue, a copy; ONNX Runtime itself gives none of BF16, and FP8 as integers."""
+    if value.data_type() == _FLOAT8:
+        return np.asarray(value.numpy()).view(numpy_dtype("float8_e4m3fn"))
     if value.data_type() != _BFLOAT16:
         return np.asarray(value.numpy())
     size = int(np.prod(value.shape(), dtype=np.int64)) * 2

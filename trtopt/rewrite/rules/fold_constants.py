@@ -48,6 +48,12 @@ def may_evaluate(scope: Scope, node: Any) -> bool:
     return free and node.domain in STANDARD and not (odd or kept)
 
 
+def is_stored(scope: Scope, tensor: Any) -> bool:
+    """Whether a constant of the tensor's type can be written, as far as the type is known."""
+    dtype = scope.dtype(tensor)
+    return tensor.dtype is None if dtype is None else dtype.kind in _STORED
+
+
 def _foldable(scope: Scope, node: Any, kept: tuple[str, ...]) -> bool:
     """Whether the node may be evaluated, reads no large weight, makes nothing huge and is none of `kept`."""
     heavy = any(scope.is_constant(tensor) and not scope.is_small(tensor) for tensor in node.inputs)
@@ -64,9 +70,22 @@ def _find(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:
         if given and _foldable(scope, node, kept):
             known |= {id(out) for out in node.outputs}
             front.append(node)
+    while unwritable := _unwritable_ends(scope, front):
+        front = [node for node in front if id(node) not in unwritable]
     large = [node for node in front if result_bytes(scope, node) > SIZE_CAP]
     if len(front) > len(large):
         yield Match(next(node for node in front if node not in large), {"nodes": front, "kept": kept})
+
+
+def _unwritable_ends(scope: Scope, front: Sequence[Any]) -> set[int]:
+    """Nodes whose results others read, in a type that no constant can be written in."""
+    inside = {id(node) for node in front}
+    return {
+        id(node)
+        for node in front
+        for out in node.outputs
+        if not is_stored(scope, out) and not (out.outputs and all(id(user) in inside for user in out.outputs))
+    }
 
 
 def result_bytes(scope: Scope, node: Any) -> int:

@@ -19,7 +19,7 @@ from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.evidence import builds, quantises
 from trtopt.rewrite.match import is_private
 from trtopt.rewrite.rule import Match, Rule, Stage
-from trtopt.rewrite.rules.fold_constants import IR_VERSION, SIZE_CAP, may_evaluate, result_bytes
+from trtopt.rewrite.rules.fold_constants import IR_VERSION, SIZE_CAP, is_stored, may_evaluate, result_bytes
 from trtopt.rewrite.scope import Scope
 
 
@@ -30,7 +30,11 @@ def _find(scope: Scope) -> Iterator[Match]:
         if may_evaluate(scope, node) and all(id(scope.producer(item)) in known for item in made):
             known[id(node)] = node
     for node in known.values():
-        if len(node.outputs) == 1 and any(id(user) not in known for user in node.outputs[0].outputs):
+        if (
+            len(node.outputs) == 1
+            and is_stored(scope, node.outputs[0])
+            and any(id(user) not in known for user in node.outputs[0].outputs)
+        ):
             nodes = _cone(scope, node, known.values())
             weights = {id(item): item for each in nodes for item in each.inputs if scope.is_constant(item)}
             large = [item for item in weights.values() if not scope.is_small(item)]

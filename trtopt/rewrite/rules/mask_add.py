@@ -40,7 +40,9 @@ def _check(scope: Scope, match: Match) -> str | None:
     hidden, dtype = scope.scalar(match.parts["hidden"]), scope.dtype(match.parts["scores"])
     if dtype is None or hidden is None or dtype != scope.dtype(match.parts["hidden"]):
         return "the type of the scores is unknown"
-    if hidden != -np.inf and not (dtype == np.float32 and hidden <= _ABSORBS):
+    if dtype != np.float32:
+        return "scores may overflow in FP16 where they are masked, and stay infinite or NaN if added to"
+    if not hidden <= _ABSORBS:
         return f"{hidden:g} added to a score would not hide it wholly"
     if not scope.same_shape(match.parts["scores"], match.node.outputs[0]):
         return "the mask may widen the scores"

@@ -56,8 +56,13 @@ def _final(scope: Scope, node: Any, first: Any) -> list[int] | None:
     if axes is None or 0 not in axes:
         return axes
     before = [] if first.attrs.get("allowzero") else _constant(scope, first) or []
-    kept = [axis if axis or before[place : place + 1] == [0] else -1 for place, axis in enumerate(axes)]
+    kept = [axis or _copied(before, place) for place, axis in enumerate(axes)]
     return kept if kept.count(-1) <= 1 else _from_shape(scope, node.outputs[0])
+
+
+def _copied(before: list[int], place: int) -> int:
+    """The axis that a second Reshape copies, in the words of the first: -1 if those do not have it."""
+    return before[place] if place < len(before) and before[place] >= 0 else -1
 
 
 def _constant(scope: Scope, node: Any) -> list[int] | None:

@@ -44,6 +44,8 @@ def _check(scope: Scope, match: Match) -> str | None:
     axes, rank = match.parts["axes"], scope.rank(match.parts["source"])
     if len(axes) != 1 or rank is None:
         return "it sums over several axes"
+    if rank < 2:
+        return "TensorRT's Softmax takes tensors of two axes or more"
     if scope.opset < 13 and axes[0] != rank - 1:
         return "below opset 13 Softmax flattens the axes after its own"
     if not keeps_axes(match.parts["total"]):
