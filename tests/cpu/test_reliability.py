@@ -17,6 +17,7 @@ from trtopt.errors import ArtifactError, SignatureError, UsageError
 from trtopt.files.manifests import read_manifest
 from trtopt.files.signing import KEY_VARIABLE, SIGNER_VARIABLE
 from trtopt.records import Manifest
+from trtopt.report.verifying import check_lines
 from trtopt.workflows.build.rebuild import check_folder, differences, rebuild_locked, repair, sign, trust
 
 
@@ -71,7 +72,12 @@ def test_repair_builds_again_what_it_can_and_leaves_the_rest_alone(folder: Path)
     edited(folder / "batch8.engine")
     (folder / "batch8.log").unlink()
     kept = (folder / "batch1.engine").stat().st_ino
-    assert repair(folder).is_whole
+    found = repair(folder)
+    assert found.is_whole
+    assert found.rebuilt == ("batch8.engine",)
+    first, second = check_lines("d", found)
+    assert first.endswith("as the manifest says; not signed")
+    assert second == "rebuilt, with its new hash in the manifest: batch8.engine"
     after = read_manifest(folder)
     assert after.engines[0] == before.engines[0]
     assert (folder / "batch1.engine").stat().st_ino == kept
@@ -90,6 +96,15 @@ def test_a_folder_in_an_engines_place_is_named(trtopt_cli: CommandLine, folder: 
     (folder / "batch8.engine").unlink()
     (folder / "batch8.engine").mkdir()
     assert "batch8.engine: is a folder" in trtopt_cli.fails(1, "verify", folder, "--repair")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "sweep.json", "ledger.json"])
+def test_json_does_not_replace_what_makes_a_folder(name: str, trtopt_cli: CommandLine, folder: Path) -> None:
+    kept = (folder / "manifest.json").read_bytes()
+    (folder / name).write_bytes(kept)
+    said = trtopt_cli.fails(2, "verify", folder, "--json", folder / name)
+    assert f"{name} belongs to a folder of trtopt's: give another file" in said
+    assert (folder / name).read_bytes() == kept
 
 
 @pytest.mark.parametrize("name", ["../outside.engine", "/etc/passwd", "a/../../b"])

@@ -19,7 +19,7 @@ from trtopt.records import BenchReport, Collected, EngineRef, ProfileReport, to_
 from trtopt.records.checking import CheckReport
 from trtopt.report.html.folder import report_page
 from trtopt.report.html.page import page_of
-from trtopt.workflows.report import collect, default_output
+from trtopt.workflows.report import check_page_place, collect, default_output
 
 INSPECTOR = ROOT / "tests" / "data" / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz"
 
@@ -75,18 +75,22 @@ def test_a_page_is_made_of_what_build_bench_and_profile_leave(trtopt_cli: Comman
     assert "times as fast as A at batch 8" in side_by_side
 
 
-def test_what_is_no_page_is_never_overwritten_unless_it_is_named(tmp_path: Path) -> None:
+def test_what_is_no_page_is_never_overwritten(tmp_path: Path, trtopt_cli: CommandLine) -> None:
     folder, page = tmp_path / "d", tmp_path / "d.html"
     assert default_output(folder) == page
     assert default_output(folder, tmp_path / "e") == tmp_path / "d-and-e.html"
+    check_page_place(page)
     page.write_text("<p>the user's</p>")
     with pytest.raises(OutputError, match="already exists and is not a page of trtopt") as caught:
-        default_output(folder)
+        check_page_place(page)
     assert "-o" in caught.value.remedy
+    (tmp_path / "d").mkdir()
+    assert "is not a page of trtopt" in trtopt_cli.fails(1, "report", tmp_path / "d", "-o", page)
+    assert page.read_text() == "<p>the user's</p>"
     page.write_text(
         page_of(report_page(Collected(folder="d", name="d", manifest=examples.manifest())), "", "today")
     )
-    assert default_output(folder) == page
+    check_page_place(page)
 
 
 def test_a_folder_is_called_by_its_name_however_it_is_given(

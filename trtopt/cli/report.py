@@ -79,8 +79,10 @@ def write_page(page: Callable[[], Page], file: Path) -> None:
     from trtopt.report.html.page import page_of
     from trtopt.version import __version__
     from trtopt.workflows.invocation import now
+    from trtopt.workflows.report import check_page_place
 
     check_writable(file)
+    check_page_place(file)
     with phases(f"writing {file.name}"):
         text = page_of(page(), plotting_library(), f"trtopt {__version__}, {now()}")
         write_atomically(file, text.encode())

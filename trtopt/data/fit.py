@@ -181,8 +181,13 @@ def check_lengths(lengths: Mapping[str, int], rows: Rows) -> None:
         reference = next(iter(batches))
         if count != batches[reference]:
             raise DataError(
-                f"inputs {reference!r} and {name!r} have {lengths[reference]} and {lengths[name]} rows, "
-                f"{rows[reference]} and {rows[name]} of which make a batch: they do not hold equally many",
+                f"inputs {reference!r} and {name!r} have {lengths[reference]} and {lengths[name]} rows"
+                + (
+                    ""
+                    if rows[reference] == rows[name]
+                    else f", {rows[reference]} and {rows[name]} of which make a batch"
+                )
+                + ": they do not hold equally many batches",
                 "give every input the rows of equally many batches, along its first axis",
             )
 

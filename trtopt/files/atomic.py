@@ -54,11 +54,9 @@ def check_regular(path: Path) -> None:
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """The error for an output that the operating system refused."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return OutputError(
-            f"{path}: no space left to write it", "free some space, or write elsewhere with -o"
-        )
+        return OutputError(f"{path}: no space left to write it", "free some space, or choose another place")
     reason = error.strerror or str(error)
-    return OutputError(f"{path}: cannot be written ({reason})", "choose another place with -o")
+    return OutputError(f"{path}: cannot be written ({reason})", "choose another place")
 
 
 @contextmanager

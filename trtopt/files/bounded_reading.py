@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trtopt.errors import ArtifactError
+from trtopt.records.schemas import NewerSchemaError
 
 MAX_BYTES = 1 << 30
 """For files without a narrower bound: results and profiles hold raw samples."""
@@ -98,6 +99,8 @@ def reading_as(what: str, path: Path, remedy: str) -> Iterator[None]:
     """
     try:
         yield
+    except NewerSchemaError as error:
+        raise ArtifactError(f"{path}: {error}", "upgrade trtopt to read it") from None
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path}: cannot be read as {what}: {reason_of(error)}", remedy) from None
 

@@ -256,7 +256,8 @@ class OnnxArtifact(Record, frozen=True, kw_only=True):
 class FolderCheck(Record, frozen=True, kw_only=True):
     """Changes to a build folder's files since the build, by path in the folder.
 
-    `extra` files were added since. `signature`: `unchecked` where no signer was named.
+    `extra` files were added since, `rebuilt` engines were made again just now. `signature`: `unchecked` where
+    no signer was named.
     """
 
     missing: tuple[str, ...]
@@ -264,6 +265,7 @@ class FolderCheck(Record, frozen=True, kw_only=True):
     extra: tuple[str, ...]
     checked: int
     signature: Literal["valid", "unchecked", "none"]
+    rebuilt: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:

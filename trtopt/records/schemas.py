@@ -15,6 +15,11 @@ from msgspec import inspect
 
 from trtopt.records.base import AnyRecord, from_json
 
+
+class NewerSchemaError(ValueError):
+    """The file is of a kind that this trtopt knows, and of a newer version of it."""
+
+
 _SCHEMA = re.compile(r"(?P<kind>trtopt\.[a-z]+)/(?P<version>[1-9][0-9]{0,5})")
 _START = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(?P<schema>trtopt\.[a-z]+/[0-9]+)"')
 
@@ -98,4 +103,6 @@ def _check(schema: object, present: str) -> None:
     if file is None or file["kind"] != newest["kind"]:
         raise ValueError(f"of schema {schema[:60]!r}, not {present}")
     if int(file["version"]) > int(newest["version"]):
-        raise ValueError(f"of schema {schema}, written by a newer trtopt; this one reads up to {present}")
+        raise NewerSchemaError(
+            f"of schema {schema}, written by a newer trtopt; this one reads up to {present}"
+        )

@@ -15,14 +15,16 @@ _SIGNATURES = {
 
 def check_lines(folder: str, check: FolderCheck) -> list[str]:
     """A summary, and a line for every file that changed since the build."""
-    lines = [f"missing: {name}" for name in check.missing]
+    lines = [f"rebuilt, with its new hash in the manifest: {name}" for name in check.rebuilt]
+    lines += [f"missing: {name}" for name in check.missing]
     lines += [f"changed: {name}" for name in check.changed]
     lines += [f"not of this build: {name}" for name in check.extra]
     bad = len(check.missing) + len(check.changed)
     whole = (
         f"all {check.checked} files are" if not bad else f"{check.checked - bad} of {check.checked} files are"
     )
-    return [f"{folder}: {whole} unchanged since the build; {_SIGNATURES[check.signature]}", *lines]
+    found = "as the manifest says" if check.rebuilt else "unchanged since the build"
+    return [f"{folder}: {whole} {found}; {_SIGNATURES[check.signature]}", *lines]
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:

@@ -98,17 +98,24 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
 
 
 def default_output(folder: Path, other: Path | None = None) -> Path:
-    """The page's file where none is named: next to the folder, called after it, or after both.
+    """The page's file where none is named: next to the folder, called after it, or after both."""
+    place = folder.resolve()
+    name = place.name if other is None else f"{place.name}-and-{other.resolve().name}"
+    return folder.parent / f"{name}.html" if folder.name == place.name else place.parent / f"{name}.html"
+
+
+def check_page_place(file: Path) -> None:
+    """A page replaces nothing but pages.
 
     Raises:
         OutputError: a file is there that is no page of trtopt's.
     """
-    place = folder.resolve()
-    name = place.name if other is None else f"{place.name}-and-{other.resolve().name}"
-    file = folder.parent / f"{name}.html" if folder.name == place.name else place.parent / f"{name}.html"
-    if file.is_file() and _GENERATOR not in file.read_bytes()[:_HEAD]:
+    if not file.is_file():
+        return
+    with file.open("rb") as there:
+        head = there.read(_HEAD)
+    if head and _GENERATOR not in head:
         raise OutputError(f"{file}: already exists and is not a page of trtopt", "name another file with -o")
-    return file
 
 
 def differences_of(a: Collected, b: Collected) -> list[EngineDifference]:

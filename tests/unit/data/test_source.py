@@ -274,7 +274,7 @@ def test_floats_for_an_input_of_integers_are_not_to_be_converted(
 
 def test_inputs_of_different_length_are_named_before_any_batch(tmp_path: Path) -> None:
     arrays = samples() | {"ids": np.arange(4)}
-    with pytest.raises(DataError, match="'x' and 'ids' have 5 and 4 rows, 2 and 2 of"):
+    with pytest.raises(DataError, match="'x' and 'ids' have 5 and 4 rows: they"):
         next(open_data(saved(tmp_path / "d.npz", **arrays)).batches([X, IDS], 2))
 
 

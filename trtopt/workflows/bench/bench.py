@@ -153,9 +153,10 @@ def _run(
                 )
     except TrtoptError as error:
         if report is not None and len(report.points) < len(jobs) and report.points[-1].failure is None:
-            failed = jobs[len(report.points)].batch
+            failed, *others = (job.batch for job in jobs[len(report.points) :])
+            further = [f"not measured after that: batch {', '.join(map(str, others))}"] if others else []
             note = f"batch {failed} could not be measured: {error.problem.splitlines()[0]}"
-            listener.report(msgspec.structs.replace(report, notes=(*report.notes, note)))
+            listener.report(msgspec.structs.replace(report, notes=(*report.notes, note, *further)))
         raise
     assert report is not None  # there is a job for every engine, and a build has one at least
     return report

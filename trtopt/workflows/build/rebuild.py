@@ -103,7 +103,9 @@ def repair(
     write_manifest(
         folder, msgspec.structs.replace(manifest, engines=engines), files=_expected(manifest) | own
     )
-    return check_folder(folder, signer)
+    return msgspec.structs.replace(
+        check_folder(folder, signer), rebuilt=tuple(engine.path for engine in again)
+    )
 
 
 def _put_back(names: Sequence[str], scratch: Path, folder: Path) -> None:
