@@ -44,6 +44,21 @@ def axis_name(spec: TensorSpec, index: int) -> str:
     return f"{spec.name}.{index}" if own == _ANONYMOUS else str(own)
 
 
+def by_own_names(inputs: Sequence[TensorSpec], axes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """The lengths of axes under the model's names, where INPUT.INDEX means no more and no less.
+
+    Unchanged where that would make one of two: `axis_lengths` refuses them.
+    """
+    places = _places(inputs)
+    specs = {spec.name: spec for spec in inputs}
+    named: dict[str, Sequence[int]] = {}
+    for name, sizes in axes.items():
+        found = places.get(name, [])
+        own = axis_name(specs[found[0][0]], found[0][1]) if found else name
+        named[own if places.get(own) == found else name] = sizes
+    return named if len(named) == len(axes) else dict(axes)
+
+
 def check_shared_axes(inputs: Sequence[TensorSpec], shapes: Mapping[str, ShapeRange]) -> None:
     """Inputs that share an axis must have the same lengths along it.
 

@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from trtopt.builder.open_axes import by_own_names
 from trtopt.builder.shapes import shape_ranges, shapes_at
 from trtopt.errors import UsageError
 from trtopt.recipe import parse_shape_flag
@@ -121,3 +122,12 @@ def test_an_engine_runs_a_state_at_the_batch_of_the_other_inputs() -> None:
     recurrent = model(frames=("batch", 80), state=(2, "batch", 128))
     at_1 = shapes_at(recurrent.inputs, plan_of(recurrent, {}), 1)
     assert at_1 == {"frames": (1, 80), "state": (2, 1, 128)}
+
+
+def test_a_place_is_called_as_the_model_calls_its_axis_unless_others_share_it() -> None:
+    one = model(x=("N", "seq", "?")).inputs
+    assert by_own_names(one, {"x.1": (4, 8), "x.2": (3,)}) == {"seq": (4, 8), "x.2": (3,)}
+    assert by_own_names(BERT.inputs, {"ids.1": (4,)}) == {"ids.1": (4,)}  # not that of the mask
+    both = {"x.1": (4,), "seq": (8,)}
+    assert by_own_names(one, both) == both
+    assert by_own_names(one, {"none": (4,)}) == {"none": (4,)}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.builder.open_axes import by_own_names
 from trtopt.builder.shapes import fixed_batch
 from trtopt.builder_settings import SETTINGS
 from trtopt.data import open_data
@@ -101,7 +102,7 @@ def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
         )
     lengths = [
         [(name, size) for size in with_neighbours(sizes, request.neighbours)]
-        for name, sizes in request.axes.items()
+        for name, sizes in by_own_names(swept.onnx.inputs, request.axes).items()
     ]
     return SweepPlan(
         precisions=tuple(dict.fromkeys(request.precisions or (recipe.precision,))),
