@@ -1,4 +1,4 @@
-"""What a look at samples tells: a step of preprocessing left out, samples that no batch takes."""
+"""What a look at samples shows: a step of preprocessing left out, samples that no batch takes."""
 
 from __future__ import annotations
 
