@@ -366,3 +366,19 @@ def identity_of(elem_type: int, path: Path) -> Path:
     model.ir_version = 8
     onnx.save(model, str(path))
     return path
+
+
+def test_an_engine_that_is_lost_or_damaged_leaves_the_others_to_be_measured(
+    trtopt_cli: CommandLine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "d"
+    trtopt.build(DIGITS, folder, batch=(1, 2, 4, 8), backend="onnxruntime")
+    (folder / "batch1.onnx").unlink()
+    (folder / "batch4.onnx").write_bytes(b"cut off")
+    done = trtopt_cli("bench", folder, "--duration", "0.05", "--json", tmp_path / "r.json")
+    assert done.returncode == 1
+    assert "batch1.onnx: cannot be read" in done.stderr
+    report = from_json((tmp_path / "r.json").read_bytes(), BenchReport)
+    assert [point.batch for point in report.points] == [2, 8]
+    lost = [note for note in report.notes if "could not be measured" in note]
+    assert [note.split()[1] for note in lost] == ["1", "4"]

@@ -34,9 +34,9 @@ def test_a_result_file_that_is_named_after_an_older_label_is_drawn_from(
 ) -> None:
     folder, asked = tmp_path / "s", {"batch": (1,), "axes": {"x.1": (4,)}, **QUICK}
     (point,) = trtopt.sweep(sequence_model, folder, **asked).points
-    assert point.label == "batch1 x.1=4"
+    assert point.label == "batch1 length=4"  # as the model calls it
     assert point.result is not None
-    older = (folder / point.result).rename(folder / point.result.replace("x.1-4", "x.14"))
+    older = (folder / point.result).rename(folder / point.result.replace("length-4", "length4"))
     (again,) = trtopt.sweep(sequence_model, folder, **asked).points
     assert again == msgspec.structs.replace(point, result=older.relative_to(folder).as_posix())
     assert list((folder / "results").iterdir()) == [older]

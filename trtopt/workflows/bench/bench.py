@@ -17,7 +17,7 @@ from trtopt.device.affinity import listed
 from trtopt.device.api import ClockControl
 from trtopt.device.backends import check_device_options, open_clock_control
 from trtopt.device.clocks import locked_clocks
-from trtopt.errors import DeviceError, TrtoptError
+from trtopt.errors import ArtifactError, DeviceError, TrtoptError
 from trtopt.executors.api import run_jobs_of
 from trtopt.executors.local import THIS_HOST, run_job
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
@@ -27,7 +27,7 @@ from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.recipe import Recipe, shape_flags
 from trtopt.records import BenchPoint, BenchReport, EngineArtifact, KernelPass
-from trtopt.workers.protocol import Benched
+from trtopt.workers.protocol import Benched, Result
 from trtopt.workers.supervisor import OnProgress
 from trtopt.workflows.bench.cold_start import measure_cold_starts
 from trtopt.workflows.bench.request import BenchRequest, check_request
@@ -119,6 +119,8 @@ def _run(
 ) -> BenchReport:
     """One job after the other: a device measures one thing at a time. The listener receives each report.
 
+    An engine that is missing or damaged leaves the others to be measured.
+
     Raises:
         TrtoptError: a job failed. The last report sent to the listener has all measurements, and
             says what failed.
@@ -126,10 +128,13 @@ def _run(
     listener.plans([f"batch{job.batch}" for job in jobs])
     created = now()
     report: BenchReport | None = None
+    lost: list[ArtifactError] = []
     try:
-        for index, result in run_jobs_of(
-            THIS_HOST, jobs, limit_s=request.timeout, on_progress=listener.progress
-        ):
+        for index, result in _outcomes(jobs, request, listener):
+            if isinstance(result, ArtifactError):
+                lost.append(result)
+                notes.append(_not_measured(jobs[index], result))
+                continue
             assert isinstance(result, Benched)
             point = result.point
             if point.failure is None:
@@ -152,14 +157,53 @@ def _run(
                     "earlier measurements are kept; check the GPU with nvidia-smi",
                 )
     except TrtoptError as error:
-        if report is not None and len(report.points) < len(jobs) and report.points[-1].failure is None:
-            failed, *others = (job.batch for job in jobs[len(report.points) :])
-            further = [f"not measured after that: batch {', '.join(map(str, others))}"] if others else []
-            note = f"batch {failed} could not be measured: {error.problem.splitlines()[0]}"
-            listener.report(msgspec.structs.replace(report, notes=(*report.notes, note, *further)))
+        done = len(lost) + (len(report.points) if report is not None else 0)
+        if report is not None and done < len(jobs) and report.points[-1].failure is None:
+            failed, *others = jobs[done:]
+            notes.append(_not_measured(failed, error))
+            if others:
+                notes.append(f"not measured after that: batch {', '.join(str(job.batch) for job in others)}")
+            listener.report(msgspec.structs.replace(report, notes=tuple(notes)))
         raise
+    if lost:
+        if report is not None:
+            listener.report(msgspec.structs.replace(report, notes=tuple(notes)))
+        raise lost[0]
     assert report is not None  # there is a job for every engine, and a build has one at least
     return report
+
+
+def _not_measured(job: BenchJob, error: TrtoptError) -> str:
+    return f"batch {job.batch} could not be measured: {error.problem.splitlines()[0]}"
+
+
+def _outcomes(
+    jobs: Sequence[BenchJob], request: BenchRequest, listener: Listener
+) -> Iterator[tuple[int, Result | ArtifactError]]:
+    """What becomes of each job, in their order.
+
+    Raises:
+        TrtoptError: a job failed, and not for the engine's file.
+    """
+    following = 0
+    while following < len(jobs):
+        results = run_jobs_of(
+            THIS_HOST,
+            jobs[following:],
+            limit_s=request.timeout,
+            on_progress=partial(_of_later_job, listener.progress, following),
+        )
+        try:
+            for _, result in results:
+                yield following, result
+                following += 1
+        except ArtifactError as error:
+            yield following, error
+            following += 1
+
+
+def _of_later_job(report: OnProgress, first: int, index: int, phase: str, fraction: float | None) -> None:
+    report(first + index, phase, fraction)
 
 
 def _with_further_processes(
