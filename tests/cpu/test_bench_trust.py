@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -34,11 +35,11 @@ HOT = ClockReading(at_ms=0.0, sm_mhz=1100, throttle=("hw_slowdown", "hw_thermal_
 SCRIPTED = DeviceInfo(kind="scripted", name="scripted device")
 
 
-def on_scripted_devices(scripts: Sequence[Script]) -> Callable[..., Iterator[tuple[int, Benched]]]:
-    """Stands in for `run_jobs_of`: the n-th job runs in this process, on a device with the n-th script."""
+def on_scripted_devices(scripts: Sequence[Script]) -> SimpleNamespace:
+    """Stands in for `THIS_HOST`: the n-th job runs in this process, on a device with the n-th script."""
 
     def run_jobs(
-        executor: object, jobs: Sequence[BenchJob], *, limit_s: float | None, on_progress: object
+        jobs: Sequence[BenchJob], *, limit_s: float | None, on_progress: object
     ) -> Iterator[tuple[int, Benched]]:
         for index, (job, script) in enumerate(zip(jobs, scripts, strict=True)):
             target = ScriptedTarget(ScriptedDevice(script))
@@ -48,7 +49,7 @@ def on_scripted_devices(scripts: Sequence[Script]) -> Callable[..., Iterator[tup
             point = bench_engine(target, ours, lambda phase, fraction: None)
             yield index, Benched(point=point, environment=environment_of(target))  # type: ignore[arg-type]
 
-    return run_jobs
+    return SimpleNamespace(run_all_jobs=run_jobs)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def scripted_cli(
     """Runs `trtopt bench` on batches 1 and 8, a script each; gives its result and the result file."""
 
     def run(first: Script, second: Script, *flags: str) -> tuple[Result, BenchReport | None]:
-        monkeypatch.setattr(pipeline, "run_jobs_of", on_scripted_devices((first, second)))
+        monkeypatch.setattr(pipeline, "THIS_HOST", on_scripted_devices((first, second)))
         monkeypatch.setenv("COLUMNS", "300")
         file = tmp_path / "result.json"
         arguments = [str(cpu_build), "--duration", "1", "--json", str(file), "-v", *flags]
@@ -181,16 +182,16 @@ def test_clocks_are_held_while_measuring_and_released(
     control = ScriptedControl(ScriptedDevice())
     monkeypatch.setattr(pipeline, "open_clock_control", lambda name: control)
     held: list[int | None] = []
-    run_jobs = on_scripted_devices((steady(),))
+    host = on_scripted_devices((steady(),))
 
     def watched(
-        executor: object, jobs: Sequence[BenchJob], *, limit_s: float | None, on_progress: object
+        jobs: Sequence[BenchJob], *, limit_s: float | None, on_progress: object
     ) -> Iterator[tuple[int, Benched]]:
-        for found in run_jobs(executor, jobs, limit_s=limit_s, on_progress=on_progress):
+        for found in host.run_all_jobs(jobs, limit_s=limit_s, on_progress=on_progress):
             held.append(control.locked_mhz)
             yield found
 
-    monkeypatch.setattr(pipeline, "run_jobs_of", watched)
+    monkeypatch.setattr(pipeline, "THIS_HOST", SimpleNamespace(run_all_jobs=watched))
     report = trtopt.bench(cpu_build, batch=[8], duration=0.5, lock_clocks=asked)
     assert held == [mhz]
     assert control.locked_mhz is None
@@ -200,7 +201,7 @@ def test_clocks_are_held_while_measuring_and_released(
 def test_a_refused_lock_measures_nothing(cpu_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     control = ScriptedControl(ScriptedDevice(Script(fail_at=("lock", 1))))
     monkeypatch.setattr(pipeline, "open_clock_control", lambda name: control)
-    monkeypatch.setattr(pipeline, "run_jobs_of", None)
+    monkeypatch.setattr(pipeline, "THIS_HOST", None)
     with pytest.raises(DeviceError, match="scripted failure of lock"):
         trtopt.bench(cpu_build, batch=[8], lock_clocks=True)
 

@@ -180,14 +180,11 @@ def check_lengths(lengths: Mapping[str, int], rows: Rows) -> None:
     for name, count in batches.items():
         reference = next(iter(batches))
         if count != batches[reference]:
+            ours, theirs = rows[name], rows[reference]
+            needed = "" if ours == theirs else f", {theirs} and {ours} of which make a batch"
             raise DataError(
                 f"inputs {reference!r} and {name!r} have {lengths[reference]} and {lengths[name]} rows"
-                + (
-                    ""
-                    if rows[reference] == rows[name]
-                    else f", {rows[reference]} and {rows[name]} of which make a batch"
-                )
-                + ": they do not hold equally many batches",
+                f"{needed}: they do not hold equally many batches",
                 "give every input the rows of equally many batches, along its first axis",
             )
 

@@ -169,11 +169,8 @@ class CastDecider:
                     floats = [name for name in made if self._types.get(name) == FLOAT]
                     if not floats or not self._ranges.keys().isdisjoint(floats):
                         continue
-                    why = (
-                        _NOT_RUN
-                        if gives_peaks(outer, self._opset)
-                        else f"inside {outer.op_type} none are measured"
-                    )
+                    is_watched = gives_peaks(outer, self._opset)
+                    why = _NOT_RUN if is_watched else f"values inside {outer.op_type} are not measured"
                     found |= dict.fromkeys((node.name for node in part.node), why)
         return found
 
@@ -188,9 +185,7 @@ class CastDecider:
                     if any(self._types.get(name) in _INTEGERS for name in ends):
                         found |= dict.fromkeys(ends, (exact, "whole numbers are exact up to"))
                 elif node.op_type in _PERIODIC:
-                    found.setdefault(
-                        node.input[0], (exact * _ANGLE_ERROR, "as angles they are exact enough up to")
-                    )
+                    found.setdefault(node.input[0], (exact * _ANGLE_ERROR, "angles are exact enough up to"))
         return found
 
     def _fits_of(self, places: Mapping[str, Places]) -> dict[str, Fit]:

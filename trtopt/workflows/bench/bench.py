@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from trtopt.device.api import ClockControl
 from trtopt.device.backends import check_device_options, open_clock_control
 from trtopt.device.clocks import locked_clocks
 from trtopt.errors import ArtifactError, DeviceError, TrtoptError
-from trtopt.executors.api import run_jobs_of
 from trtopt.executors.local import THIS_HOST, run_job
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
@@ -27,7 +26,7 @@ from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.recipe import Recipe, shape_flags
 from trtopt.records import BenchPoint, BenchReport, EngineArtifact, KernelPass
-from trtopt.workers.protocol import Benched, Result
+from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import OnProgress
 from trtopt.workflows.bench.cold_start import measure_cold_starts
 from trtopt.workflows.bench.request import BenchRequest, check_request
@@ -129,33 +128,37 @@ def _run(
     created = now()
     report: BenchReport | None = None
     lost: list[ArtifactError] = []
+    running = THIS_HOST.run_all_jobs(jobs, limit_s=request.timeout, on_progress=listener.progress)
     try:
-        for index, result in _outcomes(jobs, request, listener):
-            if isinstance(result, ArtifactError):
-                lost.append(result)
-                notes.append(_not_measured(jobs[index], result))
-                continue
-            assert isinstance(result, Benched)
-            point = result.point
-            if point.failure is None:
-                point = _with_further_processes(point, jobs[index], index, request, listener)
-            if jobs[0].cpu_affinity is not None and report is None:
-                notes.append(f"host threads on cores {listed(result.environment.cpus)}")
-            report = BenchReport(
-                created=created,
-                argv=command_line(),
-                environment=result.environment,
-                model_sha256=resolved.model_sha256,
-                source_sha256=resolved.source_sha256,
-                points=(*(report.points if report is not None else ()), point),
-                notes=tuple(notes),
-            )
-            listener.report(report)
-            if point.failure is not None:
-                raise DeviceError(
-                    f"batch {point.batch}: {point.failure}",
-                    "earlier measurements are kept; check the GPU with nvidia-smi",
+        with closing(running) as outcomes:
+            for index, result in outcomes:
+                if isinstance(result, ArtifactError):
+                    lost.append(result)
+                    notes.append(_not_measured(jobs[index], result))
+                    continue
+                if isinstance(result, TrtoptError):
+                    raise result
+                assert isinstance(result, Benched)
+                point = result.point
+                if point.failure is None:
+                    point = _with_further_processes(point, jobs[index], index, request, listener)
+                if jobs[0].cpu_affinity is not None and report is None:
+                    notes.append(f"host threads on cores {listed(result.environment.cpus)}")
+                report = BenchReport(
+                    created=created,
+                    argv=command_line(),
+                    environment=result.environment,
+                    model_sha256=resolved.model_sha256,
+                    source_sha256=resolved.source_sha256,
+                    points=(*(report.points if report is not None else ()), point),
+                    notes=tuple(notes),
                 )
+                listener.report(report)
+                if point.failure is not None:
+                    raise DeviceError(
+                        f"batch {point.batch}: {point.failure}",
+                        "earlier measurements are kept; check the GPU with nvidia-smi",
+                    )
     except TrtoptError as error:
         done = len(lost) + (len(report.points) if report is not None else 0)
         if report is not None and done < len(jobs) and report.points[-1].failure is None:
@@ -175,35 +178,6 @@ def _run(
 
 def _not_measured(job: BenchJob, error: TrtoptError) -> str:
     return f"batch {job.batch} could not be measured: {error.problem.splitlines()[0]}"
-
-
-def _outcomes(
-    jobs: Sequence[BenchJob], request: BenchRequest, listener: Listener
-) -> Iterator[tuple[int, Result | ArtifactError]]:
-    """What becomes of each job, in their order.
-
-    Raises:
-        TrtoptError: a job failed, and not for the engine's file.
-    """
-    following = 0
-    while following < len(jobs):
-        results = run_jobs_of(
-            THIS_HOST,
-            jobs[following:],
-            limit_s=request.timeout,
-            on_progress=partial(_of_later_job, listener.progress, following),
-        )
-        try:
-            for _, result in results:
-                yield following, result
-                following += 1
-        except ArtifactError as error:
-            yield following, error
-            following += 1
-
-
-def _of_later_job(report: OnProgress, first: int, index: int, phase: str, fraction: float | None) -> None:
-    report(first + index, phase, fraction)
 
 
 def _with_further_processes(
