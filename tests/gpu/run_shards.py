@@ -31,25 +31,25 @@ from pathlib import Path
 from typing import Any
 
 FILE_SECONDS = {
-    "test_room.py": 5,
-    "test_cuda_bindings.py": 10,
-    "test_data_dependent.py": 20,
-    "test_clocks.py": 40,
-    "test_compare.py": 60,
-    "test_runtime.py": 60,
+    "test_room.py": 1,
+    "test_cuda_bindings.py": 5,
+    "test_clocks.py": 25,
+    "test_data_dependent.py": 25,
+    "test_runtime.py": 35,
+    "test_compare.py": 40,
     "test_kernels.py": 80,
-    "test_plan_verified.py": 110,
-    "test_several_profiles.py": 120,
-    "test_sweep.py": 130,
-    "test_profiling.py": 190,
-    "test_bisect_engines.py": 210,
-    "test_timing_store.py": 220,
-    "test_typed_io.py": 240,
-    "test_engines.py": 330,
-    "test_several_gpus.py": 330,
-    "test_verdict.py": 550,
+    "test_sweep.py": 120,
+    "test_several_profiles.py": 125,
+    "test_plan_verified.py": 125,
+    "test_bisect_engines.py": 200,
+    "test_profiling.py": 200,
+    "test_timing_store.py": 210,
+    "test_typed_io.py": 245,
+    "test_several_gpus.py": 280,
+    "test_engines.py": 310,
+    "test_verdict.py": 380,
 }
-"""About how long a whole file takes, for an order as long as no run has told."""
+"""About how long a whole file takes on an H100, for an order as long as no run has told."""
 LONG_TESTS = {
     "test_verdict.py": 480.0,
     "test_bisect_engines.py": 420.0,
