@@ -128,7 +128,12 @@ def test_a_killed_run_is_continued_and_measures_nothing_twice(
     manifest = read_manifest(out)
     assert manifest.tuning is not None
     assert manifest.tuning.changes == ("all",)
-    assert manifest.tuning.gain == ledger.gain > 0.1
+    assert ledger.raced is not None
+    assert ledger.raced.is_faster
+    assert manifest.tuning.gain == ledger.gain == ledger.raced.gain > 0.1
+    kept = ledger.baseline.engine
+    assert kept is not None
+    assert manifest.files[kept.path] == kept.sha256 != manifest.engines[0].sha256
     assert manifest.engines[0].plan.settings.graph_optimization == "all"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
     assert tuned(tmp_path, calls, 0, *TWO) == 0  # which has nothing left to do

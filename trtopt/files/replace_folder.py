@@ -16,6 +16,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from trtopt.files.links import link_or_copy
 from trtopt.files.manifests import is_build_folder, own_files
 from trtopt.files.temporary import (
     flush_names,
@@ -134,10 +135,7 @@ def _carry(path: Path, target: Path) -> None:
     carried = next(name for name in _names(target) if not os.path.lexists(name) or _is_same(path, name))
     if os.path.lexists(carried):  # linked before
         return
-    try:
-        os.link(path, carried, follow_symlinks=False)
-    except OSError:  # no links on this file system, or not to another user's file
-        shutil.copy2(path, carried, follow_symlinks=False)
+    link_or_copy(path, carried)
 
 
 def _is_same(path: Path, target: Path) -> bool:

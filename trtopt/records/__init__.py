@@ -163,6 +163,7 @@ from trtopt.records.sweeping import (
 )
 from trtopt.records.tuning import (
     LEDGER_SCHEMA as LEDGER_SCHEMA,
+    FinalRace as FinalRace,
     Ledger as Ledger,
     LedgerEntry as LedgerEntry,
     Objective as Objective,

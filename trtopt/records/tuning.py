@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from trtopt.records.base import Record
-from trtopt.records.building import Backend
+from trtopt.records.building import Backend, EngineArtifact, TensorSpec
 from trtopt.records.comparing import MeasuredRunSpread
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.measuring import Contract
@@ -70,6 +70,24 @@ class TuneBaseline(Record, frozen=True, kw_only=True):
     total_s: Seconds
     copied: dict[str, float] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     """The share of a query that copying an input or output takes; empty without transfers."""
+    engine: EngineArtifact | None = None
+    """Its file in the tuned folder, which is kept; None in a ledger of before it was."""
+    inputs: tuple[TensorSpec, ...] = ()
+    """Those of its model."""
+
+
+class FinalRace(Record, frozen=True, kw_only=True):
+    """The result against the baseline, in turns in one process, after the last candidate.
+
+    `changes` are the accepted candidates that the result is made of; the gain is as in `LedgerEntry`, and
+    lies within `low` and `high` in 95 % of cases. `is_faster`: significantly, and by the threshold at least.
+    """
+
+    changes: tuple[str, ...]
+    gain: Annotated[float, Meta(lt=1)]
+    low: float
+    high: float
+    is_faster: bool
 
 
 class LedgerEntry(Record, frozen=True, kw_only=True):
@@ -130,8 +148,10 @@ class Ledger(Record, frozen=True, kw_only=True):
     baseline: TuneBaseline
     run_spread: MeasuredRunSpread | None = None
     lost_s: Seconds = 0.0
-    """Seconds besides the baseline and the entries: trials that were interrupted, samples read once more."""
+    """Seconds besides the baseline and the entries: trials that were interrupted, samples read once more,
+    races of the result."""
     entries: tuple[LedgerEntry, ...] = ()
+    final: FinalRace | None = None
 
     @property
     def spent_s(self) -> float:
@@ -139,8 +159,20 @@ class Ledger(Record, frozen=True, kw_only=True):
         return self.baseline.total_s + self.lost_s + sum(entry.cost_s for entry in self.entries)
 
     @property
+    def accepted(self) -> tuple[str, ...]:
+        """The candidates that the result is made of."""
+        return tuple(entry.candidate for entry in self.entries if entry.verdict == "accepted")
+
+    @property
+    def raced(self) -> FinalRace | None:
+        """The race of the result against the baseline; None if it was not run."""
+        return self.final if self.final is not None and self.final.changes == self.accepted else None
+
+    @property
     def gain(self) -> float:
-        """The share of the baseline's cost that all accepted candidates save together."""
+        """The share of the baseline's cost that the result saves; before its race, by the candidates' own."""
+        if self.raced is not None:
+            return self.raced.gain
         left = 1.0
         for entry in self.entries:
             if entry.verdict == "accepted":

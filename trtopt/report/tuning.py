@@ -31,8 +31,7 @@ def tuned_summary(tuned: Tuned) -> RenderableType:
 def gain_line(ledger: Ledger) -> str:
     """What was gained, against the baseline, and by which candidates."""
     objective, before, unit = ledger.terms.objective, ledger.baseline.cost, ledger.baseline.unit
-    accepted = [entry.candidate for entry in ledger.entries if entry.verdict == "accepted"]
-    if not accepted:
+    if not ledger.accepted:
         return f"no candidate is better than the baseline: {before:.4g} {unit}"
     after = before * (1 - ledger.gain)
     figures = (
@@ -40,15 +39,27 @@ def gain_line(ledger: Ledger) -> str:
         if objective == "throughput"
         else f"{after:.4g} instead of {before:.4g} {unit}"
     )
-    races = f" (the product of {len(accepted)} races)" if len(accepted) > 1 else ""
-    return f"{saved(ledger)}: {figures}{races}, by {', '.join(accepted)}"
+    return f"{saved(ledger)}{_sureness(ledger)}: {figures}, by {', '.join(ledger.accepted)}"
 
 
 def saved(ledger: Ledger) -> str:
-    """What all accepted candidates gain together."""
+    """What the result gains."""
     if ledger.terms.objective == "throughput":
         return f"{1 / (1 - ledger.gain):.2f} times the baseline's throughput"
     return f"{ledger.gain:.1%} {_BETTER[ledger.terms.objective]}"
+
+
+def _sureness(ledger: Ledger) -> str:
+    """The gain's interval, and whether it is significant; or which races it is of, if not of the result's."""
+    if ledger.raced is None:
+        count = len(ledger.accepted)
+        return " (by the candidate's race)" if count == 1 else f" (the product of {count} races)"
+    low, high = ledger.raced.low, ledger.raced.high
+    if ledger.terms.objective == "throughput":
+        span = f"{1 / (1 - low):.2f} to {1 / (1 - high):.2f}"
+    else:
+        span = f"{low:.1%} to {high:.1%}"
+    return f" (95 %: {span}{'' if ledger.raced.is_faster else ', no significant gain'})"
 
 
 def deploy_line(tuned: Tuned) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.support import examples
 from tests.support.ledgers import entry, ledger, won
-from trtopt.records import Collected, Ledger, MeasuredRunSpread, Tuned
+from trtopt.records import Collected, FinalRace, Ledger, MeasuredRunSpread, Tuned
 from trtopt.records.tuning import Objective
 from trtopt.report.html.blocks import Section, Table
 from trtopt.report.html.folder import report_page
@@ -33,9 +33,31 @@ def test_gains_of_accepted_candidates_multiply() -> None:
     assert found.spent_s == 70 + 4 * 10
 
 
+def raced(found: Ledger, gain: float, *, is_faster: bool = True) -> Ledger:
+    """With the race of the result."""
+    final = FinalRace(
+        changes=found.accepted, gain=gain, low=gain - 0.1, high=gain + 0.1, is_faster=is_faster
+    )
+    return msgspec.structs.replace(found, final=final)
+
+
+def test_the_gain_is_that_of_the_results_own_race_as_long_as_it_is_the_result() -> None:
+    two = ledger(won(0.1), won(0.2, candidate="aux_streams=0"))
+    assert gain_line(two).startswith("28.0% lower latency (the product of 2 races): 1.44 instead of 2 ms")
+    found = raced(two, 0.25)
+    assert found.gain == 0.25
+    assert gain_line(found).startswith("25.0% lower latency (95 %: 15.0% to 35.0%): 1.5 instead of 2 ms")
+    lost = gain_line(raced(two, -0.01, is_faster=False))
+    assert lost.startswith("-1.0% lower latency (95 %: -11.0% to 9.0%, no significant gain): 2.02 instead")
+    further = msgspec.structs.replace(found, entries=(*found.entries, won(0.1)))
+    assert further.gain == pytest.approx(1 - 0.9 * 0.8 * 0.9)
+
+
 def test_the_first_lines_say_what_was_gained_by_what_and_what_to_deploy() -> None:
     found = tuned(ledger(won(0.1), FAILED), "opt_level=5")
-    assert gain_line(found.ledger) == "10.0% lower latency: 1.8 instead of 2 ms, by opt_level=5"
+    assert gain_line(found.ledger) == (
+        "10.0% lower latency (by the candidate's race): 1.8 instead of 2 ms, by opt_level=5"
+    )
     assert deploy_line(found).startswith("deploy model.tuned: batch 8, ")
     assert "baseline" not in deploy_line(found)
 
@@ -59,8 +81,10 @@ def test_a_throughput_is_said_in_samples_per_second() -> None:
     found = ledger(won(0.2))
     objective: Objective = "throughput"
     terms = msgspec.structs.replace(found.terms, objective=objective)
-    line = gain_line(msgspec.structs.replace(found, terms=terms))
-    assert line.startswith("1.25 times the baseline's throughput: 625 instead of 500 samples/s, by ")
+    line = gain_line(msgspec.structs.replace(raced(found, 0.2), terms=terms))
+    assert line == (
+        "1.25 times the baseline's throughput (95 %: 1.11 to 1.43): 625 instead of 500 samples/s, by opt_level=5"
+    )
 
 
 def test_nothing_better_is_the_baseline_and_nothing_tried_is_no_table() -> None:

@@ -11,6 +11,7 @@ from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.tune.built import Built
 from trtopt.workflows.tune.evaluation import Evaluation, lowest_cosine
 from trtopt.workflows.tune.setup import Setup
+from trtopt.workflows.tune.tuned_folder import kept_baseline
 
 
 def built_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, Built]:
@@ -46,6 +47,8 @@ def built_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[
     baseline = TuneBaseline(
         cost=found.cost,
         copied=found.copied,
+        engine=kept_baseline(built),
+        inputs=built.manifest.onnx.inputs,
         unit=setup.measure.unit,
         accuracy=lowest_cosine(checked),
         build_s=build_s,

@@ -10,7 +10,7 @@ from trtopt.data import open_data
 from trtopt.errors import DataError, TrtoptError
 from trtopt.files.atomic import write_atomically
 from trtopt.measure.statistics.comparison import Verdict
-from trtopt.records import to_json
+from trtopt.records import FinalRace, Ledger, to_json
 from trtopt.records.checking import CheckedSubject
 from trtopt.records.tuning import TuneVerdict
 from trtopt.records.typed_io import TypedTensor
@@ -119,6 +119,36 @@ class Evaluation:
         )
         reason = comparison.reasons[0].text if comparison.reasons else ""
         return Outcome(_VERDICTS[comparison.verdict], reason, comparison, accuracy)
+
+    def final_race(self, incumbent: Built, ledger: Ledger, limit_s: float) -> FinalRace | None:
+        """The result against the baseline; None, with a note, where that cannot be measured."""
+        given, start = self._setup, ledger.baseline
+        assert start.engine is not None
+        (batch, *_) = given.terms.batch
+        baseline = Racer(loaded(incumbent.folder, start.inputs, start.engine, batch), batch, 1)
+        try:
+            found = race(
+                baseline,
+                _racer(incumbent),
+                given.measure,
+                self._setting(incumbent, limit_s),
+                given.terms.threshold,
+                given.executor,
+                given.quiet,
+            )
+        except TrtoptError as error:
+            given.notes.append(f"the result was not raced against the baseline: {error.problem}")
+            return None
+        if found.ratio is None:
+            given.notes.append(f"the race against the baseline shows nothing: {found.reasons[0].text}")
+            return None
+        return FinalRace(
+            changes=ledger.accepted,
+            gain=1 - found.ratio.value,
+            low=1 - found.ratio.high,
+            high=1 - found.ratio.low,
+            is_faster=found.verdict is Verdict.FASTER,
+        )
 
     def profile(self, built: Built, limit_s: float) -> None:
         """Write a profile of the engine into its folder; without one, a note says why."""

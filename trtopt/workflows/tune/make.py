@@ -34,6 +34,7 @@ from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.tune.built import Built
 from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.ledger import LEDGER
+from trtopt.workflows.tune.tuned_folder import BASELINE
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,10 @@ class Maker:
 
 
 def _copy_without(source: Path, folder: Path, manifest: Manifest) -> None:
-    """Copy what the manifest lists but the engines, what describes them, and the ledger."""
+    """Copy what the manifest lists but the engines, what describes them, the ledger and the baseline's engine."""
     built = {name for engine in manifest.engines for name in _files_of(engine)}
     folder.mkdir()
-    for name in manifest.files.keys() - built - {LEDGER, PROFILE_FILE}:
+    for name in manifest.files.keys() - built - {BASELINE, LEDGER, PROFILE_FILE}:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source / name, folder / name)
 

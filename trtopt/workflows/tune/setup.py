@@ -63,9 +63,9 @@ class Setup:
         """Seconds to spend, those of earlier runs included."""
         return parse_budget(self.request.budget)
 
-    def left_s(self, ledger: Ledger) -> float:
-        """Seconds of the budget that are left."""
-        return self.budget_s - ledger.spent_s
+    def left_for_candidates_s(self, ledger: Ledger) -> float:
+        """Seconds of the budget that are left, but for racing the result against the baseline."""
+        return self.budget_s - ledger.spent_s - ledger.baseline.measure_s
 
     def limit_s(self, enough_s: float) -> float:
         """Seconds that one build or measurement may take: the user's, or what must be enough for any."""

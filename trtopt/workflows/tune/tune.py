@@ -40,7 +40,7 @@ def tune(
         ledger, incumbent = _continued(setup) if setup.continues else _begun(setup, evaluation, scratch)
         candidates, trials = Candidates(setup), Trials(setup, evaluation, scratch)
         while True:
-            waiting, left_s = candidates.waiting(ledger, incumbent), setup.left_s(ledger)
+            waiting, left_s = candidates.waiting(ledger, incumbent), setup.left_for_candidates_s(ledger)
             chosen = next_of(waiting, left_s)
             if chosen.candidate is None:
                 break
@@ -59,6 +59,7 @@ def tune(
             else:
                 setup.folder.save(ledger)
         setup.folder.save(ledger)
+        ledger = _raced(setup, evaluation, ledger, incumbent)
         candidates.note_barren_kinds()
         return Tuned(
             folder=str(setup.folder.path),
@@ -83,6 +84,19 @@ def _continued(setup: Setup) -> tuple[Ledger, Built]:
     setup.listener.note(f"continuing after {len(ledger.entries)} candidates")
     lost_s = ledger.lost_s + setup.samples.seconds
     return msgspec.structs.replace(ledger, run_spread=setup.run_spread, lost_s=lost_s), incumbent
+
+
+def _raced(setup: Setup, evaluation: Evaluation, ledger: Ledger, incumbent: Built) -> Ledger:
+    """With the race of the result against the baseline, unless it was run or there is nothing to race."""
+    if not ledger.accepted or ledger.raced is not None or ledger.baseline.engine is None:
+        return ledger
+    setup.listener.note("racing the result against the baseline")
+    began_s = time.monotonic()
+    final = evaluation.final_race(incumbent, ledger, setup.limit_s(ledger.baseline.total_s))
+    lost_s = ledger.lost_s + time.monotonic() - began_s
+    ledger = msgspec.structs.replace(ledger, final=final, lost_s=lost_s)
+    setup.folder.save(ledger)
+    return ledger
 
 
 def score(backend: str = "auto", cache_dir: str | Path | None = None) -> TuneScore:

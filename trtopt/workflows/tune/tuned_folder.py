@@ -15,15 +15,19 @@ import msgspec
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.atomic import cannot_write, write_atomically
 from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.links import link_or_copy
 from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
 from trtopt.recipe import Recipe, recipe_json
-from trtopt.records import Ledger, Manifest, TuneTerms, TuningChoice, to_json
+from trtopt.records import EngineArtifact, Ledger, Manifest, TuneTerms, TuningChoice, to_json
 from trtopt.records.building import FolderCheck
 from trtopt.workflows.build.rebuild import check_folder, compared_files
 from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.same_terms import check_same_terms
 from trtopt.workflows.tune.built import Built
 from trtopt.workflows.tune.ledger import LEDGER, read_ledger, store_ledger
+
+BASELINE = "baseline.engine"
+"""The baseline's engine, kept so that the result can be raced against it."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,9 @@ class TunedFolder:
         write_atomically(self.path / LEDGER, content)
         own = {LEDGER: hashlib.sha256(content).hexdigest()}
         if manifest.files.get(LEDGER) != own[LEDGER]:
+            if manifest.tuning is not None:
+                choice = msgspec.structs.replace(manifest.tuning, gain=ledger.gain)
+                manifest = msgspec.structs.replace(manifest, tuning=choice)
             write_manifest(self.path, manifest, files=manifest.files | own)
         store_ledger(ledger, self.cache_dir)
 
@@ -125,6 +132,8 @@ class TunedFolder:
             try:
                 for path in sorted(built.folder.iterdir()):
                     path.rename(temporary / path.name)
+                if (self.path / BASELINE).is_file():
+                    link_or_copy(self.path / BASELINE, temporary / BASELINE)
             except OSError as error:
                 raise cannot_write(self.path, error) from None
             write_atomically(temporary / LEDGER, to_json(ledger))
@@ -140,6 +149,19 @@ class TunedFolder:
             manifest = write_manifest(temporary, msgspec.structs.replace(built.manifest, tuning=choice))
         store_ledger(ledger, self.cache_dir)
         return replace(built, folder=self.path, manifest=manifest)
+
+
+def kept_baseline(built: Built) -> EngineArtifact:
+    """The engine of the baseline, kept in its folder under a name that no candidate's engine has.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        link_or_copy(built.folder / built.engine.path, built.folder / BASELINE)
+    except OSError as error:
+        raise cannot_write(built.folder / BASELINE, error) from None
+    return msgspec.structs.replace(built.engine, path=BASELINE, log="", layers=None, memory=None)
 
 
 def _refuse_damage(folder: Path, found: FolderCheck, when: str) -> None:
