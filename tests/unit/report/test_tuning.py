@@ -83,7 +83,8 @@ def test_a_throughput_is_said_in_samples_per_second() -> None:
     terms = msgspec.structs.replace(found.terms, objective=objective)
     line = gain_line(msgspec.structs.replace(raced(found, 0.2), terms=terms))
     assert line == (
-        "1.25 times the baseline's throughput (95 %: 1.11 to 1.43): 625 instead of 500 samples/s, by opt_level=5"
+        "1.25 times the baseline's throughput (95 %: 1.11 to 1.43): 625 instead of 500 samples/s, "
+        "by opt_level=5"
     )
 
 

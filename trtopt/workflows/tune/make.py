@@ -160,7 +160,7 @@ class Maker:
 
 
 def _copy_without(source: Path, folder: Path, manifest: Manifest) -> None:
-    """Copy what the manifest lists but the engines, what describes them, the ledger and the baseline's engine."""
+    """Copy what the manifest lists but engines, what describes them, and the ledger."""
     built = {name for engine in manifest.engines for name in _files_of(engine)}
     folder.mkdir()
     for name in manifest.files.keys() - built - {BASELINE, LEDGER, PROFILE_FILE}:
