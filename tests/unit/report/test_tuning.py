@@ -35,9 +35,7 @@ def test_gains_of_accepted_candidates_multiply() -> None:
 
 def raced(found: Ledger, gain: float, *, is_faster: bool = True) -> Ledger:
     """With the race of the result."""
-    final = FinalRace(
-        changes=found.accepted, gain=gain, low=gain - 0.1, high=gain + 0.1, is_faster=is_faster
-    )
+    final = FinalRace(changes=found.accepted, gain=gain, low=gain - 0.1, high=gain + 0.1, is_faster=is_faster)
     return msgspec.structs.replace(found, final=final)
 
 
