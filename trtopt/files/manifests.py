@@ -133,9 +133,10 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
     Raises:
         ArtifactError: the file is missing, or is another one than was built.
     """
-    again = "build again"
-    if vouching == "plan":
-        again = "plan again, or move the plan back: its paths to engines are relative to its folder"
+    again = {
+        "plan": "plan again, or move the plan back: its paths to engines are relative to its folder",
+        "manifest": f"`trtopt verify {path.parent} --repair` builds it again",
+    }.get(vouching, "build again")
     if not path.is_file():
         raise ArtifactError(f"{path}: cannot be read (no such file)", again)
     try:
@@ -146,6 +147,6 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
         raise ArtifactError(
             f"{path}: is not the file that the {vouching} vouches for (its SHA-256 differs); "
             "it was not loaded",
-            "build again, or restore the file that was built: an engine is native code",
+            f"{again}; or restore the file that was built: an engine is native code",
         )
     return content
