@@ -15,7 +15,7 @@ import trtopt
 from tests.ray.conftest import TwoNodes
 from tests.ray.test_ray_executor import killing
 from tests.support.paths import ROOT
-from trtopt.records import Ledger, Tuned
+from trtopt.records import Tuned
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.tune import candidates
@@ -57,10 +57,6 @@ def _two_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "KINDS", (replace(kind, changes=lambda situation: iter(found)),))
 
 
-def accepted(ledger: Ledger) -> list[str]:
-    return [entry.candidate for entry in ledger.entries if entry.verdict == "accepted"]
-
-
 def test_tuning_with_a_node_lost_finds_what_it_finds_here_and_goes_on_here(
     cluster: TwoNodes, tmp_path: Path
 ) -> None:
@@ -70,7 +66,10 @@ def test_tuning_with_a_node_lost_finds_what_it_finds_here_and_goes_on_here(
     here = tuned(tmp_path / "here", "local")
     assert hit
     assert max(map(len, at_once)) == 2
-    assert accepted(there.ledger) == accepted(here.ledger) == ["all"]
+    assert there.ledger.accepted == here.ledger.accepted == ("all",)
+    for raced in (there.ledger.raced, here.ledger.raced):
+        assert raced is not None
+        assert raced.is_faster
     assert [one.candidate for one in there.ledger.entries] == ["all", "extended"]
     assert there.ledger.terms == here.ledger.terms
     assert check_folder(tmp_path / "there").is_whole
