@@ -253,6 +253,12 @@ def test_a_dynamic_axis_that_no_flag_gives_is_refused_with_the_axis_and_the_flag
     assert "--axis length=MIN,OPT,MAX" in error.remedy
 
 
+def test_a_batch_behind_the_time_is_told_that_batch_is_of_axis_0() -> None:
+    error = refused(model_with(x=("time", "batch", 8)), only(1))
+    assert error.problem.endswith("its length is not given; --batch gives that of axis 0 ('time')")
+    assert "--axis batch=MIN,OPT,MAX" in error.remedy
+
+
 # ── properties ──────────────────────────────────────────────────────────────────────────────────────────
 
 AXES = st.one_of(st.integers(1, 9), st.sampled_from(["batch", "length", "?"]))
