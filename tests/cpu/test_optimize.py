@@ -5,10 +5,28 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import onnx
+import pytest
+
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from trtopt.files.manifests import read_manifest
 from trtopt.records import from_json
 from trtopt.records.optimizing import Optimized
+
+
+@pytest.fixture
+def log_model(tmp_path: Path) -> Path:
+    """The logarithm of [batch, 64]: NaN of what is negative."""
+    typed = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Log", ["x"], ["y"])],
+        "log",
+        [typed("x", onnx.TensorProto.FLOAT, ["batch", 64])],
+        [typed("y", onnx.TensorProto.FLOAT, ["batch", 64])],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "log.onnx")
+    return tmp_path / "log.onnx"
 
 
 @needs_no_gpu
@@ -40,5 +58,23 @@ def test_a_dynamic_axis_takes_the_length_that_the_error_asks_for(
     assert remedy == f"--axis length={engine.plan.shapes['x'].opt[1]}"
 
 
-def test_a_goal_that_is_none_is_refused_before_anything_is_built(trtopt_cli: CommandLine) -> None:
-    assert "--slo fast: not of the form p99=5ms" in trtopt_cli.fails(2, "optimize", DIGITS, "--slo", "fast")
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("--slo", "fast"), "--slo fast: not of the form p99=5ms"),
+        (("--duration", "-1"), "--duration -1"),
+        (("--min-cosine", "nan"), "--min-cosine nan: out of range"),
+    ],
+)
+def test_a_wrong_wish_is_refused_before_anything_is_built(
+    trtopt_cli: CommandLine, given: tuple[str, ...], told: str
+) -> None:
+    assert told in trtopt_cli.fails(2, "optimize", DIGITS, "--backend", "onnxruntime", *given)
+
+
+def test_outputs_of_nan_are_warned_of(log_model: Path, trtopt_cli: CommandLine) -> None:
+    given = ("--backend", "onnxruntime", "--batch", "1", "--duration", "0.1", "--json", "found.json")
+    done = trtopt_cli("optimize", log_model, *given)
+    assert re.search(r"WARNING: output 'y': \d+ of 64 values are NaN or infinite", done.stderr)
+    (alarm,) = from_json((trtopt_cli.folder / "found.json").read_bytes(), Optimized).alarms
+    assert f"WARNING: {alarm}\n" in done.stderr

@@ -60,7 +60,7 @@ def optimize(
     and writes report.html into the build folder. With --data the precision is chosen too, where engines can
     be measured. Exits with 3 if a bound is missed.
     """
-    from trtopt.cli.console import show, show_notes
+    from trtopt.cli.console import show, show_notes, warn
     from trtopt.cli.progress import listening
     from trtopt.report.optimizing import optimized_notes, optimized_summary
     from trtopt.workflows.optimize import optimize as run
@@ -80,6 +80,7 @@ def optimize(
             force=force,
             listener=listener,
         )
+    warn(found.alarms)
     write_json(json, found)
     show(optimized_summary(found), err=takes_stdout(json))
     show_notes(optimized_notes(found), err=takes_stdout(json))

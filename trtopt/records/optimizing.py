@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtopt.records.base import Record
+from trtopt.records.checking import Violation
 from trtopt.records.result import Result
 
 OPTIMIZE_SCHEMA = "trtopt.optimize/1"
@@ -27,7 +28,8 @@ class Optimized(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt optimize`.
 
     `folder` has the build and the result file. `goal` is the latency goal as given, such as `p99=10ms`;
-    `cosine` the lowest of any output against the model, on `samples` samples.
+    `cosine` the lowest of any output against the model, on `samples` samples; `violations` what keeps the
+    engines from being accurate, and `alarms` what to see before they are used.
     """
 
     schema: str = OPTIMIZE_SCHEMA
@@ -44,7 +46,9 @@ class Optimized(Result, Record, frozen=True, kw_only=True):
     data: str
     samples: int
     findings: int
+    violations: tuple[Violation, ...] = ()
     notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
 
     @property
     def best(self) -> OptimizedPoint | None:

@@ -30,6 +30,10 @@ def optimized_summary(found: Optimized) -> RenderableType:
 def optimized_notes(found: Optimized) -> list[Note]:
     """What to know about the result, and where to look next."""
     notes = list(found.notes)
+    if few := [str(point.batch) for point in found.points if point.latency_ms is None]:
+        notes.append(
+            f"p{found.percentile:g} needs more samples at batch {', '.join(few)}: give a longer --duration"
+        )
     if any(not point.is_trustworthy for point in found.points):
         notes.append("figures marked with ! are not trustworthy; `trtopt bench` shows why")
     if found.findings:
@@ -41,7 +45,7 @@ def verdict_line(found: Optimized) -> str:
     """What to deploy, or what is not met."""
     where = f"{found.backend} on {found.device}"
     if not found.is_accurate:
-        return f"NOT MET on {where}: cosine {found.cosine:.5f} is below {found.min_cosine:g}"
+        return f"NOT MET on {where}: {'; '.join(dict.fromkeys(one.text for one in found.violations))}"
     if (best := found.best) is not None:
         keeps = f", keeps {found.goal}" if found.goal else ""
         return f"deploy {found.folder} at batch {best.batch} on {where}: {_figures(found, best)}{keeps}"

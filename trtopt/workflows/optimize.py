@@ -16,14 +16,14 @@ from trtopt.measure.contracts import DURATION_S
 from trtopt.measure.load.arrivals import Goal, parse_goal
 from trtopt.measure.statistics.summaries import percentile, throughput_of
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.precision.bounds import Bounds
+from trtopt.precision.bounds import bounds_in
 from trtopt.recipe import batch_sizes, make_recipe
 from trtopt.records import BenchPoint, to_json
 from trtopt.records.optimizing import Optimized, OptimizedPoint
 from trtopt.rewrite.lint.lint import lint_model
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
-from trtopt.workflows.bench.request import BenchRequest
+from trtopt.workflows.bench.request import BenchRequest, check_request
 from trtopt.workflows.build.build import build, default_output
 from trtopt.workflows.build.engine_selection import BEST, obstacle
 from trtopt.workflows.listener import SILENT, Listener
@@ -77,6 +77,9 @@ def optimize(
     """
     source, listener = Path(model), _once(listener)
     goal = parse_goal(slo, "--slo") if slo is not None else None
+    bounds = bounds_in({"min_cosine": min_cosine})
+    measuring = BenchRequest(backend="auto", data=data, duration=duration)
+    check_request(source, measuring)
     onnx = read_onnx(source)
     unscaled = () if data is None else range_notes(onnx.inputs, open_data(data))
     folder = Path(output) if output is not None else default_output(source)
@@ -92,12 +95,12 @@ def optimize(
     recipe = make_recipe(None, given)
     problem = "no samples are given with --data" if data is None else obstacle(onnx, recipe, own)
     if problem is None:
-        selection = {"precision": BEST, "calib": str(data), "bounds": {"min_cosine": min_cosine}}
+        selection = {"precision": BEST, "calib": str(data), "bounds": bounds.given}
         recipe = make_recipe(None, {**given, **selection})
     manifest = build(source, folder, recipe, force=force, listener=listener)
-    report = bench(folder, BenchRequest(backend="auto", data=data, duration=duration), listener)
+    report = bench(folder, measuring, listener)
     write_atomically(folder / RESULT_FILE, to_json(report, indent=None))
-    comparison = CheckRequest(data=data, backend="auto", bounds=Bounds(min_cosine=min_cosine))
+    comparison = CheckRequest(data=data, backend="auto", bounds=bounds)
     checked = check(folder, source, comparison, listener)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}
     return Optimized(
@@ -114,6 +117,8 @@ def optimize(
         data=checked.data,
         samples=max(subject.samples for subject in checked.subjects),
         findings=len(findings),
+        violations=tuple(one for subject in checked.subjects for one in subject.violations),
+        alarms=tuple(dict.fromkeys((*manifest.alarms, *checked.alarms))),
         notes=(*unscaled, *(() if problem is None else (f"the precision is the graph's: {problem}",))),
     )
 

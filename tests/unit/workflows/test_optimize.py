@@ -8,8 +8,9 @@ import pytest
 from tests.support import examples
 from trtopt.measure.load.arrivals import Goal
 from trtopt.records import BenchPoint
+from trtopt.records.checking import Violation
 from trtopt.records.optimizing import Optimized, OptimizedPoint
-from trtopt.report.optimizing import verdict_line
+from trtopt.report.optimizing import optimized_notes, verdict_line
 from trtopt.workflows.optimize import point_of
 
 
@@ -85,14 +86,23 @@ def test_no_batch_size_meets_the_goal() -> None:
 
 
 def test_an_engine_that_is_not_accurate_is_not_deployed() -> None:
-    found = optimized(point(1, 100, 1.0), is_accurate=False)
+    """A cosine says nothing of NaN, which no cosine includes: the verdict names what is violated."""
+    infinite = Violation(output="y", measure="NaN or infinite values", found=3.0, bound=0.0)
+    found = msgspec.structs.replace(
+        optimized(point(1, 100, 1.0), is_accurate=False), violations=(infinite, infinite)
+    )
     assert not found.met
-    assert verdict_line(found) == "NOT MET on TensorRT on GPU: cosine 0.98000 is below 0.99"
+    assert verdict_line(found) == (
+        "NOT MET on TensorRT on GPU: NaN or infinite values of 'y' is 3, the bound is 0"
+    )
 
 
 def test_a_percentile_with_too_few_samples_is_not_shown_as_a_figure() -> None:
     found = optimized(msgspec.structs.replace(point(8, 100.0, 1.0), latency_ms=None))
     assert "100 samples/s, p99 needs more samples" in verdict_line(found)
+    assert [note.text for note in optimized_notes(found)] == [
+        "p99 needs more samples at batch 8: give a longer --duration"
+    ]
 
 
 def test_the_result_shows_itself_as_the_command_does() -> None:
