@@ -223,6 +223,44 @@ def test_a_tensor_with_no_axis_but_the_batch_has_one_element_for_triton(
     assert [list(one.inputs[name].dims) for one in config.model_warmup] == [[1]] * len(config.model_warmup)
 
 
+@pytest.mark.parametrize("shape", [(), (10, "batch")])
+def test_a_tensor_whose_first_axis_is_not_the_batch_is_refused(
+    planned: Path, tmp_path: Path, shape: tuple[int | str, ...]
+) -> None:
+    engine = read_plan(planned).engines[0]
+    outputs = tuple(msgspec.structs.replace(one, shape=shape) for one in engine.artifact.outputs)
+    artifact = msgspec.structs.replace(engine.artifact, outputs=outputs)
+    path = changed(planned, engines=(msgspec.structs.replace(engine, artifact=artifact),))
+    with pytest.raises(UsageError, match="'logits' has no batch axis in front"):
+        deploy_triton(path, tmp_path, name="m")
+
+
+def test_perf_analyzer_is_informed_of_open_axes_and_draws_no_indices(planned: Path) -> None:
+    """By default it sends random bytes, and refuses a model with open axes."""
+    assert "-i grpc \\\n" in told_for(planned)
+    plan = read_plan(planned)
+    artifact = plan.engines[0].artifact
+    (spec,) = artifact.inputs
+    ids = msgspec.structs.replace(spec, name="token ids", dtype="int64", shape=("batch", "length"))
+    shapes = {ids.name: ShapeRange(min=(1, 1), opt=(8, 16), max=(16, 32))}
+    artifact = msgspec.structs.replace(
+        artifact, inputs=(ids,), plan=msgspec.structs.replace(artifact.plan, shapes=shapes)
+    )
+    engine = msgspec.structs.replace(plan.engines[0], artifact=artifact)
+    told = readme(msgspec.structs.replace(plan, engines=(engine,), buckets={0: {ids.name: (16,)}}), "m", 1)
+    assert "-i grpc --shape 'token ids:16' --input-data=zero \\\n" in told
+
+
+def test_a_build_whose_manifest_is_damaged_leaves_no_version(planned: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dynamic"
+    shutil.copytree(planned.parent / "dynamic", folder)
+    (tmp_path / "m.json").write_bytes(planned.read_bytes())
+    (folder / "manifest.json").write_text('{"schema": "trtopt.build/3"}')
+    with pytest.raises(ArtifactError, match="cannot be read as a manifest"):
+        deploy_triton(tmp_path / "m.json", tmp_path / "models")
+    assert not (tmp_path / "models").exists()
+
+
 def test_each_plan_is_a_version_more_as_long_as_clients_stay_the_same(planned: Path, tmp_path: Path) -> None:
     first = on_tensorrt(planned, BatchPolicy(max_batch=16, max_delay_ms=1.0))
     assert deploy_triton(first, tmp_path, name="m").name == "1"

@@ -42,7 +42,7 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
     a plan is deployed that has one engine for a range of batches, as `trtopt plan --for triton` chooses it.
 
     Raises:
-        UsageError: another plan, or a backend that Triton has not got.
+        UsageError: another plan, a backend that Triton has not got, or tensors without a batch axis in front.
         BackendMissingError: the extra is not installed.
     """
     messages, text_format = _schema()
@@ -60,6 +60,7 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
             f"the plan has {names}: Triton batches for one engine that runs every batch size from 1 on",
             "plan again with --for triton, and with a build of --dynamic among the measured ones",
         )
+    _check_batch_axes(engine)
     platform, file = _FILES[backend]
     config = messages.ModelConfig(name=name, platform=platform, max_batch_size=plan.policy.max_batch)
     config.version_policy.latest.num_versions = 1
@@ -131,6 +132,15 @@ def _type(messages: Any, spec: TensorSpec) -> Any:
     return messages.DataType.Value(_TYPES[spec.dtype])
 
 
+def _check_batch_axes(engine: EngineArtifact) -> None:
+    specs = (*engine.inputs, *engine.outputs)
+    if unbatched := [spec.name for spec in specs if not spec.shape or isinstance(spec.shape[0], int)]:
+        raise UsageError(
+            f"{engine.plan.label}: {', '.join(map(repr, unbatched))} has no batch axis in front",
+            "Triton batches along axis 0 of every input and output: give the model such axes",
+        )
+
+
 def _dims(build: BuildPlan, spec: TensorSpec) -> list[int]:
     """What the engine admits along each axis but the batch; -1 where that is a range."""
     shapes = build.shapes[spec.name]
@@ -161,11 +171,6 @@ def readme(plan: BatchPlan, name: str, version: int, io: Sequence[TypedTensor] =
     engine = plan.engines[0].artifact
     built = f"{engine.plan.backend} for {engine.device.name}"
     cost = plan.prediction
-    lengths = "".join(
-        f" --shape {input_name}:{','.join(map(str, shape))}"
-        for input_name, shape in plan.buckets[max(plan.buckets)].items()
-        if max(plan.buckets)
-    )
     gpus = " --gpus=all" if engine.plan.backend.name == "tensorrt" else ""
     prepared, sent = _sent(plan.load)
     percentile = plan.goal.partition("=")[0].removeprefix("p").partition(".")[0]
@@ -184,7 +189,7 @@ Start a server ({_containers(engine.plan.backend)}):
 
 Load it as the plan was loaded (perf_analyzer comes with the SDK's image and from PyPI):
 {prepared}
-    perf_analyzer -m {name} -u localhost:8001 -i grpc{lengths} \\
+    perf_analyzer -m {name} -u localhost:8001 -i grpc{_inputs(plan)} \\
         {sent} \\
         --percentile={percentile} --measurement-interval=10000
 
@@ -194,6 +199,18 @@ Load it as the plan was loaded (perf_analyzer comes with the SDK's image and fro
 The newest version is served; to go back, set `version_policy` in config.pbtxt to
 `{{ specific {{ versions: [N] }} }}`.
 """
+
+
+def _inputs(plan: BatchPlan) -> str:
+    """Options of perf_analyzer: lengths of open axes, and zeros for what may be indices, which it draws."""
+    engine, shapes = plan.engines[0].artifact, plan.buckets[max(plan.buckets)]
+    lengths = "".join(
+        " --shape " + shlex.quote(f"{spec.name}:{','.join(map(str, shapes[spec.name]))}")
+        for spec in engine.inputs
+        if -1 in _dims(engine.plan, spec)
+    )
+    has_integers = any("int" in spec.dtype for spec in engine.inputs)
+    return lengths + " --input-data=zero" * has_integers
 
 
 def _typed(io: Sequence[TypedTensor]) -> str:

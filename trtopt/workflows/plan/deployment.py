@@ -34,10 +34,12 @@ def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None 
     path = Path(path)
     name = name if name is not None else path.stem
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise UsageError(f"--name {name!r}: not a model name", "use letters, digits, _, - and .")
+        raise UsageError(f"--name {name!r}: not a model name", "give --name of letters, digits, _, - and .")
     plan = read_plan(path)
     model = triton_model(plan, name)
     content = read_verified(path.parent / model.engine.path, model.engine.sha256, "plan")
+    build = (path.parent / model.engine.path).parent
+    io = read_manifest(build, signed=False).io if is_build_folder(build) else ()
     folder = Path(repository) / name
     with lock(folder):
         config = folder / CONFIG
@@ -46,8 +48,6 @@ def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None 
         version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
         write_atomically(folder / str(version) / model.file, content)
         if _is_replaceable(readme_file := folder / "README.md"):
-            build = (path.parent / model.engine.path).parent
-            io = read_manifest(build, signed=False).io if is_build_folder(build) else ()
             write_atomically(readme_file, readme(plan, name, version, io).encode())
         write_atomically(config, model.config.encode())
     return folder / str(version)
