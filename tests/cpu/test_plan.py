@@ -180,6 +180,8 @@ def test_a_damaged_plan_is_refused(planned: Path, tmp_path: Path) -> None:
     ("edit", "told"),
     [
         (lambda plan: plan["engines"].clear(), "it lists no engines"),
+        (lambda plan: plan["buckets"].clear(), "no shapes that requests are padded to"),
+        (lambda plan: plan["buckets"]["0"].clear(), "length 0 has no shape for input 'images'"),
         (lambda plan: plan["engines"][0]["artifact"]["plan"]["shapes"].clear(), "has no shape for input"),
         (lambda plan: plan["engines"][0]["artifact"]["plan"]["batch"].update(min=[]), "of 0 batch sizes"),
     ],
@@ -406,3 +408,5 @@ def test_a_folder_without_measurements_is_refused(cpu_build: Path, trtopt_cli: C
     told = trtopt_cli.fails(2, "plan", cpu_build, "-o", "plan.json", "--slo", SLO)
     assert "holds no result of trtopt bench" in told
     assert f"trtopt bench {cpu_build} --json {cpu_build}/bench.json" in told
+    told = trtopt_cli.fails(2, "plan", DIGITS, "-o", "plan.json", "--slo", SLO)
+    assert "digits.onnx: is not a folder\n  → give a folder of `trtopt sweep`" in told

@@ -98,6 +98,7 @@ def test_putting_a_plan_to_the_test_has_a_time_limit(trtopt_cli: CommandLine, cp
     assert late.returncode == 0
     told = " ".join(late.stdout.split())
     assert "taken as zero, and the plan had no trial run" in told
+    assert "last words" not in told
     assert "not done after 0.01 s" in told
     before = (trtopt_cli.folder / "plan.json").read_bytes()
     with pytest.raises(DeviceError, match=r"requests on .*plan\.json: not done after 0\.01 s"):

@@ -36,7 +36,12 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 )
 @click.option("--memory", metavar="SIZE", help="Limit of device memory, as 8GiB.")
 @click.option(
-    "--max-engines", type=int, default=3, show_default=True, metavar="N", help="Maximum number of workers."
+    "--max-engines",
+    type=int,
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of engines to combine.",
 )
 @click.option(
     "--for", "purpose", type=click.Choice(["triton"]), help="Only setups that Triton's batcher supports."

@@ -34,7 +34,7 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def check_plan(plan: BatchPlan) -> None:
-    """Engines are listed and have valid shapes; workers and policy are valid.
+    """Engines are listed and have valid shapes, also to pad requests to; workers and policy are valid.
 
     The engines' files may lie anywhere: hashes identify them.
 
@@ -48,6 +48,11 @@ def check_plan(plan: BatchPlan) -> None:
     check_policy(plan.policy)
     for planned in plan.engines:
         _check_shapes(planned.artifact, planned.artifact.inputs)
+    if not plan.buckets:
+        raise ValueError("it has no shapes that requests are padded to")
+    for length, shapes in plan.buckets.items():
+        if lost := {spec.name for spec in plan.engines[0].artifact.inputs} - {*shapes}:
+            raise ValueError(f"length {length} has no shape for input {min(lost)[:60]!r}")
 
 
 def check_policy(policy: BatchPolicy) -> None:

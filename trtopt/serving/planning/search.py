@@ -355,8 +355,12 @@ def _slower(search: Search, demand: Demand, bounds: Bounds) -> tuple[str, bool]:
     if found is None:
         return "no rate keeps the other bounds", False
     if found[0] >= demand.rate:
-        return "is not what fails, by simulations without a trial run", False
-    return f"{found[0]:,.0f}/s would keep the other bounds, without a trial run", True
+        return "is not what fails, by simulation alone", False
+    return (
+        f"up to {found[0]:,.0f}/s keep the other bounds by simulation alone; "
+        "omit --rate, and trial runs find the highest rate",
+        True,
+    )
 
 
 def _single_bounds(search: Search, demand: Demand, bounds: Bounds, rate_given: bool) -> list[str]:
@@ -369,9 +373,7 @@ def _single_bounds(search: Search, demand: Demand, bounds: Bounds, rate_given: b
         at_most = f"is too high: {search.most_requests(demand, free):,.0f}/s at most"
         lines.append(f"the rate as the only bound: {f'p{bounds.goal.p:g} {kept}' if kept else at_most}")
     found = search.highest_rate(demand, free)
-    kept = (
-        f"{found[0]:,.0f}/s would keep it, without a trial run" if found is not None else "no rate keeps it"
-    )
+    kept = f"up to {found[0]:,.0f}/s keep it by simulation alone" if found is not None else "no rate keeps it"
     lines.append(f"{bounds.goal} as the only bound: {kept}")
     if bounds.memory_bytes is not None and (least := search.least_memory(demand)) is not None:
         lines.append(f"the memory as the only bound: no engine takes less than {_size(least)}")

@@ -26,6 +26,8 @@ from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.setups import EngineMemory, MeasuredEngine
 from trtopt.workflows.sweep.folder import REPORT, read_sweep
 
+_SOURCES = "give a folder of `trtopt sweep`, or a build folder with a result of `trtopt bench --json` in it"
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -108,6 +110,8 @@ def _points(source: Path) -> Iterator[_Point]:
     if (source / REPORT).is_file():
         yield from _of_sweep(source)
         return
+    if not source.is_dir():
+        raise WrongPathError(f"{source}: is not a folder", _SOURCES)
     manifest = read_manifest(source)
     engines = {engine.sha256: engine for engine in manifest.engines}
     found: dict[tuple[str, int], _Point] = {}
@@ -196,7 +200,7 @@ def _read(path: Path) -> BenchReport:
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read: {reason_of(error)}",
-            "give a folder of `trtopt sweep`, or a build folder with a result of `trtopt bench --json` in it",
+            _SOURCES,
         ) from None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import DeviceError, IncompatibleEngineError
+from trtopt.errors import DeviceError, IncompatibleEngineError, TrtoptError
 from trtopt.files.atomic import write_atomically
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
 from trtopt.serving.packing import packing_estimate
@@ -106,9 +106,9 @@ class _Planner:
         try:
             self.full = serving_costs(self.measured, self.request.timeout, self.request.trust)
         except (DeviceError, IncompatibleEngineError) as error:
-            reason = error.problem.splitlines()[0]
             self.notes.append(
-                f"the serving overhead is unknown and taken as zero, and the plan had no trial run: {reason}"
+                "the serving overhead is unknown and taken as zero, and the plan had no trial run: "
+                + _reason(error)
             )
             return {1: FREE}
         return self.full
@@ -128,8 +128,7 @@ class _Planner:
                 limit_s, trust = self.request.timeout, self.request.trust
                 done = trial_run(path, self.read.process, capacity, limit_s, trust)
             except (DeviceError, IncompatibleEngineError) as error:
-                reason = error.problem.splitlines()[0]
-                self.notes.append(f"{setup.name} had no trial run: {reason}")
+                self.notes.append(f"{setup.name} had no trial run: {_reason(error)}")
                 return None
         self.trial_s.append(time.monotonic() - began)
         if failed := sum(run.failed for _, run in done):
@@ -182,6 +181,11 @@ class _Planner:
             prediction=chosen.prediction,
             packing=packing_estimate(setup, demand) if set(measured.buckets) != {0} else None,
         )
+
+
+def _reason(error: TrtoptError) -> str:
+    """Its first line; a worker's output follows there."""
+    return error.problem.splitlines()[0].removesuffix(" Its last words:")
 
 
 def _planned(engine: MeasuredEngine, output: Path, measured: Measured) -> PlannedEngine:

@@ -229,7 +229,9 @@ def test_one_that_is_fast_for_whom_it_does_not_reject_is_reported() -> None:
 def test_of_contradictory_bounds_each_is_reported_with_what_it_costs() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=105 * MIB, max_engines=1))
     assert "p99=2.5ms: the closest comes to" in told
-    assert re.search(r"rate 900/s: 1\d\d/s would keep the other bounds, without a trial run", told)
+    assert re.search(
+        r"rate 900/s: up to 1\d\d/s keep the other bounds by simulation alone; omit --rate", told
+    )
     assert "memory 105 MiB: dropping it alone does not help" in told
     assert "max-engines 1: dropping it alone does not help" in told
 
@@ -255,7 +257,7 @@ def test_an_interval_that_alone_misses_is_reported_as_that_and_no_higher_rate_as
     found = SearchResult(None, (Outcome(setup, unsure),), ())
     told = str(nothing_keeps(Search(ENGINES), at(100), Bounds(GOAL), found, rate_given=True))
     assert "p99=20ms: the closest promises 4.49 ms, but its interval reaches 22.6 ms: fp16 batch1" in told
-    assert "rate 100/s: is not what fails, by simulations without a trial run" in told
+    assert "rate 100/s: is not what fails, by simulation alone" in told
     assert "keep the other bounds" not in told
     assert "relax one of them as shown" in told
 
@@ -276,7 +278,7 @@ def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None
 def test_a_rate_that_is_possible_alone_is_reported_with_its_best_latency() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=50 * MIB))
     assert re.search(r"the rate as the only bound: p99 comes to [\d.]+ ms \(.*\) at best", told)
-    assert re.search(r"p99=2.5ms as the only bound: 1\d\d/s would keep it, without a trial run", told)
+    assert re.search(r"p99=2.5ms as the only bound: up to 1\d\d/s keep it by simulation alone", told)
     assert "→ relax several bounds together" in told
 
 
