@@ -147,9 +147,9 @@ def _default_axes(
                 and (spec.name, place) not in lengths
             ]
             first = spec.shape[0]
-            taken = f"; --batch gives that of axis 0 ({first!r})" if "batch" in axis.lower() else ""
+            hint = f"; --batch gives that of axis 0 ({first!r})" if "batch" in axis.lower() else ""
             raise UsageError(
-                f"input {spec.name!r}: axis {index} ({axis!r}) is dynamic, and its length is not given{taken}",
+                f"input {spec.name!r}: axis {index} ({axis!r}) is dynamic, and its length is not given{hint}",
                 f"add {' '.join(f'--axis {name}=MIN,OPT,MAX' for name in missing)}, "
                 f"or one length, as --axis {missing[0]}=128",
             )
