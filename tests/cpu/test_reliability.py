@@ -98,12 +98,15 @@ def test_a_folder_in_an_engines_place_is_named(trtopt_cli: CommandLine, folder: 
     assert "batch8.engine: is a folder" in trtopt_cli.fails(1, "verify", folder, "--repair")
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "sweep.json", "ledger.json"])
-def test_json_does_not_replace_what_makes_a_folder(name: str, trtopt_cli: CommandLine, folder: Path) -> None:
-    kept = (folder / "manifest.json").read_bytes()
-    (folder / name).write_bytes(kept)
-    said = trtopt_cli.fails(2, "verify", folder, "--json", folder / name)
-    assert f"{name} belongs to a folder of trtopt's: give another file" in said
+@pytest.mark.parametrize("name", ["manifest.json", "sweep.json", "ledger.json", "batch8.engine"])
+def test_a_result_does_not_replace_what_a_folder_is_made_of(
+    name: str, trtopt_cli: CommandLine, folder: Path
+) -> None:
+    if not (folder / name).is_file():
+        (folder / name).write_text("{}")
+    kept = (folder / name).read_bytes()
+    for command in (("verify", folder, "--json"), ("plan", folder, "--slo", "p99=1ms", "-o")):
+        assert f"{name}: belongs to a folder of trtopt's" in trtopt_cli.fails(2, *command, folder / name)
     assert (folder / name).read_bytes() == kept
 
 

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from trtopt.records import Record
 
 
-_OF_FOLDERS = ("manifest.json", "sweep.json", "ledger.json")
-"""What makes a folder a build, a sweep or a tuned build."""
-
-
 @dataclass(frozen=True)
 class JsonOutput:
     """Where the JSON goes; without a file to standard output."""
@@ -87,12 +83,6 @@ def _output(context: click.Context, option: click.Parameter, value: str | None) 
     if file.suffix == ".onnx":  # as it follows the flag in command lines of earlier versions
         raise click.BadParameter(
             f"{value} is a model: give a file to write, or - for standard output", context, option
-        )
-    if file.name in _OF_FOLDERS and file.exists():
-        raise click.BadParameter(
-            f"{value} belongs to a folder of trtopt's: give another file, or - for standard output",
-            context,
-            option,
         )
     check_writable(file)
     return JsonOutput(file)
