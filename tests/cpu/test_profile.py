@@ -15,7 +15,7 @@ import trtopt
 from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 from trtopt.api import profile
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, UsageError
 from trtopt.inspect.inspector import read_inspector
 from trtopt.records import BenchReport, LayerPass, ProfileReport, from_json, to_json
 from trtopt.workflows.profile.profile import read_profile
@@ -186,6 +186,14 @@ def test_a_result_file_is_looked_into_without_measuring(
     assert {layer.name: layer.ms for layer in engine.layers} == pytest.approx(medians)
     bare = profile(DIGITS, result=written(measured, tmp_path))
     assert [one.batch for one in bare.engines] == [1, 8]
+
+
+def test_a_batch_size_that_a_result_file_lacks_is_refused(
+    cpu_build: Path, tmp_path: Path, measured: BenchReport
+) -> None:
+    with pytest.raises(UsageError, match=r"has no measurement of batch 64") as caught:
+        profile(cpu_build, result=written(measured, tmp_path), batch=[8, 64])
+    assert caught.value.remedy == "choose among 1, 8"
 
 
 def test_a_result_of_another_model_or_of_other_engines_is_refused(

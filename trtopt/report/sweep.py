@@ -31,7 +31,7 @@ def sweep_table(report: SweepReport) -> RenderableType:
             shown(point.samples_per_s, ",.0f"),
             shown(point.samples_per_joule, ",.2f"),
             shown(None if memory is None else memory.peak_bytes / _MIB, ",.1f"),
-            marks.get(point.key, "") + ("!" if point.untrustworthy else ""),
+            marks.get(point.key, ""),
         )
     return titled(f"{report.model}: {report.terms.backend} on {report.terms.device.name}", table)
 
@@ -79,12 +79,15 @@ def _latency(point: SweepPoint) -> tuple[str, str]:
 
 
 def marks_of(report: SweepReport) -> dict[str, str]:
-    """`*` and `* knee` by the keys of the points on a front."""
+    """`*` and `* knee` by the keys of the points on a front; `!` ends that of what is not trustworthy."""
     marks: dict[str, str] = {}
     for choices in choices_of(report):
         marks |= {point.key: "*" for point in choices.front}
         if choices.knee is not None:
             marks[choices.knee.key] = "* knee"
+    for point in report.measured:
+        if point.untrustworthy:
+            marks[point.key] = marks.get(point.key, "") + "!"
     return marks
 
 
@@ -104,7 +107,7 @@ def _bests(choices: Choices, *, busy: bool) -> RenderableType:
 
 def remarks_on(report: SweepReport) -> list[str]:
     """Remarks on the figures, failures, and points that are not trustworthy."""
-    return [*_of_figures(report), *_of_points(report)]
+    return [*_of_figures(report), *on_points(report)]
 
 
 def _of_figures(report: SweepReport) -> Iterator[str]:
@@ -122,7 +125,8 @@ def _of_figures(report: SweepReport) -> Iterator[str]:
         yield f"MiB: {report.terms.backend} reports no allocations"
 
 
-def _of_points(report: SweepReport) -> Iterator[str]:
+def on_points(report: SweepReport) -> Iterator[str]:
+    """Points that failed or are not trustworthy, each with its reason."""
     for point in report.points:
         if point.failure is not None:
             yield f"{point.label} failed: {point.failure}"

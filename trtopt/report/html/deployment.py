@@ -19,15 +19,17 @@ _FLOATS = (("bfloat16", "BF16"), ("float16", "FP16"), ("float32", "FP32"))
 
 @dataclass(frozen=True)
 class Deployment:
-    """The selected point, and `points`, one per batch size, among which it was selected.
+    """The selected point, and `points`, one per batch size; it was selected among `trusted`.
 
-    `quickest` has the lowest median latency; `verdict` is the selection of its precision at build time.
+    These are the trustworthy points, or all where none is. `quickest` of them has the lowest median latency;
+    `verdict` is the selection of its precision at build time.
     """
 
     file: str
     report: BenchReport
     point: BenchPoint
     points: tuple[BenchPoint, ...]
+    trusted: tuple[BenchPoint, ...]
     quickest: BenchPoint
     precision: str
     verdict: BatchVerdict | None
@@ -37,7 +39,7 @@ class Deployment:
     @property
     def is_smaller(self) -> bool:
         """Whether a larger batch size has a somewhat higher throughput."""
-        return max(self.points, key=lambda one: rate_of(one) or 0.0) is not self.point
+        return max(self.trusted, key=lambda one: rate_of(one) or 0.0) is not self.point
 
 
 def sampled(report: BenchReport) -> list[BenchPoint]:
@@ -79,6 +81,7 @@ def deployment_of(collected: Collected) -> Deployment | None:
         report=report,
         point=point,
         points=tuple(point for _, _, point in places),
+        trusted=tuple(point for _, _, point in trusted),
         quickest=min((point for _, _, point in trusted), key=p50_of),
         precision=_precision(collected, point.batch),
         verdict=_verdict(collected, point.batch),

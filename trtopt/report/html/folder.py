@@ -14,7 +14,7 @@ from trtopt.report.html.kernels import kernels_section
 from trtopt.report.html.latency import batch_section, latency_section
 from trtopt.report.html.layers import engine_panels, layers_section
 from trtopt.report.html.memory import memory_section
-from trtopt.report.html.next_steps import into, model_of, source_of
+from trtopt.report.html.next_steps import fixes_batch, into, model_of, source_of
 from trtopt.report.html.notes import grouped, trust_notes
 from trtopt.report.html.overview import overview_charts
 from trtopt.report.html.provenance import build_section, commands_of, file_notes, machines_section, typed
@@ -33,7 +33,10 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     source = source_of(collected)
     profile = f"trtopt profile {source}{_result_with_layers(collected)} -o {folder}"
     build = f"trtopt build {model_of(collected)} -o ENGINES --batch 1,8,32"
-    check = f"trtopt check {folder} --against {model_of(collected)} {into(collected, 'check.json')}"
+    curves = "" if fixes_batch(collected) else build
+    check = ""  # of engines, which only a build folder has
+    if collected.manifest is not None:
+        check = f"trtopt check {folder} --against {model_of(collected)} {into(collected, 'check.json')}"
     on_gpu = not _measured_on_cpu(collected)
     found: dict[str, tuple[str, list[Block], list[Found]]] = {
         "fast": (
@@ -41,7 +44,7 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
             [*by_batch(collected)],
             [
                 latency_section(collected, f"trtopt bench {source} {into(collected, 'result.json')}"),
-                batch_section(collected, build),
+                batch_section(collected, curves),
             ],
         ),
         "why": (

@@ -177,7 +177,13 @@ def _rates(point: BenchPoint) -> dict[str, Any]:
 
 def _curve(title: str, rows: Sequence[dict[str, Any]], x: Spec, field: str, unit: str) -> Chart:
     shown = [row for row in rows if row[field] is not None]
-    text = listed([f"batch {row['batch']}: {row[field]:,.4g} {unit}" for row in shown])
+    several = len({row["series"] for row in rows}) > 1
+    text = listed(
+        [
+            (f"{row['series']}, " if several else "") + f"batch {row['batch']}: {row[field]:,.4g} {unit}"
+            for row in shown
+        ]
+    )
     tooltip = tooltip_fields(("series", "file", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
     series = name("series", sort=None, legend={**LEGEND, "columns": 1})
     return lines_over(title, text, shown, x, quantity(field, f"{unit} (log scale)", **log()), series, tooltip)

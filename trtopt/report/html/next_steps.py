@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from trtopt.measure.analysis.findings import hints_of, untrustworthy
 from trtopt.measure.analysis.hints import HintCode
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, Collected, EngineProfile
 from trtopt.report.html.blocks import Step
-from trtopt.report.html.deployment import Deployment, model_file, ran_on_stand_in, rate_of, sampled
+from trtopt.report.html.deployment import Deployment, model_file, ran_on_stand_in, rate_of
 from trtopt.report.kernels import hides_its_time
 from trtopt.report.names import nodes_text
 
@@ -38,7 +39,7 @@ def next_steps(collected: Collected, deployed: Deployment | None, engine: Engine
     candidates = [
         *_measuring(collected, deployed),
         *_of_hints(collected, deployed),
-        *_of_batches(collected),
+        *(_of_batches(collected, deployed) if deployed is not None else ()),
         *(_of_layers(collected, engine) if engine is not None else ()),
     ]
     candidates.sort(key=lambda one: -one.worth)
@@ -64,6 +65,21 @@ def into(collected: Collected, file: str) -> str:
     return f"--json {shlex.quote(f'{collected.folder}/{file}')}"
 
 
+def fixes_batch(collected: Collected) -> bool:
+    """Whether the folder's model has a fixed batch size: it builds for no other."""
+    manifest = collected.manifest
+    inputs = manifest.onnx.inputs if manifest is not None else ()
+    axes = [spec.shape[0] for spec in inputs if spec.shape]
+    return bool(axes) and all(isinstance(axis, int) for axis in axes)
+
+
+def _beside(collected: Collected, what: str) -> str:
+    """A folder next to this one, called after it, for a shell."""
+    folder = PurePath(collected.folder)
+    parent = folder.parent if folder.name == collected.name else folder / ".."
+    return shlex.quote(str(parent / f"{collected.name}-{what}"))
+
+
 def _is_cpu(collected: Collected) -> bool:
     """Whether what is measured here runs on ONNX Runtime."""
     names = [one.environment.backend.name for one in collected.reports.values() if one.environment]
@@ -77,19 +93,30 @@ def _is_cpu(collected: Collected) -> bool:
 
 def _measuring(collected: Collected, deployed: Deployment | None) -> Iterator[_Candidate]:
     source = source_of(collected)
-    bench = f"trtopt bench {source} {into(collected, 'result.json')}"
     if deployed is None:
+        bench = f"trtopt bench {source} {into(collected, 'result.json')}"
         yield _Candidate(9, Step("Measure it", "There is no result file of `trtopt bench` here.", bench))
     elif ran_on_stand_in(collected):
         built = collected.manifest.engines[0].plan.backend.name if collected.manifest is not None else ""
         why = f"The engines are built for {built}; the figures here are the model's on the CPU."
+        bench = f"trtopt bench {source} {into(collected, deployed.file)}"
         yield _Candidate(8, Step("Measure the engines on a machine with a GPU", why, bench))
-    elif distrusted := [point.batch for point in deployed.points if untrustworthy(point)]:
-        why = f"The figures of batch {', '.join(map(str, distrusted))} are not trustworthy."
+    elif distrusted := [point for point in deployed.points if untrustworthy(point)]:
+        sizes = ", ".join(str(point.batch) for point in distrusted)
+        why = f"The figures of batch {sizes} are not trustworthy."
+        bench = f"trtopt bench {source} {_in_place_of(collected, distrusted[0])}"
         yield _Candidate(7, Step("Measure again when nothing disturbs the machine", why, bench))
     if deployed is not None and not collected.profiles:
         command = f"trtopt profile {source} -o {_folder(collected)}"
         yield _Candidate(2, Step("Profile it", "Where the time goes is unknown.", command))
+
+
+def _in_place_of(collected: Collected, point: BenchPoint) -> str:
+    """The flags that measure on a point's terms into its file: in another one, it would stay on the page."""
+    file = next(
+        file for file, report in collected.results.items() if any(one is point for one in report.points)
+    )
+    return f"--contract {shlex.quote(point.latency.contract.name)} {into(collected, file)}"
 
 
 # ── from the measurement ────────────────────────────────────────────────────────────────────────────────
@@ -131,31 +158,35 @@ def _host_share(point: BenchPoint) -> float:
     return max(1 - compute / latency, _WORTH) if latency else _WORTH
 
 
-def _of_batches(collected: Collected) -> Iterator[_Candidate]:
+def _of_batches(collected: Collected, deployed: Deployment) -> Iterator[_Candidate]:
     """A larger batch size where throughput still rises, several where there is one."""
-    rates = {
-        point.batch: rate
-        for report in collected.results.values()
-        for point in sampled(report)
-        if (rate := rate_of(point)) is not None
-    }
-    if not rates:
+    largest = deployed.points[-1].batch
+    if fixes_batch(collected):
+        why = f"The model fixes batch {largest}: how throughput grows is unknown."
+        yield _Candidate(0.3, Step("Open the batch axis", why, _opening(collected)))
         return
-    into = f"{collected.folder.rstrip('/')}-batches"
-    sizes = sorted(rates)
-    if len(sizes) == 1:
+    if len(deployed.points) == 1:
         batches, what = "1,8,32", "Measure several batch sizes"
-        worth, why = 0.3, f"Only batch {sizes[0]} is measured: how throughput grows is unknown."
+        worth, why = 0.3, f"Only batch {largest} is measured: how throughput grows is unknown."
     else:
-        gain = rates[sizes[-1]] / rates[sizes[-2]]
+        before, last = deployed.points[-2:]
+        gain = (rate_of(last) or 0.0) / (rate_of(before) or 1.0)
         if gain < _RISING:
             return
-        batches = f"{sizes[-1]},{sizes[-1] * 2},{sizes[-1] * 4}"
+        batches = f"{largest},{largest * 2},{largest * 4}"
         what, worth = "Try larger batch sizes", min(gain - 1, 1.0)
-        why = f"Throughput still rises: {gain:.2f} times from batch {sizes[-2]} to {sizes[-1]}."
+        why = f"Throughput still rises: {gain:.2f} times from batch {before.batch} to {largest}."
     backend = " --backend onnxruntime" if _is_cpu(collected) and not ran_on_stand_in(collected) else ""
-    command = f"trtopt build {model_of(collected)} -o {shlex.quote(into)} --batch {batches}{backend}"
+    command = (
+        f"trtopt build {model_of(collected)} -o {_beside(collected, 'batches')} --batch {batches}{backend}"
+    )
     yield _Candidate(worth, Step(what, why, command))
+
+
+def _opening(collected: Collected) -> str:
+    """The command that writes the model with a dynamic batch axis."""
+    name = PurePath(model_file(collected) or "MODEL.onnx").stem
+    return f"trtopt rewrite {model_of(collected)} --dynamic-batch -o {shlex.quote(f'{name}-dynamic.onnx')}"
 
 
 # ── from the profile ────────────────────────────────────────────────────────────────────────────────────
@@ -191,8 +222,7 @@ def _of_layers(collected: Collected, engine: EngineProfile) -> Iterator[_Candida
     selected = collected.manifest is not None and collected.manifest.verdict is not None
     if full >= 0.5 and on_gpu and not selected:
         why = f"{at}{full:.0%} of the time is spent in FP32."
-        into = shlex.quote(f"{collected.folder.rstrip('/')}-fp16")
-        command = f"trtopt build {model_of(collected)} -o {into} --precision fp16"
+        command = f"trtopt build {model_of(collected)} -o {_beside(collected, 'fp16')} --precision fp16"
         yield _Candidate(full / 2, Step("Build it in FP16", why, command))
     yield from _inside(collected, engine, at) if hides_its_time(engine) and on_gpu else _furthest(engine, at)
 

@@ -128,10 +128,16 @@ def _answer(sides: Sequence[Collected], compared: Comparisons | None) -> Iterato
     ]
     yield Figures(figures)
     yield Lines(list(_verdicts(compared)) if compared is not None else [])
-    if compared is not None and all(side.manifest is not None for side in sides):
+    if compared is not None and _can_take_turns(sides):
         why = "Two results that were measured apart may differ by the machine's state."
         command = f"trtopt compare {' '.join(shlex.quote(side.folder) for side in sides)}"
         yield Steps([Step("Let the engines take turns", why, command)])
+
+
+def _can_take_turns(sides: Sequence[Collected]) -> bool:
+    """Whether both have engines, of one backend: one process loads no other."""
+    backends = {side.manifest.engines[0].plan.backend if side.manifest else None for side in sides}
+    return len(backends) == 1 and None not in backends
 
 
 def _verdicts(compared: Comparisons) -> Iterator[str]:
@@ -254,7 +260,7 @@ def _types(sides: Sequence[Collected]) -> Iterator[Block]:
         {"what": f"{n}, batch {batch}", "type": dtype, "share": share}
         for n, side in zip(_NAMES, sides, strict=True)
         for batch, engine in sorted(_engines(side).items())
-        for dtype, share in (engine.receipt.time_ran or engine.receipt.weights_ran).items()
+        for dtype, share in (engine.receipt.time_ran or {}).items()
     ]
     if rows:
         yield shares("Types that ran, as shares of the time", rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from trtopt.measure.analysis.findings import unsteady, untrustworthy
 from trtopt.measure.statistics.summaries import percentile
@@ -29,11 +30,11 @@ from trtopt.report.html.deployment import (
     sampled,
 )
 from trtopt.report.html.latency import result_name
-from trtopt.report.html.layers import engine_panels
 from trtopt.report.html.next_steps import next_steps
 from trtopt.report.html.notes import distrusted, grouped
 from trtopt.report.html.provenance import date_text
 
+_Sized = TypeVar("_Sized", BenchPoint, EngineProfile)
 _BATCHES = (
     Column("batch", "number"),
     *(Column(name, "number", 3) for name in ("p50 ms", "p99 ms")),
@@ -117,7 +118,7 @@ def _figures(deployed: Deployment) -> Iterator[Figure]:
 
 
 def _against_smallest(deployed: Deployment) -> str:
-    first, rate, own = deployed.points[0], rate_of(deployed.points[0]), rate_of(deployed.point)
+    first, rate, own = deployed.trusted[0], rate_of(deployed.trusted[0]), rate_of(deployed.point)
     if first is deployed.point or not rate or not own:
         return ""
     return f"{own / rate:.2f} times batch {first.batch}"
@@ -150,11 +151,12 @@ def _chosen(deployed: Deployment) -> CandidateTime | None:
 
 def _reasons(deployed: Deployment) -> Iterator[str]:
     point, quickest = deployed.point, deployed.quickest
-    if len(deployed.points) > 1:
+    if len(deployed.trusted) > 1:
+        among = "" if len(deployed.trusted) == len(deployed.points) else " that is trustworthy"
         if deployed.is_smaller:
-            yield f"Batch {point.batch} is the smallest within 5 % of the highest throughput."
+            yield f"Batch {point.batch} is the smallest within 5 % of the highest throughput{among}."
         else:
-            yield f"Batch {point.batch} has the highest throughput."
+            yield f"Batch {point.batch} has the highest throughput{among}."
     if quickest is not point:
         yield (
             f"For the lowest latency: batch {quickest.batch}, {p50_of(quickest):.3f} ms, "
@@ -186,24 +188,36 @@ def _warnings(collected: Collected) -> Iterator[str]:
 
 def by_batch(collected: Collected) -> list[Table]:
     """Each figure from the first file that has it; the title names these files."""
-    points: dict[int, BenchPoint] = {}
-    for report in collected.results.values():
-        for point in sampled(report):
-            points.setdefault(point.batch, point)
-    engines: dict[int, EngineProfile] = {}
-    for _, _, engine in engine_panels(collected):
-        engines.setdefault(engine.batch, engine)
+    points, measured = _first_of_each_batch(
+        (result_name(file, report), sampled(report)) for file, report in collected.results.items()
+    )
+    engines, inside = _first_of_each_batch(
+        (file, report.engines) for file, report in collected.profiles.items()
+    )
     sizes = _sizes(collected)
     batches = sorted({*points, *engines, *sizes})
     if not batches:
         return []
-    sources = [result_name(file, report) for file, report in list(collected.results.items())[:1]]
-    title = f"By batch size ({'; '.join([*sources, *list(collected.profiles)[:1]]) or 'the manifest'})"
+    title = f"By batch size ({'; '.join([*measured, *inside]) or 'the manifest'})"
     rows: list[list[Cell]] = [
         [batch, *_latencies(points.get(batch)), *_layers(engines.get(batch)), sizes.get(batch)]
         for batch in batches
     ]
     return [Table(title, *known_columns(_BATCHES, rows))]
+
+
+def _first_of_each_batch(
+    files: Iterable[tuple[str, Iterable[_Sized]]],
+) -> tuple[dict[int, _Sized], list[str]]:
+    """By batch size, and the names of the files that have one of them."""
+    found: dict[int, _Sized] = {}
+    names: dict[str, None] = {}
+    for name, members in files:
+        for one in members:
+            if one.batch not in found:
+                found[one.batch] = one
+                names[name] = None
+    return found, list(names)
 
 
 def _sizes(collected: Collected) -> dict[int, float]:

@@ -37,7 +37,7 @@ from trtopt.report.html.charts import (
     vega_lite,
 )
 from trtopt.report.html.provenance import date_text, typed
-from trtopt.report.sweep import at_lengths, marks_of, remarks_on
+from trtopt.report.sweep import at_lengths, marks_of, on_points, remarks_on
 
 _MIB = 2**20
 _COLUMNS = (
@@ -116,10 +116,7 @@ def _answer(report: SweepReport, groups: Sequence[Choices]) -> list[Block]:
         )
         bests: list[list[Cell]] = [[bound, point.label, point.samples_per_s] for bound, point in one.bests]
         blocks.append(Table(f"Best under a bound on {latency}{at_lengths(one.axes)}", _BEST, bests))
-    failed = [
-        f"{point.label} failed: {point.failure}" for point in report.points if point.failure is not None
-    ]
-    return [*blocks, Lines(failed, are_warnings=True)]
+    return [*blocks, Lines(list(on_points(report)), are_warnings=True)]
 
 
 def _latency_name(report: SweepReport) -> str:

@@ -71,6 +71,7 @@ def profile(path: str | Path, request: ProfileRequest, listener: Listener = SILE
         else:
             if given is not None:
                 _check_belongs(given, manifest, model, Path(str(request.result)))
+                _check_measured(given, request.batch, Path(str(request.result)))
             peaks = _peaks_for(report, manifest, request, notes, listener)
             made = _looked_into(report, _Graphs(model, manifest), request.batch if given else None, peaks)
         made = _with_build_memory(made, model.parent, manifest)
@@ -143,6 +144,21 @@ def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, 
     check_model(report.model_sha256, read_onnx(model).sha256, result, str(model), remedy)
     if manifest is not None:
         check_engines(report, manifest, result, model.parent, remedy)
+
+
+def _check_measured(report: BenchReport, batch: Sequence[int] | None, result: Path) -> None:
+    """Every batch size that is asked for was measured.
+
+    Raises:
+        UsageError: one was not.
+    """
+    measured = sorted({point.batch for point in report.points})
+    lost = [str(size) for size in batch or () if size not in measured]
+    if lost:
+        raise UsageError(
+            f"{result}: has no measurement of batch {', '.join(lost)}",
+            f"choose among {', '.join(map(str, measured))}",
+        )
 
 
 def _peaks_for(

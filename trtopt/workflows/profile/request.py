@@ -62,6 +62,8 @@ def check_request(request: ProfileRequest) -> None:
         "--memory": request.memory,
         "--kernels": request.kernels,
         "--data": request.data is not None,
+        "--backend": request.backend is not None,
+        "--duration": request.duration != ProfileRequest.duration,
         "--shape": bool(request.shapes),
         "--axis": bool(request.axes),
         "--nvtx": request.nvtx,

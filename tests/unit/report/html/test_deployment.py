@@ -12,10 +12,10 @@ from tests.support import examples
 from tests.support.pages import resnet
 from tests.unit.inspect.kernels import test_report as kernel_reports
 from trtopt.records import Backend, BenchPoint, BenchReport, Collected, EngineProfile, Measurement, Samples
-from trtopt.report.html.blocks import Step
+from trtopt.report.html.blocks import Lines, Step
 from trtopt.report.html.deployment import deployment_of, precision_name, profiled
 from trtopt.report.html.next_steps import next_steps
-from trtopt.report.html.summary import mark_of
+from trtopt.report.html.summary import answer, by_batch, mark_of
 from trtopt.report.names import nodes_text
 
 
@@ -92,6 +92,13 @@ def test_figures_that_are_not_trustworthy_are_deployed_only_where_there_are_no_o
     assert chosen(folder(hot)) == 32
 
 
+def test_the_highest_throughput_is_claimed_among_trustworthy_figures_only() -> None:
+    hot = point(32, 1.0, untrustworthy=("too hot",))
+    lines = answer(folder(point(1, 1.0), point(8, 4.0), hot))[1]
+    assert isinstance(lines, Lines)
+    assert lines.lines[0] == "Batch 8 has the highest throughput that is trustworthy."
+
+
 def test_without_measurements_there_is_nothing_to_deploy() -> None:
     assert deployment_of(resnet()) is None
 
@@ -108,6 +115,14 @@ def test_without_measurements_there_is_nothing_to_deploy() -> None:
 )
 def test_a_graph_is_called_after_its_narrowest_type(types: tuple[str, ...], name: str) -> None:
     assert precision_name(types) == name
+
+
+def test_the_table_of_batch_sizes_names_every_file_that_it_shows() -> None:
+    own, other = report(point(1, 1.0)), report(point(1, 2.0), point(8, 4.0))
+    results = {"a.json": own, "b.json": other, "c.json": other}
+    (table,) = by_batch(Collected(folder="d", name="d", results=results))
+    assert table.title == "By batch size (a.json: own, tensorrt; b.json: own, tensorrt)"
+    assert [row[:2] for row in table.rows] == [[1, 1.0], [8, 4.0]]
 
 
 def test_the_mark_says_the_worst_that_is_known() -> None:
@@ -178,6 +193,32 @@ def test_throughput_that_still_rises_asks_for_larger_batches_of_the_same_model()
     found = msgspec.structs.replace(found, results={"result.json": measured})
     commands = [one.command for one in steps(found)]
     assert "trtopt build 'my model.onnx' -o d-batches --batch 8,16,32" in commands
+
+
+def test_results_of_several_contracts_are_not_mixed_into_a_rise_of_throughput() -> None:
+    settled, fast = report(point(8, 2.0), point(16, 3.9)), report(point(16, 0.5))
+    found = Collected(folder="d", name="d", results={"a.json": settled, "serving.json": fast})
+    assert [one for one in steps(found) if "--batch" in one.command] == []
+
+
+def test_a_fixed_batch_is_opened_before_other_sizes_are_built() -> None:
+    manifest = examples.manifest()
+    inputs = tuple(msgspec.structs.replace(spec, shape=(8, *spec.shape[1:])) for spec in manifest.onnx.inputs)
+    onnx = msgspec.structs.replace(manifest.onnx, inputs=inputs)
+    fixed = msgspec.structs.replace(manifest, onnx=onnx, argv=("trtopt", "build", "m/net.onnx"))
+    commands = [one.command for one in steps(folder(point(8, 1.0), manifest=fixed))]
+    assert "trtopt rewrite m/net.onnx --dynamic-batch -o net-dynamic.onnx" in commands
+
+
+def test_distrusted_figures_are_measured_again_on_their_terms_into_their_own_file() -> None:
+    hot = report(point(8, 1.0, untrustworthy=("too hot",)))
+    found = Collected(folder="d", name="d", results={"bench.json": hot})
+    assert steps(found)[0].command == "trtopt bench MODEL.onnx --contract own --json d/bench.json"
+
+
+def test_what_is_built_next_lies_beside_the_folder_however_it_is_named() -> None:
+    found = msgspec.structs.replace(folder(point(1, 1.0), point(8, 2.0)), folder=".")
+    assert "trtopt build MODEL.onnx -o ../d-batches --batch 8,16,32" in [one.command for one in steps(found)]
 
 
 def test_throughput_that_has_settled_asks_for_none() -> None:

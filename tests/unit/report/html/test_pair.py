@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import vl_convert
 
 from tests.support import examples
 from tests.support.pages import resnet
-from tests.unit.report.html.test_deployment import folder, point
+from tests.unit.report.html.test_deployment import folder, on_another_backend, point
 from trtopt.records import Collected
-from trtopt.report.html.blocks import Chart, Lines, Page, Table
+from trtopt.report.html.blocks import Chart, Lines, Page, Steps, Table
 from trtopt.report.html.page import page_of
 from trtopt.report.html.pair import pair_page
 from trtopt.workflows.report import differences_of
@@ -93,3 +95,25 @@ def test_vega_lite_takes_its_charts_and_the_page_is_written() -> None:
     written = page_of(page, "window.vegaEmbed = '';", "today")
     assert "trtopt report a b" in written
     assert 'id="missing"' in written
+
+
+def test_only_engines_that_one_process_can_load_are_to_take_turns() -> None:
+    def commands(manifest: Any) -> list[str]:
+        sides = folder(point(8, 2.0), manifest=examples.manifest()), folder(point(8, 1.0), manifest=manifest)
+        blocks = [block for block in pair(*sides).answer if isinstance(block, Steps)]
+        return [step.command for block in blocks for step in block.steps]
+
+    assert commands(examples.manifest()) == ["trtopt compare d d"]
+    assert commands(on_another_backend()) == []
+
+
+def test_types_of_weights_are_no_shares_of_the_time() -> None:
+    side = resnet()
+    report = side.profiles["profile.json"]
+    engines = tuple(
+        msgspec.structs.replace(one, receipt=msgspec.structs.replace(one.receipt, time_ran=None))
+        for one in report.engines
+    )
+    profiles = {"profile.json": msgspec.structs.replace(report, engines=engines)}
+    unknown = msgspec.structs.replace(side, profiles=profiles)
+    assert "accurate" not in [question.id for question in pair(unknown, unknown).questions]

@@ -70,7 +70,7 @@ def test_a_sweep_without_a_figure_has_a_page_that_reports_it() -> None:
 
 def test_the_knee_is_what_to_deploy_and_the_front_is_above_the_fold() -> None:
     page = sweep_page(REPORT, ("trtopt", "report", "s"))
-    figures, bests, failed = page.answer
+    figures, bests, warnings = page.answer
     assert isinstance(figures, Figures)
     assert [one.value for one in figures.figures] == ["fp16 batch2", "1.250", "190"]
     assert isinstance(bests, Table)
@@ -79,8 +79,11 @@ def test_the_knee_is_what_to_deploy_and_the_front_is_above_the_fold() -> None:
         [2.0, "fp16 batch2", 190.0],
         [5.0, "fp16 batch8", 200.0],
     ]
-    assert isinstance(failed, Lines)
-    assert failed.lines == ["fp16 batch64 failed: out of memory\nlast words"]
+    assert isinstance(warnings, Lines)
+    assert warnings.lines == [
+        "fp16 batch8! is not trustworthy: too hot",
+        "fp16 batch64 failed: out of memory\nlast words",
+    ]
     assert page.mark is not None
     assert page.mark.text == "1 of 3 points not trustworthy"
     (chart,) = page.charts
@@ -91,3 +94,8 @@ def test_the_knee_is_what_to_deploy_and_the_front_is_above_the_fold() -> None:
 def test_one_batch_size_is_a_number_and_no_curve() -> None:
     page = sweep_page(report_of(point(8, 1.0, 100.0)))
     assert [section.id for question in page.questions for section in question.sections] == ["front"]
+
+
+def test_a_point_that_is_not_trustworthy_has_the_mark_that_its_warning_names() -> None:
+    rows = embedded(REPORT)["tables"]["fast-0-0"]["rows"]
+    assert {row[0]: row[1] for row in rows}["fp16 batch8"] == "*!"
