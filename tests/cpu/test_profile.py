@@ -141,6 +141,14 @@ def test_an_engine_that_cannot_be_run_gets_what_its_graph_tells(
     assert (engine.fusions, engine.unfused) == ((), ())
 
 
+def test_one_engine_of_a_folder_is_profiled_alone(
+    cpu_build: Path, rtx_build: Path, tmp_path: Path, measured: BenchReport
+) -> None:
+    alone = profile(cpu_build / "batch8.onnx", result=written(measured, tmp_path))
+    assert [engine.batch for engine in alone.engines] == [8]
+    assert [engine.batch for engine in profile(rtx_build / "batch8.engine").engines] == [8]
+
+
 def test_two_batches_are_distinguished_layer_by_layer(
     cpu_build: Path, tmp_path: Path, looked_into: ProfileReport
 ) -> None:
@@ -193,7 +201,7 @@ def test_a_batch_size_that_a_result_file_lacks_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=r"has no measurement of batch 64") as caught:
         profile(cpu_build, result=written(measured, tmp_path), batch=[8, 64])
-    assert caught.value.remedy == "choose among 1, 8"
+    assert caught.value.remedy == "choose among batch 1, 8"
 
 
 def test_a_result_of_another_model_or_of_other_engines_is_refused(
@@ -274,9 +282,11 @@ def test_profiles_that_are_none_or_of_another_model_are_refused(
 
 @needs_no_gpu
 def test_without_a_gpu_kernels_are_missing_and_not_cupti(rtx_build: Path, trtopt_cli: CommandLine) -> None:
-    done = trtopt_cli("profile", rtx_build, "--batch", "8", "--kernels")
+    done = trtopt_cli("profile", rtx_build, "--batch", "8", "--kernels", "--memory", "--probe-peaks")
     assert done.returncode == 0
     assert "not known: kernels: they are recorded where the engines run" in done.stdout
+    assert "not known: memory: allocations are traced where the engines run" in done.stdout
+    assert "not known: peak rates: they are measured where the engines run" in done.stdout
     assert "cupti" not in done.stdout + done.stderr
 
 

@@ -130,7 +130,7 @@ def test_what_was_not_timed_shows_what_the_graph_requests() -> None:
     text = shown(profile_graph(1, REF, GRAPH, None), missing=("nothing was run",))
     assert "batch 1: 3 nodes of the ONNX file, not timed" in text
     assert "floor" not in text
-    assert "model: 3.07 kFLOP, 2.99 kB at least" in text
+    assert "model: 3.07 kFLOP, 2.99 kB node by node" in text
     assert "(float16)" in text
     assert "latency" not in text
     assert "of the time" not in text

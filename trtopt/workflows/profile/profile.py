@@ -23,6 +23,7 @@ from trtopt.recipe import shape_flags
 from trtopt.records import (
     BenchReport,
     DevicePeaks,
+    EngineArtifact,
     EngineDifference,
     EngineProfile,
     EngineRef,
@@ -62,18 +63,20 @@ def profile(path: str | Path, request: ProfileRequest, listener: Listener = SILE
     notes: list[str] = []
     with _subject(Path(path), request, notes, listener) as (subject, model):
         manifest = _manifest_of(subject)
+        engine = _engine_at(subject, manifest)
         try:
             report = given or bench(subject, request.measurement, listener)
         except (NoGpuError, BackendMissingError) as error:
             if manifest is None:
                 raise
-            made = _not_run(manifest, model, request, f"the engines were not run: {error.problem}")
+            engines = manifest.engines if engine is None else (engine,)
+            made = _not_run(manifest, engines, model, request, f"the engines were not run: {error.problem}")
         else:
             if given is not None:
                 _check_belongs(given, manifest, model, Path(str(request.result)))
-                _check_measured(given, request.batch, Path(str(request.result)))
+                report = _asked_for(given, engine, request.batch, Path(str(request.result)))
             peaks = _peaks_for(report, manifest, request, notes, listener)
-            made = _looked_into(report, _Graphs(model, manifest), request.batch if given else None, peaks)
+            made = _looked_into(report, _Graphs(model, manifest), peaks)
         made = _with_build_memory(made, model.parent, manifest)
     made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
     return _with_differences(made, earlier, Path(str(request.against)))
@@ -112,6 +115,13 @@ def _manifest_of(subject: Path) -> Manifest | None:
     return read_manifest(folder) if subject.is_dir() or (folder / MANIFEST).is_file() else None
 
 
+def _engine_at(subject: Path, manifest: Manifest | None) -> EngineArtifact | None:
+    """The engine that a path names; None if it names a folder or a model."""
+    if manifest is None or subject.is_dir():
+        return None
+    return next((engine for engine in manifest.engines if engine.path == subject.name), None)
+
+
 def _model_in(folder: Path) -> Path:
     return folder / Path(read_manifest(folder).onnx.path).name
 
@@ -146,19 +156,25 @@ def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, 
         check_engines(report, manifest, result, model.parent, remedy)
 
 
-def _check_measured(report: BenchReport, batch: Sequence[int] | None, result: Path) -> None:
-    """Every batch size that is asked for was measured.
+def _asked_for(
+    report: BenchReport, engine: EngineArtifact | None, batch: Sequence[int] | None, result: Path
+) -> BenchReport:
+    """The measurements of the engine and of the batch sizes that are asked for.
 
     Raises:
-        UsageError: one was not.
+        UsageError: there is none of one of them.
     """
-    measured = sorted({point.batch for point in report.points})
-    lost = [str(size) for size in batch or () if size not in measured]
-    if lost:
+    label = None if engine is None else engine.plan.label
+    points = [point for point in report.points if label in (None, point.latency.engine.label)]
+    measured = sorted({point.batch for point in points})
+    lost = [f"batch {size}" for size in batch or () if size not in measured]
+    if lost or not points:
         raise UsageError(
-            f"{result}: has no measurement of batch {', '.join(lost)}",
-            f"choose among {', '.join(map(str, measured))}",
+            f"{result}: has no measurement of {', '.join(lost) or label}",
+            f"choose among batch {', '.join(map(str, measured))}" if measured else "give the engines' folder",
         )
+    chosen = tuple(point for point in points if batch is None or point.batch in batch)
+    return msgspec.structs.replace(report, points=chosen)
 
 
 def _peaks_for(
@@ -179,9 +195,7 @@ def _peaks_for(
     return peaks
 
 
-def _looked_into(
-    report: BenchReport, graphs: _Graphs, batch: Sequence[int] | None, peaks: DevicePeaks | None
-) -> ProfileReport:
+def _looked_into(report: BenchReport, graphs: _Graphs, peaks: DevicePeaks | None) -> ProfileReport:
     environment = report.environment
     missing: list[str] = []
     if peaks is None:
@@ -191,8 +205,6 @@ def _looked_into(
         )
     engines = []
     for point in report.points:
-        if batch is not None and point.batch not in batch:
-            continue
         description = description_of(point, missing)
         at_shapes = graphs.at(point.latency.engine.label, point.latency.shapes)
         infer = environment.backend.name == "onnxruntime"
@@ -237,11 +249,17 @@ def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest |
     return msgspec.structs.replace(report, engines=tuple(engines))
 
 
-def _not_run(manifest: Manifest, model: Path, request: ProfileRequest, reason: str) -> ProfileReport:
+def _not_run(
+    manifest: Manifest,
+    artifacts: Sequence[EngineArtifact],
+    model: Path,
+    request: ProfileRequest,
+    reason: str,
+) -> ProfileReport:
     """What can be known of engines that do not run here: what their graph asks for."""
     graphs = _Graphs(model, manifest)
     engines, sizes = [], request.measurement.sizes
-    for engine, size in points(manifest.engines, request.batch):
+    for engine, size in points(artifacts, request.batch):
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
         shapes = shapes_at(manifest.onnx.inputs, engine.plan, size, shape_flags(sizes), sizes.axes)
         at_shapes = graphs.at(engine.plan.label, shapes)
@@ -257,6 +275,8 @@ def _not_run(manifest: Manifest, model: Path, request: ProfileRequest, reason: s
             reason,
             "layers, fusions, times and the types that ran: the rows are the nodes of the ONNX file",
             *(("kernels: they are recorded where the engines run",) if request.kernels else ()),
+            *(("memory: allocations are traced where the engines run",) if request.memory else ()),
+            *(("peak rates: they are measured where the engines run",) if request.probe_peaks else ()),
         ),
     )
 
