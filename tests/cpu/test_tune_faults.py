@@ -208,6 +208,7 @@ def test_a_best_engine_that_is_damaged_meanwhile_is_no_fault_of_a_candidate(
 def test_an_interrupted_run_says_how_to_continue(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trtopt", "tune", str(DIGITS), "-o", str(tmp_path / "out")]
     command += ["--backend", "onnxruntime", "--cache-dir", str(tmp_path / "cache"), "--budget", "1h"]
+    command += ["--duration", "0.05"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
