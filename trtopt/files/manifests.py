@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -135,7 +136,7 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
     """
     again = {
         "plan": "plan again, or move the plan back: its paths to engines are relative to its folder",
-        "manifest": f"`trtopt verify {path.parent} --repair` builds it again",
+        "manifest": f"`trtopt verify {shlex.quote(str(path.parent))} --repair` builds it again",
     }.get(vouching, "build again")
     if not path.is_file():
         raise ArtifactError(f"{path}: cannot be read (no such file)", again)

@@ -74,7 +74,7 @@ def profile(path: str | Path, request: ProfileRequest, listener: Listener = SILE
         else:
             if given is not None:
                 _check_belongs(given, manifest, model, Path(str(request.result)))
-                report = _asked_for(given, engine, request.batch, Path(str(request.result)))
+                report = _requested(given, engine, request.batch, Path(str(request.result)))
             peaks = _peaks_for(report, manifest, request, notes, listener)
             made = _looked_into(report, _Graphs(model, manifest), peaks)
         made = _with_build_memory(made, model.parent, manifest)
@@ -156,10 +156,10 @@ def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, 
         check_engines(report, manifest, result, model.parent, remedy)
 
 
-def _asked_for(
+def _requested(
     report: BenchReport, engine: EngineArtifact | None, batch: Sequence[int] | None, result: Path
 ) -> BenchReport:
-    """The measurements of the engine and of the batch sizes that are asked for.
+    """The measurements of the engine, at the requested batch sizes.
 
     Raises:
         UsageError: there is none of one of them.
