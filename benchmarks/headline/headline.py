@@ -274,9 +274,10 @@ def summary(told: Mapping[str, Any]) -> object:
 
 
 def selection(judged: Mapping[str, Any]) -> dict[str, Any]:
-    """What the build selected, and the latency of each candidate that it measured."""
+    """What the build selected, and each candidate's latency and the seconds of its build."""
     times = {time["candidate"]: round(time["latency_ms"], 4) for time in judged["times"]}
-    return {"selected": judged["chosen"], "candidates_ms": times}
+    seconds = {time["candidate"]: round(time["build_seconds"], 1) for time in judged["times"]}
+    return {"selected": judged["chosen"], "candidates_ms": times, "candidates_build_s": seconds}
 
 
 def median_ms(turns: Mapping[str, Any]) -> float:

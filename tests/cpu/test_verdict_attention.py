@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 
 from tests.support.command_line import DIGITS
@@ -49,6 +50,31 @@ def test_it_must_gain_over_int8_without(
     manifest = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,))
     assert manifest.verdict is not None
     assert manifest.verdict.batches[0].chosen == chosen
+
+
+@pytest.mark.parametrize(("attention", "ahead"), [(0.895, "int8"), (0.7, "int8.attention")])
+def test_only_the_fastest_int8_is_built_again_without_what_loses(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path, attention: float, ahead: str
+) -> None:
+    speeds = {"fp16_1": 1.0, "int8_1": 0.9, "int8_attention_1": attention}
+    times = script(
+        monkeypatch, feed_forward_loses_ms, **speeds, **{f"{ahead.replace('.', '_')}_part1_1": 0.6}
+    )
+    manifest = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,))
+    assert times.in_turns[1:] == [(1, ("fp16", "int8", "int8.attention", f"{ahead}.part1"))]
+    assert manifest.verdict is not None
+    (verdict,) = manifest.verdict.batches
+    assert verdict.chosen == f"{ahead}.part1"
+    assert set(verdict.regions) == {"int8", "int8.attention"}
+    (engine,) = manifest.engines
+    assert [one.build_seconds for one in verdict.times][-1] == engine.build_seconds
+
+
+def feed_forward_loses_ms(candidate: str, _batch: int, node: onnx.NodeProto) -> float:
+    """INT8 halves every product but the first of each feed-forward, which takes twice as long."""
+    if candidate == "fp16" or node.op_type != "MatMul":
+        return 1.0 if node.op_type == "MatMul" else 0.015625
+    return 2.0 if "fc1" in node.name else 0.5
 
 
 def test_what_cannot_be_tried_keeps_nothing_from_being_built(

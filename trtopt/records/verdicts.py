@@ -33,10 +33,14 @@ class Candidate(Record, frozen=True, kw_only=True):
 
 
 class CandidateTime(Record, frozen=True, kw_only=True):
-    """A candidate's median latency, and the verdict on it against the baseline (None for that itself)."""
+    """A candidate's median latency, and the verdict on it against the baseline (None for that itself).
+
+    `build_seconds` is what its engine took to build; None in folders that did not keep it.
+    """
 
     candidate: str
     latency_ms: float
+    build_seconds: float | None = None
     against_baseline: ComparisonVerdict | None = None
 
 

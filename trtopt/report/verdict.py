@@ -34,12 +34,20 @@ def _times(verdict: PrecisionVerdict) -> RenderableType:
         f"threshold {verdict.threshold:.1%}"
     )
     left = ("precision", "verdict", "")
-    table = plain_table("batch", "precision", "p50 ms", "change", "verdict", "", left=left)
+    table = plain_table("batch", "precision", "build s", "p50 ms", "change", "verdict", "", left=left)
     for batch in verdict.batches:
         for item in batch.times:
             selection = "selected" if item.candidate == batch.chosen else ""
+            built = "–" if item.build_seconds is None else f"{item.build_seconds:.0f}"
             table.add_row(
-                str(batch.batch), item.candidate, f"{item.latency_ms:.3f}", *_against(item), selection
+                *(
+                    str(batch.batch),
+                    item.candidate,
+                    built,
+                    f"{item.latency_ms:.3f}",
+                    *_against(item),
+                    selection,
+                )
             )
     return titled(title, table)
 

@@ -1,8 +1,8 @@
 """Precision selection: precisions of one model are built and measured interleaved; the best is selected.
 
-Few builds, as they take longest: one per candidate and batch size, and one more of a quantised candidate with
-losing regions. The first measurement only finds those; the selection rests on a last interleaved run of all
-candidates at that batch size.
+Few builds, as they take longest: one per candidate and batch size, and one more of the fastest quantised one
+if regions of it lose. The first measurement only finds those; the selection rests on a last interleaved run
+of all candidates at that batch size.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def select_precision(
         held.build([entry for entry in held.entries if not entry.broken], plans)
         first = held.run_in_turns()
         held.report_times(first)
-        held.leave_out_what_loses()
+        held.leave_out_what_loses(first)
         last = held.run_in_turns(known=first)
         return held.selected(last, folder)
     finally:
@@ -291,18 +291,21 @@ class _PrecisionSelection:
 
     # ── regions ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def leave_out_what_loses(self) -> None:
-        """For every quantised entry and plan: find the losing regions, and build it again without them."""
+    def leave_out_what_loses(self, runs: dict[str, InterleavedRun]) -> None:
+        """For every plan: find the regions that lose, and build the fastest of a precision without them."""
         made: dict[tuple[str, tuple[str, ...]], list[BuildPlan]] = {}
         for plan in self._plans:
             entries = [entry for entry in self._entries_of(plan) if entry.is_quantised]
             if not entries:
                 continue
+            ahead = self._ahead(entries, runs[plan.label])
             (floats, _), *others = self._profiles(plan, [self._baseline, *entries])
             for entry, (profile, graph) in zip(entries, others, strict=True):
                 regions = find_regions(graph)
                 times = region_times(regions, floats, profile, THRESHOLD)
                 self._regions[plan.label][entry.name] = times
+                if entry.name not in ahead:  # a build takes minutes, and variants share what loses
+                    continue
                 vectors = losing_vectors(graph, regions, floats, profile, THRESHOLD)
                 if left := tuple(dict.fromkeys((*losing(times, profile.sum_ms, THRESHOLD), *vectors))):
                     made.setdefault((entry.name, left), []).append(plan)
@@ -318,6 +321,14 @@ class _PrecisionSelection:
             self._report_if_broken(entry)
             if not entry.broken:
                 self.build([entry], plans)
+
+    @staticmethod
+    def _ahead(entries: Sequence[Entry], run: InterleavedRun) -> set[str]:
+        """The fastest entry of each precision, where one that errs more has to gain by it."""
+        ms = {turns.name: pooled_ms(turns) for turns in valid_rounds(run).turns}
+        paying = [entry for entry in entries if not _is_no_faster(entry, ms)]
+        fastest_last = sorted(paying, key=lambda entry: -ms[entry.name])
+        return set({entry.candidate.precision: entry.name for entry in fastest_last}.values())
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -366,6 +377,7 @@ class _PrecisionSelection:
         }
         ms = {turns.name: pooled_ms(turns) for turns in evaluated.turns}
         choice = self._choice(ms, compared)
+        built = {entry.name: entry.engines[plan.label] for entry in self._entries_of(plan)}
         return BatchVerdict(
             engine=plan.label,
             batch=run.batch,
@@ -375,6 +387,7 @@ class _PrecisionSelection:
                 CandidateTime(
                     candidate=name,
                     latency_ms=value,
+                    build_seconds=built[name].build_seconds,
                     against_baseline=verdict_record(run.batch, compared[name]) if name in compared else None,
                 )
                 for name, value in ms.items()
