@@ -167,6 +167,9 @@ def table(out: Path) -> str:
             f"| {base['total_s']:.0f} | |"
         )
         lines += [row(entry) for entry in ledger["entries"]]
+        if final := ledger.get("final"):
+            bounds = f"{final['low']:+.1%} to {final['high']:+.1%}"
+            lines.append(f"| | the result against the baseline | | | {final['gain']:+.1%} | {bounds} | | |")
     return "\n".join(lines)
 
 

@@ -59,6 +59,16 @@ def test_they_must_gain_over_int8_without(
     assert manifest.verdict.batches[0].chosen == chosen
 
 
+def test_with_attention_in_int8_gelus_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    rows = tuple(replace(row, int8_attention_pays=row.name == "11") for row in targets.ROWS)
+    monkeypatch.setattr(targets, "ROWS", rows)
+    times = script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9, int8_attention_1=0.8)
+    build(TRANSFORMER, tmp_path / "out", calib, batch=(1,))
+    assert times.in_turns[0] == (1, ("fp16", "int8", "int8.attention"))
+
+
 def test_where_there_is_no_gelu_nothing_more_is_tried(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:

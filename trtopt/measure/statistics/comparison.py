@@ -106,6 +106,11 @@ class Ratio:
     sure_low: float
     sure_high: float
 
+    @property
+    def saved(self) -> tuple[float, float, float]:
+        """The share of A that B saves, and the bounds of its 95 % interval."""
+        return 1 - self.value, 1 - self.high, 1 - self.low
+
     @staticmethod
     def of_log(value: float, half_width: float, sure_half_width: float) -> Ratio:
         """From a difference of logarithms and its intervals' half-widths."""

@@ -178,31 +178,35 @@ class _PrecisionSelection:
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
 
     def _try_variants(self, entry: Entry) -> None:
-        """What else an INT8 candidate may quantise or cast on this target, each on top of the last."""
+        """What else an INT8 candidate may quantise, or else cast, on this target.
+
+        One of them, for each takes minutes to build: with attention in INT8, GELUs in FP16 gained nothing.
+        """
         target = target_named(self._terms.request.target)
         if entry.candidate.precision != "int8":
             return
-        if target.int8_attention_pays:
-            what = "attention's products in INT8"
-            entry = self._tried(entry, self._candidates.with_attention, what)
+        if target.int8_attention_pays and self._tried(
+            entry, self._candidates.with_attention, "attention's products in INT8"
+        ):
+            return
         if target.half_gelu_pays:
             self._tried(entry, self._candidates.with_half_gelus, "the GELUs between products in FP16")
 
-    def _tried(self, entry: Entry, vary: Callable[[Entry], Entry | None], what: str) -> Entry:
-        """The variant, or `entry` where it cannot be made or misses a bound: it was not requested."""
+    def _tried(self, entry: Entry, vary: Callable[[Entry], Entry | None], what: str) -> bool:
+        """Add the variant; False where it cannot be made or misses a bound: it was not requested."""
         if entry.broken:
-            return entry
+            return False
         try:
             varied = vary(entry)
         except (ModelError, UsageError, DataError, ArtifactError) as error:
             self._listener.note(f"{entry.name} is not tried with {what}: {error.problem}")
-            return entry
+            return False
         if varied is None:
-            return entry
+            return False
         self._listener.note(f"{varied.name}: with {what}, too")
         self.entries.append(varied)
         self._report_if_broken(varied)
-        return entry if varied.broken else varied
+        return not varied.broken
 
     def _report_if_broken(self, entry: Entry) -> None:
         if entry.broken:

@@ -44,6 +44,7 @@ class Candidates:
         situation = self._situation(ledger, incumbent, history)
         tried = situation.tried | {f"batch={setup.terms.batch[0]}"}
         spread = spread_of(history, RunSpread.of(setup.run_spread))
+        build_s = max(baseline.build_s, incumbent.engine.build_seconds)
         found = []
         for kind in KINDS:
             if kind.name not in setup.request.kinds:
@@ -54,7 +55,7 @@ class Candidates:
                 if change.name in tried or (change.makes_graph and incumbent.is_rewritten):
                     continue
                 builds = kind.builds if change.builds is None else change.builds
-                seconds = builds * baseline.build_s + change.measurements * baseline.measure_s
+                seconds = builds * build_s + change.measurements * baseline.measure_s
                 cost_s = predicted_cost_s(seconds, past)
                 prior = change.prior or kind.prior
                 found.append(Queued(change, predict(change.name, prior, kind.prior, past, spread), cost_s))

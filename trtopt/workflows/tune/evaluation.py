@@ -142,11 +142,12 @@ class Evaluation:
         if found.ratio is None:
             given.notes.append(f"the race against the baseline shows nothing: {found.reasons[0].text}")
             return None
+        gain, low, high = found.ratio.saved
         return FinalRace(
             changes=ledger.accepted,
-            gain=1 - found.ratio.value,
-            low=1 - found.ratio.high,
-            high=1 - found.ratio.low,
+            gain=gain,
+            low=low,
+            high=high,
             is_faster=found.verdict is Verdict.FASTER,
         )
 

@@ -23,6 +23,7 @@ class Outcome:
         """Its line in the ledger."""
         prediction = queued.prediction
         ratio = None if self.comparison is None else self.comparison.ratio
+        gain, low, high = (None, None, None) if ratio is None else ratio.saved
         return LedgerEntry(
             candidate=queued.change.name,
             kind=queued.change.kind,
@@ -39,9 +40,9 @@ class Outcome:
             predicted_high=prediction.high,
             predicted_cost_s=queued.cost_s,
             cost_s=cost_s,
-            measured_gain=None if ratio is None else 1 - ratio.value,
-            measured_low=None if ratio is None else 1 - ratio.high,
-            measured_high=None if ratio is None else 1 - ratio.low,
+            measured_gain=gain,
+            measured_low=low,
+            measured_high=high,
             accuracy=self.accuracy,
             verdict=self.verdict,
             reason=self.reason,

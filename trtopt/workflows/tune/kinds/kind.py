@@ -22,7 +22,7 @@ class Change:
     """One step away from the incumbent; what is empty or None stays what it is.
 
     `recipe` are fields of the incumbent's `Recipe`; `rule` is a rewrite rule to apply to its graph; `fresh`
-    builds again without a timing cache. `prior`, and how many builds of the baseline it takes, are the
+    builds again without a timing cache. `prior`, and how many builds of the incumbent it takes, are the
     kind's own where they are None; `evidence` says what they were drawn from. It takes the baseline's
     measurement so many times as `measurements` says.
     """

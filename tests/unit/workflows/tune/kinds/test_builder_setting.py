@@ -60,6 +60,18 @@ def test_harder_search_promises_more_the_further_layers_are_above_their_floor() 
     assert gains[0] < gains[1]
 
 
+def test_level_4_is_not_tried_from_level_5() -> None:
+    levels = [name for name in proposed(KIND, situation(recipe=Recipe(opt_level=5))) if "opt_level" in name]
+    assert levels == []
+    assert "opt_level=5" in proposed(KIND, situation(recipe=Recipe(opt_level=4)))
+
+
+def test_harder_search_takes_longer_builds() -> None:
+    found = proposed(KIND, situation())
+    builds = [found[f"opt_level={level}"].builds for level in (4, 5)]
+    assert KIND.builds < builds[0] < builds[1]  # type: ignore[operator]
+
+
 def test_streams_get_a_share_of_the_cache_where_layers_are_tiled() -> None:
     gpu = msgspec.structs.replace(examples.GPU, cache_bytes=50 << 20)
     tiled = situation(device=gpu, streams=4, recipe=Recipe(tiling="full"))

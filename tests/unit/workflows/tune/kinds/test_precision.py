@@ -8,6 +8,7 @@ from tests.support.inspected import graph, node, profiled
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.recipe import Recipe
 from trtopt.records import DevicePeaks, LayerCost, Peak
+from trtopt.workflows.tune.kinds.kind import Situation
 from trtopt.workflows.tune.kinds.precision import KIND
 
 PEAKS = DevicePeaks(
@@ -47,6 +48,24 @@ def test_selecting_among_precisions_costs_the_measurement_of_each() -> None:
     found = proposed(KIND, situation("onnxruntime", "1", data="samples.npz"))
     assert found["precision=best"].measurements == 1 + len(("fp32", "fp16", "int8"))
     assert found["precision=fp16"].measurements == 1
+
+
+ATTENTION = graph(node("Softmax", "x", "y"), inputs={"x": (8, 4)})
+
+
+@pytest.mark.parametrize(
+    ("given", "builds"),
+    [
+        (situation("tensorrt", "8.6.0", data="s.npz"), 2 + 1),
+        (situation("tensorrt", "8.6.0", data="s.npz", evidence=evidence(of=ATTENTION)), 2 + 1 + 5),
+        (situation(data="s.npz", evidence=evidence(of=ATTENTION)), 4 + 2),
+        (situation("onnxruntime", "1", data="s.npz", evidence=evidence(of=ATTENTION)), 3 + 1),
+    ],
+)
+def test_selecting_among_precisions_costs_a_build_of_each_and_more_in_int8(
+    given: Situation, builds: int
+) -> None:
+    assert proposed(KIND, given)["precision=best"].builds == builds
 
 
 def test_what_computes_gains_by_rates_and_what_moves_by_bytes() -> None:
