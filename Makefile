@@ -51,7 +51,7 @@ demo: $(VENV)/.rtx
 
 # On all cores; a file's tests stay together, for they share what takes long to make.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-export: $(VENV)/.export
 	$(BIN)/python -m pytest tests/export

@@ -6,6 +6,8 @@
 `make` writes FOLDER/FORM.onnx.gz for each form, without weights (extra `export`, no GPU):
 
     plain         Q and DQ where Model Optimizer puts them
+    attention     Q and DQ where `trtopt build` puts them: attention's products too, but no residual's sum
+    attention-merged  the same of the rewritten graph: merge-matmuls
     merged        Q, K and V as one product and a Split, then their biases: the rule merge-matmuls
     merged-bias   the same with one bias, in front of the Split
     apart         the three products read a Q each, of scales that differ in the last digit: none to merge
@@ -25,7 +27,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +37,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 
 from cells import FailedError, OutOfTimeError, run_python
-from graphs import ATTENTION, exported, trtopt
+from graphs import ATTENTION, INCLUDED, exported, trtopt
 from kernels import SOURCES
 from weights import empty, fill
 
@@ -59,16 +61,25 @@ def make(folder: Path) -> None:
         source = exported("bert-base", place)
         trtopt("rewrite", source, "-o", place / "merged.onnx", "--target", "8.6", "--rules", "merge-matmuls")
         onnx.save(one_bias(onnx.load(place / "merged.onnx")), place / "merged-bias.onnx")
-        bases = {"plain": source, "merged": place / "merged.onnx", "merged-bias": place / "merged-bias.onnx"}
-        for name, model in bases.items():
+        merged = place / "merged.onnx"
+        bases: dict[str, tuple[Path, Sequence[str]]] = {
+            "plain": (source, ATTENTION),
+            "merged": (merged, ATTENTION),
+            "merged-bias": (place / "merged-bias.onnx", ATTENTION),
+            "attention": (source, INCLUDED),
+            "attention-merged": (merged, INCLUDED),
+        }
+        for name, (model, options) in bases.items():
             trtopt(
                 "quantize", model, "-o", place / f"{name}.int8.onnx", "--precision", "int8", "--target",
-                "8.6", "--data", place / "samples.npz", *ATTENTION,
+                "8.6", "--data", place / "samples.npz", *options,
             )  # fmt: skip
         forms: dict[str, tuple[str, Callable[[onnx.ModelProto], onnx.ModelProto]]] = {
             "plain": ("plain", lambda model: model),
             "merged": ("merged", lambda model: model),
             "merged-bias": ("merged-bias", lambda model: model),
+            "attention": ("attention", lambda model: model),
+            "attention-merged": ("attention-merged", lambda model: model),
             "apart": ("plain", apart),
             "gelu": ("plain", lambda model: in_half(model, is_gelu)),
             "rest": ("plain", lambda model: in_half(model, is_rest)),
@@ -222,7 +233,7 @@ def build(request: argparse.Namespace, form: str, batch: int, end: float) -> Pat
     words: Iterable[object] = (
         "-m", "trtopt", "build", model, "-o", work / name, "--batch", batch, "--axis", f"sequence={TOKENS}",
         "--backend", "tensorrt", "--allow-fallback", "--tactic-sources", SOURCES, "--timing-cache", "none",
-        "--avg-timing", 1,
+        "--avg-timing", request.avg_timing,
     )  # fmt: skip
     run_python(f"build {name}", words, end - time.monotonic())
     model.unlink()
@@ -252,6 +263,7 @@ def main() -> None:
     runs.add_argument("--work", type=Path, required=True)
     runs.add_argument("--out", type=Path, required=True)
     runs.add_argument("--budget", type=float, default=500.0)
+    runs.add_argument("--avg-timing", type=int, default=1, help="of a tactic; `trtopt build` has 8")
     runs.add_argument("jobs", nargs="+", metavar="JOB")
     request = parser.parse_args()
     if request.step == "make":

@@ -41,7 +41,7 @@ def test_a_latency_that_no_engine_keeps_exits_with_3_and_leaves_the_build_and_th
     assert "note: the precision is the graph's: engines by tensorrt-rtx" in done.stdout
     assert (done.stdout + done.stderr).count("no GPU found") == 1
     found = from_json((trtopt_cli.folder / "found.json").read_bytes(), Optimized)
-    assert (found.met, [point.batch for point in found.points]) == (False, [1])
+    assert (found.met, found.best, [point.batch for point in found.points]) == (False, None, [1])
     made = {file.name for file in (trtopt_cli.folder / "out").iterdir()}
     assert {"manifest.json", "batch1.engine", "result.json", "report.html"} <= made
 

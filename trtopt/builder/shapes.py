@@ -23,21 +23,6 @@ from trtopt.records import MAX_PROFILES, BuildPlan, OnnxArtifact, Profile, Shape
 _NO_AXES: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
-def batch_axes(model: OnnxArtifact) -> dict[str, int | str]:
-    """Axis 0 of each input that has one: a number where the model fixes it, else its name."""
-    return {spec.name: spec.shape[0] for spec in model.inputs if spec.shape}
-
-
-def fixed_batch(model: OnnxArtifact) -> int | None:
-    """The batch size that the model fixes, or None where some input leaves axis 0 open."""
-    axes = batch_axes(model)
-    if not axes or any(isinstance(axis, str) for axis in axes.values()):
-        return None
-    first = next(iter(axes.values()))
-    assert isinstance(first, int)
-    return first
-
-
 def shape_ranges(
     model: OnnxArtifact,
     batch: ShapeRange,
@@ -53,7 +38,7 @@ def shape_ranges(
     """
     given = _by_input(model.inputs, flags)
     lengths = axis_lengths(model.inputs, axes)
-    fixed = fixed_batch(model)
+    fixed = model.fixed_batch
     if fixed is not None and (batch.min[0] != fixed or batch.max[0] != fixed):
         raise FixedBatchError(
             f"{model.path}: the batch axis is fixed at {fixed}; requested {_span(batch)}",

@@ -252,6 +252,13 @@ class OnnxArtifact(Record, frozen=True, kw_only=True):
     """The element types that the graph's tensors have, sorted: builder flags are derived from these."""
     parent: str | None = None
 
+    @property
+    def fixed_batch(self) -> int | None:
+        """The batch size that the model fixes, or None where some input leaves axis 0 open."""
+        axes = [spec.shape[0] for spec in self.inputs if spec.shape]
+        fixed = [axis for axis in axes if isinstance(axis, int)]
+        return fixed[0] if fixed and len(fixed) == len(axes) else None
+
 
 class FolderCheck(Record, frozen=True, kw_only=True):
     """Changes to a build folder's files since the build, by path in the folder.

@@ -27,6 +27,8 @@ class OptimizedPoint(Record, frozen=True, kw_only=True):
 class Optimized(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt optimize`.
 
+    `best` is the point to deploy: the highest throughput among those that meet the latency goal, None if none
+    does; `met` whether both the goal and the accuracy bound are kept.
     `folder` has the build and the result file. `goal` is the latency goal as given, such as `p99=10ms`;
     `cosine` the lowest of any output against the model, on `samples` samples; `violations` what keeps the
     engines from being accurate, and `alarms` what to see before they are used.
@@ -40,23 +42,14 @@ class Optimized(Result, Record, frozen=True, kw_only=True):
     goal: str | None
     percentile: float
     points: tuple[OptimizedPoint, ...]
+    best: OptimizedPoint | None
     cosine: float
     min_cosine: float
     is_accurate: bool
+    met: bool
     data: str
     samples: int
     findings: int
     violations: tuple[Violation, ...] = ()
     notes: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
-
-    @property
-    def best(self) -> OptimizedPoint | None:
-        """The point with the highest throughput among those that meet the goal."""
-        meeting = [point for point in self.points if point.meets_goal]
-        return max(meeting, key=lambda point: point.samples_per_s, default=None)
-
-    @property
-    def met(self) -> bool:
-        """Whether both the latency goal and the accuracy bound are met."""
-        return self.best is not None and self.is_accurate

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
+from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy, recommendable
 from trtopt.records import SweepPoint, SweepReport
 from trtopt.report.notes import Note, Severity, plain
 from trtopt.report.tables import UNKNOWN, plain_table, shown, titled
@@ -54,9 +54,11 @@ def sweep_summary(report: SweepReport) -> RenderableType:
 
 
 def _fastest(report: SweepReport) -> Iterator[str]:
-    rated = [(point.samples_per_s, point.label) for point in report.points if point.samples_per_s is not None]
+    rated = recommendable([point for point in report.points if point.samples_per_s is not None])
     if rated:
-        yield "best {:,.0f} samples/s at {}".format(*max(rated))
+        best = max(rated, key=lambda point: point.samples_per_s or 0.0)
+        doubt = ", which is not trustworthy" if best.untrustworthy else ""
+        yield f"best {best.samples_per_s:,.0f} samples/s at {best.label}{doubt}"
 
 
 def sweep_notes(report: SweepReport) -> list[Note]:

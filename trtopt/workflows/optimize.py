@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trtopt.builder.shapes import fixed_batch
 from trtopt.data import open_data
 from trtopt.data.value_range import range_notes
 from trtopt.device.backends import choose_for_building, open_builder
@@ -87,7 +86,7 @@ def optimize(
     own = open_builder(chosen).backend
     findings = lint_model(source, target=target_of(own).name).advice
     given: dict[str, object] = {
-        "batch": batch_sizes(batch) or (None if fixed_batch(onnx) is not None else BATCHES),
+        "batch": batch_sizes(batch) or (None if onnx.fixed_batch is not None else BATCHES),
         "shapes": dict(shapes) if shapes is not None else None,
         "axes": dict(axes) if axes is not None else None,
         "backend": chosen,
@@ -103,6 +102,8 @@ def optimize(
     comparison = CheckRequest(data=data, backend="auto", bounds=bounds)
     checked = check(folder, source, comparison, listener)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}
+    points = tuple(point_of(point, precisions.get(point.batch), goal) for point in report.points)
+    best = best_of(points)
     return Optimized(
         model=str(model),
         folder=str(folder),
@@ -110,10 +111,12 @@ def optimize(
         device=report.environment.device.name,
         goal=slo,
         percentile=goal.p if goal is not None else PERCENTILE,
-        points=tuple(point_of(point, precisions.get(point.batch), goal) for point in report.points),
+        points=points,
+        best=best,
         cosine=min(output.cosine for subject in checked.subjects for output in subject.outputs),
         min_cosine=min_cosine,
         is_accurate=checked.passed,
+        met=best is not None and checked.passed,
         data=checked.data,
         samples=max(subject.samples for subject in checked.subjects),
         findings=len(findings),
@@ -133,6 +136,12 @@ def _once(listener: Listener) -> Listener:
             listener.note(text)
 
     return replace(listener, note=note)
+
+
+def best_of(points: Sequence[OptimizedPoint]) -> OptimizedPoint | None:
+    """The point with the highest throughput among those that meet the goal."""
+    meeting = [point for point in points if point.meets_goal]
+    return max(meeting, key=lambda point: point.samples_per_s, default=None)
 
 
 def point_of(point: BenchPoint, precision: str | None, goal: Goal | None) -> OptimizedPoint:

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from trtopt.builder.shapes import batch_range, fixed_batch, shape_ranges
+from trtopt.builder.shapes import batch_range, shape_ranges
 from trtopt.cli.options.batch import parse_batches
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.recipe import ShapeFlag, parse_shape_flag
@@ -179,7 +179,7 @@ def test_more_than_three_batches_for_a_dynamic_engine_are_refused_with_their_num
 def test_a_model_fixes_its_batch_where_every_input_fixes_axis_0(
     model: OnnxArtifact, batch: int | None
 ) -> None:
-    assert fixed_batch(model) == batch
+    assert model.fixed_batch == batch
 
 
 # ── what is refused ─────────────────────────────────────────────────────────────────────────────────────
@@ -316,7 +316,7 @@ def flags_that_fit(draw: st.DrawFn, model: OnnxArtifact) -> list[ShapeFlag]:
 def test_flags_that_fit_give_ranges_in_order_that_agree_with_the_model(
     data: st.DataObject, model: OnnxArtifact, batch: ShapeRange
 ) -> None:
-    fixed = fixed_batch(model)
+    fixed = model.fixed_batch
     batch = batch if fixed is None else only(fixed)
     flags = data.draw(flags_that_fit(model))
     built = shape_ranges(model, batch, flags)

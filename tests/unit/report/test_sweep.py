@@ -18,7 +18,8 @@ MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
 REPORT = report_of(
     point(1, 1.0, 100.0, power=POWER, memory=MEMORY),
     point(2, 1.25, 190.0, power=POWER, memory=MEMORY),
-    point(8, 4.0, 200.0, power=POWER, memory=MEMORY, untrustworthy=("too hot",)),
+    point(8, 4.0, 200.0, power=POWER, memory=MEMORY),
+    point(16, 4.5, 210.0, power=POWER, memory=MEMORY, untrustworthy=("too hot",)),
     point(64, None, None, latency=None, failure="out of memory\nlast words"),
 )
 
@@ -34,7 +35,8 @@ def test_the_table_has_all_figures_and_marks_the_front_its_knee_and_what_is_not_
     lines = shown(REPORT)
     assert "fp16 batch1 0.500 1.000 100 2.00 3.0 *" in lines
     assert "fp16 batch2 0.500 1.250 190 3.80 3.0 * knee" in lines
-    assert "fp16 batch8 0.500 4.000 200 4.00 3.0 *!" in lines
+    assert "fp16 batch8 0.500 4.000 200 4.00 3.0 *" in lines
+    assert "fp16 batch16 0.500 4.500 210 4.20 3.0 !" in lines
     assert "fp16 batch64 – – – – – failed" in lines
 
 
@@ -45,9 +47,14 @@ def test_below_stand_the_bests_and_what_the_figures_mean() -> None:
     assert lines[0] == "best 200 samples/s at fp16 batch8"
     assert grouped(sweep_notes(REPORT)) == [
         "fp16 batch64 failed: out of memory\nlast words",
-        "fp16 batch8! is not trustworthy: too hot",
+        "fp16 batch16! is not trustworthy: too hot",
         "samples/J: throughput over mean power, from the energy counter",
     ]
+
+
+def test_the_best_is_said_to_be_doubtful_where_nothing_else_was_measured() -> None:
+    lines = shown(report_of(point(8, 4.0, 200.0, untrustworthy=("too hot",))))
+    assert lines[0] == "best 200 samples/s at fp16 batch8, which is not trustworthy"
 
 
 def test_what_is_unknown_is_reported() -> None:
@@ -70,7 +77,7 @@ def test_several_streams_are_said_to_be_evaluated_under_load() -> None:
 def test_a_point_in_one_line_tells_its_figures_or_the_first_of_its_reason() -> None:
     lines = [point_line(one) for one in REPORT.points]
     assert lines[0] == "fp16 batch1: p50 0.500 ms, p99 1.000 ms, 100 samples/s"
-    assert lines[3] == "fp16 batch64: failed: out of memory"
+    assert lines[4] == "fp16 batch64: failed: out of memory"
 
 
 def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_again(

@@ -11,7 +11,7 @@ from trtopt.records import BenchPoint
 from trtopt.records.checking import Violation
 from trtopt.records.optimizing import Optimized, OptimizedPoint
 from trtopt.report.optimizing import optimized_notes, verdict_line
-from trtopt.workflows.optimize import point_of
+from trtopt.workflows.optimize import best_of, point_of
 
 
 def measured(latencies: list[float]) -> BenchPoint:
@@ -40,6 +40,7 @@ def test_too_few_samples_for_the_percentile_do_not_meet_a_goal() -> None:
 
 
 def optimized(*points: OptimizedPoint, is_accurate: bool = True) -> Optimized:
+    best = best_of(points)
     return Optimized(
         model="m.onnx",
         folder="m.trtopt",
@@ -48,6 +49,8 @@ def optimized(*points: OptimizedPoint, is_accurate: bool = True) -> Optimized:
         goal="p99=2ms",
         percentile=99.0,
         points=points,
+        best=best,
+        met=best is not None and is_accurate,
         cosine=0.98,
         min_cosine=0.99,
         is_accurate=is_accurate,

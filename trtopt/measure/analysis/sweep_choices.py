@@ -73,7 +73,7 @@ class Choices:
     """Points at one set of lengths of axes: at others a sample is other work.
 
     `costs_ms` are the latencies that they are compared by, see `deciding_ms`. `front` is by rising latency;
-    `bests` has for each round bound the point with the most samples a second.
+    `bests` has for each round bound the point with the most samples a second; both are `recommendable`.
     """
 
     axes: dict[str, int]
@@ -103,14 +103,21 @@ def choices_of(report: SweepReport) -> tuple[Choices, ...]:
     groups: dict[tuple[tuple[str, int], ...], list[tuple[SweepPoint, float, float]]] = {}
     for point in report.measured:
         cost, rate = deciding_ms(point, busy=busy), point.samples_per_s
-        if cost is not None and rate is not None:
+        if cost is not None and cost > 0 and rate is not None:  # an edited file may say 0
             axes = tuple(sorted(point.setting.axes.items()))
             groups.setdefault(axes, []).append((point, cost, rate))
     return tuple(_choices(dict(axes), group) for axes, group in groups.items())
 
 
+def recommendable(points: Sequence[SweepPoint]) -> list[SweepPoint]:
+    """Those that are trustworthy; all where none is."""
+    return [point for point in points if not point.untrustworthy] or [*points]
+
+
 def _choices(axes: dict[str, int], group: Sequence[tuple[SweepPoint, float, float]]) -> Choices:
-    points, costs, rates = zip(*group, strict=True)
+    every = tuple(point for point, _, _ in group)
+    kept = {point.key for point in recommendable(every)}
+    points, costs, rates = zip(*(one for one in group if one[0].key in kept), strict=True)
     front = pareto_front(costs, rates)
     turn = knee([costs[index] for index in front], [rates[index] for index in front])
     bests = []
@@ -120,8 +127,8 @@ def _choices(axes: dict[str, int], group: Sequence[tuple[SweepPoint, float, floa
             bests.append((bound, points[best]))
     return Choices(
         axes=axes,
-        points=points,
-        costs_ms=costs,
+        points=every,
+        costs_ms=tuple(cost for _, cost, _ in group),
         front=tuple(points[index] for index in front),
         knee=None if turn is None else points[front[turn]],
         bests=tuple(bests),

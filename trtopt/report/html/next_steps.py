@@ -67,10 +67,7 @@ def into(collected: Collected, file: str) -> str:
 
 def fixes_batch(collected: Collected) -> bool:
     """Whether the folder's model has a fixed batch size: it builds for no other."""
-    manifest = collected.manifest
-    inputs = manifest.onnx.inputs if manifest is not None else ()
-    axes = [spec.shape[0] for spec in inputs if spec.shape]
-    return bool(axes) and all(isinstance(axis, int) for axis in axes)
+    return collected.manifest is not None and collected.manifest.onnx.fixed_batch is not None
 
 
 def _beside(collected: Collected, what: str) -> str:

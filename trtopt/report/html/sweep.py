@@ -49,6 +49,7 @@ _COLUMNS = (
     *(Column(title, "number", 2) for title in ("W", "samples/J", "memory MiB", "engine MiB")),
     Column("build s", "number", 1),
 )
+_OFF_FRONT = ("beaten", "not trustworthy")
 _BEST = (Column("latency ≤ ms", "number", 3), Column("point"), Column("samples/s", "number"))
 _CURVES = (
     ("Median latency of one query in flight", "p50", "ms"),
@@ -101,7 +102,7 @@ def _answer(report: SweepReport, groups: Sequence[Choices]) -> list[Block]:
     """Of each set of lengths: the knee of the front, the quickest and the busiest point."""
     blocks: list[Block] = []
     for one in groups:
-        chosen = one.knee or max(one.points, key=lambda point: point.samples_per_s or 0.0)
+        chosen = one.knee or one.front[-1]
         cost = dict(zip((point.key for point in one.points), one.costs_ms, strict=True))[chosen.key]
         latency = _latency_name(report)
         why = "the knee of the Pareto front" if one.knee else "the highest throughput"
@@ -193,15 +194,22 @@ def _front(report: SweepReport, choices: Choices) -> list[Block]:
     return [_front_chart(report, choices), Table(title, _BEST, bests)]
 
 
+def _place(point: SweepPoint, choices: Choices) -> str:
+    if point == choices.knee:
+        return "knee"
+    if point in choices.front:
+        return "on the front"
+    return _OFF_FRONT[bool(point.untrustworthy)]
+
+
 def _front_chart(report: SweepReport, choices: Choices) -> Chart:
     latency = _latency_name(report)
-    front = {point.key for point in choices.front}
     rows = [
         {
             "point": point.label,
             "ms": cost,
             "rate": point.samples_per_s,
-            "what": "knee" if point == choices.knee else "on the front" if point.key in front else "beaten",
+            "what": _place(point, choices),
         }
         for point, cost in zip(choices.points, choices.costs_ms, strict=True)
     ]
@@ -214,7 +222,7 @@ def _front_chart(report: SweepReport, choices: Choices) -> Chart:
     }
     line = {
         "mark": {"type": "line"},
-        "transform": [{"filter": "datum.what != 'beaten'"}],
+        "transform": [{"filter": " && ".join(f"datum.what != '{one}'" for one in _OFF_FRONT)}],
         "encoding": encoding,
     }
     dots = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtopt.builder.engine import BuildJob
-from trtopt.builder.shapes import fixed_batch, over_all, profiles_for
+from trtopt.builder.shapes import over_all, profiles_for
 from trtopt.builder_settings import recorded_settings
 from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
@@ -81,7 +81,7 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
     Raises:
         UsageError, FixedBatchError: see `builder.shapes`.
     """
-    batches = recipe.batch or (fixed_batch(onnx) or 1,)
+    batches = recipe.batch or (onnx.fixed_batch or 1,)
     flags = shape_flags(recipe)
     engines = (
         [profiles_for(onnx, recipe.ranges or (batches,), flags, recipe.axes)]

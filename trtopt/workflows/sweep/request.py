@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from trtopt.builder.open_axes import by_own_names
-from trtopt.builder.shapes import fixed_batch
 from trtopt.builder_settings import SETTINGS
 from trtopt.data import open_data
 from trtopt.data.source import fingerprint_of
@@ -85,7 +84,7 @@ def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
         UsageError: sizes or neighbours that are none, or nothing to refine between.
     """
     recipe = swept.recipe
-    fixed = fixed_batch(swept.onnx)
+    fixed = swept.onnx.fixed_batch
     batches = tuple(request.batch or recipe.batch or ((fixed,) if fixed is not None else DEFAULT_BATCHES))
     for name, sizes in {"batch": batches, "streams": request.streams, **request.axes}.items():
         if not sizes or not all(1 <= size <= MAX_AXIS for size in sizes):

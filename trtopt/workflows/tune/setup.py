@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.builder.shapes import fixed_batch
 from trtopt.data.source import fingerprint_of
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
@@ -140,7 +139,7 @@ def _terms(onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder) -> 
         objective=request.objective,
         rate=request.rate,
         contract=contract_named(request.contract or DEFAULT),
-        batch=batches_of(request, fixed_batch(onnx), onnx),
+        batch=batches_of(request, onnx.fixed_batch, onnx),
         recipe=recipe_json(recipe),
         data=None if request.data is None else fingerprint_of(request.data),
         bounds=request.bounds.given,

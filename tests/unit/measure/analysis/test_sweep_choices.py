@@ -54,6 +54,20 @@ def test_points_without_figures_take_no_part() -> None:
     assert [one.setting.batch for one in choices.points] == [1]
 
 
+def test_what_is_not_trustworthy_is_recommended_only_where_nothing_is() -> None:
+    doubtful = point(8, 1.0, 900.0, untrustworthy=("the clock fell",))
+    (choices,) = choices_of(report_of(point(1, 2.0, 100.0), doubtful))
+    assert [one.setting.batch for one in choices.points] == [1, 8]
+    assert [one.setting.batch for one in choices.front] == [1]
+    assert [best.setting.batch for _, best in choices.bests] == [1]
+    (alone,) = choices_of(report_of(doubtful))
+    assert alone.front == (doubtful,)
+
+
+def test_a_latency_of_zero_is_none() -> None:
+    assert choices_of(report_of(point(1, 0.0, 100.0))) == ()
+
+
 # ── the table of figures ────────────────────────────────────────────────────────────────────────────────
 
 

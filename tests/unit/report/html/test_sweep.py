@@ -17,7 +17,8 @@ MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
 REPORT = report_of(
     point(1, 1.0, 100.0, power=POWER, memory=MEMORY),
     point(2, 1.25, 190.0, power=POWER, memory=MEMORY),
-    point(8, 4.0, 200.0, power=POWER, memory=MEMORY, untrustworthy=("too hot",)),
+    point(8, 4.0, 200.0, power=POWER, memory=MEMORY),
+    point(16, 4.5, 210.0, power=POWER, memory=MEMORY, untrustworthy=("too hot",)),
     point(64, None, None, latency=None, failure="out of memory\nlast words"),
 )
 
@@ -37,7 +38,7 @@ def test_the_page_draws_a_curve_of_each_figure_over_the_batch_size() -> None:
         for place, chart in charts.items()
         if place.startswith("curves")
     }
-    assert fields == dict.fromkeys(("p50", "p99", "rate", "per_joule", "mib"), (1, 2, 8))
+    assert fields == dict.fromkeys(("p50", "p99", "rate", "per_joule", "mib"), (1, 2, 8, 16))
 
 
 def test_figures_that_no_one_tells_have_no_curve() -> None:
@@ -55,6 +56,7 @@ def test_the_page_shows_which_points_are_on_the_front() -> None:
         "fp16 batch2": "knee",
         "fp16 batch4": "beaten",
         "fp16 batch8": "on the front",
+        "fp16 batch16": "not trustworthy",
     }
 
 
@@ -81,11 +83,11 @@ def test_the_knee_is_what_to_deploy_and_the_front_is_above_the_fold() -> None:
     ]
     assert isinstance(warnings, Lines)
     assert warnings.lines == [
-        "fp16 batch8! is not trustworthy: too hot",
+        "fp16 batch16! is not trustworthy: too hot",
         "fp16 batch64 failed: out of memory\nlast words",
     ]
     assert page.mark is not None
-    assert page.mark.text == "1 of 3 points not trustworthy"
+    assert page.mark.text == "1 of 4 points not trustworthy"
     (chart,) = page.charts
     assert isinstance(chart, Chart)
     assert "fp16 batch2: 1.250 ms, 190 samples/s" in chart.text
@@ -98,4 +100,4 @@ def test_one_batch_size_is_a_number_and_no_curve() -> None:
 
 def test_a_point_that_is_not_trustworthy_has_the_mark_that_its_warning_names() -> None:
     rows = embedded(REPORT)["tables"]["fast-0-0"]["rows"]
-    assert {row[0]: row[1] for row in rows}["fp16 batch8"] == "*!"
+    assert {row[0]: row[1] for row in rows}["fp16 batch16"] == "!"
