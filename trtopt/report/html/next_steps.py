@@ -26,6 +26,10 @@ _RISING = 1.1
 _CPU = "onnxruntime"
 
 
+_OWN_OPTIONS = ("-o", "--output", "--batch", "--json")
+"""Those of a build that the next one must not repeat; each has a value."""
+
+
 @dataclass(frozen=True)
 class _Candidate:
     """`worth` is about the share of the time that it may save; above 1, other figures depend on it."""
@@ -173,11 +177,24 @@ def _of_batches(collected: Collected, deployed: Deployment) -> Iterator[_Candida
         batches = f"{largest},{largest * 2},{largest * 4}"
         what, worth = "Try larger batch sizes", min(gain - 1, 1.0)
         why = f"Throughput still rises: {gain:.2f} times from batch {before.batch} to {largest}."
-    backend = " --backend onnxruntime" if _is_cpu(collected) and not ran_on_stand_in(collected) else ""
-    command = (
-        f"trtopt build {model_of(collected)} -o {_beside(collected, 'batches')} --batch {batches}{backend}"
-    )
+    command = f"trtopt build {_build_words(collected)} -o {_beside(collected, 'batches')} --batch {batches}"
     yield _Candidate(worth, Step(what, why, command))
+
+
+def _build_words(collected: Collected) -> str:
+    """The model and the options of the folder's own build, but for its output and its batch sizes."""
+    argv = collected.manifest.argv if collected.manifest is not None else ()
+    kept: list[str] = []
+    words = iter(argv[2:] if argv[1:2] == ("build",) and "--locked" not in argv else ())
+    for word in words:
+        if word in _OWN_OPTIONS:
+            next(words, None)
+        elif word != "--force" and not word.startswith(tuple(f"{name}=" for name in _OWN_OPTIONS)):
+            kept.append(word)
+    if kept:
+        return shlex.join(kept)
+    is_on_host = _is_cpu(collected) and not ran_on_stand_in(collected)
+    return model_of(collected) + (" --backend onnxruntime" if is_on_host else "")
 
 
 def _opening(collected: Collected) -> str:

@@ -195,6 +195,14 @@ def test_throughput_that_still_rises_asks_for_larger_batches_of_the_same_model()
     assert "trtopt build 'my model.onnx' -o d-batches --batch 8,16,32" in commands
 
 
+def test_larger_batches_are_built_as_the_folder_was() -> None:
+    own = ("trtopt", "build", "my net.onnx", "-o", "d", "--batch=1,8", "--precision", "int8", "--force")
+    manifest = msgspec.structs.replace(examples.manifest(), argv=(*own, "--data", "a b.npz", "--json", "-"))
+    commands = [one.command for one in steps(folder(point(1, 1.0), point(8, 2.0), manifest=manifest))]
+    told = "trtopt build 'my net.onnx' --precision int8 --data 'a b.npz' -o d-batches --batch 8,16,32"
+    assert told in commands
+
+
 def test_results_of_several_contracts_are_not_mixed_into_a_rise_of_throughput() -> None:
     settled, fast = report(point(8, 2.0), point(16, 3.9)), report(point(16, 0.5))
     found = Collected(folder="d", name="d", results={"a.json": settled, "serving.json": fast})
