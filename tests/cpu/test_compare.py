@@ -73,6 +73,14 @@ def test_a_true_change_earns_its_verdict_at_every_batch_and_a_regression_exits_w
     assert [row.rstrip(" |").rpartition(" ")[2] for row in rows] == [verdict, verdict]
 
 
+@pytest.mark.parametrize("flags", [(), ("--control", "2")])
+def test_a_result_file_alone_needs_another_or_its_engines(
+    result: Path, trtopt_cli: CommandLine, flags: tuple[str, ...]
+) -> None:
+    told = trtopt_cli.fails(2, "compare", result, *flags)
+    assert "give a second result file; or the build folder with --control K" in told
+
+
 def test_a_batch_that_one_side_lacks_is_noted(result: Path, trtopt_cli: CommandLine) -> None:
     other = changed(result, trtopt_cli.folder, lambda report: report["points"].pop())
     assert "batch 8 is only in one file" in trtopt_cli("compare", result, other).stdout

@@ -287,6 +287,15 @@ def test_a_sweep_in_which_nothing_could_be_measured_says_the_first_reason(tmp_pa
     assert read_sweep(tmp_path / "s").points[0].failure is not None
 
 
+def test_what_an_earlier_run_measured_does_not_hide_that_this_one_measured_nothing(
+    pair: tuple[Path, SweepReport],
+) -> None:
+    folder, _ = pair
+    with pytest.raises(MeasurementError, match=r"none of 1 points could be measured; int4 batch1: "):
+        trtopt.sweep(DIGITS, folder, batch=(1,), precision=("int4",), **QUICK)
+    assert len(read_sweep(folder).measured) == 2
+
+
 def test_a_sweep_of_another_model_is_refused(sequence_model: Path, swept: tuple[Path, SweepReport]) -> None:
     folder, _ = swept
     with pytest.raises(ArtifactError, match="is a sweep for another model"):
@@ -373,6 +382,7 @@ def test_the_report_of_a_sweep_is_a_page(swept: tuple[Path, SweepReport], trtopt
         (("--shapes", "seq"), "--axis 'seq': expected NAME="),
         (("--shapes", "seq=1", "--shapes", "seq=2"), "--axis seq: given twice"),
         (("--duration", "0"), "--duration 0 --warmup 0.2: out of range"),
+        (("--warmup", "7200"), "a warm-up of 0 s to 3600 s"),
         (("--contract", "none"), "--contract none: no such contract"),
     ],
 )

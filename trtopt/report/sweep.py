@@ -45,7 +45,7 @@ def point_line(point: SweepPoint) -> str:
 
 
 def sweep_summary(report: SweepReport) -> RenderableType:
-    """The best point in one line, all points, and the best under each latency bound."""
+    """The best point at each length of the axes, all points, and the best under each latency bound."""
     busy = is_decided_busy(report)
     parts: list[RenderableType] = [Text(line) for line in _fastest(report)]
     parts.append(sweep_table(report))
@@ -54,9 +54,13 @@ def sweep_summary(report: SweepReport) -> RenderableType:
 
 
 def _fastest(report: SweepReport) -> Iterator[str]:
-    rated = recommendable([point for point in report.points if point.samples_per_s is not None])
-    if rated:
-        best = max(rated, key=lambda point: point.samples_per_s or 0.0)
+    """A line for each set of lengths of axes: at others a sample is other work."""
+    groups: dict[tuple[tuple[str, int], ...], list[SweepPoint]] = {}
+    for point in report.points:
+        if point.samples_per_s is not None:
+            groups.setdefault(tuple(sorted(point.setting.axes.items())), []).append(point)
+    for group in groups.values():
+        best = max(recommendable(group), key=lambda point: point.samples_per_s or 0.0)
         doubt = ", which is not trustworthy" if best.untrustworthy else ""
         yield f"best {best.samples_per_s:,.0f} samples/s at {best.label}{doubt}"
 

@@ -65,6 +65,10 @@ def test_what_is_unknown_is_reported() -> None:
 
 def test_lengths_of_axes_have_bests_of_their_own() -> None:
     lines = shown(report_of(point(1, 1.0, 9.0, axes={"seq": 8}), point(1, 2.0, 4.0, axes={"seq": 64})))
+    assert lines[:2] == [
+        "best 9 samples/s at fp16 batch1 seq=8",
+        "best 4 samples/s at fp16 batch1 seq=64",
+    ]
     assert "Best under a bound on p99 at seq=8" in lines
     assert "Best under a bound on p99 at seq=64" in lines
 

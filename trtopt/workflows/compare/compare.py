@@ -175,7 +175,12 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
         )
     if request.builds is not None:
         return Kind.BUILDS
-    if b is None and (request.control is None or all(files)):
+    if files == [True]:
+        raise UsageError(
+            f"{a}: nothing to compare it with",
+            "give a second result file; or the build folder with --control K to measure it against itself",
+        )
+    if b is None and request.control is None:
         raise UsageError(
             f"{a}: nothing to compare it with",
             "give B as well; or --control K to measure A against itself, --builds K to compare K builds of a "

@@ -124,7 +124,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
     if not 0 < request.duration <= 86400 or not 0 <= request.warmup <= 3600:
         raise UsageError(
             f"--duration {request.duration:g} --warmup {request.warmup:g}: out of range",
-            "give seconds above 0, at most a day",
+            "give a duration above 0 s, at most a day, and a warm-up of 0 s to 3600 s",
         )
     if request.data is not None:
         open_data(request.data)

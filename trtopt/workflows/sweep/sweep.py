@@ -130,6 +130,7 @@ class _Run:
         self._swept, self._data, self._limit_s, self._listener = swept, data, limit_s, listener
         self._builds = Builds(swept, listener)
         self._ahead: dict[str, SweepPoint] = {}
+        self._own: list[SweepPoint] = []
         self._saved_s = 0.0
 
     def all(self, plan: SweepPlan) -> None:
@@ -146,6 +147,7 @@ class _Run:
             while todo:
                 setting = msgspec.structs.replace(curve, batch=todo.pop(0))
                 point = self._point(setting)
+                self._own.append(point)
                 rates[setting.batch] = None if point.failure is not None else point.samples_per_s
                 if not todo and plan.is_adaptive:
                     known = {size: rate for size, rate in rates.items() if rate}
@@ -153,11 +155,11 @@ class _Run:
                     todo += [] if further is None else [further]
 
     def check_any(self) -> None:
-        """Raises MeasurementError if nothing was measured."""
-        if not self.report.measured:
-            first = next(point for point in self.report.points if point.failure is not None)
+        """Raises MeasurementError if none of this run's points has figures, whatever earlier runs left."""
+        if all(point.failure is not None for point in self._own):
+            first = self._own[0]
             raise MeasurementError(
-                f"none of {len(self.report.points)} points could be measured; {first.label}: {first.failure}",
+                f"none of {len(self._own)} points could be measured; {first.label}: {first.failure}",
                 f"all reasons are in {self._swept.folder}; sweep again to try them again",
             )
 
