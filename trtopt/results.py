@@ -42,7 +42,7 @@ from trtopt.report.optimizing import optimized_summary, verdict_line
 from trtopt.report.planning import plan_text
 from trtopt.report.profile import profile_summary
 from trtopt.report.quantize import quantize_summary
-from trtopt.report.sweep import sweep_summary
+from trtopt.report.sweep import best_lines, sweep_summary
 from trtopt.report.text import bench_summary, build_summary
 from trtopt.report.tuning import saved, tuned_summary
 from trtopt.rewrite import explain
@@ -183,13 +183,8 @@ show(BenchReport, _bench_headline, bench_summary, _bench_rows)
 
 def _sweep_headline(report: SweepReport) -> str:
     failed = len(report.points) - len(report.measured)
-    rates = {point.label: point.samples_per_s for point in report.measured if point.samples_per_s}
-    best = max(rates, key=lambda label: rates[label] or 0.0, default=None)
-    return (
-        _counted(len(report.points), "point")
-        + (f", {failed} failed" if failed else "")
-        + (f"; best {rates[best]:,.0f} samples/s: {best}" if best is not None else "")
-    )
+    counted = _counted(len(report.points), "point") + (f", {failed} failed" if failed else "")
+    return "; ".join((counted, *best_lines(report)))
 
 
 def _sweep_rows(report: SweepReport) -> Iterator[Row]:

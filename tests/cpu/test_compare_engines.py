@@ -297,6 +297,11 @@ def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(
         (["{result}", "{result}", "--across-contracts"], 2, "no difference to explain"),
         (["{result}", "{result}", "--across-contracts", "isolated,serving"], 2, "their own contracts"),
         (["{build}", "--across-contracts", "isolated"], 2, "not two contracts"),
+        (
+            ["{build}", "--across-contracts", "isolated,serving", "--threshold", "0.1"],
+            2,
+            "--threshold: has no",
+        ),
         (["{build}", "--across-contracts", "isolated,isolated"], 2, "not two contracts"),
         (["{build}", "--across-contracts", "isolated,mine"], 2, "no such contract"),
         (["{build}", "{build}", "--across-contracts", "isolated,serving"], 2, "two result files"),

@@ -406,7 +406,9 @@ def test_several_models_have_a_folder_each_and_one_that_fails_leaves_the_others_
     other = trtopt_cli.folder / "other.onnx"
     shutil.copyfile(DIGITS, other)
     command = ("sweep", DIGITS, other, "-o", "all", "--batch", "1,2", *QUICK_FLAGS)
-    assert trtopt_cli(*command).returncode == 0
+    both = trtopt_cli(*command, "--json", "-")
+    assert both.returncode == 0, both.stderr
+    assert [json.loads(line)["model"] for line in both.stdout.splitlines()] == ["digits.onnx", "other.onnx"]
     reports = [read_sweep(trtopt_cli.folder / "all" / f"{name}.sweep") for name in ("digits", "other")]
     assert [len(report.measured) for report in reports] == [2, 2]
     damaged = trtopt_cli.folder / "all" / "digits.sweep" / "sweep.json"

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support import examples, pages
+from tests.support import examples, pages, sweeps
 from trtopt import api
 from trtopt.errors import BackendMissingError
 from trtopt.records import Record, SweepReport
@@ -43,6 +43,13 @@ def test_a_result_without_figures_still_has_a_line() -> None:
     empty = msgspec.structs.replace(examples.report(), points=())
     assert repr(empty).startswith("<BenchReport: nothing measured; ")
     assert headline(msgspec.structs.replace(examples.sweep(), points=())) == "0 points"
+
+
+def test_the_line_of_a_sweep_has_the_best_at_each_length_that_can_be_trusted() -> None:
+    doubtful = sweeps.point(8, 1.0, 900.0, untrustworthy=("too hot",))
+    long = sweeps.point(1, 9.0, 5.0, axes={"seq": 64})
+    told = headline(sweeps.report_of(sweeps.point(1, 1.0, 100.0), doubtful, long))
+    assert told == "3 points; best 100 samples/s at fp16 batch1; best 5 samples/s at fp16 batch1 seq=64"
 
 
 def test_names_in_a_line_cannot_break_it() -> None:

@@ -103,7 +103,8 @@ def sweep(
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
     continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
 
-    Several models are swept alike, each into a folder of its own; on a cluster several at a time.
+    Several models are swept alike, each into a folder of its own; on a cluster several at a time. Then
+    --json writes a line for each.
     """
     from trtopt.cli.console import say, show, show_notes
     from trtopt.cli.options.batch import parse_streams

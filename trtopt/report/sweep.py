@@ -47,13 +47,13 @@ def point_line(point: SweepPoint) -> str:
 def sweep_summary(report: SweepReport) -> RenderableType:
     """The best point at each length of the axes, all points, and the best under each latency bound."""
     busy = is_decided_busy(report)
-    parts: list[RenderableType] = [Text(line) for line in _fastest(report)]
+    parts: list[RenderableType] = [Text(line) for line in best_lines(report)]
     parts.append(sweep_table(report))
     parts += [_bests(choices, busy=busy) for choices in choices_of(report)]
     return Group(*parts)
 
 
-def _fastest(report: SweepReport) -> Iterator[str]:
+def best_lines(report: SweepReport) -> Iterator[str]:
     """A line for each set of lengths of axes: at others a sample is other work."""
     groups: dict[tuple[tuple[str, int], ...], list[SweepPoint]] = {}
     for point in report.points:

@@ -41,7 +41,7 @@ def takes_stdout(output: JsonOutput | None) -> bool:
 
 
 def write_json(output: JsonOutput | None, *records: Record, indent: int | None = 2) -> None:
-    """Write the records one after the other, if JSON is requested.
+    """Write the record, if JSON is requested; of several each into a line of its own.
 
     Raises:
         OutputError: the file cannot be written.
@@ -49,7 +49,8 @@ def write_json(output: JsonOutput | None, *records: Record, indent: int | None =
     from trtopt.records import to_json
 
     if output is not None:
-        output.write(b"".join(to_json(record, indent=indent) for record in records))
+        own = indent if len(records) == 1 else None
+        output.write(b"".join(to_json(record, indent=own) for record in records))
 
 
 def json_option(what: str = "the report") -> Callable[[Callable[..., Any]], Any]:

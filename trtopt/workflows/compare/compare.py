@@ -28,6 +28,7 @@ MAX_DURATION_S = 86400.0
 _SIZES = ("shapes", "axes")
 """Fields of the recipe that engines have a use for too, which are measured at the given lengths."""
 _MEASURED = {"batch", "backend", "duration", "data", "timeout"}
+_JUDGED = _MEASURED | {"threshold"}
 _FLAGS = {
     "recipe": "the build options",
     "sizes": "--shape and --axis",
@@ -59,11 +60,11 @@ class CompareRequest:
 
 
 class Kind(Enum):
-    """What is compared, and the options that have a use for it besides the threshold."""
+    """What is compared, and the options that have a use for it."""
 
-    FILES = ("result files", {"force", "batch", "assume_contract"})
-    ENGINES = ("engines", _MEASURED | {"contract", "terms", "control", "trust", "force", "sizes"})
-    BUILDS = ("recipes", _MEASURED | {"contract", "terms", "builds", "recipe", "force", "sizes", "executor"})
+    FILES = ("result files", {"force", "batch", "assume_contract", "threshold"})
+    ENGINES = ("engines", _JUDGED | {"contract", "terms", "control", "trust", "force", "sizes"})
+    BUILDS = ("recipes", _JUDGED | {"contract", "terms", "builds", "recipe", "force", "sizes", "executor"})
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
     FILES_CONTRACTS = (
         "the contracts of result files",
@@ -219,7 +220,8 @@ def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting
         {"recipe"} if given.difference(_SIZES) else set()
     )
     requested |= {"executor"} if request.recipe.executor != LOCAL else set()
-    for name in sorted(requested - useful - {"threshold"}):
+    requested -= {"threshold"} if request.threshold == THRESHOLD else set()
+    for name in sorted(requested - useful):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
         raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")
     if not 0 < request.threshold < 1:
