@@ -59,9 +59,9 @@ def make(folder: Path) -> None:
         values = (tokens, np.ones_like(tokens), np.zeros_like(tokens))
         np.savez(place / "samples.npz", **dict(zip(INPUTS, values, strict=True)))
         source = exported("bert-base", place)
-        trtopt("rewrite", source, "-o", place / "merged.onnx", "--target", "8.6", "--rules", "merge-matmuls")
-        onnx.save(one_bias(onnx.load(place / "merged.onnx")), place / "merged-bias.onnx")
         merged = place / "merged.onnx"
+        trtopt("rewrite", source, "-o", merged, "--target", "8.6", "--rules", "merge-matmuls")
+        onnx.save(one_bias(onnx.load(merged)), place / "merged-bias.onnx")
         bases: dict[str, tuple[Path, Sequence[str]]] = {
             "plain": (source, ATTENTION),
             "merged": (merged, ATTENTION),
@@ -75,11 +75,7 @@ def make(folder: Path) -> None:
                 "8.6", "--data", place / "samples.npz", *options,
             )  # fmt: skip
         forms: dict[str, tuple[str, Callable[[onnx.ModelProto], onnx.ModelProto]]] = {
-            "plain": ("plain", lambda model: model),
-            "merged": ("merged", lambda model: model),
-            "merged-bias": ("merged-bias", lambda model: model),
-            "attention": ("attention", lambda model: model),
-            "attention-merged": ("attention-merged", lambda model: model),
+            **{name: (name, lambda model: model) for name in bases},
             "apart": ("plain", apart),
             "gelu": ("plain", lambda model: in_half(model, is_gelu)),
             "rest": ("plain", lambda model: in_half(model, is_rest)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy, recommendable
+from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
 from trtopt.records import SweepPoint, SweepReport
 from trtopt.report.notes import Note, Severity, plain
 from trtopt.report.tables import UNKNOWN, plain_table, shown, titled
@@ -54,13 +54,9 @@ def sweep_summary(report: SweepReport) -> RenderableType:
 
 
 def best_lines(report: SweepReport) -> Iterator[str]:
-    """A line for each set of lengths of axes: at others a sample is other work."""
-    groups: dict[tuple[tuple[str, int], ...], list[SweepPoint]] = {}
-    for point in report.points:
-        if point.samples_per_s is not None:
-            groups.setdefault(tuple(sorted(point.setting.axes.items())), []).append(point)
-    for group in groups.values():
-        best = max(recommendable(group), key=lambda point: point.samples_per_s or 0.0)
+    """The point with the most samples a second at each set of lengths of axes, a line each."""
+    for choices in choices_of(report):
+        best = choices.front[-1]
         doubt = ", which is not trustworthy" if best.untrustworthy else ""
         yield f"best {best.samples_per_s:,.0f} samples/s at {best.label}{doubt}"
 

@@ -39,16 +39,8 @@ def _times(verdict: PrecisionVerdict) -> RenderableType:
         for item in batch.times:
             selection = "selected" if item.candidate == batch.chosen else ""
             built = "–" if item.build_seconds is None else f"{item.build_seconds:.0f}"
-            table.add_row(
-                *(
-                    str(batch.batch),
-                    item.candidate,
-                    built,
-                    f"{item.latency_ms:.3f}",
-                    *_against(item),
-                    selection,
-                )
-            )
+            latency = f"{item.latency_ms:.3f}"
+            table.add_row(str(batch.batch), item.candidate, built, latency, *_against(item), selection)
     return titled(title, table)
 
 

@@ -72,8 +72,9 @@ def round_bounds(low: float, high: float) -> list[float]:
 class Choices:
     """Points at one set of lengths of axes: at others a sample is other work.
 
-    `costs_ms` are the latencies that they are compared by, see `deciding_ms`. `front` is by rising latency;
-    `bests` has for each round bound the point with the most samples a second; both are `recommendable`.
+    `costs_ms` are the latencies that they are compared by, see `deciding_ms`. `front` is by rising latency
+    and throughput; `bests` has for each round bound the point with the most samples a second. Both are of
+    trustworthy points; of all, where none is.
     """
 
     axes: dict[str, int]
@@ -109,15 +110,9 @@ def choices_of(report: SweepReport) -> tuple[Choices, ...]:
     return tuple(_choices(dict(axes), group) for axes, group in groups.items())
 
 
-def recommendable(points: Sequence[SweepPoint]) -> list[SweepPoint]:
-    """Those that are trustworthy; all where none is."""
-    return [point for point in points if not point.untrustworthy] or [*points]
-
-
 def _choices(axes: dict[str, int], group: Sequence[tuple[SweepPoint, float, float]]) -> Choices:
-    every = tuple(point for point, _, _ in group)
-    kept = {point.key for point in recommendable(every)}
-    points, costs, rates = zip(*(one for one in group if one[0].key in kept), strict=True)
+    trustworthy = [one for one in group if not one[0].untrustworthy]
+    points, costs, rates = zip(*(trustworthy or group), strict=True)
     front = pareto_front(costs, rates)
     turn = knee([costs[index] for index in front], [rates[index] for index in front])
     bests = []
@@ -127,7 +122,7 @@ def _choices(axes: dict[str, int], group: Sequence[tuple[SweepPoint, float, floa
             bests.append((bound, points[best]))
     return Choices(
         axes=axes,
-        points=every,
+        points=tuple(point for point, _, _ in group),
         costs_ms=tuple(cost for _, cost, _ in group),
         front=tuple(points[index] for index in front),
         knee=None if turn is None else points[front[turn]],

@@ -25,7 +25,6 @@ _RISING = 1.1
 
 _CPU = "onnxruntime"
 
-
 _OWN_OPTIONS = ("-o", "--output", "--batch", "--json")
 """Those of a build that the next one must not repeat; each has a value."""
 

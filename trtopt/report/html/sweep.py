@@ -49,7 +49,6 @@ _COLUMNS = (
     *(Column(title, "number", 2) for title in ("W", "samples/J", "memory MiB", "engine MiB")),
     Column("build s", "number", 1),
 )
-_OFF_FRONT = ("beaten", "not trustworthy")
 _BEST = (Column("latency ≤ ms", "number", 3), Column("point"), Column("samples/s", "number"))
 _CURVES = (
     ("Median latency of one query in flight", "p50", "ms"),
@@ -199,7 +198,7 @@ def _place(point: SweepPoint, choices: Choices) -> str:
         return "knee"
     if point in choices.front:
         return "on the front"
-    return _OFF_FRONT[bool(point.untrustworthy)]
+    return "not trustworthy" if point.untrustworthy else "beaten"
 
 
 def _front_chart(report: SweepReport, choices: Choices) -> Chart:
@@ -210,6 +209,7 @@ def _front_chart(report: SweepReport, choices: Choices) -> Chart:
             "ms": cost,
             "rate": point.samples_per_s,
             "what": _place(point, choices),
+            "on_front": point in choices.front,
         }
         for point, cost in zip(choices.points, choices.costs_ms, strict=True)
     ]
@@ -222,7 +222,7 @@ def _front_chart(report: SweepReport, choices: Choices) -> Chart:
     }
     line = {
         "mark": {"type": "line"},
-        "transform": [{"filter": " && ".join(f"datum.what != '{one}'" for one in _OFF_FRONT)}],
+        "transform": [{"filter": "datum.on_front"}],
         "encoding": encoding,
     }
     dots = {

@@ -330,9 +330,11 @@ class _PrecisionSelection:
     def _ahead(entries: Sequence[Entry], run: InterleavedRun) -> set[str]:
         """The fastest entry of each precision, where one that errs more has to gain by it."""
         ms = {turns.name: pooled_ms(turns) for turns in valid_rounds(run).turns}
-        paying = [entry for entry in entries if not _is_no_faster(entry, ms)]
-        fastest_last = sorted(paying, key=lambda entry: -ms[entry.name])
-        return set({entry.candidate.precision: entry.name for entry in fastest_last}.values())
+        fastest: dict[str, str] = {}
+        for entry in sorted(entries, key=lambda entry: ms[entry.name]):
+            if not _is_no_faster(entry, ms):
+                fastest.setdefault(entry.candidate.precision, entry.name)
+        return set(fastest.values())
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -18,9 +18,8 @@ _PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"}
 """What those libraries compute."""
 _PER_NODE_MS = 0.005
 """What waking other threads for a node, or a kernel's launch, takes."""
-_HIGHEST_LEVEL = 5
-_BUILDS = {"opt_level=5": 2.0, "opt_level=4": 1.5}
-"""What takes longer than other settings: for ResNet-50 these candidates took 242 and 199 s, FP16 163 s."""
+_LEVEL_BUILDS = {5: 2.0, 4: 1.5}
+"""By optimisation level, what takes longer: for ResNet-50 these candidates took 242 and 199 s, FP16 163 s."""
 _QUEUEING = 1.0
 """What parallel execution costs where it harms: on small models it cost 4 to 124 times as much."""
 _Setting = tuple[str, Any, Prior, str]
@@ -32,13 +31,12 @@ def _changes(situation: Situation) -> Iterator[Change]:
         if getattr(situation.recipe, name) == value:
             continue
         text = ",".join(value) if isinstance(value, tuple) else value
-        candidate = f"{name}={text}"
         yield Change(
             "builder-setting",
-            candidate,
+            f"{name}={text}",
             recipe={name: value},
             prior=prior,
-            builds=_BUILDS.get(candidate),
+            builds=_LEVEL_BUILDS[value] if name == "opt_level" else None,
             evidence=evidence,
         )
 
@@ -47,8 +45,8 @@ def _tensorrt(situation: Situation) -> Iterator[_Setting]:
     evidence, target = situation.evidence, target_of(situation.backend)
     above = _above_floor(evidence)
     text = f"layers take {above:.0%} more than the roofline's floor" if evidence.layers else ""
-    yield "opt_level", _HIGHEST_LEVEL, Prior(0.05 * (0.2 + above), 0.3), text
-    if situation.recipe.opt_level != _HIGHEST_LEVEL:  # which searches all that level 4 does
+    yield "opt_level", 5, Prior(0.05 * (0.2 + above), 0.3), text
+    if situation.recipe.opt_level != 5:  # which searches all that level 4 does
         yield "opt_level", 4, Prior(0.04 * (0.2 + above), 0.25), text
     beside = parallel_share(evidence)
     text = f"{beside:.0%} of the layers' time lies off the longest path" if evidence.layers else ""

@@ -9,7 +9,7 @@ from trtopt.device.backends import precisions_on
 from trtopt.inspect.graph import QUANTISE
 from trtopt.inspect.join import bits
 from trtopt.records import DevicePeaks, ProfiledLayer
-from trtopt.targets import ONNXRUNTIME, target_of
+from trtopt.targets import target_of
 from trtopt.workflows.build.apply_precision import QUANTISED
 from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
@@ -46,12 +46,8 @@ def _changes(situation: Situation) -> Iterator[Change]:
 def _builds_of_best(situation: Situation, offered: Sequence[str], narrow: Sequence[str]) -> float:
     """One of each, and what has Q/DQ once more without the regions that lose."""
     has_attention = any(node.op == "Softmax" for node in situation.evidence.graph.nodes)
-    more = _ATTENTION_BUILDS if has_attention and _tries_attention(situation) else 0.0
-    return len(offered) + len(narrow) + more
-
-
-def _tries_attention(situation: Situation) -> bool:
-    return situation.backend.name != ONNXRUNTIME and target_of(situation.backend).int8_attention_pays
+    tries_attention = has_attention and target_of(situation.backend).int8_attention_pays
+    return len(offered) + len(narrow) + (_ATTENTION_BUILDS if tries_attention else 0.0)
 
 
 def _change(situation: Situation, precision: str, dtype: str, builds: float) -> Change:
