@@ -247,7 +247,7 @@ def test_the_report_tells_times_choice_accuracy_and_regions(
     (float_line,) = [line for line in lines if line[:2] == ["1", "fp16"]]
     assert float_line[3] in ("1.000", "1.001")
     assert float_line[4:] == ["–", "baseline"]
-    assert float_line[2] == f"{verdict.batches[0].times[0].build_seconds:.0f}"
+    assert float_line[2] == f"{verdict.batches[0].times[0].build_seconds:.1f}"
     assert any(line[:2] == ["1", "int8.part1"] and line[-2:] == ["FASTER", "selected"] for line in lines)
     assert any(line[:2] == ["1", "int8"] and line[-1] == "SLOWER" for line in lines)
     assert any(line[0] == LOSERS[0] and line[3] == "+1.0000" for line in lines if line)

@@ -38,7 +38,7 @@ def _times(verdict: PrecisionVerdict) -> RenderableType:
     for batch in verdict.batches:
         for item in batch.times:
             selection = "selected" if item.candidate == batch.chosen else ""
-            built = "–" if item.build_seconds is None else f"{item.build_seconds:.0f}"
+            built = "–" if item.build_seconds is None else f"{item.build_seconds:.1f}"
             latency = f"{item.latency_ms:.3f}"
             table.add_row(str(batch.batch), item.candidate, built, latency, *_against(item), selection)
     return titled(title, table)
