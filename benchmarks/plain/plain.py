@@ -10,6 +10,9 @@ is measured, and kept. Both engines have the batch size fixed:
     plain    the FP32 graph with the builder's FP16 flag, as `trtexec --fp16` builds it (replay.py)
     trtopt   `trtopt build --precision fp16`; with `--rewrite all` by all rewrite rules, into another OUT
 
+With `--first export` the first is not plain TensorRT but `trtopt build --precision fp16 --rewrite none`: what
+the rewrite rules alone do, into another OUT.
+
 They are measured in turns in one process by a loop of this benchmark's own (replay.py). Where trtopt's engine
 is slower both are built and measured once more (MODEL-BATCH-again.json), with empty timing caches: two builds
 of one graph differ. A cell that will not be done within what is left of `--budget` is passed over, one that
@@ -103,6 +106,8 @@ def main() -> None:
     parser.add_argument("--revision", default="", help="of trtopt, to be kept in every cell")
     parser.add_argument("--budget", type=float, default=480.0, help="seconds")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cells whose name has one of these")
+    parser.add_argument("--batch", type=int, nargs="+", default=BATCHES, help="sizes")
+    parser.add_argument("--first", default="plain", choices=["plain", "export"])
     parser.add_argument("--rewrite", default="default", choices=["default", "all", "none"])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--turn", type=float, default=0.2, help="seconds a side and round")
@@ -136,8 +141,8 @@ class Bench:
                 if one.again and (verdict_of(read(place_of(cell, out))) != "SLOWER" or one in asked):
                     break
                 if self._left() > (2 if self._args.dry_run else one.seconds):
-                    about = {"model": one.model, "batch": one.batch, "rewrite": self._args.rewrite}
-                    about |= {"revision": self._args.revision}
+                    about = {"model": one.model, "batch": one.batch, "first": self._args.first}
+                    about |= {"rewrite": self._args.rewrite, "revision": self._args.revision}
                     measure(one, out, about, partial(self._measured, one), summary)
         return [cell.name for cell in asked if "turns" not in read(place_of(cell, out))]
 
@@ -145,7 +150,10 @@ class Bench:
         there = {file.name.removesuffix(".onnx.gz") for file in (self._args.light or HERE).glob("*.onnx.gz")}
         names = DRY if self._args.dry_run else [name for name in BUILD_S if name in there]
         cells = [
-            Cell(name, batch) for batch in BATCHES for name in names if batch in FEWER.get(name, BATCHES)
+            Cell(name, batch)
+            for batch in self._args.batch
+            for name in names
+            if batch in FEWER.get(name, self._args.batch)
         ]
         # second builds that an earlier run had no time for
         slower = [cell for cell in cells if verdict_of(read(place_of(cell, self._args.out))) == "SLOWER"]
@@ -155,11 +163,13 @@ class Bench:
     def _measured(self, cell: Cell) -> dict[str, Any]:
         model = self._model(cell.model)
         shapes, types = inputs_of(model, cell)
-        plain, folder = self._plain(cell, model, shapes), self._trtopt(cell, model)
-        manifest = json.loads((folder / "manifest.json").read_text())
+        if self._args.first == "plain":
+            plain = self._plain(cell, model, shapes)
+        else:
+            plain, _ = self._trtopt(cell, model, "none", "export")
+        ours, manifest = self._trtopt(cell, model, self._args.rewrite, "trtopt")
         engine, result = manifest["engines"][0], self._folder(cell) / "turns.json"
         words = ["--rounds", self._args.rounds, "--seconds", self._args.turn]
-        ours = folder / engine["path"]
         self._python(
             HERE / "replay.py", "measure", plain, ours, json.dumps(shapes), json.dumps(types), result, *words
         )
@@ -172,9 +182,7 @@ class Bench:
             "device": engine["device"]["name"],
             "backend": f"{engine['plan']['backend']['name']} {engine['plan']['backend']['version']}",
         }
-        for file in (plain, ours):  # large; what is wanted of them is known
-            file.unlink()
-        shutil.rmtree(folder)
+        shutil.rmtree(self._folder(cell))  # large; what is wanted of it is known
         return {**measured, **about}
 
     def _folder(self, cell: Cell) -> Path:
@@ -208,11 +216,12 @@ class Bench:
         self._python(HERE / "replay.py", "build", model, plan, json.dumps(shapes), *cache)
         return plan
 
-    def _trtopt(self, cell: Cell, model: Path) -> Path:
-        folder = self._folder(cell) / "trtopt"
+    def _trtopt(self, cell: Cell, model: Path, rewrite: str, name: str) -> tuple[Path, dict[str, Any]]:
+        """The engine, and the manifest of its folder."""
+        folder = self._folder(cell) / name
         shutil.rmtree(folder, ignore_errors=True)
         words: list[object] = ["-o", folder, "--batch", cell.batch, "--precision", "fp16"]
-        words += ["--rewrite", self._args.rewrite, "--allow-fallback"]
+        words += ["--rewrite", rewrite, "--allow-fallback"]
         words += [
             word
             for name, shape in extra_shapes(cell.model).items()
@@ -221,10 +230,11 @@ class Bench:
         if self._args.dry_run:
             words += ["--backend", "onnxruntime"]
         else:
-            cache = "none" if cell.again else model.with_name(f"trtopt-{self._args.rewrite}.cache")
+            cache = "none" if cell.again else model.with_name(f"trtopt-{rewrite}.cache")
             words += ["--backend", "tensorrt", "--tactic-sources", ",".join(SOURCES), "--timing-cache", cache]
         self._python("-m", "trtopt", "build", model, *words)
-        return folder
+        manifest = json.loads((folder / "manifest.json").read_text())
+        return folder / manifest["engines"][0]["path"], manifest
 
     def _left(self) -> float:
         return self._end - time.monotonic()
