@@ -95,4 +95,4 @@ def test_without_its_plugin_the_model_is_refused_with_the_option_that_loads_it(
     with pytest.raises(trtopt.TrtoptError) as raised:
         trtopt.build(model, tmp_path / "built", backend="tensorrt", tactic_sources=SOURCES)
     assert "Doubled" in raised.value.problem
-    assert "--plugin LIB.so" in raised.value.remedy
+    assert "plugins=[LIB.so]" in raised.value.remedy
