@@ -1,9 +1,10 @@
 """Where TensorRT 8.6 spends the seconds of a build: by layer, from the times of its verbose messages.
 
-    python benchmarks/kernels/build_time.py GRAPH.onnx.gz RESULT.json --batch 8 [--avg-timing 8]
+    python benchmarks/kernels/build_time.py GRAPH RESULT.json --batch 8 [--avg-timing 8]
 
-GRAPH has no weights and is one of int8_forms.py; it is built for 128 tokens with FP16 and INT8
-allowed, without a timing cache. RESULT lists what took a second or more.
+GRAPH is a BERT whose inputs have the axes batch and tokens: one of int8_forms.py (`.onnx.gz`, without
+weights) or a build's own (`.onnx`). It is built for 128 tokens with FP16 and INT8 allowed, without a timing
+cache. RESULT lists what took a second or more.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ def main() -> None:
     parser.add_argument("--avg-timing", type=int, default=8)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        model = Path(scratch) / "model.onnx"
-        fill(args.graph, model)
+        model = args.graph
+        if model.suffix == ".gz":
+            model = Path(scratch) / "model.onnx"
+            fill(args.graph, model)
         began = time.monotonic()
         messages = built(model, args.batch, args.avg_timing)
     usage = resource.getrusage(resource.RUSAGE_SELF)
