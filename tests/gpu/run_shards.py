@@ -37,6 +37,7 @@ FILE_SECONDS = {
     "test_data_dependent.py": 25,
     "test_runtime.py": 35,
     "test_compare.py": 40,
+    "test_plugins.py": 45,
     "test_kernels.py": 80,
     "test_sweep.py": 120,
     "test_several_profiles.py": 125,
