@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,10 @@ _NEWEST_OPSET = 17
 _LARGEST = 127
 _LEAST_SCALE = 1e-8
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
+_COPY = re.compile(r"_\d+$")
+"""What the peer appends to a weight that it has copied."""
+_BIAS = 0.02
+"""The deviation of biases."""
 
 
 def refilled(folder: Path, name: str) -> onnx.ModelProto:
@@ -31,10 +36,27 @@ def refilled(folder: Path, name: str) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
         if tensor.name in wanted:
             shape, dtype, deviation = wanted[tensor.name]
-            random = np.random.default_rng(zlib.crc32(tensor.name.encode()))
-            values = random.standard_normal(shape, dtype=np.float32) * max(deviation, 1e-3)
-            tensor.raw_data = values.astype(dtype).tobytes()
+            tensor.raw_data = seeded(tensor.name, shape, max(deviation, 1e-3)).astype(dtype).tobytes()
+    fill_biases(model)
     return model
+
+
+def fill_biases(model: onnx.ModelProto) -> None:
+    """Give biases that are zero values, the same by name in the float graph and in the peer's.
+
+    An untrained BERT's are zero. Quantising with trtopt removes sums with zeros, which no trained model has.
+    """
+    for tensor in model.graph.initializer:
+        is_bias = tensor.name.rpartition(".")[2].startswith("bias")
+        if is_bias and not numpy_helper.to_array(tensor).any():
+            tensor.raw_data = seeded(_COPY.sub("", tensor.name), tensor.dims, _BIAS).tobytes()
+
+
+def seeded(name: str, shape: Sequence[int], deviation: float) -> np.ndarray:
+    """Values in FP32 that follow from the weight's name."""
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    values: np.ndarray = random.standard_normal(tuple(shape), dtype=np.float32) * np.float32(deviation)
+    return values
 
 
 def allow_half(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -38,7 +38,9 @@ import onnx
 from trtopt.onnxio.graph_walk import WEAK_TYPES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "headline"))
 import turns
+from peer_graphs import fill_biases
 from turns import SOURCES
 
 ATTENTION_LAYERS = ("*/attention/*",)
@@ -138,6 +140,7 @@ def refilled(folder: Path, name: str) -> onnx.ModelProto:
             shape, dtype, deviation = wanted[key]
             values = random.standard_normal(shape, dtype=np.float32) * max(deviation, 1e-3)
             tensor.raw_data = (np.rint(values) if "int" in dtype else values).astype(dtype).tobytes()
+    fill_biases(model)
     return model
 
 
