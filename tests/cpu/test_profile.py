@@ -243,7 +243,7 @@ def test_without_a_useful_description_names_alone_are_joined_and_the_reason_is_r
     file = written(with_layers(measured, inspector=inspector), tmp_path)
     report = profile(cpu_build, result=file)
     assert any(told in text for text in report.missing)
-    assert report.engines[0].coverage.nodes_mapped == 1.0
+    assert 0 < report.engines[0].coverage.nodes_mapped < 1
     assert report.engines[0].by_dtype[0].key == "unknown"
 
 

@@ -38,10 +38,13 @@ class Candidate:
 
 
 def fused(layers: Sequence[ProfiledLayer]) -> tuple[Fusion, ...]:
-    """Patterns of ONNX operators that became one layer, the most time first."""
+    """Patterns of ONNX operators that became one layer, the most time first.
+
+    Nothing says that the nodes which an opaque layer hides were fused: it may run a kernel for each.
+    """
     found: dict[tuple[tuple[str, ...], str], list[ProfiledLayer]] = {}
     for layer in layers:
-        if len(layer.onnx_ops) > 1 and not layer.is_reformat:
+        if len(layer.onnx_ops) > 1 and not layer.is_reformat and not layer.is_opaque:
             ops = layer.onnx_ops
             if len(ops) > _LONGEST_SPELLED:
                 ops = (f"{len(ops)} nodes",)

@@ -86,6 +86,7 @@ def _layer(raw: dict[str, Any]) -> EngineLayer:
         weights_dtype=dtype_in(_text(weights.get("Type"))),
         weights_count=count if isinstance(count, int) and count > 0 else 0,
         onnx_nodes=onnx_names_in(_text(raw.get("Metadata"))),
+        activation=_text(raw.get("Activation")),
     )
 
 

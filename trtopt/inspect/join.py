@@ -42,7 +42,7 @@ def bits(dtype: str) -> int:
 
 
 def join(
-    description: EngineDescription | None, times: LayerPass | None, graph: Graph, *, infer: bool = False
+    description: EngineDescription | None, times: LayerPass | None, graph: Graph, *, by_tensors: bool = False
 ) -> tuple[tuple[ProfiledLayer, ...], Coverage]:
     """Layers in the engine's order, then what the profiler reports and the inspector does not know.
 
@@ -56,7 +56,7 @@ def join(
     described = {layer.name for layer in known.layers}
     extra = tuple(EngineLayer(name=name, kind="") for name in by_name if name not in described)
     every = msgspec.structs.replace(known, layers=known.layers + extra)
-    mapped = map_layers(every, graph, infer=infer)
+    mapped = map_layers(every, graph, by_tensors=by_tensors)
     owned = _weights_of_layers(every.layers, mapped, graph)
     first = {layer.name: layer for layer in reversed(every.layers)}
     layers = tuple(

@@ -5,6 +5,9 @@ layers that were joined sideways), `PWN(A, B)`, `reshape_before_A`, `Reformattin
 to A`. `{ForeignNode[first...last]}` hides all between. Its nodes are found by walking the graph back from the
 layer's outputs to its inputs. Where those have names of TensorRT's own, they are the nodes between first and
 last in the file that no other layer has.
+
+ONNX Runtime's optimised graph keeps most names of tensors: a layer covers what lies between those that it
+writes and those that it reads.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
-from trtopt.records import EngineDescription, EngineLayer, MappedBy
+from trtopt.records import EngineDescription, EngineLayer, EngineTensor, MappedBy
 
 _REFORMAT = re.compile(r"^Reformatting CopyNode for (?:Input|Output) Tensor \d+ to ")
 _REFORMATTED = re.compile(r"^Reformatted (?:Input|Output) Tensor \d+ (?:to|from) ")
@@ -26,7 +29,9 @@ _HELPER = re.compile(
 _PLACE = re.compile(r"(?: \[(?:profile|segment) \d+\])+$")
 _OPAQUE_KINDS = ("Myelin", "ForeignNode")
 _ORT_CAST = "InsertedPrecisionFreeCast_"  # around what ONNX Runtime has no 16-bit kernel for
-_ORT_FUSION = re.compile(r"/MatMul(?:Add|Scale)Fusion/?$")  # it calls what it fused after the product
+_ORT_TENSOR = re.compile(rf"^(?:{_ORT_CAST}|FusedBack_)?(?P<name>.*?)(?:_nchwc|/duplicated)?$", re.DOTALL)
+_ORT_FUSION = re.compile(r"/\w+Fusion/?$")  # it calls what it fused after one of the nodes
+_ORT_MOVES = frozenset({"ReorderInput", "ReorderOutput", "Reshape", "Transpose", "Cast"})
 _REFORMAT_KINDS = ("Reformat", "ReorderInput", "ReorderOutput")  # the latter are ONNX Runtime's
 
 
@@ -40,15 +45,18 @@ class Mapped:
     is_reformat: bool = False
 
 
-def map_layers(description: EngineDescription, graph: Graph, *, infer: bool = False) -> dict[str, Mapped]:
+def map_layers(
+    description: EngineDescription, graph: Graph, *, by_tensors: bool = False
+) -> dict[str, Mapped]:
     """Every layer's nodes by the layer's name. A reformat carries the nodes of the layer that it serves.
 
-    `infer` is for backends that name only one node or tensor of a fused layer. A node that no layer names
-    then goes to the layer that made its inputs, of several to the one that runs last.
+    `by_tensors` is for ONNX Runtime, which names only one node or tensor of a fused layer.
     """
     found: dict[str, Mapped] = {}
     for layer in description.layers:
         found[layer.name] = _by_name(layer, graph)
+    if by_tensors:
+        return found | _Tensors(description, graph).between(found)
     taken = {node.index for one in found.values() if not one.is_opaque for node in one.nodes}
     aliases = _aliases(description)
     for layer in description.layers:
@@ -58,7 +66,7 @@ def map_layers(description: EngineDescription, graph: Graph, *, infer: bool = Fa
         served = _REFORMAT.sub("", layer.name)
         if found[layer.name].is_reformat and served in found:
             found[layer.name] = Mapped(found[served].nodes, found[served].by, is_reformat=True)
-    return _with_inferred(found, graph) if infer else found
+    return found
 
 
 def _by_name(layer: EngineLayer, graph: Graph) -> Mapped:
@@ -82,12 +90,9 @@ def _nodes_in(name: str, graph: Graph) -> list[Node]:
     """The nodes that a layer's name speaks of. A node's own name may hold ` + `: the longest match wins."""
     if name in graph.by_name:
         return [graph.by_name[name]]
-    if (product := _ORT_FUSION.sub("", name)) in graph.by_name:
-        return [graph.by_name[product]]
-    tensor = name.removeprefix(_ORT_CAST).removesuffix(
-        "_nchwc"
-    )  # ONNX Runtime calls a node after what it writes
-    if tensor in graph.producer:
+    if (one := _ORT_FUSION.sub("", name)) in graph.by_name:
+        return [graph.by_name[one]]
+    if (tensor := _own_name(name)) in graph.producer:  # ONNX Runtime calls a node after what it writes
         return [graph.producer[tensor]]
     wrapped = _WRAPPER.match(name)
     if wrapped is not None:
@@ -176,33 +181,84 @@ def _walk_back(graph: Graph, outputs: Sequence[str], inputs: set[str], taken: se
     return list(found.values())
 
 
-# ── unnamed layers ──────────────────────────────────────────────────────────────────────────────────────
+# ── ONNX Runtime's layers ───────────────────────────────────────────────────────────────────────────────
 
 
-def _with_inferred(found: Mapping[str, Mapped], graph: Graph) -> dict[str, Mapped]:
-    """Give each node without a layer to the layer of its inputs, or of what reads it."""
-    position = {name: index for index, name in enumerate(found)}  # layers are in the order in which they run
-    owner = {node.index: name for name, one in found.items() for node in one.nodes}
-    added: dict[str, list[Node]] = {}
-    pending = [node for node in graph.nodes if node.index not in owner and node.op != "Constant"]
-    for node in reversed(pending):  # a weighted node whose name went with the activation after it
-        readers = graph.consumers.get(node.outputs[0], ()) if node.outputs else ()
-        if node.op in (QUANTISE, DEQUANTISE) or graph.weight_of(node):
-            owners = [owner[reader.index] for reader in readers if reader.index in owner]
-            if owners:
-                owner[node.index] = owners[0]
-                added.setdefault(owners[0], []).append(node)
-    for node in pending:
-        if node.index in owner:
-            continue
-        makers = [graph.producer[name].index for name in node.inputs if name in graph.producer]
-        owned = [index for index in makers if index in owner]
-        if owned:
-            owner[node.index] = max((owner[index] for index in owned), key=position.__getitem__)
-            added.setdefault(owner[node.index], []).append(node)
-    return {
-        name: Mapped(_ordered([*one.nodes, *added[name]]), "inferred", one.is_opaque, one.is_reformat)
-        if name in added
-        else one
-        for name, one in found.items()
-    }
+def _own_name(tensor: str) -> str:
+    """The file's name for what ONNX Runtime calls a tensor that it has cast, copied or laid out anew."""
+    match = _ORT_TENSOR.match(tensor)
+    return match["name"] if match else tensor
+
+
+class _Tensors:
+    """The tensors between an optimised graph's layers, each with the tensor of the file that it holds."""
+
+    def __init__(self, description: EngineDescription, graph: Graph) -> None:
+        self._layers, self._graph = description.layers, graph
+        self._held: dict[str, str] = {}
+        names = {tensor.name for layer in self._layers for tensor in (*layer.inputs, *layer.outputs)}
+        for name in names:
+            if (own := _own_name(name)) in graph.producer or own in graph.consumers:
+                self._held[name] = own
+        for layer in self._layers:  # what only moves values holds the same before and after
+            if layer.kind in _ORT_MOVES and layer.name not in graph.by_name:
+                ends = [tensor.name for tensor in (*layer.inputs[:1], *layer.outputs)]
+                held = next((self._held[name] for name in ends if name in self._held), None)
+                self._held |= {name: held for name in ends if held and name not in self._held}
+        for layer in self._layers:
+            is_known = any(tensor.name in self._held for tensor in layer.outputs)
+            if layer.outputs and not is_known and (end := self._end_by_name(layer)):
+                self._held[layer.outputs[0].name] = end
+        self._unknown = {t.name for layer in self._layers for t in layer.outputs if t.name not in self._held}
+
+    def between(self, named: Mapping[str, Mapped]) -> dict[str, Mapped]:
+        """What lies between the tensors of each layer; a layer of which not all are known is left out."""
+        written = {held for layer in self._layers for held in self._file_names(layer.outputs)}
+        found = {}
+        for layer in self._layers:
+            one = named[layer.name]
+            nodes = None if one.is_reformat else self._between(layer, written)
+            if nodes is not None:
+                by: MappedBy = "graph" if nodes else "nothing"
+                found[layer.name] = one if nodes == one.nodes else Mapped(nodes, by)
+        return found
+
+    def _between(self, layer: EngineLayer, written: set[str]) -> tuple[Node, ...] | None:
+        ends, inputs = self._file_names(layer.outputs), self._file_names(layer.inputs)
+        nodes = _walk_back(self._graph, tuple(ends), inputs, set())
+        inside = {name for node in nodes for name in node.outputs}
+        read = {name for node in nodes for name in node.inputs if name}
+        computed = {name for name in read ^ inputs if not self._graph.is_constant(name)}
+        foreign = computed & read - inside | read & written - ends - inputs
+        unread = computed & inputs if nodes else ()  # such as what is left of two equal nodes
+        is_partly_known = any(tensor.name in self._unknown for tensor in layer.inputs)
+        if not ends or foreign or unread or is_partly_known:
+            return None
+        return _ordered([node for node in nodes if not self._vanishes(node)])
+
+    def _file_names(self, tensors: Sequence[EngineTensor]) -> set[str]:
+        return {self._held[tensor.name] for tensor in tensors if tensor.name in self._held}
+
+    def _vanishes(self, node: Node) -> bool:
+        """Whether optimising removes a node, which is not to be called fused."""
+        is_folded = node.op not in (QUANTISE, DEQUANTISE) and self._graph.is_constant(node.outputs[0])
+        return is_folded or node.op in ("Identity", "Dropout")
+
+    def _end_by_name(self, layer: EngineLayer) -> str | None:
+        """What a layer writes, by its name: of a convolution also the sum and activation that it took."""
+        named = _nodes_in(layer.name, self._graph)
+        if not named:
+            return None
+        node = named[-1]
+        inputs = self._file_names(layer.inputs)
+        after = self._sole_reader(node)
+        if layer.kind == "Conv" and after is not None and after.op in ("Add", "Sum"):
+            node = after if not inputs.isdisjoint(after.inputs) else node
+        after = self._sole_reader(node)
+        if after is not None and after.op == layer.activation != node.op:
+            node = after
+        return node.outputs[0]
+
+    def _sole_reader(self, node: Node) -> Node | None:
+        readers = self._graph.consumers.get(node.outputs[0], ())
+        return readers[0] if len(readers) == 1 and node.outputs[0] not in self._graph.outputs else None

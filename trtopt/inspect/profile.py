@@ -102,13 +102,13 @@ def profile_point(
     graph: Graph,
     peaks: DevicePeaks | None,
     *,
-    infer: bool = False,
+    by_tensors: bool = False,
     weakly_typed: bool = False,
 ) -> EngineProfile:
     """Bring a point's layer pass, the inspector's description and the graph at the point's shapes together.
 
-    Without a description the profiler's names are all there is. `infer` is for backends that name only part
-    of what they fused; see `mapping.map_layers`. `weakly_typed` is for `receipt.receipt`.
+    Without a description the profiler's names are all there is. `by_tensors` is for ONNX Runtime; see
+    `mapping.map_layers`. `weakly_typed` is for `receipt.receipt`.
     """
     stages = point.latency.stages
     found = _profile(
@@ -119,7 +119,7 @@ def profile_point(
         graph,
         peaks,
         latency_ms=_median(stages.gpu_compute_ms),
-        infer=infer,
+        by_tensors=by_tensors,
         weakly_typed=weakly_typed,
     )
     kernels = None
@@ -158,11 +158,11 @@ def _profile(
     peaks: DevicePeaks | None,
     *,
     latency_ms: float | None = None,
-    infer: bool = False,
+    by_tensors: bool = False,
     weakly_typed: bool = False,
     is_engine: bool = True,
 ) -> EngineProfile:
-    joined, coverage = join(description, times, graph, infer=infer)
+    joined, coverage = join(description, times, graph, by_tensors=by_tensors)
     layers = with_floors(joined, peaks)
     return EngineProfile(
         batch=batch,

@@ -16,6 +16,7 @@ PROFILE_SCHEMA = "trtopt.profile/2"
 PEAKS_SCHEMA = "trtopt.peaks/1"
 
 MappedBy = Literal["metadata", "name", "graph", "inferred", "nothing"]
+"""`inferred` stands in earlier files alone."""
 """How ONNX nodes were found: TensorRT's metadata, the layer's name, tensors walked through the graph, or the
 layer inferred for a node that no layer names."""
 
@@ -44,6 +45,8 @@ class EngineLayer(Record, frozen=True, kw_only=True):
     weights_count: int = 0
     onnx_nodes: tuple[str, ...] = ()
     """The names in the inspector's metadata."""
+    activation: str = ""
+    """The operator that ONNX Runtime's convolution applies to what it computes."""
 
 
 class EngineDescription(Record, frozen=True, kw_only=True):

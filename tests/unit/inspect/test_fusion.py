@@ -31,11 +31,12 @@ def test_patterns_that_became_one_layer_are_counted_with_their_time() -> None:
         profiled("3", "Conv Relu", 1.0, kind="CaskGemmConvolution"),
         profiled("4", "MaxPool", 9.0),
         profiled("5", "Conv Relu", 9.0, is_reformat=True),
-        profiled("6", " ".join(["Add"] * 13), 4.0, kind="Myelin"),
+        profiled("6", " ".join(["Add"] * 13), 4.0, kind="PointWiseV2"),
+        profiled("7", "Relu Softmax", 9.0, kind="Myelin", is_opaque=True),
     ]
     assert fused(layers) == (
         Fusion(ops=("Conv", "Relu"), kind="CaskConvolution", count=2, ms=5.0),
-        Fusion(ops=("13 nodes",), kind="Myelin", count=1, ms=4.0),
+        Fusion(ops=("13 nodes",), kind="PointWiseV2", count=1, ms=4.0),
         Fusion(ops=("Conv", "Relu"), kind="CaskGemmConvolution", count=1, ms=1.0),
     )
 

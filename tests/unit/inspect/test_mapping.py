@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from tests.support.inspected import graph, layer, node, stored, zeros
@@ -7,8 +8,8 @@ from trtopt.inspect.mapping import Mapped, map_layers
 from trtopt.records import EngineDescription, EngineLayer
 
 
-def mapped(made: Graph, *layers: EngineLayer, infer: bool = False) -> dict[str, Mapped]:
-    return map_layers(EngineDescription(layers=layers), made, infer=infer)
+def mapped(made: Graph, *layers: EngineLayer, by_tensors: bool = False) -> dict[str, Mapped]:
+    return map_layers(EngineDescription(layers=layers), made, by_tensors=by_tensors)
 
 
 def names(found: Mapped) -> tuple[str, ...]:
@@ -160,26 +161,65 @@ def test_without_known_tensors_it_is_what_lies_between_and_nowhere_else(
     assert names(found[name]) == covered
 
 
-# ── what nobody names ───────────────────────────────────────────────────────────────────────────────────
+# ── ONNX Runtime's layers ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_onnx_runtimes_fused_nodes_take_what_follows_them() -> None:
+def test_a_convolution_in_blocks_has_the_sum_and_activation_that_it_took_and_nothing_else() -> None:
     made = graph(
         node("Conv", "x w", "a", "conv1"),
         node("Relu", "a", "r", "relu1"),
         node("Conv", "r v", "b", "conv2"),
         node("Add", "b r", "s", "add"),
-        node("Relu", "s", "y", "relu2"),
+        node("Relu", "s", "t", "relu2"),
+        node("Conv", "t v", "c", "conv3"),
+        node("Sigmoid", "c", "g", "gate"),
+        node("Mul", "c g", "y", "mul"),
         inputs={"x": (1, 3, 8, 8)},
         weights={"w": zeros(4, 3, 1, 1), "v": zeros(4, 4, 1, 1)},
     )
-    layers = [layer("r_nchwc", "Conv"), layer("b_nchwc", "Conv"), layer("ReorderOutput", "ReorderOutput")]
-    found = mapped(made, *layers, infer=True)
-    assert (names(found["r_nchwc"]), found["r_nchwc"].by) == (("conv1", "relu1"), "inferred")
-    assert names(found["b_nchwc"]) == ("conv2", "add", "relu2")
+    layers = [
+        layer("r_nchwc", "Conv", inputs="x reorder", outputs="token_0", activation="Relu"),
+        layer("b_nchwc", "Conv", inputs="token_0 reorder r token_0", outputs="token_1", activation="Relu"),
+        layer("c_nchwc", "Conv", inputs="token_1 reorder", outputs="token_2"),
+        layer("mul/QuickGeluFusion/", "QuickGelu", inputs="token_2", outputs="token_3"),
+        layer("ReorderOutput", "ReorderOutput", inputs="token_3", outputs="y"),
+    ]
+    found = mapped(made, *layers, by_tensors=True)
+    covered = [names(found[one.name]) for one in layers[:4]]
+    assert covered == [("conv1", "relu1"), ("conv2", "add", "relu2"), ("conv3",), ("gate", "mul")]
     assert found["ReorderOutput"].is_reformat
-    plain = mapped(made, *layers)
-    assert (names(plain["b_nchwc"]), plain["b_nchwc"].by) == (("conv2",), "name")
+
+
+def test_what_its_tensors_do_not_show_is_not_a_layers() -> None:
+    made = graph(
+        node("Relu", "x", "a", "relu"),
+        node("Sigmoid", "a", "b", "sigmoid"),
+        node("Tanh", "b", "y", "tanh"),
+        inputs={"x": (1, 4)},
+    )
+    found = mapped(made, layer("tanh", "Tanh", inputs="unheard-of", outputs="y"), by_tensors=True)
+    assert names(found["tanh"]) == ("tanh",)
+
+
+def test_products_with_scales_and_slices_in_one_split_lie_between_their_tensors() -> None:
+    made = graph(
+        node("MatMul", "x w", "m", "product"),
+        node("Div", "m d", "q", "scale"),
+        node("Slice", "q zero two", "s", "first"),
+        node("Slice", "q two four", "y", "second"),
+        inputs={"x": (4, 4)},
+        outputs=("s", "y"),
+        weights={"w": zeros(4, 4), "d": zeros(1)}
+        | {name: np.array([at]) for name, at in (("zero", 0), ("two", 2), ("four", 4))},
+    )
+    layers = [
+        layer(
+            "product/MatMulScaleFusion/", "FusedMatMul", inputs="x w", outputs="InsertedPrecisionFreeCast_q"
+        ),
+        layer("second/GatherSliceToSplitFusion", "Split", inputs="q splits", outputs="s y"),
+    ]
+    found = mapped(made, *layers, by_tensors=True)
+    assert [names(one) for one in found.values()] == [("product", "scale"), ("first", "second")]
 
 
 # ── real files ──────────────────────────────────────────────────────────────────────────────────────────

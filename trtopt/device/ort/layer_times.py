@@ -80,16 +80,23 @@ def _description(engine: bytes, events: list[dict[str, Any]]) -> dict[str, Any]:
                 "Inputs": _tensors(list(node.input) if node else [], args.get("input_type_shape", [])),
                 "Outputs": _tensors(list(node.output) if node else [], args.get("output_type_shape", [])),
                 "TacticName": args.get("provider", ""),
+                "Activation": _activation(node),
             }
         )
     return {"Layers": layers, "Bindings": [value.name for value in (*graph.input, *graph.output)]}
 
 
+def _activation(node: Any) -> str:
+    """What a convolution applies to its result, of an optimised graph's node."""
+    found = (entry.s.decode() for entry in (node.attribute if node else ()) if entry.name == "activation")
+    return next(found, "")
+
+
 def _tensors(names: list[str], seen: list[dict[str, list[int]]]) -> list[dict[str, Any]]:
-    """Absent and packed inputs are not in the profile: names are given only where the counts agree."""
-    names = names if len(names) == len(seen) else [""] * len(seen)
-    return [
-        {"Name": name, "Dimensions": shape, "Format/Datatype": dtype}
-        for name, entry in zip(names, seen, strict=True)
-        for dtype, shape in entry.items()
+    """Absent and packed inputs are not in the profile: where the counts differ, types go without names."""
+    types = [
+        {"Dimensions": shape, "Format/Datatype": dtype} for entry in seen for dtype, shape in entry.items()
     ]
+    if len(names) == len(types):
+        return [{"Name": name} | known for name, known in zip(names, types, strict=True)]
+    return [*({"Name": name} for name in names if name), *types]

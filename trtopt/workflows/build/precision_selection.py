@@ -289,8 +289,11 @@ class _PrecisionSelection:
             point = result.point
             proto = model_file.load(Path(entries[index].onnx.path)).proto
             graph = read_graph(proto, point.latency.shapes)
-            infer = plan.backend.name == "onnxruntime"
-            found[index] = profile_point(point, description_of(point, []), graph, None, infer=infer), graph
+            by_tensors = plan.backend.name == "onnxruntime"
+            found[index] = (
+                profile_point(point, description_of(point, []), graph, None, by_tensors=by_tensors),
+                graph,
+            )
         return [found[index] for index in range(len(jobs))]
 
     # ── regions ─────────────────────────────────────────────────────────────────────────────────────────

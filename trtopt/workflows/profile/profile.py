@@ -207,14 +207,14 @@ def _looked_into(report: BenchReport, graphs: _Graphs, peaks: DevicePeaks | None
     for point in report.points:
         description = description_of(point, missing)
         at_shapes = graphs.at(point.latency.engine.label, point.latency.shapes)
-        infer = environment.backend.name == "onnxruntime"
+        by_tensors = environment.backend.name == "onnxruntime"
         engines.append(
             profile_point(
                 point,
                 description,
                 at_shapes,
                 peaks,
-                infer=infer,
+                by_tensors=by_tensors,
                 weakly_typed=target_of(environment.backend).weakly_typed,
             )
         )
