@@ -11,8 +11,7 @@ TrtoptError                     exit code 1
 │   └── TimingCacheError        a timing cache that must not be used here
 ├── ArtifactError               a build folder, an engine or a result file that cannot be trusted or used
 │   ├── WrongPathError          exit code 2: a file or folder of the wrong kind
-│   ├── IncompatibleEngineError made by another flavour, version or for another GPU
-│   └── SignatureError          not signed by the trusted signer, or changed since
+│   └── IncompatibleEngineError made by another flavour, version or for another GPU
 ├── DeviceError                 something the machine lacks, or a device call that failed
 │   ├── BackendMissingError     a library is not installed
 │   ├── NoGpuError              no CUDA device
@@ -94,10 +93,6 @@ class WrongPathError(ArtifactError):
 
 class IncompatibleEngineError(ArtifactError):
     """An engine made by another flavour or version of TensorRT, or for another GPU."""
-
-
-class SignatureError(ArtifactError):
-    """A build folder that the trusted signer has not signed, or that has changed since."""
 
 
 class DeviceError(TrtoptError):

@@ -23,7 +23,6 @@ EXTRAS = {
     "tensorrt": Extra(("tensorrt", "cuda-python", "nvidia-ml-py"), "build and bench with TensorRT on a GPU"),
     RTX_EXTRA: Extra(("tensorrt-rtx",), "build with TensorRT-RTX (no GPU needed)"),
     "pycuda": Extra(("pycuda",), "bench through pycuda (needs a CUDA toolkit)"),
-    "sign": Extra(("cryptography",), "sign builds and check signatures (trtopt sign)"),
     "nvtx": Extra(("nvtx",), "mark phases for NVIDIA's profilers (--nvtx)"),
     "kernels": Extra(("cupti-python",), "record kernels (trtopt profile --kernels)"),
     "export": Extra(_EXPORT, "export PyTorch models (trtopt export)"),

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import DIGITS, CommandLine
-from tests.support.key_files import key_pair
-from trtopt.files.signing import SIGNER_VARIABLE
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {
     "bench": ("--duration", "0.05"),
@@ -85,13 +83,3 @@ def test_there_is_no_profile_of_it(trtopt_cli: CommandLine, bare: Path) -> None:
     told = trtopt_cli.fails(2, "profile", bare, *TRUSTED)
     assert "no manifest names its model" in told
     assert "`trtopt bench --layers`" in told
-
-
-def test_where_a_signer_is_required_it_is_not_loaded(
-    trtopt_cli: CommandLine, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, public = key_pair(trtopt_cli.folder / "own")
-    monkeypatch.setenv(SIGNER_VARIABLE, str(public))
-    told = trtopt_cli.fails(1, "bench", bare, *TRUSTED)
-    assert "no manifest describes it, so it is not signed" in told
-    assert "it was not loaded" in told

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,12 +21,10 @@ from rich.console import Console
 
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
-from tests.support.key_files import key_pair
 from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError
 from trtopt.files.atomic import write_atomically
-from trtopt.files.manifests import read_plan, sign_manifest
-from trtopt.files.signing import SIGNER_VARIABLE, read_signing_key
+from trtopt.files.manifests import read_plan
 from trtopt.records import BatchPlan, BenchReport, Beyond, from_json, to_json
 from trtopt.report.planning import plan_text
 from trtopt.serving.batcher import DynamicBatcher
@@ -145,27 +142,6 @@ def test_an_engine_that_is_missing_from_a_plan_or_another_one_is_not_loaded(
         EnginePool.open(path)
     engine.unlink()
     with pytest.raises(ArtifactError, match=r"cannot be read.*\n.*move the plan back"):
-        EnginePool.open(path)
-
-
-def test_where_a_signer_is_required_a_plan_vouches_for_nothing(
-    measured: Path, planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(measured, tmp_path / "copy")
-    path = tmp_path / "copy" / "plans" / "plan.json"
-    private, public = key_pair(tmp_path / "own")
-    monkeypatch.setenv(SIGNER_VARIABLE, str(public))
-    with pytest.raises(ArtifactError, match="is not signed"):
-        EnginePool.open(path)
-    for folder in ("fixed", "dynamic"):
-        sign_manifest(tmp_path / "copy" / folder, read_signing_key(private))
-    EnginePool.open(path).close()
-    engine = path.parent / read_plan(path).engines[0].artifact.path
-    others = engine.read_bytes() + b"\0"
-    engine.write_bytes(others)
-    told = path.read_text().replace(read_plan(path).engines[0].artifact.sha256, sha256(others).hexdigest())
-    path.write_text(told)
-    with pytest.raises(ArtifactError, match="lists another engine than"):
         EnginePool.open(path)
 
 

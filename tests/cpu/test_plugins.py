@@ -9,11 +9,9 @@ import msgspec
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.key_files import key_pair
 from trtopt.errors import ArtifactError
 from trtopt.files.bounded_reading import sha256_of
-from trtopt.files.manifests import MANIFEST, read_manifest, sign_manifest
-from trtopt.files.signing import SIGNER_VARIABLE, read_signing_key
+from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.records import Plugin, to_json
 from trtopt.serving import EnginePool
 
@@ -76,15 +74,3 @@ def test_a_pool_loads_no_plugin_that_is_not_named(tmp_path: Path, cpu_build: Pat
         EnginePool.open(tmp_path / "e")
     with EnginePool.open(tmp_path / "e", trust=[str(library)]) as pool:
         assert pool.largest_batch == 8
-
-
-def test_a_signature_vouches_for_plugins_too(
-    tmp_path: Path, cpu_build: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_plugin(cpu_build, tmp_path / "e")
-    private, public = key_pair(tmp_path / "own")
-    monkeypatch.setenv(SIGNER_VARIABLE, str(public))
-    with pytest.raises(ArtifactError, match="is not signed"):
-        EnginePool.open(tmp_path / "e")
-    sign_manifest(tmp_path / "e", read_signing_key(private))
-    EnginePool.open(tmp_path / "e").close()

@@ -4,21 +4,20 @@ import shutil
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.support.command_line import DIGITS, CommandLine
-from tests.support.key_files import key_pair
 from tests.support.killing import run_killed
-from trtopt.errors import ArtifactError, SignatureError, UsageError
-from trtopt.files.manifests import read_manifest
-from trtopt.files.signing import KEY_VARIABLE, SIGNER_VARIABLE
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.files.manifests import read_listed, read_manifest
 from trtopt.records import Manifest
 from trtopt.report.verifying import check_lines
-from trtopt.workflows.build.rebuild import check_folder, differences, rebuild_locked, repair, sign, trust
+from trtopt.workflows.build.rebuild import check_folder, differences, rebuild_locked, repair, trust
+from trtopt.workflows.profile.profile import profile
+from trtopt.workflows.profile.request import ProfileRequest
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def test_a_build_names_every_file_by_its_hash(folder: Path) -> None:
     there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert read_manifest(folder).files.keys() == there - {"manifest.json"}
     check = check_folder(folder)
-    assert (check.is_whole, check.extra, check.signature) == (True, (), "none")
+    assert (check.is_whole, check.extra) == (True, ())
 
 
 def test_any_file_that_is_missing_changed_or_new_is_named(folder: Path) -> None:
@@ -58,7 +57,7 @@ def test_any_file_that_is_missing_changed_or_new_is_named(folder: Path) -> None:
 
 
 def test_verify_tells_and_exits_with_1(trtopt_cli: CommandLine, folder: Path) -> None:
-    assert "unchanged since the build; not signed" in trtopt_cli("verify", folder).stdout
+    assert "unchanged since the build" in trtopt_cli("verify", folder).stdout
     edited(folder / "batch8.engine")
     (folder / "batch1.log").unlink()
     done = trtopt_cli("verify", folder)
@@ -76,7 +75,7 @@ def test_repair_builds_again_what_it_can_and_leaves_the_rest_alone(folder: Path)
     assert found.is_whole
     assert found.rebuilt == ("batch8.engine",)
     first, second = check_lines("d", found)
-    assert first.endswith("as the manifest says; not signed")
+    assert first.endswith("as the manifest says")
     assert second == "rebuilt, with its new hash in the manifest: batch8.engine"
     after = read_manifest(folder)
     assert after.engines[0] == before.engines[0]
@@ -137,87 +136,27 @@ def test_an_engine_that_has_changed_is_loaded_only_once_it_is_trusted_by_name(
         trust(folder, ["batch8.onnx"])
 
 
-# ── signatures ──────────────────────────────────────────────────────────────────────────────────────────
+def test_what_the_manifest_vouches_for_is_checked_before_it_is_read(folder: Path) -> None:
+    for name in ("model.onnx", "batch8.log"):
+        edited(folder / name)
+    with pytest.raises(ArtifactError, match=r"model\.onnx"):
+        profile(folder, ProfileRequest(duration=0.05))
+    with pytest.raises(ArtifactError, match=r"batch8\.log"):
+        read_listed(folder, read_manifest(folder), "batch8.log")
 
 
-def test_only_what_the_trusted_signer_has_signed_is_read(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# ── signatures of earlier versions ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["TRTOPT_SIGNER", "TRTOPT_SIGN_WITH", "TRTOPT_SIGNING_KEY"])
+def test_a_variable_that_kept_unsigned_folders_out_is_not_ignored(
+    name: str, trtopt_cli: CommandLine, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    private, public = key_pair(tmp_path / "own")
-    _, strangers = key_pair(tmp_path / "other")
-    monkeypatch.setenv(SIGNER_VARIABLE, str(public))
-    with pytest.raises(SignatureError, match="is not signed"):
-        read_manifest(folder)
-    assert sign(folder, private).signature == "valid"
-    assert read_manifest(folder).engines
-    whole = (folder / "manifest.json").read_bytes()
-    (folder / "manifest.json").write_bytes(whole.replace(b"batch8", b"batch9", 1))
-    with pytest.raises(SignatureError, match="its manifest has changed since it was signed"):
-        read_manifest(folder)
-    (folder / "manifest.json").write_bytes(whole)
-    monkeypatch.setenv(SIGNER_VARIABLE, str(strangers))
-    with pytest.raises(SignatureError, match="is signed by another key than"):
-        check_folder(folder)
-    monkeypatch.delenv(SIGNER_VARIABLE)
-    assert check_folder(folder).signature == "unchecked"
-
-
-def test_a_new_manifest_is_written_only_by_its_signer(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    private, public = key_pair(tmp_path / "own")
-    others, _ = key_pair(tmp_path / "other")
-    sign(folder, private)
-    (folder / "batch8.engine").unlink()
-    with pytest.raises(ArtifactError, match="a new manifest would undo that"):
-        repair(folder, signer=public)
-    monkeypatch.setenv(KEY_VARIABLE, str(others))
-    for change in (partial(repair, folder), partial(trust, folder, ["batch8.engine"])):
-        with pytest.raises(SignatureError, match="is signed by another key"):
-            change(signer=public)
-    monkeypatch.setenv(KEY_VARIABLE, str(private))
-    check = repair(folder)
-    assert (check.is_whole, check.signature) == (True, "valid")
-
-
-def test_what_has_changed_is_not_signed(folder: Path, tmp_path: Path) -> None:
-    private, _ = key_pair(tmp_path / "own")
-    edited(folder / "batch8.engine")
-    with pytest.raises(ArtifactError, match=r"not signed: batch8\.engine"):
-        sign(folder, private)
-
-
-def test_a_signed_folder_is_checked_with_the_public_key_alone(
-    trtopt_cli: CommandLine, folder: Path, tmp_path: Path
-) -> None:
-    private, public = key_pair(tmp_path / "own")
-    _, strangers = key_pair(tmp_path / "other")
-    check = ("verify", folder, "--signer")
-    assert "is not signed" in trtopt_cli.fails(1, *check, public)
-    assert "signed by the trusted signer" in trtopt_cli("sign", folder, "--key", private).stdout
-    assert "signed by the trusted signer" in trtopt_cli(*check, public).stdout
-    assert "the signature was not checked" in trtopt_cli("verify", folder).stdout
-    assert "is signed by another key" in trtopt_cli.fails(1, *check, strangers)
-    assert "openssl pkey -in" in trtopt_cli.fails(2, *check, private)
-    assert "is a public key" in trtopt_cli.fails(2, "sign", folder, "--key", public)
-    assert "--key" in trtopt_cli.fails(2, "sign", folder)
-    private.chmod(0o644)
-    assert "other users can read this private key" in trtopt_cli("sign", folder, "--key", private).stderr
-    edited(folder / "batch8.engine")
-    assert trtopt_cli(*check, public).returncode == 1
-
-
-def test_builds_are_signed_as_they_are_made_where_a_key_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trtopt_cli: CommandLine
-) -> None:
-    private, public = key_pair(tmp_path / "own")
-    monkeypatch.setenv(KEY_VARIABLE, str(private))
-    assert trtopt_cli("build", DIGITS, "-o", "e", "--backend", "onnxruntime").returncode == 0
-    monkeypatch.delenv(KEY_VARIABLE)
-    assert trtopt_cli("verify", "e", "--signer", public).returncode == 0
-    monkeypatch.setenv(SIGNER_VARIABLE, str(public))
-    (trtopt_cli.folder / "e" / "manifest.sig").unlink()
-    assert "nothing was loaded" in trtopt_cli.fails(1, "bench", "e", "--duration", "0.05")
+    (folder / "manifest.sig").write_text("ed25519 KEY AAAA\n")
+    assert "manifest.sig was not checked" in trtopt_cli("verify", folder).stdout
+    monkeypatch.setenv(name, "key.pem")
+    for command in (("verify", folder), ("bench", folder), ("report", folder)):
+        assert f"${name} is set" in trtopt_cli.fails(2, *command)
 
 
 # ── --locked ────────────────────────────────────────────────────────────────────────────────────────────

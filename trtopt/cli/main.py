@@ -49,8 +49,7 @@ SECTIONS = {
         "deploy": "Write a plan as a Triton model repository.",
     },
     "Manage": {
-        "verify": "Check a build folder's hashes and signature; repair engines.",
-        "sign": "Sign a build folder with an Ed25519 key.",
+        "verify": "Check a build folder's hashes; repair engines.",
         "cache": "Manage the timing caches that builds share.",
         "doctor": "Show what is installed and which commands work here.",
         "completion": "Print the script that completes commands in a shell.",

@@ -21,25 +21,16 @@ from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout
     shell_complete=files,
     help="Trust an engine that has changed, or a plugin that --repair needs: native code.",
 )
-@click.option(
-    "--signer",
-    type=click.Path(exists=True, path_type=Path),
-    envvar="TRTOPT_SIGNER",
-    show_envvar=True,
-    metavar="PUBLIC_KEY",
-    help="Require that the owner of this Ed25519 public key (PEM) has signed the folder.",
-)
 @json_option("the findings")
 def verify(
     folder: Path,
     is_repair: bool,
     trusted: tuple[str, ...],
-    signer: Path | None,
     json: JsonOutput | None,
 ) -> None:
-    """Hash every file of the build FOLDER again, and check its signature if a signer is given.
+    """Hash every file of the build FOLDER again.
 
-    Exits with 1 if something is missing, has changed, or is not signed by the signer.
+    Exits with 1 if something is missing or has changed.
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import listening
@@ -47,12 +38,12 @@ def verify(
     from trtopt.workflows.build.rebuild import check_folder, repair, trust
 
     if trusted:
-        trust(folder, trusted, signer)
+        trust(folder, trusted)
     if is_repair:
         with listening() as listener:
-            check = repair(folder, listener, trusted, signer)
+            check = repair(folder, listener, trusted)
     else:
-        check = check_folder(folder, signer)
+        check = check_folder(folder)
     write_json(json, check)
     if not takes_stdout(json):
         say(*check_lines(str(folder), check))

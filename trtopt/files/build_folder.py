@@ -10,7 +10,6 @@ from trtopt.errors import OutputError
 from trtopt.files.atomic import cannot_write, scratch_beside
 from trtopt.files.manifests import is_build_folder, own_files
 from trtopt.files.replace_folder import put_in_place, remove_abandoned
-from trtopt.files.signing import trusted_signer
 from trtopt.files.temporary import locked_folder, remove
 
 
@@ -23,9 +22,7 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
 
     Raises:
         OutputError: `final` cannot be made, or is something else than a build folder of trtopt's.
-        UsageError, BackendMissingError: nothing can be signed with the key that the environment names.
     """
-    trusted_signer()  # a key that cannot be used is reported before the work, not after
     final = final.resolve()  # a link is followed, and the current folder has a name to take
     with locked_folder(final.parent):
         _check_replaceable(final)

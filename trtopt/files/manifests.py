@@ -1,31 +1,25 @@
-"""Manifests of build folders, what they vouch for, and plans of engines: written, signed, read, verified."""
+"""Manifests of build folders, what they vouch for, and plans of engines: written, read, verified."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import ArtifactError, WrongPathError
+from trtopt.errors import ArtifactError, UsageError, WrongPathError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as, reason_of, sha256_of
-from trtopt.files.signing import (
-    SIGNATURE,
-    Signer,
-    SigningKey,
-    check_signature,
-    signature_of,
-    signing_key,
-    trusted_signer,
-)
 from trtopt.records import BatchPlan, Manifest, read_versioned, to_json
 from trtopt.records.validation import check_manifest, check_plan
 
 MANIFEST = "manifest.json"
+_EARLIER_KEYS = ("TRTOPT_SIGNER", "TRTOPT_SIGN_WITH", "TRTOPT_SIGNING_KEY")
+"""Variables that made earlier versions sign folders, or refuse unsigned ones."""
 _MAX_MANIFEST_BYTES = 64 << 20
 
 
@@ -43,9 +37,9 @@ def is_build_folder(folder: Path) -> bool:
 
 def own_files(folder: Path) -> set[str]:
     """The files of a build folder that trtopt made, by relative path; of a damaged one those for sure."""
-    own = {MANIFEST, SIGNATURE}
+    own = {MANIFEST}
     try:
-        manifest = read_manifest(folder, signed=False)
+        manifest = read_manifest(folder)
     except ArtifactError:
         return own
     for engine in manifest.engines:
@@ -54,7 +48,7 @@ def own_files(folder: Path) -> set[str]:
 
 
 def write_manifest(folder: Path, manifest: Manifest, files: Mapping[str, str] | None = None) -> Manifest:
-    """Write `manifest.json`, signed if the environment has a key; returns what was written.
+    """Write `manifest.json`; returns what was written.
 
     `files` are the hashes that it vouches for, by default those of all files that are there.
     """
@@ -62,45 +56,29 @@ def write_manifest(folder: Path, manifest: Manifest, files: Mapping[str, str] | 
     engines = {engine.path: engine.sha256 for engine in manifest.engines}  # as they were when they were built
     manifest = msgspec.structs.replace(manifest, files=vouched | engines)
     write_atomically(folder / MANIFEST, to_json(manifest))
-    if (own := signing_key()) is not None:
-        sign_manifest(folder, own)
     return manifest
 
 
-def sign_manifest(folder: Path, key: SigningKey) -> None:
-    """Sign the manifest in `folder`.
-
-    Raises:
-        OutputError: the signature cannot be written.
-    """
-    content = read_bounded(folder / MANIFEST, _MAX_MANIFEST_BYTES)
-    write_atomically(folder / SIGNATURE, signature_of(content, key).encode())
-
-
 def hashes_of(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below a build folder but its manifest and signature, by relative path."""
+    """SHA-256 of every file below a build folder but its manifest, by relative path."""
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {name: sha256_of(path) for name, path in files.items() if name not in (MANIFEST, SIGNATURE)}
+    return {name: sha256_of(path) for name, path in files.items() if name != MANIFEST}
 
 
-def read_manifest(folder: Path, *, signed: bool = True, signer: Signer | None = None) -> Manifest:
-    """Read the manifest of a build folder; it must be `signed` by `signer`, or by the environment's if any.
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a build folder.
 
     Raises:
         ArtifactError: there is none, it is cut short or edited beyond its schema, names files outside the
             folder, or is of a newer trtopt.
-        SignatureError: it is not signed as it must be.
-        UsageError, BackendMissingError: a key that the environment names cannot be used.
+        UsageError: the environment asks for signatures.
     """
+    _refuse_earlier_keys()
     path = folder / MANIFEST
     try:
         if path.exists() and not path.is_file():
             raise ValueError("not a regular file")  # a pipe would be waited for
         content = read_bounded(path, _MAX_MANIFEST_BYTES)
-        if signed and (trusted := signer or trusted_signer()) is not None:
-            signature = folder / SIGNATURE
-            line = read_bounded(signature, _MAX_MANIFEST_BYTES) if signature.is_file() else None
-            check_signature(str(folder), content, line, trusted)
         manifest = read_versioned(content, Manifest)
         check_manifest(manifest)
     except FileNotFoundError:
@@ -116,6 +94,16 @@ def read_manifest(folder: Path, *, signed: bool = True, signer: Signer | None = 
     return manifest
 
 
+def _refuse_earlier_keys() -> None:
+    """Ignored, a variable that used to keep unsigned folders out would let them in."""
+    if name := next((name for name in _EARLIER_KEYS if os.environ.get(name)), None):
+        raise UsageError(
+            f"${name} is set: trtopt no longer signs folders or checks signatures; nothing was read",
+            f"unset it; sign {MANIFEST}, which lists every file's hash, with cosign or minisign, and check "
+            "the files with `trtopt verify FOLDER`",
+        )
+
+
 def read_plan(path: Path) -> BatchPlan:
     """Read the file that `trtopt plan` wrote.
 
@@ -126,6 +114,22 @@ def read_plan(path: Path) -> BatchPlan:
         plan = read_versioned(read_bounded(path, _MAX_MANIFEST_BYTES), BatchPlan)
         check_plan(plan)
     return plan
+
+
+def read_listed(folder: Path, manifest: Manifest, name: str) -> bytes:
+    """A file of a build; builds of before every file's hash was kept are read as they are.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+        ArtifactError: it is another one than was built.
+    """
+    content = read_bounded(folder / name)
+    if manifest.files.get(name) not in (None, hashlib.sha256(content).hexdigest()):
+        raise ArtifactError(
+            f"{folder / name}: is not the file that the manifest vouches for (its SHA-256 differs)",
+            f"`trtopt verify {shlex.quote(str(folder))}` lists what has changed; restore it, or build again",
+        )
+    return content
 
 
 def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Sequence
 
 from trtopt.errors import ArtifactError
-from trtopt.files.signing import trusted_signer
 from trtopt.records import EngineArtifact
 
 
@@ -21,15 +20,11 @@ def is_library(name: str, library: str) -> bool:
 
 
 def check_plugins(engines: Iterable[EngineArtifact], trust: Sequence[str], flag: str = "--trust") -> None:
-    """Check whether engines' plugin libraries may be loaded: anyone can write a manifest that names any.
-
-    The user names them too; or the environment names a signer, who has signed the manifest.
+    """Check whether the user names engines' plugin libraries too: anyone can write a manifest that names any.
 
     Raises:
         ArtifactError: a library is needed that is not in `trust`.
     """
-    if trusted_signer() is not None:
-        return
     for library in sorted(plugin_libraries(engines)):
         if not any(is_library(name, library) for name in trust):
             raise ArtifactError(

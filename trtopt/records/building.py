@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
 
 import msgspec
 
@@ -263,15 +262,13 @@ class OnnxArtifact(Record, frozen=True, kw_only=True):
 class FolderCheck(Record, frozen=True, kw_only=True):
     """Changes to a build folder's files since the build, by path in the folder.
 
-    `extra` files were added since, `rebuilt` engines were made again just now. `signature`: `unchecked` where
-    no signer was named.
+    `extra` files were added since, `rebuilt` engines were made again just now.
     """
 
     missing: tuple[str, ...]
     changed: tuple[str, ...]
     extra: tuple[str, ...]
     checked: int
-    signature: Literal["valid", "unchecked", "none"]
     rebuilt: tuple[str, ...] = ()
 
     @property

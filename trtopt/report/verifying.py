@@ -6,11 +6,7 @@ from collections.abc import Sequence
 
 from trtopt.records.building import Change, FolderCheck
 
-_SIGNATURES = {
-    "valid": "signed by the trusted signer",
-    "unchecked": "signed, but the signature was not checked: no --signer was given",
-    "none": "not signed",
-}
+_SIGNATURE = "manifest.sig"  # of versions that signed builds themselves
 
 
 def check_lines(folder: str, check: FolderCheck) -> list[str]:
@@ -19,12 +15,14 @@ def check_lines(folder: str, check: FolderCheck) -> list[str]:
     lines += [f"missing: {name}" for name in check.missing]
     lines += [f"changed: {name}" for name in check.changed]
     lines += [f"not of this build: {name}" for name in check.extra]
+    if _SIGNATURE in check.extra:
+        lines.append(f"{_SIGNATURE} was not checked: sign manifest.json with cosign or minisign instead")
     bad = len(check.missing) + len(check.changed)
     whole = (
         f"all {check.checked} files are" if not bad else f"{check.checked - bad} of {check.checked} files are"
     )
     found = "as the manifest says" if check.rebuilt else "unchanged since the build"
-    return [f"{folder}: {whole} {found}; {_SIGNATURES[check.signature]}", *lines]
+    return [f"{folder}: {whole} {found}", *lines]
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:

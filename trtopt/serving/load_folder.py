@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.manifests import MANIFEST, read_manifest, read_plan, read_verified
-from trtopt.files.signing import trusted_signer
 from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact
 from trtopt.serving.measured_latencies import Latencies, measured_latencies
 
@@ -50,8 +49,6 @@ def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
         return Opening(path, "manifest", engines, measured_latencies(path, engines, bench))
     plan = _read_plan(path)
     engines = tuple(engine.artifact for engine in plan.engines)
-    if trusted_signer() is not None:
-        _check_signed(path, engines)
     if bench is not None:
         latencies = measured_latencies(path.parent, engines, bench)
     else:
@@ -89,20 +86,3 @@ def _read_plan(path: Path) -> BatchPlan:
         elif path.suffix == ".onnx":
             remedy = f"build it first: trtopt build {path} -o FOLDER; then give that folder"
         raise ArtifactError(error.problem, remedy) from None
-
-
-def _check_signed(plan: Path, engines: Sequence[EngineArtifact]) -> None:
-    """Plans are not signed: where a signer is required, the engines' own manifests have to vouch for them.
-
-    Raises:
-        ArtifactError: an engine's manifest is missing, not signed, or does not list it as the plan does.
-    """
-    for engine in engines:
-        file = plan.parent / engine.path
-        listed = read_manifest(file.parent).engines
-        if not any((one.sha256, one.plan) == (engine.sha256, engine.plan) for one in listed):
-            raise ArtifactError(
-                f"{file}: the signed manifest next to it lists another engine than {plan} does; "
-                "it was not loaded",
-                "plan again",
-            )

@@ -112,7 +112,7 @@ class EnginePool:
 
         Raises:
             ArtifactError: no build folder or plan, an engine that is missing or not the listed one, or
-                a plugin that is not trusted; where the environment names a signer, one they have not signed.
+                a plugin that is not trusted.
             IncompatibleEngineError: built by another version, or for another GPU.
             DeviceMemoryError: there is no room for an engine.
             NoGpuError, BackendMissingError: what the engines were built with cannot run here.

@@ -9,13 +9,11 @@ import msgspec
 import pytest
 
 from tests.support import examples
-from trtopt.errors import ArtifactError, OutputError, UsageError
+from trtopt.errors import ArtifactError, OutputError
 from trtopt.files import locks
 from trtopt.files.atomic import write_atomically
-from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.locks import lock
 from trtopt.files.manifests import MANIFEST, is_build_folder, read_manifest, read_verified, write_manifest
-from trtopt.files.signing import KEY_VARIABLE
 from trtopt.files.writable import check_writable
 from trtopt.records import to_json
 
@@ -230,14 +228,6 @@ def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:
     assert not is_build_folder(tmp_path)
     with pytest.raises(ArtifactError, match="cannot be read"):
         read_verified(tmp_path / MANIFEST, TEN)
-
-
-def test_a_key_that_cannot_sign_is_reported_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "missing.pem"))
-    with pytest.raises(UsageError, match="cannot be read as a key"), folder_in_progress(tmp_path / "out"):
-        pytest.fail("the work was begun")
 
 
 def test_every_cut_of_a_manifest_is_refused(tmp_path: Path) -> None:

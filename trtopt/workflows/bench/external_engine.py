@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trtopt.builder.shapes import over_all
-from trtopt.errors import ArtifactError, SignatureError
+from trtopt.errors import ArtifactError
 from trtopt.executors.local import run_job
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import MANIFEST, read_manifest
-from trtopt.files.signing import KEY_VARIABLE, SIGNER_VARIABLE, trusted_signer
 from trtopt.measure.describe_engine import Described, DescribeJob
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Profile, ShapeRange, TensorSpec
 
@@ -19,24 +18,13 @@ def is_external(path: Path, trust: Sequence[str]) -> bool:
     """Whether `trust` names the file `path`, by its own name or by path, and no manifest describes it.
 
     An ONNX file is a model, which is built, and needs no trust.
-
-    Raises:
-        SignatureError: the environment names a signer, and the file is not signed.
     """
     if path.suffix == ".onnx" or not path.is_file():
         return False
     if path.name not in trust and path.resolve() not in {Path(name).resolve() for name in trust}:
         return False
     beside = read_manifest(path.parent).engines if (path.parent / MANIFEST).is_file() else ()
-    if any(engine.path == path.name for engine in beside):
-        return False
-    if (signer := trusted_signer()) is not None:
-        raise SignatureError(
-            f"{path}: no manifest describes it, so it is not signed, and only what {signer.path} signs is "
-            "trusted; it was not loaded",
-            f"if you trust the file, unset ${SIGNER_VARIABLE} and ${KEY_VARIABLE} for this command",
-        )
-    return True
+    return not any(engine.path == path.name for engine in beside)
 
 
 def external_engine(path: Path, backend: str) -> EngineArtifact:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtopt.files.bounded_reading import read_bounded, reading_as
+from trtopt.files.bounded_reading import reading_as
+from trtopt.files.manifests import read_listed
 from trtopt.inspect.memory import timeline
 from trtopt.records import Manifest, MemoryPass, MemoryTimeline, from_json
 
@@ -14,8 +15,7 @@ def memories_of(folder: Path, manifest: Manifest) -> dict[str, MemoryTimeline]:
     found = {}
     for engine in manifest.engines:
         if engine.memory is not None:
-            file = folder / engine.memory
-            with reading_as("a builder's allocations", file, "build again with --memory"):
-                traced = from_json(read_bounded(file), MemoryPass)
+            with reading_as("a builder's allocations", folder / engine.memory, "build again with --memory"):
+                traced = from_json(read_listed(folder, manifest, engine.memory), MemoryPass)
             found[engine.path] = timeline(traced)
     return found

@@ -12,7 +12,6 @@ import msgspec
 from trtopt.errors import InvalidModelError, ModelError, TrtoptError
 from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
 from trtopt.files.manifests import MANIFEST
-from trtopt.files.signing import SIGNATURE
 from trtopt.onnxio import model_file
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph, read_onnx
@@ -99,7 +98,7 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
-_OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST, SIGNATURE}
+_OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST}
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,8 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.atomic import cannot_write, scratch_beside
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.build_folder import folder_in_progress
-from trtopt.files.manifests import hashes_of, read_manifest, sign_manifest, write_manifest
+from trtopt.files.manifests import hashes_of, read_manifest, write_manifest
 from trtopt.files.plugins import check_plugins, is_library, plugin_libraries
-from trtopt.files.signing import (
-    KEY_VARIABLE,
-    SIGNATURE,
-    Signer,
-    read_signer,
-    read_signing_key,
-    signing_key,
-    trusted_signer,
-)
 from trtopt.records import EngineArtifact, Manifest
 from trtopt.records.building import Change, FolderCheck
 from trtopt.version import __version__
@@ -34,35 +25,24 @@ from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 
 
-def check_folder(folder: Path, signer: Path | None = None) -> FolderCheck:
-    """Hash every file of a build folder again, and check its signature if a signer is named.
-
-    `signer` is the file of a public key, by default the one that the environment names.
+def check_folder(folder: Path) -> FolderCheck:
+    """Hash every file of a build folder again.
 
     Raises:
         ArtifactError: no manifest that can be read.
-        SignatureError: it is not signed as it must be.
     """
-    manifest, required = _read(folder, signer)
-    return compared_files(folder, manifest, required)
+    return compared_files(folder, read_manifest(folder))
 
 
-def _read(folder: Path, signer: Path | None) -> tuple[Manifest, Signer | None]:
-    required = read_signer(signer) if signer else trusted_signer()
-    return read_manifest(folder, signer=required), required
-
-
-def compared_files(folder: Path, manifest: Manifest, signer: Signer | None = None) -> FolderCheck:
-    """The folder's files against the hashes in its manifest, which `signer` has signed if there is one."""
+def compared_files(folder: Path, manifest: Manifest) -> FolderCheck:
+    """The folder's files against the hashes in its manifest."""
     expected, found = _expected(manifest), hashes_of(folder)
     both = expected.keys() & found.keys()
-    is_signed = (folder / SIGNATURE).is_file()
     return FolderCheck(
         missing=tuple(sorted(expected.keys() - found.keys())),
         changed=tuple(sorted(name for name in both if expected[name] != found[name])),
         extra=tuple(sorted(found.keys() - expected.keys())),
         checked=len(expected),
-        signature="none" if not is_signed else "valid" if signer is not None else "unchecked",
     )
 
 
@@ -71,27 +51,21 @@ def _expected(manifest: Manifest) -> dict[str, str]:
     return manifest.files or {engine.path: engine.sha256 for engine in manifest.engines}
 
 
-def repair(
-    folder: Path,
-    listener: Listener = SILENT,
-    plugins: Sequence[str] = (),
-    signer: Path | None = None,
-) -> FolderCheck:
+def repair(folder: Path, listener: Listener = SILENT, plugins: Sequence[str] = ()) -> FolderCheck:
     """Rebuild engines that are missing or changed, with their logs; returns the remaining findings.
 
-    `plugins` are the libraries that may be loaded; see `check_plugins`. For `signer` see `check_folder`.
+    `plugins` are the libraries that may be loaded; see `check_plugins`.
 
     Raises:
         ArtifactError: see `check_folder`; or the graph that a lost engine is made of is lost itself.
         BuildError, BackendMissingError, NoGpuError: see `build`.
     """
-    manifest, required = _read(folder, signer)
-    check = compared_files(folder, manifest, required)
+    manifest = read_manifest(folder)
+    check = compared_files(folder, manifest)
     bad = {*check.missing, *check.changed}
     lost = [engine for engine in manifest.engines if bad & {*engine.files}]
     if not lost:
         return check
-    _check_signing_again(folder)
     check_plugins(lost, plugins)
     with scratch_beside(folder.resolve()) as scratch:
         again = _engines_again(folder, manifest, lost, scratch, listener)
@@ -103,9 +77,7 @@ def repair(
     write_manifest(
         folder, msgspec.structs.replace(manifest, engines=engines), files=_expected(manifest) | own
     )
-    return msgspec.structs.replace(
-        check_folder(folder, signer), rebuilt=tuple(engine.path for engine in again)
-    )
+    return msgspec.structs.replace(check_folder(folder), rebuilt=tuple(engine.path for engine in again))
 
 
 def _put_back(names: Sequence[str], scratch: Path, folder: Path) -> None:
@@ -118,21 +90,18 @@ def _put_back(names: Sequence[str], scratch: Path, folder: Path) -> None:
             raise cannot_write(folder / name, error) from None
 
 
-def trust(folder: Path, names: Sequence[str], signer: Path | None = None) -> FolderCheck:
+def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
     """Enter the present hashes of engines into the manifest, as the user trusts them by name.
-
-    For `signer` see `check_folder`.
 
     Raises:
         UsageError: a name is no engine of this folder.
         ArtifactError: see `check_folder`; or the engine is not there.
     """
-    manifest, _ = _read(folder, signer)
-    _check_signing_again(folder)
+    manifest = read_manifest(folder)
     libraries = plugin_libraries(manifest.engines)
     names = [name for name in names if not any(is_library(name, library) for library in libraries)]
     if not names:  # libraries are for `repair`
-        return check_folder(folder, signer)
+        return check_folder(folder)
     known = {engine.path for engine in manifest.engines}
     if unknown := [name for name in names if name not in known]:
         raise UsageError(
@@ -142,37 +111,7 @@ def trust(folder: Path, names: Sequence[str], signer: Path | None = None) -> Fol
     write_manifest(
         folder, msgspec.structs.replace(manifest, engines=tuple(engines)), files=_expected(manifest)
     )
-    return check_folder(folder, signer)
-
-
-def _check_signing_again(folder: Path) -> None:
-    """A new manifest undoes the signature: its maker must be able to sign it, and may sign only their own."""
-    own = signing_key()
-    if own is not None:
-        read_manifest(folder, signer=own.signer)
-    elif (folder / SIGNATURE).exists():
-        raise ArtifactError(
-            f"{folder}: is signed, and a new manifest would undo that",
-            f"set ${KEY_VARIABLE} to the file of the signer's private key, or build again",
-        )
-
-
-def sign(folder: Path, key: Path) -> FolderCheck:
-    """Sign a build folder with the private key in the file `key`, if every file is as the manifest says.
-
-    Raises:
-        UsageError, BackendMissingError: see `read_signing_key`.
-        ArtifactError: something is missing or has changed.
-    """
-    own = read_signing_key(key)
-    check = compared_files(folder, read_manifest(folder, signed=False))
-    if not check.is_whole:
-        raise ArtifactError(
-            f"{folder}: not signed: {', '.join((*check.missing, *check.changed))} missing or changed",
-            "see `trtopt verify`",
-        )
-    sign_manifest(folder, own)
-    return compared_files(folder, read_manifest(folder, signer=own.signer), own.signer)
+    return check_folder(folder)
 
 
 def rebuilt_name(source: Path) -> Path:
@@ -251,10 +190,15 @@ def _engines_again(
     cache = None
     if builder.uses_timing_cache:
         cache = into / TIMING_CACHE_FILE
-        if (source / TIMING_CACHE_FILE).is_file():  # load_cache checks its hash
+        if _is_as_built(source, manifest, TIMING_CACHE_FILE):
             _copy(source / TIMING_CACHE_FILE, cache)
     plans = [msgspec.structs.replace(engine.plan, backend=builder.backend) for engine in engines]
     return build_engines(graphs, plans, into, BuildOptions(cache), listener)
+
+
+def _is_as_built(folder: Path, manifest: Manifest, name: str) -> bool:
+    file, listed = folder / name, manifest.files.get(name)
+    return file.is_file() and listed in (None, sha256_of(file))
 
 
 def _copy_rest(source: Path, manifest: Manifest, folder: Path) -> None:

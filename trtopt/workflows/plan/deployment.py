@@ -39,7 +39,7 @@ def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None 
     model = triton_model(plan, name)
     content = read_verified(path.parent / model.engine.path, model.engine.sha256, "plan")
     build = (path.parent / model.engine.path).parent
-    io = read_manifest(build, signed=False).io if is_build_folder(build) else ()
+    io = read_manifest(build).io if is_build_folder(build) else ()
     folder = Path(repository) / name
     with lock(folder):
         config = folder / CONFIG

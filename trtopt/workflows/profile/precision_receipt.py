@@ -7,7 +7,8 @@ from pathlib import Path
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.errors import ArtifactError, BuildError
-from trtopt.files.bounded_reading import read_bounded, reading_as
+from trtopt.files.bounded_reading import reading_as
+from trtopt.files.manifests import read_listed
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.join import join
@@ -26,11 +27,11 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
     models = {key: load(folder / Path(graph.path).name).proto for key, graph in graphs.items()}
     found = {}
     for engine in described:
-        file = folder / str(engine.layers)
-        with reading_as("an engine's layers", file, "build again: the folder has lost it"):
-            text = read_bounded(file).decode()
+        name = str(engine.layers)
+        with reading_as("an engine's layers", folder / name, "build again: the folder has lost it"):
+            text = read_listed(folder, manifest, name).decode()
         try:
-            description = read_inspector(text, str(engine.layers))
+            description = read_inspector(text, name)
         except ArtifactError:  # an engine whose layers have no detail tells no types
             continue
         model = models[manifest.graph_of(engine).sha256]

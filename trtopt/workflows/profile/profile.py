@@ -38,6 +38,7 @@ from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.external_engine import is_external
 from trtopt.workflows.bench.resolve_engines import resolve_engines
 from trtopt.workflows.build.build_memory import memories_of
+from trtopt.workflows.build.verified_graphs import verified_graphs
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.invocation import command_line, now
@@ -123,7 +124,8 @@ def _engine_at(subject: Path, manifest: Manifest | None) -> EngineArtifact | Non
 
 
 def _model_in(folder: Path) -> Path:
-    return folder / Path(read_manifest(folder).onnx.path).name
+    """The first of a build's graphs, all of which are those that the manifest vouches for."""
+    return Path(verified_graphs(folder, read_manifest(folder))[0].path)
 
 
 class _Graphs:
