@@ -265,6 +265,7 @@ def bench(
     contract: str | None = None,
     terms: Terms | None = None,
     duration: float = DURATION_S,
+    stop_early: bool = False,
     warmup: float = WARMUP_S,
     data: str | Path | None = None,
     layers: bool = False,
@@ -296,6 +297,8 @@ def bench(
         terms: changes to the contract, as `{"graph": False, "streams": 2}`; the keys are graph, transfers,
             pinned, queue_ahead, sync (`spin` or `blocking`), streams and threads (`one` or `per-stream`).
         duration: seconds of sampling per pass, up to a day [default: 3].
+        stop_early: end a pass sooner where it is steady: 20 blocks whose medians agree within 0.5 %, after
+            3 seconds and a third of the duration at the earliest.
         warmup: seconds before samples count, up to an hour [default: 0.2].
         data: input samples: an .npz, a folder of them, Polygraphy's JSON or `module:function`
             [default: seeded random input].
@@ -339,6 +342,7 @@ def bench(
         contract=contract,
         terms=terms or {},
         duration=duration,
+        stop_early=stop_early,
         warmup=warmup,
         data=data,
         layers=layers,

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ import numpy as np
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.backends import open_target
 from trtopt.files.manifests import read_manifest
-from trtopt.measure.statistics.intervals import MedianInterval, median_interval
+from trtopt.measure.statistics.intervals import Interval, percentile_interval
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import BenchReport, SweepReport, from_json
 
@@ -229,7 +228,7 @@ def _table_again(out: Path) -> None:
         cells = [_with_interval(swept)]
         for other in (bench, hand):
             agree = other.low <= swept.high and swept.low <= other.high
-            off = f"{(other.median / swept.median - 1) * 100:+.2f} %"
+            off = f"{(other.value / swept.value - 1) * 100:+.2f} %"
             cells += [_with_interval(other), off if agree else f"{off}, outside"]
         print(f"| {name.removeprefix('again-')} | {' | '.join(cells)} |")
 
@@ -239,14 +238,12 @@ def _latencies(path: Path) -> list[float]:
     return point.latency.samples.latency_ms
 
 
-def _interval(values: list[float]) -> MedianInterval:
-    return median_interval(values) or MedianInterval(
-        statistics.median(values), min(values), max(values), len(values), len(values)
-    )
+def _interval(values: list[float]) -> Interval:
+    return percentile_interval(values, 50.0)
 
 
-def _with_interval(one: MedianInterval) -> str:
-    return f"{one.median:.4f} ({one.low:.4f} to {one.high:.4f})"
+def _with_interval(one: Interval) -> str:
+    return f"{one.value:.4f} ({one.low:.4f} to {one.high:.4f})"
 
 
 if __name__ == "__main__":

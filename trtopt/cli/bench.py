@@ -36,6 +36,9 @@ REFERENCE = "reference"
 @backend_option
 @contract_flags
 @duration_option
+@click.option(
+    "--stop-early", is_flag=True, help="End a pass sooner if it is steady, after 3 s at the earliest."
+)
 @warmup_option
 @inputs_option
 @click.option("--layers", is_flag=True, help="Time every layer, in a separate pass.")
@@ -90,6 +93,7 @@ def bench(
     contract: str | None,
     terms: Terms,
     duration: float,
+    stop_early: bool,
     warmup: float,
     data: str | None,
     layers: bool,
@@ -125,6 +129,7 @@ def bench(
         contract=contract,
         terms=terms,
         duration=duration,
+        stop_early=stop_early,
         warmup=warmup,
         data=data,
         layers=layers or outputs.need_layers,

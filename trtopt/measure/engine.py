@@ -42,6 +42,7 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     duration_s: float
     layers: bool
     memory: bool
+    stop_early: bool = False
     load: LoadSettings | None = None
     idle_ms: tuple[float, ...] = ()
     sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
@@ -125,7 +126,8 @@ def _passes(
     made: Mapping[str, Any],
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The passes over one session by their names in `BenchPoint`, in order; later ones may look at `made`."""
-    limits, terms = Limits(warmup_s=job.warmup_s, duration_s=job.duration_s), job.contract
+    limits = Limits(warmup_s=job.warmup_s, duration_s=job.duration_s, stop_early=job.stop_early)
+    terms = job.contract
     yield "latency", lambda: measure(device, session, subject, terms, "latency", limits)
     if terms.queue_ahead or terms.streams > 1:
         yield "throughput", lambda: measure(device, session, subject, terms, "throughput", limits)

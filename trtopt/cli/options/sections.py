@@ -19,7 +19,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Accuracy bounds": ("--min-cosine", "--min-sqnr", "--max-error", "--min-top1"),
     "Graph": ("--rewrite", "--add-rule", "--io", "--normalize", "--preprocess", "--split"),
-    "Measurement": ("--contract", "--duration", "--warmup", "--timeout", "--cpu-affinity", "--lock-clocks"),
+    "Measurement": (
+        *("--contract", "--duration", "--stop-early", "--warmup", "--timeout", "--cpu-affinity"),
+        "--lock-clocks",
+    ),
     "Terms of the measurement [default: the contract's]": (
         *("--graph", "--transfers", "--pinned", "--queue", "--sync", "--threads", "--streams"),
     ),

@@ -61,12 +61,7 @@ def measure(
             notes.append(f"measured without a CUDA graph: {refused}")
         notes += notes_on(device, inference_streams[0])
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
-        enough = StoppingRule(
-            limits.target,
-            min_count=limits.min_queries,
-            min_s=limits.min_duration_s,
-            max_s=limits.duration_s,
-        )
+        enough = StoppingRule(limits)
         with no_garbage_collection():
             taken = take_samples(device, inference_streams, warm, enough)
     if not taken.samples.start_ms and taken.discarded is None:

@@ -8,29 +8,27 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trtopt.measure.contracts import DURATION_S, WARMUP_S
-from trtopt.measure.statistics.intervals import MedianInterval, median_interval
+from trtopt.measure.statistics.intervals import Interval, percentile_interval
 
-TARGET = 0.005
-"""Default relative half-width of the median's 95 % interval."""
+STEADY = 0.005
+"""Blocks whose medians are all within this share of the whole's are steady."""
 
-_FIRST_LOOK = 100
-"""A luckily narrow interval is commonest among few values, and 100 are what a p99 needs."""
+_EARLIEST_S, _EARLIEST_SHARE = DURATION_S, 1 / 3
+"""Noise that is longer than a run cannot be seen in it: no pass is short only because it looks steady."""
+
+_BLOCKS = 20
 _GROWTH = 1.25
-_STALL_SPAN = 4.0
-_STALL_RATIO = 0.8
-_STALL_FROM = 2000
-"""Intervals of fewer values may stay wide only because their autocorrelation is not resolved yet."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`warmup_s` before samples count, then sampling for `duration_s` at most.
+    """`warmup_s` before samples count, then sampling for `duration_s`.
 
-    `min_warmups` and `min_queries` are reached whatever the time. A pass that need not run for its whole
-    time runs for `min_duration_s` at least: thousands of queries in some milliseconds agree with each other
-    but say nothing of the next second. `target` is the relative half-width that is precise enough.
+    `min_warmups` and `min_queries` are reached whatever the time. With `stop_early` a pass ends as soon as
+    it is steady, but never before it has taken the usual duration and a third of its own.
     """
 
     warmup_s: float = WARMUP_S
@@ -38,40 +36,28 @@ class Limits:
     min_warmups: int = 3
     min_queries: int = 10
     max_warmup_s: float = 5.0
-    min_duration_s: float = 0.5
-    target: float = TARGET
+    stop_early: bool = False
 
 
 class StopCode(str, Enum):
     """What ended a pass."""
 
-    PRECISE = "precise"
-    STALLED = "stalled"
-    TIME_LIMIT = "time limit"
+    STEADY = "steady"
+    DURATION = "duration"
 
 
 class StoppingRule:
-    """Ends a pass when its median is known well enough, when more samples stop helping, or at a time limit.
+    """Ends a pass after its duration, or earlier where it is steady.
 
-    Cheap enough for every query of a fast engine: `add` appends to an array. The interval is computed only at
-    counts that grow by a quarter each, at most 31 times in 90,000 queries, in one or two milliseconds. Few
-    evaluations also keep the interval honest: each is one more chance to stop at a narrow one by luck.
+    An interval that happens to be narrow is no sign of that: it often is while one of two modes lasts.
+    Steadiness is looked at only at counts that grow by a quarter each, for a look takes time.
     """
 
-    def __init__(
-        self,
-        target: float = TARGET,
-        *,
-        min_count: int = 10,
-        min_s: float = 0.5,
-        max_s: float = 3.0,
-    ) -> None:
-        self._target = target
-        self._min_count, self._min_s, self._max_s = min_count, min(min_s, max_s), max_s
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._earliest_s = max(_EARLIEST_S, _EARLIEST_SHARE * limits.duration_s)
         self._values = array("d")
-        self._first = self._next = max(min_count, _FIRST_LOOK)
-        self._looks: list[tuple[int, float]] = []  # counts and relative half-widths
-        self.interval: MedianInterval | None = None
+        self._next = limits.min_queries
         self.ended_by: StopCode | None = None
 
     def add(self, latency_ms: float) -> None:
@@ -79,15 +65,9 @@ class StoppingRule:
         self._values.append(latency_ms)
 
     def take_back(self, count: int) -> None:
-        """The last `count` queries were disturbed and do not count. A time limit stays reached."""
-        if not count:
-            return
+        """The last `count` queries were disturbed and do not count. A duration stays reached."""
         del self._values[len(self._values) - count :]
-        left = len(self._values)
-        self._looks = [look for look in self._looks if look[0] <= left]
-        self._next = max(self._first, math.ceil((self._looks[-1][0] if self._looks else 0) * _GROWTH))
-        self.interval = median_interval(np.array(self._values))
-        if self.ended_by is not StopCode.TIME_LIMIT:
+        if count and self.ended_by is StopCode.STEADY:
             self.ended_by = None
 
     def is_finished(self, elapsed_s: float) -> bool:
@@ -95,54 +75,34 @@ class StoppingRule:
         if self.ended_by is not None:
             return True
         count = len(self._values)
-        if elapsed_s >= self._max_s and count >= self._min_count:
-            self._look()
-            if self.ended_by is None:
-                self.ended_by = StopCode.TIME_LIMIT
-        elif count >= self._next and elapsed_s >= self._min_s:
+        if elapsed_s >= self._limits.duration_s and count >= self._limits.min_queries:
+            self.ended_by = StopCode.DURATION
+        elif self._limits.stop_early and elapsed_s >= self._earliest_s and count >= self._next:
             self._next = math.ceil(count * _GROWTH)
-            self._look()
+            if is_steady(np.array(self._values)):
+                self.ended_by = StopCode.STEADY
         return self.ended_by is not None
 
-    def _look(self) -> None:
-        self.interval = median_interval(np.array(self._values))
-        if self.interval is None:
-            return
-        if self.interval.relative_half_width <= self._target:
-            self.ended_by = StopCode.PRECISE if self.interval.resolved else None
-            return
-        self._looks.append((self.interval.count, self.interval.relative_half_width))
-        if has_stalled(self._looks) and has_stalled(self._looks[:-1]):
-            self.ended_by = StopCode.STALLED
+    @property
+    def interval(self) -> Interval | None:
+        """The median's; None without any query."""
+        return percentile_interval(np.array(self._values), 50.0) if self._values else None
 
     @property
     def reason(self) -> str:
         """For the record."""
-        count = len(self._values)
-        if self.interval is None or not self.interval.resolved:
-            known = f"{count} queries are too few, or too correlated, to estimate its precision"
-        else:
-            known = f"its median is known to ±{self.interval.relative_half_width:.2%} from {count} queries"
-        if self.ended_by is None:
-            return f"not ended: {known}"
-        if self.ended_by is StopCode.PRECISE:
-            return f"precise: {known}, the target is ±{self._target:.2%}"
-        if self.ended_by is StopCode.STALLED:
-            assert self.interval is not None
-            noise = f"±{self.interval.relative_half_width:.2%} after {count} queries"
-            return f"noise has stabilised at {noise}, above the target of ±{self._target:.2%}"
-        return f"time limit of {self._max_s:g} s: {known}, the target is ±{self._target:.2%}"
+        known = f"median {interval.text}" if (interval := self.interval) is not None else "0 queries"
+        if self.ended_by is StopCode.STEADY:
+            return f"steady: {_BLOCKS} blocks agree within ±{STEADY:.2%}, {known}"
+        if self.ended_by is StopCode.DURATION:
+            return f"sampled for {self._limits.duration_s:g} s: {known}"
+        return f"not ended: {known}"
 
 
-def has_stalled(looks: list[tuple[int, float]]) -> bool:
-    """Whether the last of `looks` (count, relative half-width) is hardly narrower than at a quarter of it.
-
-    Of a steady run four times the samples halve the interval. If they leave more than 0.8 of it, the run
-    wanders (clocks, temperature, another process), and waiting does not help. 0.8 is two standard errors
-    above a half: each half-width, by 20 batches, is known to about 1/√(2·19) = 16 %.
-    """
-    if not looks:
+def is_steady(values: NDArray[np.float64]) -> bool:
+    """Whether the medians of 20 consecutive blocks are all within `STEADY` of the whole's."""
+    if len(values) < _BLOCKS:
         return False
-    count, half_width = looks[-1]
-    earlier = [width for before, width in looks if _STALL_FROM <= before <= count / _STALL_SPAN]
-    return bool(earlier) and half_width > _STALL_RATIO * earlier[-1]
+    medians = np.array([np.median(block) for block in np.array_split(values, _BLOCKS)])
+    whole = float(np.median(values))
+    return bool(np.abs(medians - whole).max() <= STEADY * whole)

@@ -1,4 +1,4 @@
-"""How well a run of latencies knows its median: one place for every confidence interval's arithmetic."""
+"""How well a run of latencies knows its percentiles: one place for every confidence interval's arithmetic."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
-MIN_COUNT = 6
+_MIN_COUNT = 6
 """Below six values even the whole range covers the median less than 95 % of the time: 1 - 2^(1-n)."""
 
-_BATCHES = 20
+_BLOCKS = 20
 """Schmeiser, Batch size effects in the analysis of simulation output, Operations Research 30(3), 1982:
 10 to 30 batches are as good as any number."""
 
-_RESOLVING = 5
-"""Sokal, Monte Carlo Methods in Statistical Mechanics, 1996: correlation is summed over some five times its
-own length at least; seen through a shorter window it looks shorter than it is."""
+_MOST_CORRELATED = 0.95
+
+MIN_INDEPENDENT = 3.0
+"""From fewer independent blocks Student's t is so wide that the interval says nothing."""
 
 _STUDENT = {
     0.95: (
@@ -57,92 +58,136 @@ def student(freedom: float, confidence: float = CONFIDENCE) -> float:
 
 
 @dataclass(frozen=True)
-class MedianInterval:
-    """The median of `count` values with its 95 % interval, in the values' unit.
+class Interval:
+    """A percentile of `count` values with its 95 % interval, in the values' unit; a bound that lies beyond
+    the values is None.
 
-    `effective_count` is how many independent values would know the median as well.
+    `independent` is how many independent blocks the run is worth, 20 at most. Where it is not `resolved`, the
+    noise is as long as the run and no interval can be had: the bounds are the blocks' lowest and highest
+    percentile.
     """
 
-    median: float
-    low: float
-    high: float
+    value: float
+    low: float | None
+    high: float | None
     count: int
-    effective_count: float
+    independent: float
 
     @property
     def resolved(self) -> bool:
-        """Whether the run is long enough to estimate its autocorrelation: batches of five times its length.
-
-        If not, the interval is too narrow by an unknown factor.
-        """
-        return self.effective_count >= _BATCHES * _RESOLVING
+        """Whether there are enough independent blocks."""
+        return self.independent >= MIN_INDEPENDENT
 
     @property
     def relative_half_width(self) -> float:
-        """Half the interval over the median; 0 for a median of 0."""
-        return (self.high - self.low) / 2 / self.median if self.median else 0.0
+        """Half the interval over the value; infinite where a bound is missing or there are too few blocks."""
+        if self.low is None or self.high is None or not self.resolved:
+            return math.inf
+        return (self.high - self.low) / 2 / self.value if self.value else 0.0
+
+    @property
+    def text(self) -> str:
+        """How well it is known, in words."""
+        if not self.resolved:
+            return (
+                f"between {self.low:.4g} and {self.high:.4g} ms in blocks, of which too few are independent "
+                f"({self.independent:.1f}): the noise is as long as the run"
+            )
+        if self.relative_half_width == math.inf:
+            return f"of {self.count} queries, too few to tell how well it is known"
+        return f"known to ±{self.relative_half_width:.2%} from {self.count} queries"
 
 
-def median_interval(values: Sequence[float] | NDArray[np.float64]) -> MedianInterval | None:
-    """The median's 95 % interval between two order statistics; None if there are too few values for one.
+def percentile_interval(values: Sequence[float] | NDArray[np.float64], p: float) -> Interval:
+    """The 95 % interval of the p-th percentile between two order statistics.
 
     No distribution is assumed: latencies are skewed and have spikes, which move ranks by no more than one.
-    The ranks are n/2 ± t · √(n·τ)/2 with t of 19 degrees of freedom: the binomial interval's normal form,
-    widened by τ, the factor by which autocorrelation inflates the variance of the share of values below the
-    median. That share's variance is what the median's precision depends on (Heidelberger and Lewis,
-    Quantile estimation in dependent sequences, Operations Research 32(1), 1984), so τ is estimated from it
-    and not from the latencies themselves, whose autocorrelation a few spikes would hide.
+    The ranks are those at which the share of values below the percentile, q = p / 100, may be by its own
+    noise: its variance is q·(1 - q)·τ / n, where τ is by how much autocorrelation inflates it (Heidelberger
+    and Lewis, Quantile estimation in dependent sequences, Operations Research 32(1), 1984). It is estimated
+    from the shares in 20 consecutive blocks, as those of an AR(1) process: blocks that resemble their
+    neighbours, as under noise that is longer than a block, count for fewer, and Student's t has the degrees
+    of freedom of as many as are independent. Noise that is seen in the median holds for all percentiles.
+    Few values beyond a high percentile are skewed: Cornish and Fisher's first term moves the ranks.
+
+    Raises:
+        ValueError: no values.
     """
-    array = np.asarray(values, dtype=np.float64)
-    count = len(array)
-    if count < MIN_COUNT:
-        return None
-    median = float(np.median(array))
-    inflation = variance_inflation(array, median)
-    half = student(_BATCHES - 1) * math.sqrt(count * inflation) / 2
-    low = math.floor(count / 2 - half)
-    high = math.ceil(count / 2 + half) - 1
-    if low < 0:
-        return None
-    ordered = np.partition(array, (low, high))
-    return MedianInterval(median, float(ordered[low]), float(ordered[high]), count, count / inflation)
-
-
-def percentile_interval(
-    values: Sequence[float] | NDArray[np.float64], p: float
-) -> tuple[float | None, float | None]:
-    """The 95 % interval of the p-th percentile, as `median_interval`'s for p = 50.
-
-    The ranks are n·q ± t · √(n·q·(1 - q)·τ) with q = p / 100. A bound whose rank lies beyond the values is
-    None: they are too few.
-    """
+    if not len(values):
+        raise ValueError("no percentile of no values")
     array, q = np.asarray(values, dtype=np.float64), p / 100
-    count = len(array)
-    if not count:
-        return None, None
-    inflation = variance_inflation(array, float(np.percentile(array, p)))
-    half = student(_BATCHES - 1) * math.sqrt(count * q * (1 - q) * inflation)
-    low, high = math.floor(count * q - half), math.ceil(count * q + half) - 1
+    count, value = len(array), float(np.percentile(array, p))
+    if count < _MIN_COUNT:
+        return Interval(value, None, None, count, _BLOCKS)
+    below = _below(array, value)
+    correlated = max(_correlation(below), _correlation(_below(array, float(np.median(array)))))
+    independent = _BLOCKS / correlated
+    if independent < MIN_INDEPENDENT:
+        found = [float(np.percentile(block, p)) for block in np.array_split(array, _BLOCKS)]
+        return Interval(value, min(found), max(found), count, independent)
+    inflation = max(1.0, correlated * _inflation(below))
+    t = student(max(1.0, independent - 1))
+    middle = count * q + (t * t - 1) / 6 * (1 - 2 * q) * inflation
+    half = t * math.sqrt(count * q * (1 - q) * inflation)
+    low, high = math.floor(middle - half), math.ceil(middle + half) - 1
     ordered = np.sort(array)
-    return (
+    bounds = (
         float(ordered[low]) if low >= 0 else None,
         float(ordered[high]) if high < count else None,
     )
+    if bounds[0] is not None and bounds[0] == bounds[1]:
+        step = clock_step(array)
+        bounds = (bounds[0] - step, bounds[0] + step)
+    return Interval(value, *bounds, count, independent)
 
 
-def variance_inflation(array: NDArray[np.float64], level: float) -> float:
-    """τ ≥ 1: the variance of the share of values below a level, over what it were for independent values.
+def _below(array: NDArray[np.float64], level: float) -> NDArray[np.float64]:
+    """Of each value whether it is below a level, 1 or 0; a value equal to it counts half."""
+    return (np.asarray(array < level, np.float64) + np.asarray(array <= level, np.float64)) / 2
 
-    The level is the percentile of interest. Estimated by 20 non-overlapping batches over the whole run, so
-    that slow drift counts as well as correlation between neighbours: τ = b · var(batch shares) / var(single
-    shares), b the batch's length. Values equal to the level count half. 1 for fewer than
-    40 values, which show no correlation.
+
+def _block_shares(below: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The share of each of the last 20 blocks of equal length; fewer than 40 values are too few for any."""
+    length = len(below) // _BLOCKS
+    shares: NDArray[np.float64] = below[len(below) - length * _BLOCKS :].reshape(_BLOCKS, length).mean(axis=1)
+    return shares
+
+
+def _inflation(below: NDArray[np.float64]) -> float:
+    """The variance of the blocks' shares, over what it were for independent values.
+
+    Over the whole run, so that slow drift counts as well as correlation between neighbours.
     """
-    length = len(array) // _BATCHES
-    if length < 2:
+    length, single = len(below) // _BLOCKS, float(below.var())
+    return length * float(_block_shares(below).var(ddof=1)) / single if length > 1 and single else 1.0
+
+
+def _correlation(below: NDArray[np.float64]) -> float:
+    """(1 + ρ) / (1 - ρ), ρ ≥ 0 the correlation of neighbouring blocks' shares.
+
+    Of an AR(1) process that is by how much the variance of its mean exceeds that of independent values. ρ as
+    estimated is too small by (1 + 3ρ) / k for k blocks (Kendall, Biometrika 41(3/4), 1954).
+    """
+    if len(below) < 2 * _BLOCKS:
         return 1.0
-    recent = array[-length * _BATCHES :]
-    below = (np.asarray(recent < level, np.float64) + np.asarray(recent <= level, np.float64)) / 2
-    shares = below.reshape(_BATCHES, length).mean(axis=1)
-    single = float(below.var())
-    return max(1.0, length * float(shares.var(ddof=1)) / single) if single else 1.0
+    shares = _block_shares(below)
+    deviations = shares - shares.mean()
+    squares = float(deviations @ deviations)
+    if not squares:
+        return 1.0
+    found = float(deviations[1:] @ deviations[:-1]) / squares
+    rho = min(max(0.0, found + (1 + 3 * found) / _BLOCKS), _MOST_CORRELATED)
+    return (1 + rho) / (1 - rho)
+
+
+def clock_step(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """The step of the clock that took these milliseconds, as far as they show it.
+
+    The least distance between two of them; if all are equal, the place of their last digit, to the
+    nanosecond, which no clock here resolves.
+    """
+    ns = np.unique(np.round(np.asarray(values, np.float64) * 1e6).astype(np.int64))
+    if len(ns) > 1:
+        return float(np.diff(ns).min()) * 1e-6
+    digits = str(int(ns[0]))
+    return float(10 ** (len(digits) - len(digits.rstrip("0")))) * 1e-6

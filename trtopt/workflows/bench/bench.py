@@ -55,6 +55,7 @@ def bench(path: str | Path, request: BenchRequest, listener: Listener = SILENT) 
         idle_ms=parse_gaps(request.idle) if request.idle is not None else (),
         warmup_s=request.warmup,
         duration_s=request.duration,
+        stop_early=request.stop_early,
         cpu_affinity=request.cpu_affinity,
         layers=request.layers,
         memory=request.memory,

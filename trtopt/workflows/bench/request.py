@@ -27,6 +27,7 @@ class BenchRequest:
     contract: str | None = None
     terms: Terms = field(default_factory=lambda: Terms())
     duration: float = DURATION_S
+    stop_early: bool = False
     warmup: float = WARMUP_S
     data: str | Path | None = None
     layers: bool = False

@@ -3,12 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from trtopt.measure.statistics.intervals import (
-    median_interval,
-    percentile_interval,
-    student,
-    variance_inflation,
-)
+from trtopt.measure.statistics.intervals import percentile_interval, student
 
 
 def autocorrelated(phi: float, count: int, runs: int, seed: int) -> np.ndarray:
@@ -22,75 +17,91 @@ def autocorrelated(phi: float, count: int, runs: int, seed: int) -> np.ndarray:
     return np.exp(0.05 * logs).T
 
 
-def covered(runs: np.ndarray) -> int:
-    intervals = [median_interval(run) for run in runs]
-    return sum(interval is not None and interval.low <= 1 <= interval.high for interval in intervals)
+def covered(runs: np.ndarray, true: float = 1.0, p: float = 50.0) -> int:
+    intervals = [percentile_interval(run, p) for run in runs]
+    return sum(
+        one.resolved and (one.low is None or one.low <= true) and (one.high is None or true <= one.high)
+        for one in intervals
+    )
 
 
 def test_ten_values_give_the_second_and_ninth_as_the_binomial_tables_do() -> None:
-    interval = median_interval([7, 3, 1, 9, 5, 2, 10, 4, 8, 6])
-    assert interval is not None
-    assert (interval.low, interval.median, interval.high) == (2, 5.5, 9)
+    interval = percentile_interval([7, 3, 1, 9, 5, 2, 10, 4, 8, 6], 50.0)
+    assert (interval.low, interval.value, interval.high) == (2, 5.5, 9)
     assert interval.relative_half_width == 3.5 / 5.5
 
 
 def test_five_values_are_too_few_for_an_interval() -> None:
-    assert median_interval([1, 2, 3, 4, 5]) is None
-    assert median_interval([1, 2, 3, 4, 5, 6]) is not None
+    five = percentile_interval([1, 2, 3, 4, 5], 50.0)
+    assert (five.low, five.value, five.high, five.relative_half_width) == (None, 3, None, math.inf)
+    six = percentile_interval([1, 2, 3, 4, 5, 6], 50.0)
+    assert (six.low, six.high) == (1, 6)
 
 
 def test_the_interval_of_independent_values_covers_the_median_about_95_times_in_100() -> None:
-    assert covered(autocorrelated(0.0, 1000, 500, seed=1)) == 485
+    assert 475 <= covered(autocorrelated(0.0, 1000, 500, seed=1)) <= 490
 
 
-def test_the_interval_of_correlated_values_covers_the_median_nearly_as_often() -> None:
-    assert covered(autocorrelated(0.9, 1000, 500, seed=2)) == 465
+def test_the_interval_of_correlated_values_covers_the_median_as_often() -> None:
+    assert 470 <= covered(autocorrelated(0.9, 1000, 500, seed=2)) <= 490
 
 
-def test_correlated_values_count_for_fewer() -> None:
-    """Of AR(1) the share below the median has correlation (2/π) asin φ^k at lag k, so τ is one plus twice
-    their sum: 13.2 for φ = 0.9."""
-    true = 1 + 4 / math.pi * sum(math.asin(0.9**lag) for lag in range(1, 200))
-    runs = autocorrelated(0.9, 20_000, 100, seed=3)
-    estimates = [variance_inflation(run, float(np.median(run))) for run in runs]
-    assert float(np.mean(estimates)) == pytest.approx(true, rel=0.05)
+@pytest.mark.parametrize("phi", [0.99, 0.998])
+def test_noise_as_long_as_a_block_is_seen_in_how_blocks_resemble_their_neighbours(phi: float) -> None:
+    """Blocks of 250 values; with an inflation by the blocks' variance alone 81 and 53 % were covered."""
+    runs = autocorrelated(phi, 5000, 200, seed=8)
+    known = [run for run in runs if percentile_interval(run, 50.0).resolved]
+    assert len(known) > 50
+    assert covered(np.array(known)) >= 0.9 * len(known)
 
 
-def test_a_run_too_short_for_its_autocorrelation_is_not_called_resolved() -> None:
-    runs = autocorrelated(0.98, 1000, 100, seed=6)
-    intervals = [median_interval(run) for run in runs]
-    assert sum(interval is not None and interval.resolved for interval in intervals) == 0
-    assert sum(bool(interval and interval.resolved) for interval in map(median_interval, runs**0)) == 100
+def test_noise_as_long_as_the_run_leaves_too_few_independent_blocks() -> None:
+    drifting = 1 + np.linspace(0, 0.1, 2000)
+    interval = percentile_interval(drifting, 50.0)
+    assert not interval.resolved
+    assert interval.relative_half_width == math.inf
+    assert (interval.low, interval.high) == (
+        pytest.approx(np.median(drifting[:100])),
+        pytest.approx(np.median(drifting[-100:])),
+    )
+    wandering = autocorrelated(0.999, 1000, 100, seed=6)
+    assert sum(percentile_interval(run, 50.0).resolved for run in wandering) < 30
+
+
+def test_noise_that_the_median_shows_holds_for_other_percentiles() -> None:
+    random = np.random.RandomState(2)
+    drifting = (1 + np.linspace(0, 0.1, 2000)) * np.where(np.arange(2000) % 40 == 7, 2 + random.rand(2000), 1)
+    assert not percentile_interval(drifting, 99.0).resolved
 
 
 def test_spikes_do_not_widen_the_interval() -> None:
     values = 1 + 0.01 * np.random.RandomState(4).standard_normal(1000)
     spiked = np.where(np.arange(1000) % 50 == 0, 100.0, values)
-    plain, with_spikes = median_interval(values), median_interval(spiked)
-    assert plain is not None
-    assert with_spikes is not None
-    assert with_spikes.relative_half_width == pytest.approx(plain.relative_half_width, rel=0.15)
+    plain, with_spikes = (percentile_interval(run, 50.0).relative_half_width for run in (values, spiked))
+    assert with_spikes == pytest.approx(plain, rel=0.15)
 
 
-def test_equal_values_have_an_interval_of_no_width() -> None:
-    interval = median_interval([2.0] * 100)
-    assert interval is not None
-    assert (interval.low, interval.high, interval.effective_count) == (2.0, 2.0, 100)
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ([0.099, *[0.1] * 98, 0.101], 0.001),
+        ([*[0.000128] * 99, 0.000192], 0.000064),
+        ([0.004] * 100, 0.001),
+        ([1.234567] * 100, 0.000001),
+    ],
+)
+def test_an_interval_of_no_width_is_as_wide_as_the_clocks_step(values: list[float], step: float) -> None:
+    interval = percentile_interval(values, 50.0)
+    assert interval.low == pytest.approx(interval.value - step)
+    assert interval.high == pytest.approx(interval.value + step)
 
 
 @pytest.mark.parametrize("lowest", [-1, 0])
 def test_a_coarse_clock_does_not_hide_correlation(lowest: int) -> None:
-    """Of two or three ticks each stays for 20 queries, so τ is 20, even if the median is the lowest."""
-    ticks = np.clip(np.round(np.random.RandomState(5).standard_normal((100, 1000))), lowest, 1) + 10
-    estimates = [variance_inflation(np.repeat(row, 20), 10.0) for row in ticks]
-    assert float(np.mean(estimates)) == pytest.approx(20, rel=0.05)
-
-
-def test_a_coarse_clock_does_not_look_correlated() -> None:
-    ticks = np.round(np.random.RandomState(5).standard_normal(10_000)) + 10
-    interval = median_interval(ticks)
-    assert interval is not None
-    assert interval.effective_count > 5_000
+    """Of two or three ticks each stays for three blocks, even if the median is the lowest."""
+    ticks = np.clip(np.round(np.random.RandomState(5).standard_normal((100, 7))), lowest, 1) + 10
+    runs = [np.repeat(row, 150) for row in ticks if len(set(row)) > 1]
+    assert sum(percentile_interval(run, 50.0).resolved for run in runs) < 0.3 * len(runs)
 
 
 @pytest.mark.parametrize("confidence", [0.95, 0.99])
@@ -121,28 +132,15 @@ def test_students_t_needs_a_degree_of_freedom(freedom: float) -> None:
 @pytest.mark.parametrize("p", [50.0, 90.0, 99.0])
 def test_the_interval_of_a_percentile_covers_it_about_95_times_in_100(p: float) -> None:
     """Of 2,000 exponential values, 400 times: 95 % is 380 ± 4.4, and inflation only widens intervals."""
-    random, covered = np.random.RandomState(11), 0
-    true = -math.log(1 - p / 100)
-    for _ in range(400):
-        low, high = percentile_interval(random.exponential(size=2000), p)
-        assert low is not None
-        assert high is not None
-        covered += low <= true <= high
-    assert 375 <= covered <= 397
+    runs = np.random.RandomState(11).exponential(size=(400, 2000))
+    assert 375 <= covered(runs, -math.log(1 - p / 100), p) <= 399
 
 
 def test_few_values_do_not_tell_the_bounds_of_a_high_percentile() -> None:
-    values = list(range(100))
-    low, high = percentile_interval(values, 99.0)
-    assert low is not None
-    assert 90 <= low < 99
-    assert high is None
-    assert percentile_interval([], 99.0) == (None, None)
-    assert percentile_interval([1.0], 50.0) == (None, None)
-
-
-def test_the_median_has_the_same_interval_either_way() -> None:
-    values = np.random.RandomState(12).exponential(size=1000)
-    interval = median_interval(values)
-    assert interval is not None
-    assert percentile_interval(values, 50.0) == (interval.low, interval.high)
+    interval = percentile_interval(np.random.RandomState(1).permutation(100), 99.0)
+    assert interval.low is not None
+    assert 90 <= interval.low < 99
+    assert interval.high is None
+    assert percentile_interval([1.0], 50.0).high is None
+    with pytest.raises(ValueError, match="no values"):
+        percentile_interval([], 99.0)
