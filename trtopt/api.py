@@ -440,6 +440,7 @@ def compare(
     b: str | Path | None = None,
     *,
     threshold: float = THRESHOLD,
+    fail_on: float | None = None,
     force: bool = False,
     batch: int | Sequence[int] | None = None,
     backend: Backend | None = None,
@@ -462,8 +463,10 @@ def compare(
         a: a result file (trtopt's or trtexec's), a build folder, an engine, or an ONNX file with `builds`.
         b: the same; not needed with `control`, `builds` or `across_contracts`.
         threshold: the smallest difference that matters, as a share between 0 and 1 [default: 0.01].
+        fail_on: the slowdown that must be ruled out, as a share [default: 0.05 between result files, 0.02 in
+            turns]; `outcome.not_shown` has the batch sizes where it is not.
         force: compare although machines, models, input shapes or outputs differ; a note lists what does.
-        batch: batch sizes [default: all that both sides have]. Of a file of trtexec's: the one it is for.
+        batch: batch sizes [default: all, which must be the same]. Of a file of trtexec's: the one it is for.
         backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: the engines' own].
         contract: the terms of the measurement, as for `bench` [default: `trtexec-11`].
         terms: changes to the contract, as for `bench`.
@@ -495,6 +498,7 @@ def compare(
     """
     request = CompareRequest(
         threshold=threshold,
+        fail_on=fail_on,
         force=force,
         batch=batch_sizes(batch),
         backend=backend,

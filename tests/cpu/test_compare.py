@@ -81,9 +81,44 @@ def test_a_result_file_alone_needs_another_or_its_engines(
     assert "give a second result file; or the build folder with --control K" in told
 
 
-def test_a_batch_that_one_side_lacks_is_noted(result: Path, trtopt_cli: CommandLine) -> None:
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_batch_that_one_side_lacks_is_an_error_until_the_others_are_named(
+    swapped: bool, result: Path, trtopt_cli: CommandLine
+) -> None:
     other = changed(result, trtopt_cli.folder, lambda report: report["points"].pop())
-    assert "batch 8 is only in one file" in trtopt_cli("compare", result, other).stdout
+    files = (other, result) if swapped else (result, other)
+    assert "--batch 1" in trtopt_cli.fails(1, "compare", *files)
+    assert trtopt_cli("compare", *files, "--batch", "1").returncode == 0
+    trtopt_cli.fails(1, "compare", *files, "--batch", "1,8")
+
+
+def _noisy(report: dict[str, Any]) -> None:
+    random = np.random.RandomState(1)
+    for point in report["points"]:
+        samples = point["latency"]["samples"]
+        latencies = 0.1 * np.exp(0.1 * random.standard_normal(len(samples["start_ms"])))
+        samples["end_ms"] = (np.array(samples["start_ms"]) + latencies).tolist()
+
+
+def test_what_is_not_shown_to_be_within_the_limit_exits_with_5_and_the_limit_can_be_set(
+    result: Path, trtopt_cli: CommandLine
+) -> None:
+    other = changed(result, trtopt_cli.folder, _noisy)
+    done = trtopt_cli("compare", result, other)
+    assert done.returncode == 5
+    assert "trtopt compare A_FOLDER B_FOLDER" in done.stdout
+    assert trtopt_cli("compare", result, other, "--fail-on", "90%").returncode == 0
+    assert trtopt_cli("compare", result, result, "--fail-on", "0.01").returncode == 5
+    for wrong in ("5", "0", "nan", "five", "120%"):
+        trtopt_cli.fails(2, "compare", result, result, "--fail-on", wrong)
+
+
+def test_a_regression_beyond_all_disturbance_exits_with_3(result: Path, trtopt_cli: CommandLine) -> None:
+    noisy = changed(result, trtopt_cli.folder, _noisy)
+    slower = trtopt_cli.folder / "slower.json"
+    noisy.rename(slower)
+    other = changed(slower, trtopt_cli.folder, slowed(3.0))
+    assert trtopt_cli("compare", slower, other).returncode == 3
 
 
 @pytest.mark.parametrize(
@@ -177,17 +212,15 @@ def _other_contract(report: dict[str, Any]) -> None:
         (lambda report: report["points"].clear(), 1, "holds no measurements"),
         (lambda report: report.update({"schema": "trtopt.bench/9"}), 1, "of schema trtopt.bench/9"),
         (lambda report: report.pop("environment"), 1, "environment"),
-        (lambda report: report["points"][0].update({"batch": 2}), 0, ""),
+        (lambda report: report["points"][0].update({"batch": 2}), 1, "are of batch 1"),
+        (lambda report: report["points"].insert(0, report["points"][1]), 1, "batch 8 more than once"),
     ],
 )
 def test_files_that_do_not_belong_together_or_are_damaged_are_refused(
     result: Path, trtopt_cli: CommandLine, change: Callable[[dict[str, Any]], None], status: int, message: str
 ) -> None:
     other = changed(result, trtopt_cli.folder, change)
-    if status:
-        assert message in trtopt_cli.fails(status, "compare", result, other)
-    else:
-        assert trtopt_cli("compare", result, other).returncode == 0
+    assert message in trtopt_cli.fails(status, "compare", result, other)
 
 
 @pytest.mark.parametrize(
@@ -222,4 +255,4 @@ def test_a_truncated_or_foreign_file_is_refused(result: Path, trtopt_cli: Comman
     cut.write_bytes(result.read_bytes()[:1000])
     assert "cannot be read as a result file" in trtopt_cli.fails(1, "compare", result, cut)
     assert "does not exist" in trtopt_cli.fails(2, "compare", result, "nowhere.json")
-    assert "between 0 and 1" in trtopt_cli.fails(2, "compare", result, result, "--threshold", "2")
+    assert "--threshold" in trtopt_cli.fails(2, "compare", result, result, "--threshold", "2")

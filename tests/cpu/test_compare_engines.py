@@ -22,7 +22,7 @@ import trtopt
 from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 from tests.support.paths import DATA
 from trtopt.cli.main import cli
-from trtopt.errors import DeviceError, NoGpuError, TrtoptError, UsageError
+from trtopt.errors import ArtifactError, DeviceError, NoGpuError, TrtoptError
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Lottery
 from trtopt.measure.loop.rounds import latency_blocks, valid_rounds
@@ -102,16 +102,19 @@ def test_a_device_that_falls_away_leaves_the_file_no_verdict_and_exit_code_1(
     assert run.failure == "the GPU fell off the bus"
     assert [len(turns.blocks) for turns in run.turns] == [8, 8]
     assert verdict.verdict == "UNDECIDED"
-    assert verdict.reasons == ("the device failed in the middle: the GPU fell off the bus",)
+    assert "the device failed in the middle: the GPU fell off the bus" in verdict.reasons
     assert [row[-1] for row in table(done.stdout)] == ["UNDECIDED"]
 
 
-def test_a_batch_size_that_one_side_lacks_is_noted(cpu_build: Path) -> None:
-    outcome = trtopt.compare(cpu_build / "batch8.onnx", cpu_build, duration=0.05).outcome
+def test_a_batch_size_that_one_side_lacks_is_an_error_until_the_others_are_named(cpu_build: Path) -> None:
+    with pytest.raises(ArtifactError) as caught:
+        trtopt.compare(cpu_build / "batch8.onnx", cpu_build, duration=0.05)
+    assert caught.value.exit_code == 1
+    assert "batch=8" in caught.value.remedy
+    outcome = trtopt.compare(cpu_build / "batch8.onnx", cpu_build, batch=8, duration=0.05).outcome
     assert isinstance(outcome, Comparisons)
     assert [row.batch for row in outcome.rows] == [8]
-    assert "batch 1 is only on one side" in outcome.notes
-    with pytest.raises(UsageError, match="none in common"):
+    with pytest.raises(ArtifactError):
         trtopt.compare(cpu_build / "batch8.onnx", cpu_build / "batch1.onnx", duration=0.05)
 
 

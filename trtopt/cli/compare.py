@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.exit_codes import NOT_MET
+from trtopt.cli.exit_codes import NOT_MET, NOT_SHOWN
 from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.completion import contract_names, names
 from trtopt.cli.options.contract import contract_flags
@@ -16,6 +16,7 @@ from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout
 from trtopt.cli.options.measuring import backend_option, timeout_option, trust_option
 from trtopt.cli.options.recipe import RecipeFlags, recipe_options
 from trtopt.cli.options.sections import SectionedCommand
+from trtopt.cli.options.share import share_option
 
 if TYPE_CHECKING:
     from trtopt.records import Terms
@@ -24,13 +25,11 @@ if TYPE_CHECKING:
 @click.command(cls=SectionedCommand)
 @click.argument("a", type=click.Path(exists=True, path_type=Path))
 @click.argument("b", type=click.Path(exists=True, path_type=Path), required=False)
-@click.option(
-    "--threshold",
-    type=float,
-    default=0.01,
-    show_default=True,
-    metavar="SHARE",
-    help="The smallest difference that matters; 0.01: 1 %.",
+@share_option("--threshold", default="1%", text="The smallest difference that matters.")
+@share_option(
+    "--fail-on",
+    text="Exit with 5 unless a slowdown of so much is ruled out [default: 5% between result files, 2% in "
+    "turns].",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 @json_option("the comparison, raw samples included,")
@@ -71,6 +70,7 @@ def compare(
     a: Path,
     b: Path | None,
     threshold: float,
+    fail_on: float | None,
     markdown: bool,
     json: JsonOutput | None,
     force: bool,
@@ -96,8 +96,9 @@ def compare(
     one process. With --builds K they may be ONNX files, each built K times.
 
     Verdicts on latency: FASTER, SLOWER, SAME or UNDECIDED, each with its reasons. Exits with 3 if B is slower
-    at any batch size, so that it can gate a CI. --control needs no B, nor does --across-contracts with two
-    contracts, nor --builds, which then compares the builds of one model.
+    at any batch size, and with 5 if B is not shown to be within --fail-on of A, so that it can gate a CI.
+    --control needs no B, nor does --across-contracts with two contracts, nor --builds, which then compares
+    the builds of one model.
     """
     from trtopt.cli.console import is_verbose, show, show_notes
     from trtopt.cli.progress import listening
@@ -107,6 +108,7 @@ def compare(
 
     request = CompareRequest(
         threshold=threshold,
+        fail_on=fail_on,
         force=force,
         batch=batch,
         backend=backend,
@@ -139,3 +141,5 @@ def compare(
         )
     if compared.outcome.has_regression:
         raise click.exceptions.Exit(NOT_MET)
+    if compared.outcome.not_shown:
+        raise click.exceptions.Exit(NOT_SHOWN)

@@ -7,6 +7,8 @@ NOT_MET = 3
 accuracy alarm (`--strict`)."""
 UNTRUSTWORTHY = 4
 """Figures are not trustworthy (`--strict`)."""
+NOT_SHOWN = 5
+"""B is not SLOWER than A, but not shown to be within the limit either."""
 INTERRUPTED = 130
 BY_SIGNAL = 128
 """The signal's number is added to this."""

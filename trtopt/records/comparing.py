@@ -87,12 +87,17 @@ class MeasuredRunSpread(Record, frozen=True, kw_only=True):
 
 
 class CompareReport(Record, frozen=True, kw_only=True):
-    """The result file of `trtopt compare`. Between result files there are no runs: the files hold them."""
+    """The result file of `trtopt compare`. Between result files there are no runs: the files hold them.
+
+    `limit` is the slowdown that B must be shown not to have; None where there are no verdicts, and in files
+    that do not say.
+    """
 
     schema: str = COMPARE_SCHEMA
     created: str
     argv: tuple[str, ...] = ()
     threshold: float
+    limit: float | None = None
     runs: tuple[InterleavedRun, ...] = ()
     built: tuple[EngineArtifact, ...] = ()
     """Engines that were built for this comparison and deleted afterwards."""

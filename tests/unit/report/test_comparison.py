@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -17,7 +19,7 @@ def row(batch: int, verdict: Verdict, speed: float, *reasons: Reason) -> Row:
 
 
 def outcome(*rows: Row) -> Comparisons:
-    return Comparisons("x", "y", "A GPU", 0.01, rows, notes=("batch 64 is only in one file",))
+    return Comparisons("x", "y", "A GPU", 0.01, 0.05, rows, notes=("the graphs differ",), again="do C")
 
 
 def shown(of: Comparisons, *, verbose: bool = False) -> list[str]:
@@ -56,13 +58,15 @@ def test_open_verdicts_with_one_reason_are_one_line_and_verbose_has_each() -> No
         row(batch, Verdict.UNDECIDED, 1.0, reason, Reason(ReasonCode.NOT_INTERLEAVED, "separate runs"))
         for batch, reason in zip((1, 8, 32), reasons, strict=True)
     ]
-    of = outcome(*rows)
+    of = replace(outcome(*rows), limit=0.01)
+    assert not outcome(*rows).not_shown
     expected = [
+        "not shown to be within 1.0% of A at batch 1, 8, 32: do C",
         "UNDECIDED at batch 1, 8, 32: too noisy for the threshold; take more samples",
-        "batch 64 is only in one file",
+        "the graphs differ",
         "separate runs",
     ]
     assert grouped(comparison_notes(of)) == expected
-    assert comparison_markdown(of).splitlines()[-3:] == [f"- {line}" for line in expected]
+    assert comparison_markdown(of).splitlines()[-4:] == [f"- {line}" for line in expected]
     assert not any("latency changes" in line for line in shown(of))
     assert sum("latency changes" in line for line in shown(of, verbose=True)) == 3

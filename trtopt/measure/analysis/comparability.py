@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trtopt.errors import UsageError
+from trtopt.errors import ArtifactError, UsageError
 from trtopt.records import Shape
 
 
@@ -23,6 +23,24 @@ class Work:
     source: str
     shapes: Mapping[int, Mapping[str, Shape]]
     outputs: Mapping[int, Collection[str]] = field(default_factory=dict)
+
+
+def paired_sizes(a: Collection[int], b: Collection[int], wanted: Collection[int] | None = None) -> list[int]:
+    """The batch sizes to compare: `wanted`, by default all that a side has.
+
+    Raises:
+        ArtifactError: a side lacks one, which might be the one that became slower.
+    """
+    sizes = {*a, *b} if wanted is None else {*wanted}
+    missing = {name: sorted(sizes - {*side}) for name, side in (("A", a), ("B", b))}
+    lacking = [f"{name} lacks batch {', '.join(map(str, some))}" for name, some in missing.items() if some]
+    if lacking:
+        common = ",".join(map(str, sorted({*a} & {*b})))
+        remedy = "measure the same batch sizes on both sides"
+        raise ArtifactError(
+            "; ".join(lacking), f"{remedy}, or compare --batch {common}" if common else remedy
+        )
+    return sorted(sizes)
 
 
 def unlike_work(a: Work, b: Work) -> list[str]:

@@ -40,22 +40,34 @@ class ControlRow:
 class Comparisons:
     """B against A for all batch sizes that both have, and A against itself if requested.
 
-    `a`, `b` and `device` name what was compared where; `notes` name what could not be paired or was forced.
+    `a`, `b` and `device` name what was compared where; `notes` name what was forced. `limit` is the slowdown
+    that must be ruled out; `again` is the command that measures more sharply where it is not.
     """
 
     a: str
     b: str
     device: str
     threshold: float
+    limit: float
     rows: tuple[Row, ...]
     controls: tuple[ControlRow, ...] = ()
     notes: tuple[str, ...] = ()
     figure: str = LATENCY
+    again: str = ""
 
     @property
     def has_regression(self) -> bool:
         """Whether B is slower at any batch size."""
         return any(row.comparison.verdict is Verdict.SLOWER for row in self.rows)
+
+    @property
+    def not_shown(self) -> tuple[Row, ...]:
+        """The batch sizes at which B is not SLOWER, but not shown to be within the limit either."""
+        return tuple(
+            row
+            for row in self.rows
+            if row.comparison.verdict is not Verdict.SLOWER and not row.comparison.rules_out(self.limit)
+        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +100,7 @@ class Lottery:
     batches: tuple[LotteryBatch, ...]
     notes: tuple[str, ...] = ()
 
-    has_regression = False
+    has_regression, not_shown = False, ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,7 @@ class Gaps:
     gaps: tuple[Gap, ...]
     notes: tuple[str, ...] = ()
 
-    has_regression = False
+    has_regression, not_shown = False, ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,7 @@ class Layers:
     rows: tuple[LayerRow, ...]
     notes: tuple[str, ...] = ()
 
-    has_regression = False
+    has_regression, not_shown = False, ()
 
 
 Outcome = Comparisons | Lottery | Gaps | Layers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trtopt.errors import UsageError
-from trtopt.measure.analysis.comparability import Work, require_alike, unlike_work
+from trtopt.measure.analysis.comparability import Work, paired_sizes, require_alike, unlike_work
 from trtopt.measure.analysis.findings import unsteady
 from trtopt.measure.analysis.outcomes import DEVICE_LATENCY, Comparisons, LayerRow, Layers, Row
 from trtopt.measure.analysis.trtexec_files import Profile, Times, device_latency
@@ -13,46 +13,55 @@ from trtopt.measure.statistics.comparison import RunSpread, blocks_of, compare
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, BenchReport, Environment
 
+FILES_LIMIT = 0.05
+"""The slowdown that result files must rule out, unless --fail-on is given: they cannot rule out much less."""
+
 
 def compare_reports(
-    a: BenchReport, b: BenchReport, *, threshold: float, force: bool, run_spread: RunSpread | None = None
+    a: BenchReport,
+    b: BenchReport,
+    *,
+    threshold: float,
+    force: bool,
+    batch: Sequence[int] | None = None,
+    limit: float = FILES_LIMIT,
+    run_spread: RunSpread | None = None,
+    again: str = "",
 ) -> Comparisons:
     """Compare the latency passes of two reports, paired by batch size; `a` is the baseline.
 
-    `run_spread` is how much separate runs differ on their device, if that was measured.
+    `batch` are the sizes to compare, by default all. `run_spread` is how much separate runs differ on their
+    device, if that was measured; for the rest see `Comparisons`.
 
     Raises:
-        UsageError: other contracts; unlike machines, models or input shapes, unless forced; no batch size in
-            common.
+        UsageError: other contracts; unlike machines, models or input shapes, unless forced.
+        ArtifactError: a batch size that a report lacks.
     """
     notes = machine_notes(a, b, force) + work_notes(a, b, force)
     on_host = a.environment.device.kind == "cpu"
-    rows = tuple(_row(*pair, threshold, on_host, run_spread) for pair in paired_points(a, b, notes))
+    rows = tuple(_row(*pair, threshold, on_host, run_spread) for pair in paired_points(a, b, batch))
     return Comparisons(
         a=str(a.environment.backend),
         b=str(b.environment.backend),
         device=b.environment.device.name,
         threshold=threshold,
+        limit=limit,
         rows=rows,
         notes=tuple(notes),
+        again=again,
     )
 
 
-def paired_points(a: BenchReport, b: BenchReport, notes: list[str]) -> list[tuple[BenchPoint, BenchPoint]]:
-    """What both hold, by batch size; what only one holds is noted.
+def paired_points(
+    a: BenchReport, b: BenchReport, batch: Sequence[int] | None
+) -> list[tuple[BenchPoint, BenchPoint]]:
+    """What both hold, by batch size; only those of `batch`, if it is given.
 
     Raises:
-        UsageError: nothing in common.
+        ArtifactError: a batch size that one lacks.
     """
     ours, theirs = _by_batch(a), _by_batch(b)
-    common = sorted(ours.keys() & theirs.keys())
-    if not common:
-        raise UsageError(
-            f"A has batches {_listed(ours)}, B has {_listed(theirs)}: none in common",
-            "measure the same batch sizes on both sides",
-        )
-    notes += [f"batch {batch} is only in one file" for batch in sorted(ours.keys() ^ theirs.keys())]
-    return [(ours[batch], theirs[batch]) for batch in common]
+    return [(ours[size], theirs[size]) for size in paired_sizes(ours, theirs, batch)]
 
 
 def machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
@@ -169,6 +178,7 @@ def compare_times(
     batch: int | None,
     assumed: str | None,
     threshold: float,
+    limit: float = FILES_LIMIT,
 ) -> Comparisons:
     """Compare two sides of which one at least is trtexec's: by device latency, the only figure both have.
 
@@ -190,6 +200,7 @@ def compare_times(
         b=sides[1].name,
         device="unnamed machines",
         threshold=threshold,
+        limit=limit,
         rows=(_row_of(size, sides[0].latencies, sides[1].latencies, threshold, against),),
         notes=tuple(notes),
         figure=DEVICE_LATENCY,

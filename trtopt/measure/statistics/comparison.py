@@ -5,6 +5,10 @@ interval of the ratio of medians excluding 1, and practice: the ratio itself at 
 1. SAME needs the whole 95 % interval within the threshold. Thresholds are taken on the logarithm, so that
 swapping A and B mirrors the verdict: 1 % is from 1/1.01 to 1.01.
 
+A side that was disturbed may come out elsewhere the next time, but hardly farther away than most of its own
+latencies are from each other. So its interval is widened by its inter-quartile range, and a winner needs the
+whole of that beyond the threshold: twice as slow is slower on a busy machine too.
+
 Two loads of one engine differ for as long as they stay loaded (benchmarks/contexts), and no number of queries
 averages that out. So engines in turns are loaded several times, and the load is the unit of replication: each
 gives one ratio, whatever the number of its blocks, and the interval is over loads.
@@ -122,6 +126,17 @@ class Ratio:
             math.exp(value + sure_half_width),
         )
 
+    def stretched(self, relative: float) -> Ratio:
+        """With an error of up to `relative` either way added to every bound."""
+        factor = 1 + relative
+        return Ratio(
+            self.value,
+            self.low / factor,
+            self.high * factor,
+            self.sure_low / factor,
+            self.sure_high * factor,
+        )
+
     def widened(self, relative: float) -> Ratio:
         """With an independent error added whose 95 % bound is `relative`."""
         error = math.log1p(relative)
@@ -152,6 +167,10 @@ class Comparison:
     reasons: tuple[Reason, ...]
     ratio: Ratio | None
     threshold: float
+
+    def rules_out(self, slowdown: float) -> bool:
+        """Whether the 95 % interval lies wholly below a slowdown of this share."""
+        return self.ratio is not None and self.ratio.high < 1 + slowdown
 
 
 @dataclass(frozen=True)
@@ -227,15 +246,23 @@ def compare(
     missing = _blocks_missing(a, b, interleaved, loads)
     if missing is not None:
         return decide(None, threshold, noise, [missing], interfered, what=what)
+    scatter = max(relative_iqr(side) for side in (a, b)) if interfered else None
     if interleaved:
         ratio = ratio_over_loads(_of_loads(log_ratios(a, b), range(len(a)) if loads is None else loads))
-        return decide(ratio, threshold, noise, (), interfered, what=what)
+        return decide(ratio, threshold, noise, (), interfered, scatter=scatter, what=what)
     ratio = ratio_of_medians(a, b)
     if noise is not None:
-        return decide(ratio, threshold, noise, (), interfered, what=what)
+        return decide(ratio, threshold, noise, (), interfered, scatter=scatter, what=what)
     allowance = allowed_between_runs(run_spread)
     comparison = decide(
-        ratio.widened(allowance), threshold, None, (), interfered, more_helps=False, what=what
+        ratio.widened(allowance),
+        threshold,
+        None,
+        (),
+        interfered,
+        scatter=scatter,
+        more_helps=False,
+        what=what,
     )
     text = (
         f"separate runs of one engine differ: {allowance:.1%} are allowed for that, however many samples "
@@ -244,6 +271,14 @@ def compare(
     )
     caveat = Reason(ReasonCode.NOT_INTERLEAVED, text)
     return replace(comparison, reasons=(*comparison.reasons, caveat))
+
+
+def relative_iqr(blocks: Sequence[Block]) -> float:
+    """The span of the middle half of all values, over their median."""
+    low, middle, high = np.quantile(
+        np.concatenate([np.asarray(block) for block in blocks]), (0.25, 0.5, 0.75)
+    )
+    return float((high - low) / middle)
 
 
 def allowed_between_runs(spread: RunSpread | None) -> float:
@@ -288,15 +323,18 @@ def decide(
     blockers: Sequence[Reason] = (),
     interfered: Sequence[str] = (),
     *,
+    scatter: float | None = None,
     more_helps: bool = True,
     what: str = "latency",
 ) -> Comparison:
     """The only place where a verdict is given: see the module's docstring.
 
     A control's noise widens the interval; a control that found a winner between equal sides bars any
-    verdict. `more_helps` is whether more samples would narrow it.
+    verdict. So does interference, unless `scatter` is by how much it may have moved a side. `more_helps` is
+    whether more samples would narrow the interval.
     """
-    reasons = [*blockers, *(Reason(ReasonCode.DISTURBED, text) for text in interfered)]
+    disturbed = [Reason(ReasonCode.DISTURBED, text) for text in interfered]
+    reasons = [*blockers, *(disturbed if ratio is None or scatter is None else ())]
     if noise is not None and noise.control.verdict in (Verdict.FASTER, Verdict.SLOWER):
         text = f"the A/A control found {noise.control.verdict.value} where nothing differs"
         reasons.append(Reason(ReasonCode.CONTROL_FOUND_WINNER, text))
@@ -306,8 +344,23 @@ def decide(
         ratio = ratio.widened(noise.relative)
         text = f"equal sides seem up to {noise.relative:.1%} apart in the control: that is allowed for"
         reasons.append(Reason(ReasonCode.CONTROL_NOISE, text))
+    if disturbed and scatter is not None:
+        ratio = ratio.stretched(scatter)
+        verdict, reason = _earn_disturbed(ratio, threshold, scatter, what)
+        return Comparison(verdict, (reason, *disturbed, *reasons), ratio, threshold)
     verdict, reason = _earn(ratio, threshold, more_helps, what)
     return Comparison(verdict, (reason, *reasons), ratio, threshold)
+
+
+def _earn_disturbed(ratio: Ratio, threshold: float, scatter: float, what: str) -> tuple[Verdict, Reason]:
+    changes = f"{what} changes by {ratio.change}, with the {scatter:.1%} that half of a side's samples span"
+    if ratio.low > 1 + threshold or ratio.high * (1 + threshold) < 1:
+        verdict = Verdict.SLOWER if ratio.low > 1 else Verdict.FASTER
+        text = f"{changes}: more than the disturbance explains, and than {threshold:.1%}"
+        return verdict, Reason(ReasonCode.BEYOND_THRESHOLD, text)
+    return Verdict.UNDECIDED, Reason(
+        ReasonCode.TOO_NOISY, f"{changes}: too disturbed to tell {threshold:.1%}"
+    )
 
 
 def _earn(ratio: Ratio, threshold: float, more_helps: bool, what: str) -> tuple[Verdict, Reason]:

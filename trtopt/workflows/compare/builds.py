@@ -18,7 +18,7 @@ from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import read_manifest
-from trtopt.measure.analysis.comparability import Work, require_alike, unlike_work
+from trtopt.measure.analysis.comparability import Work, paired_sizes, require_alike, unlike_work
 from trtopt.measure.analysis.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
 from trtopt.measure.contracts import WARMUP_S
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
@@ -66,6 +66,7 @@ def compare_recipes(
     setting: Setting,
     *,
     threshold: float,
+    limit: float,
     listener: Listener,
 ) -> Found:
     """Build each model `count` times and judge the second recipe against the first.
@@ -76,6 +77,7 @@ def compare_recipes(
     Raises:
         UsageError: a shared timing cache, build options for a folder, a count out of range; unlike input
             shapes or outputs, unless forced.
+        ArtifactError: a batch size that one side lacks.
         TrtoptError: what keeps a model from being built or measured.
     """
     check_repeats("--builds", count, 2)
@@ -87,9 +89,7 @@ def compare_recipes(
             _built(path, count, recipe, setting, scratch / name, notes, listener, executor)
             for name, path in zip("AB", paths, strict=False)
         ]
-        sizes = sorted(set.intersection(*(set(side.builds[0][1]) for side in sides)))
-        if not sizes:
-            raise UsageError("the two sides have no batch size in common", "give both the same --batch")
+        sizes = paired_sizes(sides[0].builds[0][1], sides[-1].builds[0][1])
         works = [_work(side, sizes) for side in sides]
         notes += require_alike(unlike_work(works[0], works[-1]), force=setting.force)
         jobs = [_job(sides, size, run, setting) for size in sizes for run in range(RUNS)]
@@ -110,8 +110,10 @@ def compare_recipes(
             b=f"{count} builds of {paths[1].name}",
             device=device,
             threshold=threshold,
+            limit=limit,
             rows=tuple(_row(size, runs, threshold) for size, runs in by_size.items()),
             notes=tuple(dict.fromkeys(notes)),
+            again=f"compare more builds: --builds {2 * count}",
         )
     engines = tuple(engine for side in sides for _, by_batch in side.builds for engine in by_batch.values())
     return outcome, tuple(results), engines

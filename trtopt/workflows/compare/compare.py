@@ -25,10 +25,13 @@ from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 
 MAX_DURATION_S = 86400.0
+TURNS_LIMIT = 0.02
+"""The slowdown that a comparison in turns must rule out, unless --fail-on is given."""
+
 _SIZES = ("shapes", "axes")
 """Fields of the recipe that engines have a use for too, which are measured at the given lengths."""
 _MEASURED = {"batch", "backend", "duration", "data", "timeout"}
-_JUDGED = _MEASURED | {"threshold"}
+_JUDGED = _MEASURED | {"threshold", "fail_on"}
 _FLAGS = {
     "recipe": "the build options",
     "sizes": "--shape and --axis",
@@ -42,6 +45,7 @@ class CompareRequest:
     """How to compare; the fields are the parameters of `trtopt.compare`."""
 
     threshold: float = THRESHOLD
+    fail_on: float | None = None
     force: bool = False
     batch: Sequence[int] | None = None
     backend: str | None = None
@@ -62,13 +66,13 @@ class CompareRequest:
 class Kind(Enum):
     """What is compared, and the options that have a use for it."""
 
-    FILES = ("result files", {"force", "batch", "assume_contract", "threshold"})
+    FILES = ("result files", {"force", "batch", "assume_contract", "threshold", "fail_on"})
     ENGINES = ("engines", _JUDGED | {"contract", "terms", "control", "trust", "force", "sizes"})
     BUILDS = ("recipes", _JUDGED | {"contract", "terms", "builds", "recipe", "force", "sizes", "executor"})
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
     FILES_CONTRACTS = (
         "the contracts of result files",
-        _MEASURED - {"batch"} | {"force", "across_contracts", "trust"},
+        _MEASURED | {"force", "across_contracts", "trust"},
     )
 
 
@@ -101,6 +105,9 @@ def compare(
     first, second = Path(a), Path(b) if b is not None else None
     kind = _kind_of(first, second, request)
     setting = _setting(kind, request, listener)
+    if request.fail_on is not None and second is None:
+        raise UsageError("--fail-on: there is no B that could fail", "give B, or omit --fail-on")
+    limit = request.fail_on or TURNS_LIMIT
     assumed = contract_named(request.assume_contract).name if request.assume_contract is not None else None
     runs: tuple[InterleavedRun, ...] = ()
     built: tuple[EngineArtifact, ...] = ()
@@ -113,11 +120,18 @@ def compare(
             request.recipe,
             setting,
             threshold=request.threshold,
+            limit=limit,
             listener=listener,
         )
     elif kind is Kind.ENGINES:
         outcome, runs = compare_engines(
-            first, second, setting, control=request.control, threshold=request.threshold, listener=listener
+            first,
+            second,
+            setting,
+            control=request.control,
+            threshold=request.threshold,
+            limit=limit,
+            listener=listener,
         )
     elif kind is Kind.CONTRACTS:
         ends = parse_contracts(request.across_contracts or "")
@@ -134,6 +148,7 @@ def compare(
                 batch=setting.batch,
                 assumed=assumed,
                 threshold=request.threshold,
+                limit=request.fail_on,
                 force=request.force,
             )
     return Compared(outcome, _report(outcome, request.threshold, runs, built))
@@ -224,10 +239,9 @@ def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting
     for name in sorted(requested - useful):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
         raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")
-    if not 0 < request.threshold < 1:
-        raise UsageError(
-            f"--threshold {request.threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"
-        )
+    for name, share in (("threshold", request.threshold), ("fail-on", request.fail_on)):
+        if share is not None and not 0 < share < 1:
+            raise UsageError(f"--{name} {share:g}: not between 0 and 100 %", "write 1% or 0.01")
     duration = DURATION_S if request.duration is None else request.duration
     if not 0 < duration <= MAX_DURATION_S:
         raise UsageError(f"--duration {duration:g}: out of range", "give seconds above 0, at most a day")
@@ -255,6 +269,7 @@ def _report(
         created=now(),
         argv=command_line(),
         threshold=threshold,
+        limit=outcome.limit if isinstance(outcome, Comparisons) else None,
         runs=runs,
         built=built,
         verdicts=tuple(verdict_record(row.batch, row.comparison) for row in rows),

@@ -71,11 +71,11 @@ def explain_results(
     The ends are the files' figures; the steps between them are measured here, on the engine that both name.
 
     Raises:
-        UsageError: unlike machines, shapes or engines, the same contract, or no batch size in common.
-        ArtifactError: the engine is not where the files say.
+        UsageError: unlike machines, shapes or engines, or the same contract.
+        ArtifactError: the engine is not where the files say, or a file lacks a batch size.
     """
     notes = machine_notes(a, b, force) + work_notes(a, b, force)
-    pairs = paired_points(a, b, notes)
+    pairs = paired_points(a, b, setting.batch)
     contracts = [(_contract(first), _contract(second)) for first, second in pairs]
     names = list(dict.fromkeys(f"{start.name} and {end.name}" for start, end in contracts))
     if len(set(contracts)) != 1:

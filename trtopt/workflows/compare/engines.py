@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from trtopt.errors import UsageError
-from trtopt.measure.analysis.comparability import Work, require_alike, unlike_work
+from trtopt.measure.analysis.comparability import Work, paired_sizes, require_alike, unlike_work
 from trtopt.measure.analysis.outcomes import Comparisons, ControlRow, Row
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import latency_blocks, ms_by_load, notes_of, pooled_ms, valid_rounds
@@ -28,18 +27,29 @@ from trtopt.workflows.compare.run_spread import keep_run_spread
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import Listener
 
+_LONGER = 4
+"""So many times the samples halve an interval."""
+
 
 def compare_engines(
-    a: Path, b: Path | None, setting: Setting, *, control: int | None, threshold: float, listener: Listener
+    a: Path,
+    b: Path | None,
+    setting: Setting,
+    *,
+    control: int | None,
+    threshold: float,
+    limit: float,
+    listener: Listener,
 ) -> tuple[Comparisons, tuple[InterleavedRun, ...]]:
-    """Judge B's engines against A's at every batch size that both have, A and B in turns in one process.
+    """Judge B's engines against A's at every batch size, A and B in turns in one process.
 
     With `control` A is also measured against itself, as many times, each in a process of its own; what that
     finds is allowed for in the verdict on B. Without B there is only that.
 
     Raises:
-        UsageError: no batch size in common, unlike backends, a count out of range; or, unless forced, unlike
-            models, input shapes or outputs.
+        UsageError: unlike backends, a count out of range; or, unless forced, unlike models, input shapes or
+            outputs.
+        ArtifactError: a batch size that one side lacks.
         TrtoptError: what keeps an engine from being measured.
     """
     if control is not None:
@@ -50,7 +60,7 @@ def compare_engines(
     with ExitStack() as resources:
         found = [_sized(path, setting, notes, listener, resources) for path in (a, b) if path is not None]
         sides = [side for side, _ in found]
-        sizes = _common_sizes(sides, notes)
+        sizes = paired_sizes(sides[0], sides[-1])
         notes += require_alike(unlike_work(found[0][1], found[-1][1]), force=setting.force)
         jobs, labels = [], []
         for size in sizes:
@@ -84,9 +94,11 @@ def compare_engines(
         b=b.name if b is not None else a.name,
         device=terms_shown(runs),
         threshold=threshold,
+        limit=limit,
         rows=tuple(rows),
         controls=tuple(controls),
         notes=tuple(dict.fromkeys(notes)),
+        again=f"sample for longer: --duration {_LONGER * setting.duration:g}",
     )
     return comparisons, tuple(runs)
 
@@ -113,16 +125,6 @@ def _sized(
         for engine, size in points(found.engines, setting.batch)
     }
     return side, work_of(found.source_sha256, side)
-
-
-def _common_sizes(sides: Sequence[dict[int, LoadedEngine]], notes: list[str]) -> list[int]:
-    every = set().union(*sides)
-    common = every.intersection(*sides)
-    if not common:
-        there = " and ".join(", ".join(map(str, sorted(side))) for side in sides)
-        raise UsageError(f"batches {there}: none in common", "build the same batch sizes on both sides")
-    notes += [f"batch {size} is only on one side" for size in sorted(every - common)]
-    return sorted(common)
 
 
 def _evaluate_control(runs: Sequence[InterleavedRun], threshold: float) -> Control:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST
+from trtopt.measure.analysis.findings import measurements_of
 from trtopt.measure.analysis.outcomes import Comparisons, Layers
-from trtopt.measure.analysis.result_comparison import compare_layers, compare_reports, compare_times
+from trtopt.measure.analysis.result_comparison import (
+    FILES_LIMIT,
+    compare_layers,
+    compare_reports,
+    compare_times,
+)
 from trtopt.measure.analysis.trtexec_files import Profile, Times, read_trtexec
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import BenchReport, Samples, read_versioned
@@ -24,23 +31,38 @@ def is_result_file(path: Path) -> bool:
 
 
 def compare_files(
-    a: Path, b: Path, *, batch: tuple[int, ...] | None, assumed: str | None, threshold: float, force: bool
+    a: Path,
+    b: Path,
+    *,
+    batch: tuple[int, ...] | None,
+    assumed: str | None,
+    threshold: float,
+    limit: float | None,
+    force: bool,
 ) -> Comparisons | Layers:
     """Compare what two files hold: latencies, or layers where one is a profile of trtexec's.
 
     Raises:
-        UsageError: they do not belong together; see `measure.results`.
+        UsageError: they do not belong together; see `measure.results`. A limit on profiles, which get no
+            verdict.
         ArtifactError: a file that is no result file, is cut short or written by a newer trtopt.
     """
     first, second = _read(a), _read(b)
     if isinstance(first, BenchReport) and isinstance(second, BenchReport):
-        if batch is not None or assumed is not None:
+        if assumed is not None:
             raise UsageError(
-                "--batch and --assume-contract are for trtexec's files: these files name both",
-                "omit them",
+                "--assume-contract is for trtexec's files: these files name their contracts", "omit it"
             )
-        spread = RunSpread.of(measured_run_spread(second.environment.device))
-        return compare_reports(first, second, threshold=threshold, force=force, run_spread=spread)
+        return compare_reports(
+            first,
+            second,
+            threshold=threshold,
+            force=force,
+            batch=batch,
+            limit=limit or FILES_LIMIT,
+            run_spread=RunSpread.of(measured_run_spread(second.environment.device)),
+            again=_in_turns(first, second),
+        )
     if batch is not None and len(batch) != 1:
         raise UsageError("--batch: trtexec's files hold one batch size", "name one")
     size = batch[0] if batch is not None else None
@@ -49,8 +71,22 @@ def compare_files(
             raise UsageError(
                 "one of trtexec's files holds times and the other a profile", "give two of one kind"
             )
+        if limit is not None:
+            raise UsageError(
+                "--fail-on: a profile holds means and no samples, which get no verdict", "omit --fail-on"
+            )
         return compare_layers(first, second, size)
-    return compare_times(first, second, batch=size, assumed=assumed, threshold=threshold)
+    return compare_times(
+        first, second, batch=size, assumed=assumed, threshold=threshold, limit=limit or FILES_LIMIT
+    )
+
+
+def _in_turns(a: BenchReport, b: BenchReport) -> str:
+    """The command that measures what both files are of in turns; by placeholders where it is not there."""
+    folders = [Path(report.points[0].latency.engine.path).parent for report in (a, b)]
+    is_there = folders[0] != folders[1] and all((folder / MANIFEST).is_file() for folder in folders)
+    named = " ".join(shlex.quote(str(folder)) for folder in folders) if is_there else "A_FOLDER B_FOLDER"
+    return f"measure both in turns: trtopt compare {named}"
 
 
 def _read(path: Path) -> ResultFile:
@@ -98,7 +134,15 @@ def _check_kept(path: Path, report: BenchReport) -> None:
 def _check_samples(report: BenchReport) -> None:
     if not report.points:
         raise ValueError("it holds no measurements")
+    sizes = [point.batch for point in report.points]
+    if twice := sorted({size for size in sizes if sizes.count(size) > 1}):
+        raise ValueError(f"it holds batch {', '.join(map(str, twice))} more than once")
     for point in report.points:
+        for taken in measurements_of(point):
+            if taken.batch != point.batch:
+                raise ValueError(
+                    f"batch {point.batch}: the samples of its {taken.mode} pass are of batch {taken.batch}"
+                )
         if point.layers is not None and not all(layer.ms for layer in point.layers.layers):
             raise ValueError(f"batch {point.batch}: a layer has no times")
         if point.kernels is not None:

@@ -95,13 +95,39 @@ def test_nothing_measured_stays_undecided() -> None:
     assert decide(None, 0.01).verdict is Verdict.UNDECIDED
 
 
-def test_a_disturbed_side_bars_a_verdict_and_keeps_the_ratio() -> None:
-    comparison = compare(blocks(1.0), blocks(2.0, seed=1), interfered=["A: 5 of 10 groups discarded"])
-    assert comparison.verdict is Verdict.UNDECIDED
-    assert codes(comparison) == [ReasonCode.DISTURBED]
-    assert comparison.reasons[0].text == "A: 5 of 10 groups discarded"
+@pytest.mark.parametrize(
+    ("times", "sigma", "verdict"),
+    [
+        (2.0, 0.01, Verdict.SLOWER),
+        (0.5, 0.01, Verdict.FASTER),
+        (2.0, 0.7, Verdict.UNDECIDED),
+        (1.03, 0.03, Verdict.UNDECIDED),
+        (1.0, 0.001, Verdict.UNDECIDED),
+    ],
+)
+def test_a_disturbed_side_wins_and_loses_only_by_more_than_its_own_scatter(
+    times: float, sigma: float, verdict: Verdict
+) -> None:
+    a, b = blocks(1.0, sigma), blocks(times, sigma, seed=1)
+    comparison = compare(a, b, interfered=["A: 5 of 10 groups discarded"])
+    assert comparison.verdict is verdict
+    assert ReasonCode.DISTURBED in codes(comparison)
+    calm = compare(a, b).ratio
     assert comparison.ratio is not None
-    assert comparison.ratio.value == pytest.approx(2.0, rel=0.01)
+    assert calm is not None
+    assert comparison.ratio.low < calm.low < calm.high < comparison.ratio.high
+
+
+def test_without_a_known_scatter_a_disturbance_bars_a_verdict() -> None:
+    comparison = decide(ratio(2.0, 0.01), 0.01, interfered=["the device failed"])
+    assert (comparison.verdict, codes(comparison)) == (Verdict.UNDECIDED, [ReasonCode.DISTURBED])
+
+
+@pytest.mark.parametrize(("high", "is_within"), [(1.049, True), (1.05, False), (1.2, False)])
+def test_a_slowdown_is_ruled_out_by_the_whole_interval(high: float, is_within: bool) -> None:
+    found = Ratio(1.0, 0.9, high, 0.8, 1.3)
+    assert Comparison(Verdict.UNDECIDED, (), found, 0.01).rules_out(0.05) is is_within
+    assert not Comparison(Verdict.UNDECIDED, (), None, 0.01).rules_out(0.05)
 
 
 def test_reasons_hold_the_measured_figures() -> None:

@@ -58,7 +58,7 @@ def test_result_files_are_compared_with_their_devices_spread(tmp_path: Path) -> 
     (a, report), (b, _) = written("a.json", 1.0), written("b.json", 0.95)
 
     def verdict() -> str:
-        outcome = compare_files(a, b, batch=None, assumed=None, threshold=0.01, force=False)
+        outcome = compare_files(a, b, batch=None, assumed=None, threshold=0.01, limit=None, force=False)
         return outcome.rows[0].comparison.verdict.value  # type: ignore[union-attr]
 
     assert verdict() == "FASTER"
