@@ -24,7 +24,7 @@ COLUMNS = 100
 PICTURES = {
     "bench.svg": (
         f"trtopt build {DIGITS} -o engines --batch 1,8,32",
-        f"trtopt bench engines --backend auto --data {DATA} --json bench.json",
+        f"trtopt bench engines --data {DATA} --json bench.json",
     ),
     "check.svg": (
         f"trtopt cast {DIGITS} -o half.onnx --precision fp16 --data {DATA}",

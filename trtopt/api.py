@@ -289,9 +289,9 @@ def bench(
         batch: batch sizes [default: all that there are engines for; 1 for an ONNX file].
         shapes, axes: as for `build`, of inputs with dynamic axes besides the batch: what an ONNX file is
             built for; a built engine is measured at the optimum of a range.
-        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: the engines' own]. `auto` is
-            the CPU where there is no GPU; another backend than the engines' own builds the folder's model
-            again, in a temporary folder.
+        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`, the engines' own,
+            or the CPU where there is no GPU]. Another backend than the engines' own builds the folder's
+            model again, in a temporary folder.
         contract: the terms of the measurement: `trtexec-11`, `trtexec-10`, `isolated` or `serving`
             [default: `trtexec-11`].
         terms: changes to the contract, as `{"graph": False, "streams": 2}`; the keys are graph, transfers,
@@ -467,7 +467,8 @@ def compare(
             turns]; `outcome.not_shown` has the batch sizes where it is not.
         force: compare although machines, models, input shapes or outputs differ; a note lists what does.
         batch: batch sizes [default: all, which must be the same]. Of a file of trtexec's: the one it is for.
-        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: the engines' own].
+        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`, the engines' own, or
+            the CPU where there is no GPU].
         contract: the terms of the measurement, as for `bench` [default: `trtexec-11`].
         terms: changes to the contract, as for `bench`.
         duration: seconds of sampling for each side at each batch size, over all its turns [default: 3].
@@ -883,7 +884,8 @@ def check(
         task: a model of the collection, or a model file (TOML), whose task metric is measured too.
         batch: batch sizes of engines [default: each engine's own].
         shapes, axes: of engines on random data: lengths of dynamic axes, as for `bench`.
-        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: the engines' own].
+        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`, the engines' own, or
+            the CPU where there is no GPU].
         bounds: what every output must meet, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error`
             (absolute) and `min_top1` (share, 0 to 1) [default: none].
         layers: compare inner tensors too, to rank where the error enters (ONNX files only).

@@ -138,15 +138,18 @@ def test_an_onnx_file_is_built_for_the_measurement_only(tmp_path: Path) -> None:
 
 
 @needs_no_gpu
-def test_engines_that_cannot_run_here_are_not_replaced_in_silence(rtx_build: Path) -> None:
+def test_engines_that_are_to_run_here_and_cannot_are_refused(rtx_build: Path) -> None:
     with pytest.raises(NoGpuError) as caught:
-        trtopt.bench(rtx_build, duration=0.1)
+        trtopt.bench(rtx_build, backend="tensorrt-rtx", duration=0.1)
     assert "backend='onnxruntime'" in caught.value.remedy
 
 
 @needs_no_gpu
-def test_auto_measures_the_same_model_on_the_cpu_and_reports_it(rtx_build: Path) -> None:
-    report = trtopt.bench(rtx_build, backend="auto", duration=0.1)
+@pytest.mark.parametrize("backend", [None, "auto"])
+def test_without_a_gpu_the_same_model_is_measured_on_the_cpu_and_reported(
+    rtx_build: Path, backend: Literal["auto"] | None
+) -> None:
+    report = trtopt.bench(rtx_build, backend=backend, duration=0.1)
     assert report.environment.backend.name == "onnxruntime"
     assert report.environment.device.kind == "cpu"
     assert "the engines (of tensorrt-rtx) are not run" in report.notes[0]

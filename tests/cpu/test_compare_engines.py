@@ -276,11 +276,13 @@ def test_profiles_are_compared_layer_by_layer_without_a_verdict(trtopt_cli: Comm
 
 
 @needs_no_gpu
-def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(rtx_build: Path) -> None:
+def test_engines_that_cannot_run_here_are_compared_on_the_cpu_unless_their_backend_is_requested(
+    rtx_build: Path,
+) -> None:
     with pytest.raises(NoGpuError) as caught:
-        trtopt.compare(rtx_build, rtx_build, batch=[1])
+        trtopt.compare(rtx_build, rtx_build, batch=[1], backend="tensorrt-rtx")
     assert "backend=" in caught.value.remedy
-    outcome = trtopt.compare(rtx_build, control=1, batch=[1], backend="auto", duration=0.05).outcome
+    outcome = trtopt.compare(rtx_build, control=1, batch=[1], duration=0.05).outcome
     assert any("not run: no GPU found" in note for note in outcome.notes)
 
 

@@ -32,7 +32,7 @@ from trtopt.precision.bounds import Bounds
 )
 @batch_option("Batch sizes of engines [default: each engine's own].")
 @shape_options
-@backend_choice("What to run engines with [default: their own backend].")
+@backend_choice("What to run engines with [default: auto, their own, or the CPU if there is no GPU].")
 @timeout_option
 @trust_option
 @bounds_options()

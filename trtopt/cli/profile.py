@@ -9,7 +9,7 @@ import click
 from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import (
-    backend_option,
+    backend_choice,
     inputs_option,
     nvtx_option,
     timeout_option,
@@ -26,7 +26,7 @@ from trtopt.cli.options.shapes import shape_options
 @batch_option("Batch sizes [default: those of the engines].")
 @shape_options
 @inputs_option
-@backend_option
+@backend_choice("Backend to run with [default: the engines' own; auto: the CPU if there is no GPU].")
 @click.option(
     "--result",
     type=click.Path(exists=True, path_type=Path),

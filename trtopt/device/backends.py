@@ -73,13 +73,13 @@ def choose_for_building(requested: str) -> BackendChoice:
     )
 
 
-def choose_for_running(requested: str, built_with: str | None = None) -> BackendChoice:
-    """What to run with: `requested`; for `auto` what built the engine if there is a GPU, else the CPU.
+def choose_for_running(requested: str | None, built_with: str | None = None) -> BackendChoice:
+    """What to run with: `requested`; else what built the engine if there is a GPU, else the CPU.
 
     Raises:
         UsageError: no such backend.
     """
-    if requested != "auto":
+    if requested not in ("auto", None):
         return _requested(requested)
     if built_with == ONNXRUNTIME:
         return BackendChoice(ONNXRUNTIME, "that is what the engines were built with")

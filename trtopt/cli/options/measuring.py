@@ -19,7 +19,7 @@ def backend_choice(text: str, *, default: str | None = None) -> Callable[[Callab
 
 
 backend_option = backend_choice(
-    "Backend to run with [default: the engines' backend; auto: the CPU if there is no GPU]."
+    "Backend to run with [default: auto, the engines' own, or the CPU if there is no GPU]."
 )
 duration_option = click.option(
     "--duration",

@@ -187,7 +187,7 @@ def _is_engine(path: Path) -> bool:
 
 def _chosen(engines: Sequence[EngineArtifact], backend: str | None) -> BackendChoice:
     own = engines[0].plan.backend.name if engines else None
-    return choose_for_running(backend or own or "auto", own)
+    return choose_for_running(backend, own)
 
 
 def _listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:

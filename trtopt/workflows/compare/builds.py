@@ -125,7 +125,7 @@ def compare_recipes(
 def _backend_of(path: Path, setting: Setting) -> str:
     """What a side is built with."""
     own = read_manifest(path).engines[0].plan.backend.name if path.is_dir() else None
-    return choose_for_running(setting.backend or own or "auto", own).name
+    return choose_for_running(setting.backend, own).name
 
 
 def _built(
@@ -154,7 +154,7 @@ def _built(
     wanted = list(dict.fromkeys(engine.path for engine, _ in points(manifest.engines, setting.batch)))
     plans = [engine.plan for engine in manifest.engines if engine.path in wanted]
     own = plans[0].backend.name
-    choice = choose_for_running(setting.backend or own, own)
+    choice = choose_for_running(setting.backend, own)
     if choice.name != own:
         notes.append(f"{path.name} is built with {choice.name} instead of {own}: {choice.reason}")
         backend = open_builder(choice.name).backend
@@ -184,7 +184,7 @@ def _build_first(
             "--builds: builds that share a timing cache hide what their recipe leaves to luck",
             "leave the timing cache out of the recipe",
         )
-    choice = choose_for_running(setting.backend or "auto")
+    choice = choose_for_running(setting.backend)
     notes.append(f"{path.name} is built with {choice.name}: {choice.reason}")
     recipe = msgspec.structs.replace(
         recipe,

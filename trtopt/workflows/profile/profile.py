@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from trtopt.records.validation import check_profile
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.external_engine import is_external
+from trtopt.workflows.bench.request import BenchRequest
 from trtopt.workflows.bench.resolve_engines import resolve_engines
 from trtopt.workflows.build.build_memory import memories_of
 from trtopt.workflows.build.verified_graphs import verified_graphs
@@ -66,7 +68,7 @@ def profile(path: str | Path, request: ProfileRequest, listener: Listener = SILE
         manifest = _manifest_of(subject)
         engine = _engine_at(subject, manifest)
         try:
-            report = given or bench(subject, request.measurement, listener)
+            report = given or bench(subject, _on_own_backend(request, manifest), listener)
         except (NoGpuError, BackendMissingError) as error:
             if manifest is None:
                 raise
@@ -103,6 +105,12 @@ def _subject(
             path, request.batch, request.backend, notes, listener, sizes=request.measurement.sizes
         ) as found:
             yield found.folder, _model_in(found.folder)
+
+
+def _on_own_backend(request: ProfileRequest, manifest: Manifest | None) -> BenchRequest:
+    """The measurement, of engines on what they were built with: another backend has layers of its own."""
+    own = None if manifest is None else manifest.engines[0].plan.backend.name
+    return replace(request.measurement, backend=request.backend or own)
 
 
 def _is_engine_of(folder: Path, path: Path) -> bool:
