@@ -36,7 +36,8 @@ from trtopt.records import (
 )
 from trtopt.records.casting import CastReport
 from trtopt.records.checking import CheckReport
-from trtopt.records.quantisation import PLAIN_RESIDUALS, QuantizeReport, Residuals
+from trtopt.records.forms import parse_forms
+from trtopt.records.quantisation import QuantizeReport
 from trtopt.records.tuning import CandidateKind, Objective, Tuned
 from trtopt.records.typed_io import TypedTensor, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
@@ -79,7 +80,7 @@ def build(
     data: str | Path | None = None,
     verdict: bool | None = None,
     bounds: Mapping[str, float] | None = None,
-    residuals: Residuals | None = None,
+    forms: str | None = None,
     exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
     add_rule: Sequence[str] | None = None,
@@ -135,8 +136,7 @@ def build(
             [default: True].
         bounds: the required accuracy, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute)
             and `min_top1` (share, 0 to 1) [default: none].
-        residuals: residual Adds of an INT8 graph that read INT8: those that `convolutions` take in, behind
-            matrix products also the `skip`, or `both` branches [default: `convolutions`].
+        forms: the form of an INT8 graph, as `"residual=both,attention=on"` [default: what measures fastest].
         exclude: nodes not to quantise: patterns of their names or operators, as `head.*` [default: none].
         rewrite: rewrite rules to apply first: `default` those with evidence for the TensorRT that builds,
             `all` those of `trtopt.rewrite`, or `none` [default: `default`].
@@ -211,7 +211,7 @@ def build(
             "calib": _text(data),
             "verdict": verdict,
             "bounds": dict(bounds) if bounds is not None else None,
-            "residuals": residuals,
+            "forms": forms,
             "exclude": exclude,
             "rewrite": rewrite,
             "add_rule": add_rule,
@@ -530,7 +530,7 @@ def sweep(
     neighbours: Sequence[str] = (),
     adaptive: bool = False,
     shapes: Mapping[str, str] | None = None,
-    residuals: Residuals | None = None,
+    forms: str | None = None,
     exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
     add_rule: Sequence[str] | None = None,
@@ -583,7 +583,7 @@ def sweep(
         axes: lengths of other dynamic axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where the throughput curve bends.
-        shapes, residuals, exclude, rewrite, add_rule, io, normalize, preprocess, profile: as for `build`.
+        shapes, forms, exclude, rewrite, add_rule, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
         aux_streams, avg_timing, tiling, l2_limit_mib, build_route: as for `build`.
@@ -621,7 +621,7 @@ def sweep(
         {
             "shapes": dict(shapes) if shapes is not None else None,
             "calib": _text(data),
-            "residuals": residuals,
+            "forms": forms,
             "exclude": exclude,
             "rewrite": rewrite,
             "add_rule": add_rule,
@@ -1127,7 +1127,7 @@ def quantize(
     exclude: Sequence[str] = (),
     include: Sequence[str] = (),
     smoothquant: Smoothing = AUTO,
-    residuals: Residuals = PLAIN_RESIDUALS,
+    forms: str = "",
     store_weights: bool = False,
     random_data: bool = False,
     io: Mapping[str, str] | None = None,
@@ -1151,8 +1151,7 @@ def quantize(
         include: patterns of names, or operators, to quantise anyway.
         smoothquant: move outliers of channels into weights: `auto` (INT8, where it gains), `off`, or the
             exponent alpha, 0 to 1.
-        residuals: residual Adds that read INT8: those that `convolutions` take in, behind matrix products
-            also the `skip`, or `both` branches.
+        forms: the form of an INT8 graph, as `"residual=both,attention=on"` [default: every plain choice].
         store_weights: keep weights in their narrow type (INT4 always; not on 8.6).
         random_data: calibrate on random values: to try, never to deploy.
         io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
@@ -1185,7 +1184,7 @@ def quantize(
         exclude=exclude,
         include=include,
         smoothquant=smoothquant,
-        residuals=residuals,
+        forms=parse_forms(forms),
         store_weights=store_weights,
         random_data=random_data,
         io=read_io_request(io or {}, normalize or {}, preprocess),

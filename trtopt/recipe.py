@@ -17,7 +17,7 @@ from trtopt.files.shipped import shipped_folder
 from trtopt.files.toml import read_toml
 from trtopt.records import Record
 from trtopt.records.batch_split import read_splits
-from trtopt.records.quantisation import PLAIN_RESIDUALS, Residuals
+from trtopt.records.forms import parse_forms
 from trtopt.records.typed_io import IoRequest, read_io_request
 
 _MAX_DIGITS = 10
@@ -50,9 +50,9 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `precision` is written into the graph (None: unchanged), with the data that `calib` names; `best` selects
     the fastest of all. With `verdict` quantised engines are measured against FP16 and selected where they are
-    no slower. `residuals` says which residual Adds of an INT8 graph read INT8, `exclude` holds patterns of
-    nodes and operators that are not quantised. `bounds` is the required accuracy, with the names of
-    `precision.bounds.Bounds`.
+    no slower. `forms` is the form of an INT8 graph as `records.forms` reads it (None: the one that measures
+    fastest), `exclude` holds patterns of nodes and operators that are not quantised. `bounds` is the required
+    accuracy, with the names of `precision.bounds.Bounds`.
 
     `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
     `records.typed_io` reads them; `preprocess` names a normalisation of the image.
@@ -93,7 +93,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     plugins: tuple[str, ...] = ()
     precision: Precision | None = None
     calib: str | None = None
-    residuals: Residuals = PLAIN_RESIDUALS
+    forms: str | None = None
     exclude: tuple[str, ...] = ()
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012
@@ -232,6 +232,7 @@ def check_recipe(recipe: Recipe) -> None:
     check_range(f"--jobs {recipe.jobs}", recipe.jobs, 1, 256)
     check_ranges(recipe)
     io_request(recipe)
+    parse_forms(recipe.forms or "")
     if read_splits(recipe.split) and recipe.dynamic:
         raise UsageError(
             "--split: a chain runs one batch size, and --dynamic asks for one engine of several",

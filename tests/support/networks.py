@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -50,8 +51,8 @@ class Net:
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)], ir_version=8)
         return onnx.shape_inference.infer_shapes(model)
 
-    def plan(self, *outputs: str, precision: Precision = "int8", **patterns: tuple[str, ...]) -> Plan:
-        return place(View(self.model(*outputs)), PlacementOptions(precision, **patterns))
+    def plan(self, *outputs: str, precision: Precision = "int8", **options: Any) -> Plan:
+        return place(View(self.model(*outputs)), PlacementOptions(precision, **options))
 
 
 def edges(plan: Plan) -> set[tuple[str, str]]:

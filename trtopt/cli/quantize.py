@@ -15,14 +15,13 @@ from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.output import output_option
-from trtopt.cli.options.recipe import exclude_option, recipe_option, residuals_option
+from trtopt.cli.options.recipe import exclude_option, forms_option, recipe_option
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT, targets_where
 
 if TYPE_CHECKING:
     from trtopt.precision.quantize import Smoothing
-    from trtopt.records.quantisation import Residuals
     from trtopt.records.typed_io import IoRequest
     from trtopt.workflows.precision.quantize import Request
 
@@ -70,7 +69,7 @@ def _smoothing(text: str) -> float | str:
     metavar="auto|off|ALPHA",
     help="Move outlier channels into weights: auto where INT8 gains by it, or SmoothQuant [default: auto].",
 )
-@residuals_option
+@forms_option
 @click.option(
     "--store-weights",
     is_flag=True,
@@ -104,7 +103,7 @@ def quantize(
     include: tuple[str, ...],
     table: Path | None,
     smoothquant: Smoothing,
-    residuals: Residuals | None,
+    forms: str | None,
     store_weights: bool,
     random_data: bool,
     io: IoRequest,
@@ -118,7 +117,7 @@ def quantize(
     from trtopt.cli.console import say, show_notes, warn
     from trtopt.cli.progress import phases
     from trtopt.errors import UsageError
-    from trtopt.records.quantisation import PLAIN_RESIDUALS
+    from trtopt.records.forms import parse_forms
     from trtopt.report.notes import plain
     from trtopt.report.quantize import explain as explained, quantize_summary
     from trtopt.workflows.listener import Listener
@@ -133,7 +132,7 @@ def quantize(
         exclude=exclude or (),
         include=include,
         smoothquant=smoothquant,
-        residuals=residuals or PLAIN_RESIDUALS,
+        forms=parse_forms(forms or ""),
         store_weights=store_weights,
         random_data=random_data,
         io=io,

@@ -23,6 +23,7 @@ from trtopt.precision.calibration.choose import Signal
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
+from trtopt.precision.casting.activations import gelus_between_products, rest_between_quantised
 from trtopt.precision.casting.cast import cast_graph, measured
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.weights import largest
@@ -40,8 +41,9 @@ from trtopt.precision.smoothing import Factors, smooth_by_data, smooth_by_table
 from trtopt.precision.stored_integers import put_back
 from trtopt.records.casting import KeptNode
 from trtopt.records.checking import OutputDifference
+from trtopt.records.forms import PLAIN, Forms
 from trtopt.records.quantisation import CalibrationTable
-from trtopt.targets import INTEGER_ARITHMETIC
+from trtopt.targets import INTEGER_ARITHMETIC, target_named
 
 
 def fit_opset(model: onnx.ModelProto, form: QdqFormat) -> None:
@@ -244,7 +246,8 @@ def _smoothed(
         smooth_by_table(model, material.table.smoothed, material.table_name)
         return material.table.smoothed, []
     alpha = None if isinstance(requested.smoothing, str) else requested.smoothing
-    if requested.smoothing == OFF or (alpha is None and requested.options.precision != "int8"):
+    is_off = OFF in (requested.smoothing, requested.options.forms.smoothing)
+    if alpha is None and (is_off or requested.options.precision != "int8"):
         return {}, []
     if material.source is None:
         if alpha is not None:
@@ -364,17 +367,32 @@ def measured_for_rest(model: ModelFile, samples: SampleSource) -> dict[str, floa
     return measured(model, First(samples, _CAST_SAMPLES))[0]
 
 
-def make_rest_half(made: Quantised, target: str, ranges: Mapping[str, float], *, is_real: bool) -> None:
-    """Cast what is not quantised to FP16, in place, as a strongly typed TensorRT needs it; scales too.
+def half_nodes(model: onnx.ModelProto, forms: Forms) -> frozenset[str]:
+    """The nodes that the form wants in FP16 between casts, where scales are FP32."""
+    graph = model.graph
+    constants = {item.name for item in graph.initializer}
+    if forms.rest == "half":
+        return frozenset(rest_between_quantised(graph.node))
+    if forms.gelu == "half":
+        names = {node.name for node in graph.node}
+        return frozenset(gelus_between_products(graph.node, names, constants))
+    return frozenset()
 
-    `ranges` are the largest |x| by tensor; `is_real`: they are of real data.
+
+def make_rest_half(
+    made: Quantised, target: str, ranges: Mapping[str, float], forms: Forms = PLAIN, *, is_real: bool
+) -> None:
+    """Cast to FP16, in place, what is not quantised, as a strongly typed TensorRT needs it; scales too.
+
+    Where scales are FP32: what the form wants. `ranges` are the largest |x| by tensor, `is_real`: real.
 
     Raises:
         ModelError: see `casting.api.cast_graph`.
     """
     limit = None if is_real else largest(LOW["fp16"])
-    made.model, decision = cast_graph(made.model, ranges, CastOptions("fp16", target, limit))
-    made.fp32 = tuple(item for item in decision.kept if item.rule != "operator")
+    only = None if target_named(target).half_scales else half_nodes(made.model.proto, forms)
+    made.model, decision = cast_graph(made.model, ranges, CastOptions("fp16", target, limit, only=only))
+    made.fp32 = tuple(item for item in decision.kept if only is None and item.rule != "operator")
 
 
 def output_error(

@@ -2,8 +2,9 @@
 
 x·W = (x/s)·(s·W) for any s > 0: what is hard to quantise can be shared between the two, exactly. Behind a
 normalisation, γ and β take the division; what reads it and has no such weights, as the residual of BERT's
-blocks, reads it times s: one multiplication that can fuse with the addition behind it. Behind GELU and SiLU,
-whole or by their last multiplication, one more multiplication divides, which can fuse with theirs.
+blocks, reads it times s: one multiplication that can fuse with the addition behind it. In front of
+attention's projection the weights of V take the division, behind a gated product those of its linear side.
+Nothing is put between GELU and its Q: it would keep GELU out of its product's kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from trtopt.precision.calibration.collect import ChannelValues, PerChannel
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.placement_plan import PlacementOptions
-from trtopt.precision.placement.view import Node, Use, View, attribute, is_op
+from trtopt.precision.placement.view import Dims, Node, Use, View, attribute, is_op
 from trtopt.precision.placement.weighted import Weighted, weighted
 from trtopt.precision.qdq.write import drop_unread
 from trtopt.printable import counted
@@ -91,19 +92,17 @@ def spread(factors: Mapping[int, float], channels: int) -> NDArray[np.float64]:
 
 
 _NORMS = ("LayerNormalization", "RMSNormalization")
-_POINTWISE = ("Mul", "Gelu", "Swish")
-"""Not Relu: as a rule it is computed together with the layer before it."""
 
 
 @dataclass(frozen=True)
 class Place:
     """An activation that layers with weights read; `others` read it too and must not notice.
 
-    `maker` is a normalisation (`is_norm`) or what computes element by element.
+    `folds` are the constants that make its channels, by node and input: the division goes into them.
     """
 
     maker: Node
-    is_norm: bool
+    folds: tuple[tuple[Node, int], ...]
     readers: tuple[Weighted, ...]
     others: tuple[Use, ...]
 
@@ -112,20 +111,77 @@ class Place:
         """The activation."""
         return str(self.maker.output[0])
 
+    @property
+    def is_norm(self) -> bool:
+        """Whether a normalisation makes it."""
+        return is_op(self.maker, *_NORMS)
+
 
 def find(view: View) -> tuple[list[Place], list[str]]:
     """Where smoothing is exact, and for each other normalisation why it is not."""
     found, declined = [], []
     for node in view.nodes:
         is_norm = is_op(node, *_NORMS)
-        if not is_norm and not is_op(node, *_POINTWISE):
+        if not is_norm and not is_op(node, "Reshape", "Mul"):
             continue
         readers, others = _readers(view, node)
-        if is_norm and (why_not := _why_not(view, node, readers, others)):
+        if not is_norm:
+            folds = _linear_makers(view, node.output[0], readers[0].k) if readers and not others else []
+            if folds:
+                found.append(Place(node, tuple(folds), tuple(readers), ()))
+        elif why_not := _why_not(view, node, readers, others):
             declined.append(f"{node.name}: {why_not}")
-        elif readers:
-            found.append(Place(node, is_norm, tuple(readers), tuple(others)))
+        else:
+            weights = [(node, index) for index in (1, 2) if len(node.input) > index and node.input[index]]
+            found.append(Place(node, tuple(weights), tuple(readers), tuple(others)))
     return found, declined
+
+
+def _linear_makers(view: View, tensor: str, channels: int, heads: int = 0) -> list[tuple[Node, int]]:
+    """The weight and the bias that the tensor's channels are proportional to; empty if there are none.
+
+    The way leads through attention's second product, whose channels are V's, and one side of a gated product.
+    `heads` is the axis that counts heads where channels are split into them, 0 where they are not.
+    """
+    node = view.maker.get(tensor)
+    if node is None or not view.outputs.isdisjoint(node.output):
+        return []
+    computed = view.computed_inputs(node)
+    item = weighted(view, node)
+    if item is not None:
+        is_whole = not heads and item.n == channels and _takes_factors(view, item)
+        biases = [index for index in range(2, len(node.input)) if node.input[index]]
+        if not is_whole or any(view.shape(node.input[index]) != (channels,) for index in biases):
+            return []
+        return [(node, index) for index in (item.weight, *biases)]
+    if is_op(node, "Add") and len(computed) == 1 and not heads:
+        constant = 1 - computed[0]
+        behind = _linear_behind(view, node, computed[0], channels, 0)
+        is_bias = view.shape(node.input[constant]) == (channels,)
+        return [(node, constant), *behind] if behind and is_bias else []
+    if is_op(node, "Reshape"):
+        split = [_are_heads(view.shape(name), channels) for name in (node.input[0], tensor)]
+        is_passed = split[0] != split[1] and heads == (2 if split[1] else 0)
+        return _linear_behind(view, node, 0, channels, 2 * split[0]) if is_passed else []
+    if is_op(node, "Transpose") and heads:
+        is_swap = any(list(item.ints) == [0, 2, 1, 3] for item in node.attribute if item.name == "perm")
+        return _linear_behind(view, node, 0, channels, 3 - heads) if is_swap else []
+    if len(computed) == 2 and is_op(node, "MatMul") and heads != 2:
+        return _linear_behind(view, node, 1, channels, heads)
+    if len(computed) == 2 and is_op(node, "Mul") and not heads:
+        sides = (_linear_behind(view, node, index, channels, 0) for index in (0, 1))
+        return next(filter(None, sides), [])
+    return []
+
+
+def _linear_behind(view: View, node: Node, index: int, channels: int, heads: int) -> list[tuple[Node, int]]:
+    tensor = node.input[index]
+    return _linear_makers(view, tensor, channels, heads) if view.only_use(tensor) is not None else []
+
+
+def _are_heads(shape: Dims | None, channels: int) -> bool:
+    """Whether the last two of four axes are channels, split."""
+    return shape is not None and len(shape) == 4 and (shape[2] or 0) * (shape[3] or 0) == channels
 
 
 def _readers(view: View, maker: Node) -> tuple[list[Weighted], list[Use]]:
@@ -164,7 +220,7 @@ def _why_not(view: View, norm: Node, readers: list[Weighted], others: list[Use])
 def by_row(model: ModelFile, item: Weighted) -> NDArray[Any]:
     """A layer's weight as [K, N]."""
     values = _constant(model, item.node.input[item.weight])
-    return values.T if _is_transposed(item) else values
+    return values.T if _is_transposed(item.node) else values
 
 
 def smooth(model: ModelFile, places: Iterable[Place], factors: Mapping[str, Mapping[int, float]]) -> None:
@@ -172,16 +228,10 @@ def smooth(model: ModelFile, places: Iterable[Place], factors: Mapping[str, Mapp
     for spot in places:
         factor = spread(factors[spot.tensor], spot.readers[0].k)
         for item in spot.readers:
-            across = factor[None, :] if _is_transposed(item) else factor[:, None]
+            across = factor[None, :] if _is_transposed(item.node) else factor[:, None]
             _replace(model, item.node, item.weight, across)
-        if not spot.is_norm:
-            divided = _multiplied(model, spot, "smoothed", 1 / factor)
-            for item in spot.readers:
-                item.node.input[item.activation] = divided
-            continue
-        for index in (1, 2):
-            if len(spot.maker.input) > index and spot.maker.input[index]:
-                _replace(model, spot.maker, index, 1 / factor)
+        for node, index in spot.folds:
+            _replace(model, node, index, 1 / (factor[:, None] if _is_transposed(node) else factor))
         if spot.others:
             whole = _multiplied(model, spot, "unsmoothed", factor)
             for use in spot.others:
@@ -207,8 +257,8 @@ def _multiplied(model: ModelFile, place: Place, suffix: str, factor: NDArray[Any
     return product
 
 
-def _is_transposed(item: Weighted) -> bool:
-    return is_op(item.node, "Gemm") and bool(attribute(item.node, "transB"))
+def _is_transposed(node: Node) -> bool:
+    return is_op(node, "Gemm") and bool(attribute(node, "transB"))
 
 
 def _constant(model: ModelFile, name: str) -> NDArray[Any]:
@@ -235,8 +285,8 @@ def smooth_by_data(
 ) -> tuple[dict[str, Factors], list[str]]:
     """Smooth in place what is to be quantised; the factors by tensor, and what to say.
 
-    With `alpha`: SmoothQuant behind normalisations. Without: behind these and GELU or SiLU, wherever that is
-    expected to halve the error of the layers behind at least.
+    With `alpha`: SmoothQuant behind normalisations. Without: wherever the form allows it and it is expected
+    to halve the error of the layers behind at least. A residual in INT8 reads a normalisation as it is.
 
     Raises:
         DataError, ModelError: see `observe`.
@@ -244,10 +294,13 @@ def smooth_by_data(
     view = View(model.proto)
     places, declined = find(view)
     quantised = {weight.node for weight in place(view, options).weights}
+    adds_nodes = options.forms.smoothing == "everywhere" and options.forms.residual == "none"
     places = [
         item
         for item in places
-        if (item.is_norm or alpha is None) and quantised & {reader.node.name for reader in item.readers}
+        if (item.is_norm or alpha is None)
+        and (adds_nodes or alpha is not None or not item.others)
+        and quantised & {reader.node.name for reader in item.readers}
     ]
     seen = PerChannel()
     if places:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import msgspec
 
 from trtopt.records.base import Record
@@ -12,11 +10,6 @@ from trtopt.records.result import Result
 
 CALIBRATION_SCHEMA = "trtopt.calibration/1"
 QUANTISATION_SCHEMA = "trtopt.quantization/1"
-Residuals = Literal["convolutions", "skip", "both"]
-"""Which residual Adds read INT8: those that a convolution takes into its kernel; also, behind quantised
-products, the skip that another layer reads through Q/DQ already; or that and the main branch."""
-RESIDUALS: tuple[Residuals, ...] = get_args(Residuals)
-PLAIN_RESIDUALS: Residuals = "convolutions"
 
 
 class Decision(Record, frozen=True, kw_only=True):

@@ -86,22 +86,68 @@ def test_a_norm_that_is_an_output_or_that_no_weight_reads_is_left_alone() -> Non
     ]
 
 
-def test_behind_gelu_a_multiplication_divides_and_others_read_what_was() -> None:
+def attention(net: Net, x: str, is_swapped: bool = False) -> str:
+    """Four heads of eight, joined again: by their order, or (`is_swapped`) by a reshape that mixes rows."""
+    split, joined = np.array([0, -1, 4, 8]), np.array([0, -1, 16] if is_swapped else [0, -1, 32])
+    parts = []
+    for name in "qkv":
+        bias = net.constant(f"{name}.b", 32)
+        flat = net.node("Add", f"{name}.biased", net.linear(name, x, 32, 32), bias)
+        apart = net.node("Reshape", f"{name}.apart", flat, net.constant(f"{name}.s", value=split))
+        parts.append(net.node("Transpose", f"{name}.heads", apart, perm=[0, 2, 1, 3]))
+    turned = net.node("Transpose", "turned", parts[1], perm=[0, 1, 3, 2])
+    shares = net.node("Softmax", "softmax", net.node("MatMul", "scores", parts[0], turned), axis=-1)
+    rows = net.node("Transpose", "rows", net.node("MatMul", "mixed", shares, parts[2]), perm=[0, 2, 1, 3])
+    return net.node("Reshape", "context", rows, net.constant("joined", value=joined))
+
+
+def test_v_takes_the_factors_of_what_attentions_projection_reads() -> None:
     net = Net(x=["N", 4, 32])
-    half = net.node("Mul", "half", "x", net.constant("h", value=np.float32(0.5)))
-    net.node("Add", "add", net.linear("fc", half, 32, 32), half)
-    model = as_file(net.model("add"))
+    net.linear("projection", attention(net, "x"), 32, 32)
+    assert_smoothed(net, "projection", "context")
+
+
+def test_heads_that_are_joined_in_another_order_are_left_alone() -> None:
+    net = Net(x=["N", 4, 32])
+    net.linear("projection", attention(net, "x", is_swapped=True), 16, 32)
+    assert find(View(net.model("projection")))[0] == []
+
+
+def test_the_linear_side_of_a_gated_product_takes_the_factors() -> None:
+    for order in ((0, 1), (1, 0)):
+        net = Net(x=["N", 4, 32])
+        gate = net.linear("gate", "x", 32, 48)
+        silu = net.node("Mul", "silu", gate, net.node("Sigmoid", "sigmoid", gate))
+        sides = (silu, net.linear("up", "x", 32, 48))
+        product = net.node("Mul", "product", sides[order[0]], sides[order[1]])
+        net.linear("down", product, 48, 32)
+        assert_smoothed(net, "down", "product")
+
+
+def assert_smoothed(net: Net, y: str, tensor: str) -> None:
+    """The factors go into weights: the graph has the same nodes and computes the same."""
+    model = as_file(net.model(y))
     feed = {"x": np.random.default_rng(0).standard_normal((3, 4, 32)).astype(np.float32)}
-    before = open_model(model).run(feed)["add"]
+    before = open_model(model).run(feed)[y]
     places, _ = find(View(model.proto))
-    assert [(place.tensor, len(place.readers), len(place.others)) for place in places] == [("half", 1, 1)]
-    smooth(model, places, {"half": {3: 8.0, 7: 2.5}})
-    onnx.checker.check_model(model.proto, full_check=True)
-    inputs = {node.name: list(node.input) for node in model.proto.graph.node}
-    assert inputs["fc"][0] == "half_smoothed"
-    assert "half" in inputs["add"]
-    after = open_model(model).run(feed)["add"]
+    assert [place.tensor for place in places] == [tensor]
+    names = [node.name for node in model.proto.graph.node]
+    smooth(model, places, {tensor: {channel: 1.0 + channel for channel in range(32)}})
+    assert [node.name for node in model.proto.graph.node] == names
+    after = open_model(model).run(feed)[y]
     assert np.abs(after - before).max() < 1e-5 * np.abs(before).max()
+
+
+def test_nothing_is_put_between_gelu_and_what_reads_it() -> None:
+    net = Net(x=["N", 4, 32])
+    wide = net.linear("up", "x", 32, 48)
+    root = net.node("Div", "root", wide, net.constant("two", value=np.float32(2**0.5)))
+    shifted = net.node("Add", "one", net.node("Erf", "erf", root), net.constant("1", value=np.float32(1)))
+    gelu = net.node(
+        "Mul", "gelu", net.node("Mul", "times", wide, shifted), net.constant("h", value=np.float32(0.5))
+    )
+    net.linear("down", gelu, 48, 32)
+    assert find(View(net.model("down")))[0] == []
 
 
 def rounded(values: np.ndarray, amax: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from trtopt.cli.options.completion import files, names_or_files, recipe_names
 from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.shapes import axis_option, shape_option
 from trtopt.recipe import LOCAL, PRECISIONS, RAY, REWRITINGS, Recipe, make_recipe
-from trtopt.records.quantisation import RESIDUALS
+from trtopt.records.forms import CHOICES
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -57,11 +57,12 @@ def recipe_option(text: str) -> Decorator:
     )
 
 
-residuals_option = click.option(
-    "--residuals",
-    type=click.Choice(RESIDUALS),
-    help="Residual Adds that read INT8: those that convolutions take in; behind matrix products the skip, or "
-    "both branches [default: convolutions].",
+forms_option = click.option(
+    "--forms",
+    metavar="FORM=CHOICE,…",
+    help="The form of an INT8 graph, such as residual=both,attention=on: "
+    + "; ".join(f"{name}={'|'.join(choices)}" for name, choices in CHOICES.items())
+    + ".",
 )
 
 exclude_option = click.option(
@@ -120,7 +121,7 @@ _OPTIONS: dict[str, Decorator] = {
         shell_complete=names_or_files(lambda: ("none",)),
         help="Timing cache to read, extend and save; none: start empty [default: the store].",
     ),
-    "residuals": residuals_option,
+    "forms": forms_option,
     "exclude": exclude_option,
     "rewrite": click.option(
         "--rewrite",

@@ -14,6 +14,7 @@ from trtopt.onnxio.disjoint_names import DisjointNames
 
 _QUANTISE, _DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
 _POINTWISE = {"Add", "Sub", "Mul", "Div", "Erf"}
+_NORMS = ("LayerNormalization", "RMSNormalization")
 _PRODUCTS = {"MatMul", "Gemm"}
 
 
@@ -43,6 +44,18 @@ def gelus_between_products(
             }
     curved = {groups.root(node.name) for node in own.values() if node.op_type == "Erf"}
     return {name for name in own if groups.root(name) in curved - others}
+
+
+def rest_between_quantised(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """The names of normalisations and GELUs, and of the sums and products that hang together with them."""
+    nodes = list(nodes)
+    own = {node.name: node for node in nodes if node.op_type in (*_POINTWISE, *_NORMS)}
+    makers = {name: node for node in nodes for name in node.output if name}
+    groups = DisjointNames(own)
+    for node in own.values():
+        groups.join(node.name, *(makers[name].name for name in node.input if _is_in(own, makers.get(name))))
+    meant = {groups.root(node.name) for node in own.values() if node.op_type in ("Erf", *_NORMS)}
+    return {name for name in own if groups.root(name) in meant}
 
 
 def _is_in(own: Collection[str], node: onnx.NodeProto | None) -> bool:

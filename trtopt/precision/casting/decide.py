@@ -146,7 +146,7 @@ class CastDecider:
                 del inner[name]
             gelus = self._worth_casts(part, inner)
             for name in self._next_to_quantised(part.node, inner):
-                if name not in gelus:
+                if name not in gelus and self._cast_options.only is None:
                     reason = "its Q/DQ stay FP32, and casts would part them"
                     kept[name] = _kept(nodes[name], "quantised", reason)
                     del inner[name]

@@ -1,4 +1,4 @@
-"""Rule 8: products of two computed tensors. Float in INT8; in FP8 an attention is quantised whole.
+"""Rule 8: products of two computed tensors. In FP8 an attention is quantised whole, in INT8 by its form.
 
 FP8: Q/DQ on both inputs of the first product (behind the transpose of K and the scale), on Softmax's result
 with the fixed scale 1/448 · 448 = amax 1, and on V. The head size must be 16 to 256 and a multiple of 8.
@@ -53,11 +53,11 @@ def _product_behind(view: View, tensor: str) -> Node | None:
 
 def apply(draft: Draft) -> None:
     """Decide every MatMul of two computed tensors."""
-    if draft.options.precision == "fp8":
+    if draft.options.precision == "fp8" or draft.options.forms.attention == "on":
         for attention in find(draft.view):
             _decide(draft, attention)
     for node in draft.view.nodes:
-        if _is_product(draft.view, node):
+        if _is_product(draft.view, node) and not draft.is_quantised(node):
             _decide_alone(draft, node)
 
 
@@ -69,15 +69,17 @@ def _decide(draft: Draft, attention: Attention) -> None:
                 why = f"--exclude {pattern} at {product.name!r}: an attention goes whole"
                 draft.keep(node, "excluded", why)
             return
-    if why_not := _why_not(draft.view, attention):
+    is_fp8 = draft.options.precision == "fp8"
+    if is_fp8 and (why_not := _why_not(draft.view, attention)):
         for product in products:
             draft.keep(product, RULE, why_not)
         return
     for product in products:
         tensors = [draft.put(product, 0), draft.put(product, 1)]
-        if product is attention.second:
+        if is_fp8 and product is attention.second:
             draft.fixed[tensors[0]] = SOFTMAX_AMAX
-        draft.quantise(product, RULE, "both operands in FP8, so that the attention fuses")
+        kind = draft.options.precision.upper()
+        draft.quantise(product, RULE, f"both operands in {kind}, so that the attention fuses")
 
 
 def _why_not(view: View, attention: Attention) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtopt.errors import UsageError
-from trtopt.precision.placement import attention, between, residual, weighted
+from trtopt.precision.placement import attention, between, gates, residual, weighted
 from trtopt.precision.placement.gates import is_own_gate
 from trtopt.precision.placement.placement_plan import Draft, PlacementOptions, Plan
 from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, is_op
@@ -47,7 +47,7 @@ def _reason(view: View, node: Node) -> str:
     return f"there is no rule for {node.op_type}"
 
 
-RULES = (weighted.apply, attention.apply, residual.apply, between.apply, apply)
+RULES = (weighted.apply, attention.apply, gates.apply, residual.apply, between.apply, apply)
 
 
 def place(view: View, options: PlacementOptions) -> Plan:

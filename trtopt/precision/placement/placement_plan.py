@@ -7,7 +7,8 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from trtopt.precision.placement.view import Node, View
-from trtopt.records.quantisation import PLAIN_RESIDUALS, Decision, Residuals
+from trtopt.records.forms import PLAIN, Forms
+from trtopt.records.quantisation import Decision
 
 Precision = Literal["int8", "fp8", "int4"]
 SOFTMAX_AMAX = 1.0
@@ -21,7 +22,7 @@ class PlacementOptions:
     precision: Precision
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
-    residuals: Residuals = PLAIN_RESIDUALS
+    forms: Forms = PLAIN
     trained: frozenset[str] | None = None
     """Nodes that the model itself quantised, if it did: all others are meant to be float."""
 

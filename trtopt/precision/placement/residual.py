@@ -8,7 +8,7 @@ Behind an activation, as in YOLO, no convolution takes the Add in: it is a kerne
 for each number if both branches carry Q/DQ. Six such blocks with TensorRT 8.6 on an H200 took 18 % less time
 than with Q/DQ in front of the convolutions alone, 2 % with the skip's (benchmarks/placement).
 
-Behind matrix products, as in an encoder layer, it stays in float unless `residuals` asks for it: the skip
+Behind matrix products, as in an encoder layer, it stays in float unless the form asks for it: the skip
 then reads the pair that the first layer of the other branch reads. With `both` the main branch gets one of
 its own, as in Model Optimizer's graphs. With attention's products in INT8 both took 4.7 % less time in four
 layers of BERT-base on an H200 with TensorRT 8.6, without them none (benchmarks/placement).
@@ -19,7 +19,6 @@ from __future__ import annotations
 from trtopt.precision.placement.gates import is_own_gate
 from trtopt.precision.placement.placement_plan import Draft
 from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, is_op
-from trtopt.records.quantisation import PLAIN_RESIDUALS
 
 _RULE = "residual"
 
@@ -68,7 +67,7 @@ def _decide(draft: Draft, node: Node) -> None:
 
 def _beside_products(draft: Draft, node: Node) -> int | None:
     """Which input is the skip, where a quantised product makes the other and Q/DQ are on the skip already."""
-    if draft.options.residuals == PLAIN_RESIDUALS or draft.options.trained is not None:
+    if draft.options.forms.residual == "none" or draft.options.trained is not None:
         return None
     found = (
         index
@@ -80,7 +79,7 @@ def _beside_products(draft: Draft, node: Node) -> int | None:
 
 def _read_shared_pair(draft: Draft, node: Node, index: int) -> None:
     skip = draft.put(node, index)
-    if draft.options.residuals == "skip":
+    if draft.options.forms.residual == "skip":
         draft.quantise(node, _RULE, f"it reads the pair of {skip!r} for another layer")
         return
     main = draft.put(node, 1 - index)

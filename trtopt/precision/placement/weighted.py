@@ -122,7 +122,7 @@ def _not_int4(view: View, item: Weighted, options: PlacementOptions) -> str | No
 
 def _gate(view: View, item: Weighted, options: PlacementOptions) -> str | None:
     reason = "it is part of a squeeze-and-excitation gate: tiny, and its error scales whole channels"
-    return reason if is_gate(view, item.node) else None
+    return reason if options.forms.gates == "float" and is_gate(view, item.node) else None
 
 
 def _gemv(view: View, item: Weighted, options: PlacementOptions) -> str | None:

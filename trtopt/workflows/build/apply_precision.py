@@ -12,7 +12,7 @@ from trtopt.files.atomic import write_atomically
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, OnnxArtifact, to_json
-from trtopt.records.quantisation import PLAIN_RESIDUALS, Residuals
+from trtopt.records.forms import PLAIN, Forms
 from trtopt.records.typed_io import TypedTensor, has_int8
 from trtopt.targets import target_of
 
@@ -39,7 +39,7 @@ def apply_precision(
     precision: Precision | None,
     data: str | None,
     backend: Backend,
-    residuals: Residuals = PLAIN_RESIDUALS,
+    forms: Forms = PLAIN,
     exclude: tuple[str, ...] = (),
 ) -> Typed | None:
     """The build folder's model in `precision`, with a trace and notes; None if nothing is to be done.
@@ -61,7 +61,7 @@ def apply_precision(
         return None
     if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
         return apply_cast(kept, precision, data, backend)
-    return apply_quantisation(kept, request_for(kept, precision, data, backend, residuals, exclude))
+    return apply_quantisation(kept, request_for(kept, precision, data, backend, forms, exclude))
 
 
 def apply_cast(
@@ -97,7 +97,7 @@ def request_for(
     precision: str,
     data: str | None,
     backend: Backend,
-    residuals: Residuals = PLAIN_RESIDUALS,
+    forms: Forms = PLAIN,
     exclude: tuple[str, ...] = (),
 ) -> Request:
     """The quantisation options of a build.
@@ -112,7 +112,7 @@ def request_for(
             f"--precision {precision} needs data to calibrate the ranges of tensors",
             "give --data DATA, or quantise on its own: trtopt quantize --help",
         )
-    return Request(precision, target_of(backend).name, data, residuals=residuals, exclude=exclude)
+    return Request(precision, target_of(backend).name, data, forms=forms, exclude=exclude)
 
 
 def apply_quantisation(

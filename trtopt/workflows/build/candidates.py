@@ -23,7 +23,8 @@ from trtopt.precision.placement.view import View
 from trtopt.precision.reference_runs import at_most, compared, open_model
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact, from_json
 from trtopt.records.checking import OutputDifference
-from trtopt.records.quantisation import PLAIN_RESIDUALS, QuantizeReport
+from trtopt.records.forms import PLAIN
+from trtopt.records.quantisation import QuantizeReport
 from trtopt.records.typed_io import TypedTensor, has_int8
 from trtopt.rewrite.typed_io.int8 import move_quantisation, quantise_ends
 from trtopt.workflows.build.apply_precision import (
@@ -110,8 +111,8 @@ class Candidates:
         if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
             onnx = apply_cast(self._base, precision, self._request.calib, self._backend, folder).onnx
             return self._entry(precision, precision, onnx, folder, None)
-        residuals = self._request.residuals if precision == "int8" else PLAIN_RESIDUALS
-        request = replace(self._request, precision=precision, residuals=residuals)
+        forms = self._request.forms if precision == "int8" else PLAIN
+        request = replace(self._request, precision=precision, forms=forms)
         onnx = apply_quantisation(self._base, request, folder=folder).onnx
         made = self._entry(precision, precision, onnx, folder, request)
         return replace(made, table=_table_of(onnx))

@@ -16,7 +16,7 @@ from trtopt.precision.alarms import verdict_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
-from trtopt.records.quantisation import PLAIN_RESIDUALS
+from trtopt.records.forms import Forms, parse_forms
 from trtopt.records.typed_io import TypedTensor
 from trtopt.targets import target_of
 from trtopt.workflows.build.apply_precision import (
@@ -68,10 +68,8 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
             f"--{first}: has no effect, because no precision is selected",
             "use it with --precision best, int8 or fp8, without --no-verdict",
         )
-    if recipe.residuals != PLAIN_RESIDUALS and recipe.precision not in ("int8", BEST):
-        raise UsageError(
-            f"--residuals {recipe.residuals} is for INT8", "omit it, or give --precision int8 or best"
-        )
+    if recipe.forms and recipe.precision not in ("int8", BEST):
+        raise UsageError(f"--forms {recipe.forms} is for INT8", "omit it, or give --precision int8 or best")
     if recipe.exclude and recipe.precision not in (*QUANTISED, BEST):
         raise UsageError(
             f"--exclude {recipe.exclude[0]}: nothing is quantised",
@@ -176,7 +174,7 @@ def _build_requested(
     kept, before, alarms = base, tuple[OnnxArtifact, ...](), tuple[str, ...]()
     if precision is not None:
         listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
-    typed = apply_precision(base, precision, recipe.calib, builder.backend, recipe.residuals, recipe.exclude)
+    typed = apply_precision(base, precision, recipe.calib, builder.backend, _forms_of(recipe), recipe.exclude)
     if typed is not None:
         before = (in_folder(base),)
         kept, lines, alarms = typed
@@ -188,6 +186,10 @@ def _build_requested(
     plans = make_plans(kept, recipe, builder.backend)
     engines = build_engines((kept,), plans, folder, how, listener)
     return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes), alarms, io)
+
+
+def _forms_of(recipe: Recipe) -> Forms:
+    return parse_forms((recipe.forms or "") if recipe.precision in ("int8", BEST) else "")
 
 
 def _measured(
@@ -213,7 +215,7 @@ def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> Select
     if recipe.precision != BEST:
         requested = cast(Precision, recipe.precision)
         return terms_for(
-            request_for(base, requested, recipe.calib, builder.backend, recipe.residuals, recipe.exclude),
+            request_for(base, requested, recipe.calib, builder.backend, _forms_of(recipe), recipe.exclude),
             bounds_in(recipe.bounds),
         )
     bounds = bounds_in(recipe.bounds)
@@ -222,7 +224,7 @@ def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> Select
         "int8",
         target_of(builder.backend).name,
         recipe.calib,
-        residuals=recipe.residuals,
+        forms=_forms_of(recipe),
         exclude=recipe.exclude,
     )
     return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS)

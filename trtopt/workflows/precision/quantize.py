@@ -36,6 +36,7 @@ from trtopt.precision.quantize import (
     Quantised,
     QuantizeOptions,
     Smoothing,
+    half_nodes,
     make_rest_half,
     measured_for_rest,
     no_data,
@@ -45,13 +46,8 @@ from trtopt.precision.quantize import (
 from trtopt.precision.temporary_disk import of_quantising
 from trtopt.printable import counted
 from trtopt.records import to_json
-from trtopt.records.quantisation import (
-    PLAIN_RESIDUALS,
-    RESIDUALS,
-    CalibrationTable,
-    QuantizeReport,
-    Residuals,
-)
+from trtopt.records.forms import PLAIN, Forms
+from trtopt.records.quantisation import CalibrationTable, QuantizeReport
 from trtopt.records.typed_io import NO_REQUEST, IoRequest
 from trtopt.rewrite.typed_io.int8 import move_quantisation
 from trtopt.rewrite.typed_io.requested import check_formats
@@ -61,6 +57,7 @@ from trtopt.targets import DEFAULT, target_named
 from trtopt.workflows.listener import SILENT, Listener
 
 TABLE_SUFFIX = ".calibration.json"
+_MERGING = {"merged": ("merge-matmuls",)}
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class Request:
 
     `calib` is what `trtopt.data.open_data` takes; beside a `table` it finds what that lacks. `method` is one
     of `auto`, `max`, `percentile-99.9`, …, `smoothquant` is `auto` (INT8: where it helps), `off` or the
-    exponent alpha, `residuals` says which residual Adds read INT8, `store_weights` keeps weights in their
+    exponent alpha, `forms` are choices of an INT8 graph, `store_weights` keeps weights in their
     narrow type with a DQ alone. `io` types inputs and outputs first; `calib` then has the new inputs, INT8
     ones in float.
     """
@@ -82,7 +79,7 @@ class Request:
     exclude: Sequence[str] = ()
     include: Sequence[str] = ()
     smoothquant: Smoothing = AUTO
-    residuals: Residuals = PLAIN_RESIDUALS
+    forms: Forms = PLAIN
     store_weights: bool = False
     random_data: bool = False
     io: IoRequest = NO_REQUEST
@@ -121,7 +118,7 @@ def quantize(
         listener.note("rewriting the graph")
         if not request.io.is_empty:
             model_file.save(original, source := scratch / "typed.onnx")
-        file, rewrite_notes = rewritten(source, scratch, request.target)
+        file, rewrite_notes = rewritten(source, scratch, request.target, request.forms)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
         made = quantise(
             file,
@@ -132,10 +129,10 @@ def quantize(
         if samples is not None and not request.random_data:
             made.notes += range_notes(specs_of(original.proto), samples)
         tried = samples or seeded_source(original)
-        if form.strongly_typed:
+        if form.strongly_typed or half_nodes(made.model.proto, request.forms):
             listener.note("making the rest FP16")
             ranges = measured_for_rest(made.model, tried)
-            make_rest_half(made, request.target, ranges, is_real=request.calib is not None)
+            make_rest_half(made, request.target, ranges, request.forms, is_real=request.calib is not None)
         listener.note("comparing with the original")
         errors, differences, compared = output_error(original, made.model, tried)
         model_file.check_unchanged(original)
@@ -175,10 +172,8 @@ def evaluated(request: Request) -> tuple[Precision, QdqFormat]:
             f"--precision {request.precision}: unknown",
             f"choose one of {', '.join(get_args(Precision))}; trtopt cast makes fp16 and bf16",
         )
-    if request.residuals not in RESIDUALS:
-        raise UsageError(f"--residuals {request.residuals}: unknown", f"choose one of {', '.join(RESIDUALS)}")
-    if request.residuals != PLAIN_RESIDUALS and request.precision != "int8":
-        raise UsageError(f"--residuals {request.residuals} is for INT8", "omit it, or give --precision int8")
+    if request.forms != PLAIN and request.precision != "int8":
+        raise UsageError(f"--forms {request.forms} is for INT8", "omit it, or give --precision int8")
     precision: Precision = request.precision  # type: ignore[assignment]
     form = qdq_format_for(precision, request.target, stored=request.store_weights)
     if request.method is not None:
@@ -209,7 +204,7 @@ def _check_smoothing(request: Request) -> None:
 
 
 def _options(request: Request, precision: Precision) -> PlacementOptions:
-    return PlacementOptions(precision, tuple(request.exclude), tuple(request.include), request.residuals)
+    return PlacementOptions(precision, tuple(request.exclude), tuple(request.include), request.forms)
 
 
 def _source(request: Request, model: ModelFile, precision: Precision) -> SampleSource | None:
@@ -223,7 +218,7 @@ def _source(request: Request, model: ModelFile, precision: Precision) -> SampleS
     return None
 
 
-def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list[str]]:
+def rewritten(source: Path, scratch: Path, target: str, forms: Forms = PLAIN) -> tuple[ModelFile, list[str]]:
     """The model in FP32, BatchNorm folded and the like, its new weights to be kept in `scratch`; and remarks.
 
     It is verified on seeded inputs; where those do not suit the model a note says that it was not.
@@ -231,7 +226,7 @@ def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list
     from trtopt.rewrite.catalogue import quantising_rules
     from trtopt.rewrite.rewrite import rewrite_model
 
-    rules = quantising_rules(target_named(target).name)
+    rules = (*quantising_rules(target_named(target).name), *_MERGING.get(forms.qkv, ()))
     rewritten, notes = scratch / "float.onnx", list[str]()
     given = replace(model_file.load(source), spool=scratch)
     if is_low(given.proto):

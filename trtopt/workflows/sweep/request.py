@@ -136,7 +136,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
         **({} if io_request(recipe).is_empty else {"io": io_request(recipe)}),
         "rewrite": recipe.rewrite,
         **({"add_rule": recipe.add_rule} if recipe.add_rule else {}),
-        "residuals": recipe.residuals,
+        **({"forms": recipe.forms} if recipe.forms else {}),
         **({"exclude": recipe.exclude} if recipe.exclude else {}),
         "calib": recipe.calib and fingerprint_of(recipe.calib),
         **{setting.name: getattr(recipe, setting.name) for setting in SETTINGS if setting.swept},

@@ -8,6 +8,7 @@ import pytest
 from tests.support.networks import Net, edges, fate, quantised, residual_block, silu
 from trtopt.errors import UsageError
 from trtopt.precision.placement.placement_plan import WeightEdge
+from trtopt.records.forms import Forms
 
 IMAGE = ["N", 3, 16, 16]
 MAPS = ["N", 32, 16, 16]
@@ -31,6 +32,26 @@ def test_gates_stay_in_float_and_what_they_scale_is_quantised_behind_the_product
     assert edges(plan) == {("x", "deep"), ("se.mul", "project")}
     assert "gate" in fate(plan, "se.reduce")[1]
     assert "gate" in fate(plan, "se.expand")[1]
+
+
+def test_with_the_form_gates_are_in_int8_whole_and_share_the_pair_of_what_they_scale() -> None:
+    net = Net(x=MAPS)
+    deep = silu(net, "silu", net.conv("deep", "x", 32, 32, group=32))
+    plan = net.plan(
+        net.conv("project", squeeze_and_excite(net, deep), 32, 64, kernel=1), forms=Forms(gates="int8")
+    )
+    assert edges(plan) == {
+        ("x", "deep"), ("silu", "pool"), ("silu", "se.mul"), ("pool", "se.reduce"), ("se.relu", "se.expand"),
+        ("se.sigmoid", "se.mul"), ("se.mul", "project"),
+    }  # fmt: skip
+    assert quantised(plan) == {"deep", "pool", "se.reduce", "se.expand", "se.mul", "project"}
+
+
+def test_a_gate_in_front_of_float_gets_no_pairs_of_its_own() -> None:
+    net = Net(x=MAPS)
+    squeeze_and_excite(net, net.conv("deep", "x", 32, 32))
+    plan = net.plan("se.mul", forms=Forms(gates="int8"))
+    assert not fate(plan, "se.mul")[0]
 
 
 def test_a_classifier_behind_a_pool_is_no_gate_even_with_silu() -> None:

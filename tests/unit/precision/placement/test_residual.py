@@ -13,7 +13,7 @@ from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
 from trtopt.precision.placement.view import View
 from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.quantize import Material, QuantizeOptions, output_error, quantise
-from trtopt.records.quantisation import RESIDUALS, Residuals
+from trtopt.records.forms import CHOICES, Forms, parse_forms
 
 MAPS = ["N", 32, 16, 16]
 
@@ -118,15 +118,15 @@ def encoder(layers: int, *, is_swapped: bool = False, is_pre_norm: bool = False)
     return net, x
 
 
-def plan_of(net: Net, y: str, residuals: Residuals) -> Plan:
-    return place(View(net.model(y)), PlacementOptions("int8", residuals=residuals))
+def plan_of(net: Net, y: str, residual: str) -> Plan:
+    return place(View(net.model(y)), PlacementOptions("int8", forms=parse_forms(f"residual={residual}")))
 
 
 @pytest.mark.parametrize("is_swapped", [False, True])
 @pytest.mark.parametrize(
-    ("residuals", "read"),
+    ("residual", "read"),
     [
-        ("convolutions", set()),
+        ("none", set()),
         ("skip", {("first", "0.add"), ("0.norm", "1.add")}),
         (
             "both",
@@ -135,40 +135,47 @@ def plan_of(net: Net, y: str, residuals: Residuals) -> Plan:
     ],
 )
 def test_behind_products_a_residual_reads_what_is_asked_for(
-    residuals: Residuals, read: set[tuple[str, str]], is_swapped: bool
+    residual: str, read: set[tuple[str, str]], is_swapped: bool
 ) -> None:
     net, y = encoder(2, is_swapped=is_swapped)
     layers = {("first", "0.up"), ("0.relu", "0.down"), ("0.norm", "1.up"), ("1.relu", "1.down")}
-    assert edges(plan_of(net, y, residuals)) == layers | read
+    assert edges(plan_of(net, y, residual)) == layers | read
 
 
-@pytest.mark.parametrize("residuals", ["skip", "both"])
-def test_a_skip_that_no_layer_reads_in_int8_gets_no_pair_for_the_add_alone(residuals: Residuals) -> None:
+@pytest.mark.parametrize("residual", ["skip", "both"])
+def test_a_skip_that_no_layer_reads_in_int8_gets_no_pair_for_the_add_alone(residual: str) -> None:
     net, y = encoder(2, is_pre_norm=True)
-    assert edges(plan_of(net, y, residuals)) == edges(plan_of(net, y, "convolutions"))
-    assert not fate(plan_of(net, y, residuals), "0.add")[0]
+    assert edges(plan_of(net, y, residual)) == edges(plan_of(net, y, "none"))
+    assert not fate(plan_of(net, y, residual), "0.add")[0]
 
 
 def test_a_branch_that_others_read_or_that_is_left_in_float_keeps_the_add_in_float() -> None:
     net, y = encoder(1)
     shared = plan_of(net, y, "both")
     assert fate(shared, "0.add")[0]
-    read_twice = place(View(net.model(y, "0.down.bias")), PlacementOptions("int8", residuals="both"))
-    left = place(View(net.model(y)), PlacementOptions("int8", exclude=("0.down",), residuals="both"))
+    read_twice = place(
+        View(net.model(y, "0.down.bias")), PlacementOptions("int8", forms=Forms(residual="both"))
+    )
+    left = place(
+        View(net.model(y)), PlacementOptions("int8", exclude=("0.down",), forms=Forms(residual="both"))
+    )
     for plan in (read_twice, left):
         assert not fate(plan, "0.add")[0]
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.integers(1, 3), st.booleans(), st.sampled_from(RESIDUALS))
+@given(st.integers(1, 3), st.booleans(), st.sampled_from(CHOICES["residual"]))
 def test_the_graph_computes_the_same_up_to_quantisation_with_one_pair_a_tensor(
-    layers: int, is_swapped: bool, residuals: Residuals
+    layers: int, is_swapped: bool, residual: str
 ) -> None:
     net, y = encoder(layers, is_swapped=is_swapped)
     model = as_file(net.model(y))
     source = seeded_source(model)
     asked = QuantizeOptions(
-        PlacementOptions("int8", residuals=residuals), qdq_format_for("int8", "8.6"), "max", "off"
+        PlacementOptions("int8", forms=parse_forms(f"residual={residual}")),
+        qdq_format_for("int8", "8.6"),
+        "max",
+        "off",
     )
     made = quantise(model, asked, Material(source))
     pairs = [
@@ -177,7 +184,7 @@ def test_the_graph_computes_the_same_up_to_quantisation_with_one_pair_a_tensor(
         if node.op_type == "QuantizeLinear" and node.input[0] not in View(made.model.proto).constants
     ]
     assert sorted(pairs) == sorted(made.plan.tensors)
-    assert len(pairs) == 2 * layers + (layers if residuals == "both" else 0)
+    assert len(pairs) == 2 * layers + (layers if residual == "both" else 0)
     errors, _, _ = output_error(model, made.model, source)
     assert errors[y] > 25
     assert specs_of(made.model.proto) == specs_of(model.proto)

@@ -1,57 +1,54 @@
-"""Where Q/DQ go: residual Adds are tried in INT8 where one reads float what another layer reads in INT8."""
+"""The form of an INT8 graph: another choice is tried where the graph has a place for it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import onnx
 import pytest
 
-from tests.rewrite_graphs.case import model
-from tests.support.inspected import profiled
-from tests.support.tuning import evidence, gain, proposed, situation
+from tests.support.networks import Net
+from tests.support.tuning import evidence, proposed, situation
 from trtopt.inspect.graph import read_graph
 from trtopt.recipe import Recipe
 from trtopt.workflows.tune.kinds.kind import Situation
 from trtopt.workflows.tune.kinds.placement import KIND
 
-ENCODER = """g (float[2,8] x, float[8,8] w) => (float[2,8] y) <float s = {0.1}, int8 z = {0}> {
-    q = QuantizeLinear(x, s, z)
-    d = DequantizeLinear(q, s, z)
-    main = MatMul(d, w)
-    y = Add(main, x)
-}"""
+
+def gated(folder: Path) -> Path:
+    """A convolution behind a squeeze-and-excitation gate."""
+    net = Net(x=["N", 32, 16, 16])
+    pooled = net.node("GlobalAveragePool", "pool", net.conv("first", "x", 32, 32))
+    gate = net.node("Sigmoid", "sigmoid", net.conv("squeeze", pooled, 32, 32, kernel=1))
+    net.conv("last", net.node("Mul", "gate", "first", gate), 32, 32)
+    onnx.save(net.model("last"), folder / "gated.onnx")
+    return folder / "gated.onnx"
 
 
-def quantised(text: str = ENCODER, **recipe: str) -> Situation:
-    made = model(text)
-    for node in made.graph.node:
-        node.name = node.output[0]
-    timed = evidence(profiled("1", "y", 1.0), profiled("2", "main", 9.0), of=read_graph(made, {}))
+def of(model: Path, selected: str = "int8", data: str | None = "samples.npz", **recipe: str) -> Situation:
+    known = replace(evidence(of=read_graph(onnx.load(model), {})), model=model)
     built = Recipe(**{"precision": "int8", **recipe})
-    return replace(situation(evidence=timed), recipe=built, selected="int8.attention", data="samples.npz")
+    return replace(situation(evidence=known), recipe=built, selected=selected, data=data)
 
 
-def test_both_ways_are_tried_with_the_time_of_the_adds() -> None:
-    found = proposed(KIND, quantised())
-    assert [*found] == ["residuals=skip", "residuals=both"]
-    assert [dict(change.recipe) for change in found.values()] == [
-        {"residuals": "skip"},
-        {"residuals": "both"},
-    ]
-    assert all(change.makes_graph for change in found.values())
-    assert gain(found["residuals=both"]) == pytest.approx(0.03)
+def test_what_the_graph_has_a_place_for_is_tried_beside_what_is_chosen(tmp_path: Path) -> None:
+    found = proposed(KIND, of(gated(tmp_path)))
+    assert [*found] == ["forms=gates=int8"]
+    assert dict(found["forms=gates=int8"].recipe) == {"forms": "gates=int8", "precision": "int8"}
+    assert found["forms=gates=int8"].makes_graph
+    assert [*proposed(KIND, of(gated(tmp_path), forms="smoothing=off"))] == ["forms=gates=int8,smoothing=off"]
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        quantised(precision="fp16"),
-        quantised(residuals="both"),
-        quantised(ENCODER.replace("Add(main, x)", "Add(main, d)")),
-        replace(quantised(precision="best"), selected="fp16"),
-        replace(quantised(), data=None),
+        {"precision": "fp16"},
+        {"forms": "gates=int8"},
+        {"selected": "fp16", "precision": "best"},
+        {"data": None},
     ],
-    ids=["float", "done already", "read in INT8 already", "float was faster", "no data"],
+    ids=["float", "done already", "float was faster", "no data"],
 )
-def test_nothing_is_tried_where_it_would_change_nothing(given: Situation) -> None:
-    assert proposed(KIND, given) == {}
+def test_nothing_is_tried_where_it_would_change_nothing(tmp_path: Path, given: dict[str, str]) -> None:
+    assert proposed(KIND, of(gated(tmp_path), **given)) == {}
