@@ -10,8 +10,10 @@ GET  /health                 503 once no worker is left
 Values are those of the model's own input: floats for an INT8 one, which are quantised with the manifest's
 scale, and no padding of vectorised formats; pixels for a UINT8 one. Outputs are unpacked in the same way.
 
-A body of more than TRTOPT_MAX_BODY_BYTES (16 MiB) is refused before all of it has come. An answer that holds
-NaN or infinity, which JSON has not, is an error. Large bodies and answers are read and written in a thread.
+A body of more than TRTOPT_MAX_BODY_BYTES (16 MiB) is refused before all of it has come, and so is one that
+takes longer than 30 seconds. Bodies that are being read hold at most sixteen times that many bytes in all.
+An answer that holds NaN or infinity, which JSON has not, is an error. Large bodies and answers are read and
+written in a thread.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 import numpy as np
 import uvicorn
@@ -50,12 +54,26 @@ from trtopt.records.typed_io import VECTORS
 from trtopt.serving import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool, serve_promptly
 
 
-class BodyTooLargeError(DataError):
+class UnreadBodyError(TrtoptError):
+    """A body of which not all is read: what is left of it is not to be taken for a request."""
+
+
+class BodyTooLargeError(UnreadBodyError):
     """More than the service reads."""
+
+
+class BodyTooSlowError(UnreadBodyError):
+    """It has not come in time."""
+
+
+class TooManyBodiesError(UnreadBodyError):
+    """More at a time than the service has memory for."""
 
 
 STATUS: dict[type[TrtoptError], int] = {
     BodyTooLargeError: 413,
+    BodyTooSlowError: 408,
+    TooManyBodiesError: 503,
     DataError: 422,
     UsageError: 422,  # a deadline that is no number
     QueueFullError: 503,
@@ -69,6 +87,9 @@ EXACT = {"b": "b", "i": "iu", "u": "iu"}
 """What kinds may be sent to engines that take this one; all others take integers and floats."""
 
 MAX_BODY_BYTES = 16 << 20
+BODIES_AT_ONCE, BODY_S = 16, 30.0
+LINGER_S = 2.0
+"""How long the rest of a refused body is thrown away, so that a client that sends still gets the answer."""
 AT_ONCE_BYTES = 64 << 10
 """What is read or written sooner than it is handed to a thread."""
 
@@ -84,10 +105,12 @@ def make_app(
     *,
     policy: BatchPolicy | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
+    body_s: float = BODY_S,
     manifest: Manifest | None = None,
 ) -> FastAPI:
     """The service of a pool, which is closed when the service ends; a manifest tells of typed tensors."""
     packs = Packs(manifest) if manifest is not None else None
+    bodies = Bodies(max_body_bytes, BODIES_AT_ONCE * max_body_bytes, body_s)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -103,8 +126,8 @@ def make_app(
     @app.post("/infer")
     async def infer(request: Request, deadline_ms: float | None = None) -> Response:
         state = request.app.state
-        body = await body_of(request, max_body_bytes)
-        sample = await aside(state.json_thread, len(body), read_sample, body, state.dtypes, packs)
+        async with bodies.read(request) as body:
+            sample = await aside(state.json_thread, len(body), read_sample, body, state.dtypes, packs)
         outputs = await state.batcher.submit(sample, deadline_ms=deadline_ms, copy=False)
         outputs = packs.unpacked(outputs) if packs is not None else outputs
         nbytes = sum(values.nbytes for values in outputs.values())
@@ -123,39 +146,70 @@ def make_app(
 
     @app.exception_handler(TrtoptError)
     async def refuse(_: Request, error: TrtoptError) -> JSONResponse:
-        headers = {"Retry-After": "1"} if isinstance(error, QueueFullError) else None
-        if isinstance(error, BodyTooLargeError):
-            headers = {"Connection": "close"}  # what has not been read is not to be taken for a request
+        headers = {"Retry-After": "1"} if isinstance(error, (QueueFullError, TooManyBodiesError)) else {}
+        if isinstance(error, UnreadBodyError):
+            headers["Connection"] = "close"
         body = {"error": type(error).__name__, "problem": error.problem, "remedy": error.remedy}
         return JSONResponse(body, STATUS.get(type(error), 500), headers=headers)
 
     return app
 
 
-async def body_of(request: Request, max_bytes: int) -> bytes:
-    """The whole body, of which no more than `max_bytes` are ever held.
+@dataclass
+class Bodies:
+    """The bodies that are being read: what each and all of them may hold, and how long one may take."""
 
-    Raises:
-        BodyTooLargeError: it is larger, or says so.
-        DataError: the client has left before its end.
-    """
-    pieces, nbytes = [], int(request.headers.get("content-length", 0))
-    if nbytes <= max_bytes:
-        nbytes = 0
+    max_bytes: int
+    max_bytes_of_all: int
+    seconds: float
+    held: int = 0
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[bytearray]:
+        """The whole body, which counts as held until it is left.
+
+        Raises:
+            BodyTooLargeError: it is larger, or says so.
+            BodyTooSlowError: it has not come in time.
+            TooManyBodiesError: others hold what there is for all.
+            DataError: the client has left before its end.
+        """
+        body, stream = bytearray(), request.stream()
         try:
-            async for piece in request.stream():
-                nbytes += len(piece)
-                if nbytes > max_bytes:
-                    break
-                pieces.append(piece)
+            self._check(int(request.headers.get("content-length", 0)))
+            await self._fill(body, stream)
+            yield body
+        except (BodyTooLargeError, TooManyBodiesError):
+            self.held -= len(body)
+            body.clear()
+            with suppress(ClientDisconnect), anyio.move_on_after(LINGER_S):
+                async for _ in stream:
+                    pass
+            raise
+        finally:
+            self.held -= len(body)
+
+    async def _fill(self, body: bytearray, stream: AsyncIterator[bytes]) -> None:
+        try:
+            with anyio.fail_after(self.seconds):
+                async for piece in stream:
+                    self._check(len(body) + len(piece))
+                    if self.held + len(piece) > self.max_bytes_of_all:
+                        raise TooManyBodiesError("too many bodies are being read", "send it again later")
+                    self.held += len(piece)
+                    body += piece
         except ClientDisconnect:
             raise DataError("the body has no end: the client has left", "send it again") from None
-    if nbytes > max_bytes:
-        raise BodyTooLargeError(
-            f"the body has more than {max_bytes:,} bytes",
-            "send one sample a request, with as few digits as it needs; TRTOPT_MAX_BODY_BYTES sets the limit",
-        )
-    return b"".join(pieces)
+        except TimeoutError:
+            problem = f"the body has not come within {self.seconds:g} s"
+            raise BodyTooSlowError(problem, "send it faster, or less of it") from None
+
+    def _check(self, nbytes: int) -> None:
+        if nbytes > self.max_bytes:
+            raise BodyTooLargeError(
+                f"the body has more than {self.max_bytes:,} bytes",
+                "send one sample a request, with few digits; TRTOPT_MAX_BODY_BYTES sets the limit",
+            )
 
 
 async def aside(thread: ThreadPoolExecutor, nbytes: int, work: Callable[..., T], *given: Any) -> T:
@@ -201,7 +255,7 @@ class Packs:
 
 
 def read_sample(
-    body: bytes, dtypes: Mapping[str, np.dtype[Any]], packs: Packs | None = None
+    body: bytes | bytearray, dtypes: Mapping[str, np.dtype[Any]], packs: Packs | None = None
 ) -> dict[str, np.ndarray]:
     """The arrays of a request.
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -168,6 +168,30 @@ def test_a_body_as_large_as_the_limit_is_read_and_no_larger_one(cpu_build: Path)
                 assert answer.status_code == status
     assert answer.json()["problem"] == f"the body has more than {limit:,} bytes"
     assert "TRTOPT_MAX_BODY_BYTES" in answer.json()["remedy"]
+
+
+def test_a_body_that_does_not_come_is_refused_in_time_and_all_bodies_together_are_bounded(
+    cpu_build: Path,
+) -> None:
+    app = load_app()
+    half = json.dumps(body(0)).encode()[:-1]
+
+    async def piece() -> AsyncIterator[bytes]:
+        yield half
+        await asyncio.sleep(PATIENCE_S)
+
+    async def statuses() -> Counter[int]:
+        service = app.make_app(EnginePool.open(cpu_build), max_body_bytes=len(half), body_s=1.0)
+        async with service.router.lifespan_context(service):
+            transport = httpx2.ASGITransport(service)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://service") as client:
+                many = (client.post("/infer", content=piece()) for _ in range(app.BODIES_AT_ONCE + 1))
+                answers = await asyncio.gather(*many)
+                whole = await client.post("/infer", json={"images": []})
+        assert {answer.headers["connection"] for answer in answers} == {"close"}
+        return Counter(answer.status_code for answer in (*answers, whole))
+
+    assert asyncio.run(statuses()) == {408: app.BODIES_AT_ONCE, 503: 1, 422: 1}
 
 
 def test_whole_numbers_are_taken_for_floats(client: TestClient) -> None:
