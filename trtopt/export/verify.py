@@ -21,6 +21,7 @@ from trtopt.errors import ModelError
 from trtopt.export.source_module import Arrays, Subject, tensors_of
 from trtopt.export.spec import Axis, Sizes
 from trtopt.files.user_code import where
+from trtopt.onnxio.element_types import gaps
 
 if TYPE_CHECKING:
     import torch
@@ -74,13 +75,19 @@ def check_sizes(axes: Mapping[str, Axis]) -> list[Sizes]:
 
 
 def relative(expected: NDArray[Any], actual: NDArray[Any]) -> NDArray[np.float64]:
-    """|actual − expected| of each element over |expected| + RMS(expected); NaN and ∞ match their like."""
+    """|actual − expected| of each element over |expected| + RMS(expected); NaN and ∞ match their like.
+
+    Of integers 1 where they are unequal.
+    """
+    if expected.dtype.kind in "iub":
+        return (gaps(expected, actual) > 0).astype(np.float64)
     wanted, found = expected.astype(np.float64), actual.astype(np.float64)
-    finite = np.isfinite(wanted)
-    scale = float(np.sqrt(np.mean(wanted[finite] ** 2))) if finite.any() else 0.0
+    finite = wanted[np.isfinite(wanted)]
+    largest = float(np.abs(finite).max(initial=0.0))
+    scale = largest * float(np.sqrt(np.mean((finite / largest) ** 2))) if largest else 0.0
     same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gap = np.abs(found - wanted) / (np.abs(wanted) + scale)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        gap = gaps(found, wanted) / np.minimum(np.abs(wanted) + scale, np.finfo(np.float64).max)
     return np.where(same, 0.0, np.nan_to_num(gap, nan=np.inf))
 
 

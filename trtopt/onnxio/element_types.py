@@ -1,8 +1,11 @@
-"""Element types by name, the ones NumPy lacks included."""
+"""Element types by name, the ones NumPy lacks included, and the difference of values of any type."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from trtopt.errors import DataError
 
@@ -35,3 +38,16 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
             f"an input or output has an element type that cannot be measured ({name})",
             "cut strings and other such tensors off the model, or feed them as numbers",
         ) from None
+
+
+def gaps(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.float64]:
+    """|first - second|: integers are subtracted as integers, all else in FP64, at most its largest number."""
+    if first.dtype.kind in "iub" and second.dtype.kind in "iub":
+        unsigned = [array.dtype == np.uint64 for array in (first, second)]
+        if unsigned[0] != unsigned[1]:  # NumPy has no type that holds the values of both
+            return np.asarray(abs(first.astype(object) - second.astype(object)), np.float64)
+        wide = [array.astype(np.uint64 if unsigned[0] else np.int64) for array in (first, second)]
+        return np.asarray((np.maximum(*wide) - np.minimum(*wide)).astype(np.uint64), np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = np.abs(first.astype(np.float64) - second.astype(np.float64))
+    return np.minimum(gap, np.finfo(np.float64).max)

@@ -76,7 +76,12 @@ def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Vio
     found = []
     for item in outputs:
         measures = (
-            ("cosine", item.cosine if item.values else None, bounds.min_cosine, 1),
+            (
+                "share of equal integers" if item.integer else "cosine",
+                item.cosine if item.values else None,
+                bounds.min_cosine,
+                1,
+            ),
             ("SQNR in dB", item.sqnr_db, bounds.min_sqnr, 1),
             ("max error", item.max_abs, bounds.max_error, -1),
             ("top-1 agreement", item.top1, bounds.min_top1, 1),
@@ -99,15 +104,15 @@ def allowance_used(outputs: Sequence[OutputDifference], bounds: Bounds) -> float
     """How much of the error that the bounds allow the outputs have: 1 is just met, more is not met.
 
     The largest, over outputs and bounds, of (1 - cosine) / (1 - bound), 10^((bound - SQNR) / 20),
-    max error / bound and (1 - agreement) / (1 - bound); `HOPELESS` at most. It is above 1 exactly where
-    `violations` finds something.
+    max error / bound and (1 - agreement) / (1 - bound); `HOPELESS` at most, and for NaN.
+    It is above 1 exactly where `violations` finds something.
 
     Raises:
         UsageError: see `violations`.
     """
     used = max((share for item in outputs for share in _shares(item, bounds)), default=0.0)
     if violations(outputs, bounds):
-        return min(max(used, math.nextafter(1.0, 2.0)), HOPELESS)
+        return max(used, math.nextafter(1.0, 2.0))
     return min(used, 1.0)
 
 
@@ -118,7 +123,7 @@ def _shares(item: OutputDifference, bounds: Bounds) -> Iterator[float]:
     if bounds.min_cosine is not None:
         yield _share(1 - item.cosine, 1 - bounds.min_cosine)
     if bounds.min_sqnr is not None and item.sqnr_db is not None:
-        yield 10 ** ((bounds.min_sqnr - item.sqnr_db) / 20)
+        yield _share(10 ** min((bounds.min_sqnr - item.sqnr_db) / 20, math.log10(HOPELESS)), 1.0)
     if bounds.max_error is not None:
         yield _share(item.max_abs, bounds.max_error)
     if bounds.min_top1 is not None and item.top1 is not None:
@@ -126,6 +131,5 @@ def _shares(item: OutputDifference, bounds: Bounds) -> Iterator[float]:
 
 
 def _share(error: float, allowed: float) -> float:
-    if allowed > 0:
-        return error / allowed
-    return 0.0 if error <= allowed else HOPELESS
+    used = error / allowed if allowed > 0 else 0.0 if error <= allowed else HOPELESS
+    return used if used < HOPELESS else HOPELESS  # NaN meets none

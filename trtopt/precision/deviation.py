@@ -1,7 +1,9 @@
 """How far a tensor lies from its reference: cosine, SQNR, largest error, top-1 agreement; pure arithmetic.
 
 SQNR = 10·log10(Σ r² / Σ (r - x)²) in dB, r the reference; cosine = Σ r·x / √(Σ r² · Σ x²). Both are taken
-over all elements of all samples, so that batches can be added up as they come.
+over all elements of all samples, so that batches can be added up as they come. Booleans and integers of 32
+bits or more are indices, flags and counts, and each is taken as a one-hot vector: the cosine is the share of
+them that is equal. Smaller integers are pixels and quantised values, which are numbers.
 """
 
 from __future__ import annotations
@@ -12,9 +14,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.onnxio.element_types import gaps
 from trtopt.records.checking import OutputDifference
 
 _FEWEST_CLASSES = 2
+_SAFE_EXPONENT = 400
+"""Squares of numbers up to 2^this, and of the largest of them from 2^-this on, add up in FP64."""
+_LEAST_DB, _MOST_DB = -999.0, 200.0
+
+
+class _Sum:
+    """Σ x·y as a number times a power of two, so that squares of FP64 neither overflow nor vanish."""
+
+    def __init__(self) -> None:
+        self.number, self.exponent = 0.0, 0
+
+    def add(self, number: float, exponent: int = 0) -> None:
+        if number:
+            top = max(exponent, self.exponent) if self.number else exponent
+            self.number = math.ldexp(self.number, self.exponent - top) + math.ldexp(number, exponent - top)
+            self.exponent = top
+
+    def add_products(self, first: tuple[NDArray[Any], int], second: tuple[NDArray[Any], int]) -> None:
+        self.add(float(first[0] @ second[0]), first[1] + second[1])
+
+    @property
+    def log2(self) -> float:
+        return math.log2(self.number) + self.exponent
+
+
+def _scaled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    """The values over a power of two that makes their squares safe, and its exponent: mostly 0."""
+    exponent = int(np.frexp(np.abs(values).max(initial=0.0))[1])
+    if abs(exponent) <= _SAFE_EXPONENT:
+        return values, 0
+    return np.ldexp(values, -exponent), exponent
 
 
 class Deviation:
@@ -26,7 +60,8 @@ class Deviation:
         self._values = self._mismatched = self._nonfinite = self._agree = self._rows = 0
         self._resized = 0
         self._integer = False
-        self._reference = self._other = self._dot = self._error = self._largest = 0.0
+        self._largest = 0.0
+        self._reference, self._other, self._dot, self._error = (_Sum() for _ in range(4))
 
     def add(self, reference: NDArray[Any], other: NDArray[Any]) -> None:
         """Take a batch of both, of one shape and any numeric type.
@@ -40,6 +75,21 @@ class Deviation:
             same = reference.argmax(-1) == other.argmax(-1)
             self._agree += int(same.sum())
             self._rows += same.size
+        self._values += reference.size
+        self._integer = _is_label(reference.dtype) and _is_label(other.dtype)
+        gap = self._labels(reference, other) if self._integer else self._numbers(reference, other)
+        self._largest = max(self._largest, float(gap.max(initial=0.0)))
+
+    def _labels(self, reference: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
+        gap = gaps(reference, other)
+        unequal = int(np.count_nonzero(gap))
+        self._reference.add(gap.size)
+        self._other.add(gap.size)
+        self._dot.add(gap.size - unequal)
+        self._error.add(2 * unequal)
+        return gap
+
+    def _numbers(self, reference: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
         first, second = (np.asarray(array, np.float64).reshape(-1) for array in (reference, other))
         finite = np.isfinite(first) & np.isfinite(second)
         if not finite.all():
@@ -47,14 +97,13 @@ class Deviation:
             self._mismatched += int((~finite & ~same).sum())
             self._nonfinite += int((~np.isfinite(second)).sum())
             first, second = first[finite], second[finite]
-        self._values += reference.size
-        self._integer = reference.dtype.kind in "iub"
-        gap = first - second
-        self._reference += float(first @ first)
-        self._other += float(second @ second)
-        self._dot += float(first @ second)
-        self._error += float(gap @ gap)
-        self._largest = max(self._largest, float(np.abs(gap).max(initial=0.0)))
+        gap = gaps(first, second)
+        left, right, error = map(_scaled, (first, second, gap))
+        self._reference.add_products(left, left)
+        self._other.add_products(right, right)
+        self._dot.add_products(left, right)
+        self._error.add_products(error, error)
+        return gap
 
     def add_resized(self) -> None:
         """Take a batch of another size, which cannot be compared."""
@@ -63,21 +112,30 @@ class Deviation:
     @property
     def sqnr_db(self) -> float | None:
         """In dB; None without any error, minus infinity for an error on a reference that is all zero."""
-        if not self._error:
+        if not self._error.number:
             return None
-        return 10 * math.log10(self._reference / self._error) if self._reference else -math.inf
+        if not self._reference.number:
+            return -math.inf
+        return 10 * math.log10(2) * (self._reference.log2 - self._error.log2)
+
+    @property
+    def _cosine(self) -> float:
+        reference, other, dot = self._reference, self._other, self._dot
+        if not (reference.number and other.number):
+            is_unknown = self._resized > 0 and not self._values
+            return float(reference.number == other.number and not is_unknown)
+        ratio = dot.number / reference.number * (math.sqrt(reference.number) / math.sqrt(other.number))
+        cosine = math.ldexp(ratio, dot.exponent - (reference.exponent + other.exponent) // 2)
+        return max(-1.0, min(1.0, cosine))
 
     def result(self) -> OutputDifference:
         """The figures over all batches so far."""
-        norm = math.sqrt(self._reference) * math.sqrt(self._other)
-        is_unknown = self._resized > 0 and not self._values
-        exact = float(self._reference == self._other and not is_unknown)
         sqnr = self.sqnr_db
         return OutputDifference(
             output=self.name,
             values=self._values,
-            cosine=min(1.0, self._dot / norm) if norm else exact,
-            sqnr_db=max(sqnr, -999.0) if sqnr is not None else None,
+            cosine=self._cosine,
+            sqnr_db=max(sqnr, _LEAST_DB) if sqnr is not None else None,
             max_abs=self._largest,
             top1=self._agree / self._rows if self._rows else None,
             mismatched=self._mismatched,
@@ -85,6 +143,18 @@ class Deviation:
             integer=self._integer,
             resized=self._resized,
         )
+
+
+def decibels(difference: OutputDifference) -> float:
+    """The SQNR as a number to average: 200 dB at most, and the least where one alone is NaN or infinite."""
+    if difference.mismatched:
+        return -_MOST_DB
+    return min(difference.sqnr_db, _MOST_DB) if difference.sqnr_db is not None else _MOST_DB
+
+
+def _is_label(dtype: np.dtype[Any]) -> bool:
+    """Whether values of the type are indices, flags or counts."""
+    return dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize >= np.dtype(np.int32).itemsize)
 
 
 def is_classifier(reference: NDArray[Any]) -> bool:

@@ -19,7 +19,6 @@ from trtopt.onnxio.graph_walk import graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.onnxio.tensor_types import LOW
-from trtopt.precision.calibration.choose import Signal
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
@@ -27,7 +26,7 @@ from trtopt.precision.casting.activations import gelus_between_products, rest_be
 from trtopt.precision.casting.cast import cast_graph, measured
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.weights import largest
-from trtopt.precision.deviation import Deviation
+from trtopt.precision.deviation import Deviation, decibels
 from trtopt.precision.existing_qdq import Existing, take_out
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
@@ -398,22 +397,22 @@ def make_rest_half(
 def output_error(
     original: ModelFile, found: ModelFile, source: SampleSource
 ) -> tuple[dict[str, float], tuple[OutputDifference, ...], int]:
-    """Signal-to-noise ratio in dB of each output of `found` against `original`, and all that differs.
+    """SQNR in dB of each output of numbers of `found` against `original`, and all that differs.
 
     The third is over how many samples: the first of `source`.
 
     Raises:
         ModelError: ONNX Runtime cannot run one of them.
     """
-    signal, samples = Signal(), 0
+    samples = 0
     differences: dict[str, Deviation] = {}
     sized = data_dependent_outputs(original.proto.graph)
     before, after = open_model(original), open_model(found)
     specs = specs_of(original.proto)
     for feed in at_most(source.batches(specs, _CHECKED_SAMPLES), _CHECKED_SAMPLES, specs):
         wanted, got = before.run(feed), after.run(feed)
-        signal.add(wanted, got)
         add_outputs(differences, wanted, got, sized)
         samples += samples_in(feed, specs)
-    ratios = {name: round(value, 2) for name, value in signal.sqnr_db().items()}
-    return ratios, tuple(item.result() for item in differences.values()), samples
+    outputs = tuple(item.result() for item in differences.values())
+    ratios = {item.output: round(decibels(item), 2) for item in outputs if not item.integer and item.values}
+    return ratios, outputs, samples

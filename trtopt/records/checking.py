@@ -15,7 +15,8 @@ class OutputDifference(Record, frozen=True, kw_only=True):
     `max_abs` the largest absolute error; `top1` the share of samples whose largest element along the last
     axis is the same (None where that makes no sense). `mismatched` counts elements that are NaN or infinite
     in one and not in the other; no other figure includes them. `nonfinite` counts all that are so in the
-    compared tensor. `integer`: the tensor holds indices or flags, whose cosine and SQNR mean little.
+    compared tensor. `integer`: the tensor holds indices, counts or flags (booleans, integers of 32 or 64
+    bits), whose `cosine` is the share that is equal, and whose `sqnr_db` is that of one-hot vectors.
     `resized` counts batches in which the tensor, whose size depends on data, has another size: their values
     are in no figure, and `cosine` is 0 where there are no others.
     """

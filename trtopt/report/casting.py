@@ -61,6 +61,9 @@ def difference_line(item: OutputDifference) -> str:
     resized = f", not compared where the size differs (batches: {item.resized})" if item.resized else ""
     if resized and not item.values:
         return f"{name}: the size, which depends on data, differs in all batches, none to compare"
+    if item.integer:
+        equal = f"{item.cosine:.2%} of {item.values} integers equal"
+        return f"{name}: {equal}, max error {item.max_abs:.3g}{resized}"
     exact = "no error where both are finite" if item.mismatched else "no error"
     sqnr = exact if item.sqnr_db is None else f"SQNR {item.sqnr_db:.1f} dB"
     top1 = f", top-1 agreement {item.top1:.2%}" if item.top1 is not None else ""

@@ -16,6 +16,7 @@ import onnx
 from trtopt.data.feeds import Feed
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
+from trtopt.onnxio.element_types import gaps
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.rewrite_trace import Deviation
 from trtopt.rewrite.rule import Exactness
@@ -69,8 +70,9 @@ def error_between(reference: Array, other: Array, noise: float = 0.0) -> float:
         return float("inf")
     if not finite.any():
         return 0.0
-    gap = np.abs(first[finite] - second[finite]).max()
-    return float(gap / max(np.abs(first[finite]).max(), np.finfo(np.float32).tiny)) if gap > noise else 0.0
+    gap = gaps(first[finite], second[finite]).max()
+    tiny = np.finfo(np.float64 if reference.dtype == np.float64 else np.float32).tiny
+    return float(gap / max(np.abs(first[finite]).max(), tiny)) if gap > noise else 0.0
 
 
 def _unit_outputs(graph: onnx.GraphProto) -> set[str]:

@@ -40,6 +40,10 @@ def test_equal_within_rounding(expected: object, actual: object) -> None:
         ([1.0], [1], "type int64, PyTorch gives float64"),
         ([1, 2, 3], [1, 2, 4], "33.33%"),
         ([True, False], [True, True], "50.00%"),
+        ([2**60, 5000], [2**60 + 50, 5000], "50.00%"),
+        ([1e200, 2e200], [-1e200, 2e200], "50.00%"),
+        ([1e-200], [-1e-200], "100.00%"),
+        ([1e308], [-1e308], "100.00%"),
     ],
 )
 def test_what_differs_is_shown(expected: object, actual: object, said: str) -> None:

@@ -94,6 +94,14 @@ def test_values_that_are_not_finite_leave_no_hope() -> None:
     assert allowance_used([odd], Bounds(min_cosine=0.1)) == HOPELESS
 
 
+def test_figures_that_are_no_number_meet_no_bound_and_extreme_bounds_are_judged() -> None:
+    unknown = OutputDifference(output="y", values=9, cosine=nan, sqnr_db=nan, max_abs=nan)
+    for bounds in (Bounds(min_cosine=-1.0), Bounds(min_sqnr=-1e9), Bounds(max_error=1e300)):
+        assert violations([unknown], bounds)
+        assert allowance_used([unknown], bounds) == HOPELESS
+    assert allowance_used([CLOSE], Bounds(min_sqnr=1e9)) == HOPELESS
+
+
 def test_layers_are_ranked_by_what_their_nodes_add() -> None:
     made = {
         "a": helper.make_node("MatMul", ["x", "w"], ["a"], "first"),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
+from numpy.typing import NDArray
 
+from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.deviation import Deviation, is_classifier
 
 RNG = np.random.default_rng(0)
@@ -67,3 +72,89 @@ def test_scores_are_told_from_embeddings() -> None:
     assert not is_classifier(scores[:, :1])
     assert not is_classifier(scores[None])
     assert not is_classifier(scores.astype(np.int64))
+
+
+LABELS = ("bool", "int32", "uint32", "int64", "uint64")
+NUMBERS = ("int8", "uint8", "int16", "float16", "bfloat16", "float32", "float64")
+
+
+def planted(kind: str, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A reference of any magnitude that the type has, and one that differs from it in some places."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 9))
+    dtype = np.dtype(getattr(ml_dtypes, kind) if kind == "bfloat16" else kind)
+    changed: NDArray[Any]
+    if dtype.kind == "b":
+        reference = rng.random(size) < 0.5
+        changed = ~reference
+    elif dtype.kind in "iu":
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        reference = rng.integers(low, high, size, dtype, endpoint=True)
+        step = dtype.type(rng.choice([1, 50, 2 ** (dtype.itemsize * 8 - 2)]))
+        changed = np.where(reference > (low + high) // 2, reference - step, reference + step)
+    else:
+        kinds = ml_dtypes.finfo(dtype)
+        bottom, top = math.log10(float(kinds.smallest_subnormal)), math.log10(float(kinds.max) / 2)
+        exponents = rng.uniform(bottom, top, size) if rng.random() < 0.5 else rng.uniform(bottom, top)
+        reference = (rng.choice([-1, 1], size) * 10.0**exponents).astype(dtype)
+        ways = (
+            -reference,
+            reference / dtype.type(1.5),
+            np.nextafter(reference, dtype.type(0)),
+            0 * reference,
+        )
+        changed = ways[rng.integers(len(ways))]
+    at = rng.random(size) < rng.choice([0.0, 0.2, 1.0])
+    return reference, np.where(at, changed, reference).astype(dtype)
+
+
+def check_exactly(reference: NDArray[Any], other: NDArray[Any]) -> None:
+    """Hold all figures, and what bounds make of them, against rational arithmetic."""
+    deviation = Deviation("y")
+    for part in np.array_split(np.arange(reference.size), 3):
+        deviation.add(reference[part], other[part])
+    found = deviation.result()
+    r, x = ([Fraction(value) for value in array.tolist()] for array in (reference, other))
+    gaps = [one - two for one, two in zip(r, x, strict=True)]
+    assert found.max_abs == pytest.approx(float(max(map(abs, gaps))), rel=1e-12, abs=0)
+    assert (found.sqnr_db is None) == (not any(gaps))
+    assert bool(violations([found], Bounds(max_error=0.0))) == any(gaps)
+    if reference.dtype.name in LABELS:
+        assert found.cosine == pytest.approx(np.mean(reference == other))
+        return
+    signal, noise, energy = (sum(one * one for one in values) for values in (r, gaps, x))
+    product = sum(one * two for one, two in zip(r, x, strict=True))
+    if noise and signal:
+        wanted = 10 * (_log10(signal) - _log10(noise))
+        assert found.sqnr_db == pytest.approx(max(wanted, -999.0), rel=1e-9, abs=1e-6)
+    if signal and energy:
+        share = float(product * product / (signal * energy))
+        assert found.cosine == pytest.approx(
+            math.copysign(math.sqrt(share), 1 if product > 0 else -1), abs=1e-9
+        )
+    else:
+        assert found.cosine == float(signal == energy)
+
+
+def _log10(value: Fraction | int) -> float:
+    return math.log10(Fraction(value).numerator) - math.log10(Fraction(value).denominator)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from((*LABELS, *NUMBERS)), st.integers(0, 2**32))
+def test_the_figures_are_those_of_exact_arithmetic_for_any_type_and_magnitude(kind: str, seed: int) -> None:
+    check_exactly(*planted(kind, seed))
+
+
+@pytest.mark.parametrize("bounds", [{"min_cosine": 0.999}, {"min_sqnr": 50.0}, {"max_error": 1.0}])
+def test_long_integers_that_fp64_cannot_tell_apart_differ(bounds: dict[str, float]) -> None:
+    deviation = Deviation("y")
+    deviation.add(np.array([2**60], np.int64), np.array([2**60 + 50], np.int64))
+    assert violations([deviation.result()], Bounds(**bounds))
+
+
+def test_integers_of_other_types_are_compared_by_value() -> None:
+    deviation = Deviation("y")
+    deviation.add(np.array([-1, 2**62], np.int64), np.array([2**64 - 1, 2**62], np.uint64))
+    found = deviation.result()
+    assert (found.max_abs, found.cosine) == (2.0**64, 0.5)

@@ -130,6 +130,11 @@ def test_the_error_is_relative_and_strict_about_what_is_not_finite(
     assert error_between(np.float32(first), np.float32(second)) == error
 
 
+@pytest.mark.parametrize("value", [1e-200, 1e200, 1e308])
+def test_the_error_of_fp64_is_seen_at_any_magnitude(value: float) -> None:
+    assert error_between(np.array([value]), np.array([-value])) > 1
+
+
 def test_a_model_that_knows_no_long_axes_is_proved_on_shorter_ones(tmp_path: Path) -> None:
     text = """
         # w: float[8,4]

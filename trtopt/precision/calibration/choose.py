@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.data.fit import rows_of, sample_axes, samples_in
+from trtopt.precision.deviation import Deviation, decibels
 from trtopt.records import TensorSpec
 from trtopt.records.quantisation import MethodScore
 
@@ -67,43 +68,14 @@ class Part(SampleSource):
 
 
 Arrays = Mapping[str, NDArray[Any]]
-_PERFECT_DB = 200.0
 _ENOUGH = 16
 _CLEAR_DB = 3.0
 """What a method that clips must gain on fewer than `_ENOUGH` samples: half of the error's power."""
 
 
-class Signal:
-    """Sums of squares of outputs and of their errors, batch by batch."""
-
-    def __init__(self) -> None:
-        self._signal: dict[str, float] = {}
-        self._noise: dict[str, float] = {}
-
-    def add(self, reference: Arrays, found: Arrays) -> None:
-        """Take in one batch; outputs that are no floats, or have another size, are passed over."""
-        for name, array in reference.items():
-            if not is_float(array) or array.shape != found[name].shape:
-                continue
-            wide = array.astype(np.float64)
-            error = wide - found[name].astype(np.float64)
-            self._signal[name] = self._signal.get(name, 0.0) + float(np.vdot(wide, wide))
-            self._noise[name] = self._noise.get(name, 0.0) + float(np.vdot(error, error))
-
-    def sqnr_db(self) -> dict[str, float]:
-        """10·log₁₀(Σ reference² / Σ error²) by output, at most 200 dB."""
-        return {name: _decibels(self._signal[name], noise) for name, noise in self._noise.items()}
-
-
 def is_float(array: NDArray[Any]) -> bool:
     """Whether the array holds floating-point numbers."""
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if noise == 0.0 or not np.isfinite(noise):
-        return _PERFECT_DB if noise == 0.0 else -_PERFECT_DB
-    return float(np.clip(10 * np.log10(max(signal, 1e-300) / noise), -_PERFECT_DB, _PERFECT_DB))
 
 
 def best_of(scores: Sequence[MethodScore], held: int, careful: str) -> str:
@@ -123,12 +95,15 @@ def score(
 
     `held` are (inputs, the float model's outputs); `run` answers with the quantised model's outputs.
     """
-    signals = {method: Signal() for method in methods}
+    found: dict[str, dict[str, Deviation]] = {method: {} for method in methods}
     for inputs, reference in held:
-        for method, signal in signals.items():
-            signal.add(reference, run(method, inputs))
+        for method, outputs in found.items():
+            made = run(method, inputs)
+            for name, array in reference.items():
+                if is_float(array) and array.shape == made[name].shape:
+                    outputs.setdefault(name, Deviation(name)).add(array, made[name])
     scores = []
-    for method, signal in signals.items():
-        ratios = list(signal.sqnr_db().values())
+    for method, outputs in found.items():
+        ratios = [decibels(item.result()) for item in outputs.values()]
         scores.append(MethodScore(method=method, sqnr_db=round(float(np.mean(ratios)) if ratios else 0.0, 3)))
     return tuple(sorted(scores, key=lambda item: -item.sqnr_db))
