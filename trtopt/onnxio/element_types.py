@@ -50,4 +50,4 @@ def gaps(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.float64]:
         return np.asarray((np.maximum(*wide) - np.minimum(*wide)).astype(np.uint64), np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         gap = np.abs(first.astype(np.float64) - second.astype(np.float64))
-    return np.minimum(gap, np.finfo(np.float64).max)
+    return np.asarray(np.minimum(gap, np.finfo(np.float64).max))
