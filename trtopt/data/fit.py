@@ -147,26 +147,29 @@ def _shown(shape: Sequence[int | str]) -> str:
 def _check_values(
     spec: TensorSpec, given: NDArray[Any], converted: NDArray[Any], rows: int | None, first: int
 ) -> None:
-    """Values must be finite, and the input's type must hold them."""
-    if converted.dtype.kind in "OSU":
+    """Values must be finite, and the input's type must hold them: floats up to rounding, integers exactly."""
+    if converted.dtype.kind in "OSU" or (given.dtype == converted.dtype and given.dtype.kind in "iub"):
         return
-    if converted.dtype.kind in "iub":
-        bad = converted != given if given.dtype != converted.dtype and given.dtype.kind in "iu" else None
-    else:
+    if given.dtype.kind not in "iu":
         bad = ~np.isfinite(converted)
-    if bad is None or not bad.any():
+    elif converted.dtype.kind in "iu":
+        bad = converted != given
+    else:
+        with np.errstate(invalid="ignore"):
+            bad = converted.astype(given.dtype) != given
+    if not bad.any():
         return
     place = np.unravel_index(int(np.argmax(bad)), bad.shape)
     value = given[place]
     where = f" of sample {first + int(place[0])}" if rows is not None else ""
-    reason = (
-        "is not finite"
-        if given.dtype.kind not in "iub" and not np.isfinite(value)
-        else f"does not fit {spec.dtype}"
-    )
+    is_finite = given.dtype.kind in "iub" or np.isfinite(value)
+    is_rounded = is_finite and converted.dtype.kind in "fV" and np.isfinite(converted[place])
     raise DataError(
-        f"input {spec.name!r}: value {value}{where} {reason}",
-        "clean the data: it decides types and scales, and one such value spoils them",
+        f"input {spec.name!r}: value {value}{where} "
+        + (f"does not fit {spec.dtype}" if is_finite else "is not finite"),
+        f"if it may be rounded, convert the array before saving it: array.astype({spec.dtype!r})"
+        if is_rounded
+        else "clean the data: it decides types and scales, and one such value spoils them",
     )
 
 
@@ -192,6 +195,8 @@ def check_lengths(lengths: Mapping[str, int], rows: Rows) -> None:
 def repeated(name: str, parts: Sequence[NDArray[Any]], shape: Shape) -> NDArray[Any]:
     """The rows of `parts`, one after the other, as one array of `shape`: cut or repeated as needed.
 
+    Of scalars the first: one holds for all samples.
+
     Raises:
         DataError: no rows, or rows of another shape.
     """
@@ -203,7 +208,7 @@ def repeated(name: str, parts: Sequence[NDArray[Any]], shape: Shape) -> NDArray[
             )
     if not sum(part.size for part in parts):
         raise DataError(f"input {name!r}: the data holds no samples of it", "give at least one")
-    joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    joined = parts[0] if len(parts) == 1 or not shape else np.concatenate(parts)
     return joined if joined.shape == shape else np.resize(joined, shape)
 
 

@@ -128,6 +128,11 @@ def exact(name: str, array: Array, dtype: np.dtype[Any], first: int = 0) -> Arra
         converted: Array = array.astype(dtype)
     lost = ~np.isfinite(converted.astype(np.float32))
     _refuse(name, array, lost, f"does not fit {dtype}, or is not finite", "scale or clean the data")
+    if array.dtype.kind in "iu":
+        with np.errstate(invalid="ignore"):
+            lost = converted.astype(array.dtype) != array
+        remedy = f"if it may be rounded, convert it: array.astype({str(dtype)!r})"
+        _refuse(name, array, lost, f"does not fit {dtype}", remedy)
     return converted
 
 

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -139,6 +140,11 @@ class SampleSource:
         """Whether there is such an array, as far as is known without reading."""
         return all(name in (reader.names or ()) for reader in self._readers)
 
+    def types(self, inputs: Sequence[TensorSpec]) -> dict[str, np.dtype[Any]]:
+        """In which types the first samples of the inputs are stored."""
+        pieces = chain.from_iterable(reader.pieces(rows_of(inputs, 1)) for reader in self._readers)
+        return {name: array.dtype for name, array in next(pieces, {}).items()}
+
     def batches(self, inputs: Sequence[TensorSpec], size: int) -> Iterator[Arrays]:
         """Batches of at most `size` samples, in the inputs' own types; the last may be smaller.
 
@@ -196,18 +202,12 @@ class SampleSource:
     def _first_along(
         self, inputs: Sequence[TensorSpec], axes: Mapping[str, int], shapes: Mapping[str, Shape]
     ) -> Arrays:
-        """As `first_batch`, for samples along `axes`: of the first piece."""
+        """As `first_batch`, for samples along `axes`: of the first piece, and other inputs whole."""
         piece = next(self._pieces(inputs, dict.fromkeys((spec.name for spec in inputs), None)))
-        turned = {name: np.moveaxis(array, axes.get(name, 0), 0) for name, array in piece.items()}
-        wanted = {name: _turned(shapes[name], axes.get(name, 0)) for name in turned}
-        return {
-            name: np.ascontiguousarray(
-                np.moveaxis(repeated(name, [array], wanted[name]), 0, axes.get(name, 0))
-            )
-            if name in axes
-            else array
-            for name, array in turned.items()
-        }
+        for name, axis in axes.items():
+            rows = repeated(name, [np.moveaxis(piece[name], axis, 0)], _turned(shapes[name], axis))
+            piece[name] = np.ascontiguousarray(np.moveaxis(rows, 0, axis))
+        return piece
 
     def _pieces(self, inputs: Sequence[TensorSpec], rows: Rows) -> Iterator[Arrays]:
         """Pieces of all readers, each fitted to the inputs."""

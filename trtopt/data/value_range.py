@@ -1,4 +1,4 @@
-"""What a look at samples shows: a step of preprocessing left out, samples that no batch takes."""
+"""What a look at samples shows: preprocessing left out, types converted, samples that no batch takes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from trtopt.data.reader import Arrays
 from trtopt.data.source import SampleSource
+from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.printable import counted
 from trtopt.records import TensorSpec
 
@@ -18,7 +19,7 @@ _SAMPLES = 8
 
 
 def range_notes(inputs: Sequence[TensorSpec], source: SampleSource) -> tuple[str, ...]:
-    """Floating-point inputs whose first samples are whole numbers up to 255; samples that fill no batch.
+    """Floating-point inputs whose first samples are converted, or whole numbers up to 255; samples left out.
 
     A function of the user's is not called for this: what it does may end the process.
 
@@ -28,7 +29,16 @@ def range_notes(inputs: Sequence[TensorSpec], source: SampleSource) -> tuple[str
     if source.is_function:
         return ()
     first: Arrays = next(iter(source.batches(inputs, _SAMPLES)), {})
-    return (*_unscaled(first), *_left_out(source.left_out(inputs)))
+    return (*_converted(inputs, source), *_unscaled(first), *_left_out(source.left_out(inputs)))
+
+
+def _converted(inputs: Sequence[TensorSpec], source: SampleSource) -> Iterator[str]:
+    """Conversions to floats of which the types alone do not say that they lose nothing."""
+    stored = source.types(inputs)
+    for spec in inputs:
+        given, dtype = stored[spec.name], numpy_dtype(spec.dtype)
+        if dtype.kind in "fV" and given.kind in "fiu" and not np.can_cast(given, dtype):
+            yield f"input {spec.name!r}: the data is {given} and was converted to {spec.dtype}"
 
 
 def _left_out(samples: int) -> Iterator[str]:

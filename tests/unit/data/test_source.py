@@ -174,6 +174,23 @@ def test_samples_along_a_later_axis_go_with_those_along_the_first(name: str, tmp
     assert first["x"][:, 0].tolist() == first["state"][1, :, 3].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_scalar_goes_whole_with_the_first_batch_of_several_pieces(has_state: bool, tmp_path: Path) -> None:
+    specs = {
+        "x": TensorSpec(name="x", dtype="float32", shape=("N", 3)),
+        "rate": TensorSpec(name="rate", dtype="int64", shape=()),
+    }
+    if has_state:
+        specs["state"] = TensorSpec(name="state", dtype="float32", shape=(2, "N", 8))
+    arrays = {"x": np.ones((3, 3)), "rate": np.int64(16000), "state": np.ones((2, 3, 8))}
+    for part in range(2):
+        saved(tmp_path / f"{part}.npz", **{name: arrays[name] for name in specs})
+    shapes = {"x": (5, 3), "rate": (), "state": (2, 5, 8)}
+    first = open_data(tmp_path).first_batch(list(specs.values()), shapes)
+    assert {name: array.shape for name, array in first.items()} == {name: shapes[name] for name in specs}
+    assert first["rate"] == 16000
+
+
 def test_samples_that_differ_in_number_along_their_axes_are_refused(tmp_path: Path) -> None:
     cache = TensorSpec(name="cache", dtype="float32", shape=(4, "batch", 2))
     source = open_data(saved(tmp_path / "d.npz", x=np.ones((5, 3)), cache=np.ones((4, 6, 2))))
@@ -259,6 +276,25 @@ def test_integers_that_the_input_cannot_hold_are_named(dtype: str, value: int, t
         list(source.batches([spec], 8))
     source = open_data(saved(tmp_path / "e.npz", ids=np.array([1, 2])))
     assert [batch["ids"].dtype for batch in source.batches([spec], 8)] == [dtype]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "remedy"),
+    [
+        ("float32", 2**24 + 1, "astype('float32')"),
+        ("float16", 2049, "astype('float16')"),
+        ("float16", 10**6, "clean"),
+    ],
+)
+def test_integers_that_a_float_would_round_are_refused_and_others_taken(
+    dtype: str, value: int, remedy: str, tmp_path: Path
+) -> None:
+    spec = TensorSpec(name="ids", dtype=dtype, shape=("n",))
+    with pytest.raises(DataError, match=f"{value} of sample 1 does not fit {dtype}") as caught:
+        list(open_data(saved(tmp_path / "d.npz", ids=np.array([1, value]))).batches([spec], 8))
+    assert remedy in caught.value.remedy
+    (batch,) = open_data(saved(tmp_path / "e.npz", ids=np.array([1, -2048]))).batches([spec], 8)
+    assert (batch["ids"].dtype, batch["ids"].tolist()) == (dtype, [1, -2048])
 
 
 @pytest.mark.parametrize(("dtype", "remedy"), [("uint8", "such as raw pixels"), ("int8", "trtopt.pack")])
