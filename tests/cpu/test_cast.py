@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings, strategies as st
 from onnx import TensorProto, helper
@@ -110,6 +111,35 @@ def test_inputs_and_outputs_change_when_asked(precision: str, kind: str, tmp_pat
     assert operators(proto) == ["MatMul", "Relu", "MatMul"]
     assert {types["x"], types["y"]} == {TensorProto.DataType.Value(kind)}
     assert report.differences[0].cosine > 0.9999
+
+
+@pytest.mark.parametrize("cast_io", [False, True])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_weight_that_is_an_output_has_the_outputs_type_and_other_readers_their_own(
+    precision: str, cast_io: bool, tmp_path: Path
+) -> None:
+    text = """# w: float[8,8]
+# k: int64[]
+g (float[N,8] x) => (float[N,8] y, float[8,8] w, float[8,8] z) {y = MatMul(x, w) z = CumSum(w, k)}"""
+    _, proto, types = cast(saved(text, tmp_path, k=np.int64(1)), precision=precision, cast_io=cast_io)
+    low = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
+    assert {types[name] for name in "ywz"} == {low if cast_io else TensorProto.FLOAT}
+    weights = {item.name: item.data_type for item in proto.graph.initializer}
+    (read,) = [node.input[0] for node in proto.graph.node if node.op_type == "CumSum"]
+    assert weights[read] == TensorProto.FLOAT
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "max"])
+def test_a_scatter_that_reduces_stays_as_onnx_runtime_runs_no_other(reduction: str, tmp_path: Path) -> None:
+    body = f'ScatterND<reduction="{reduction}">(a, i, a)'
+    source = saved(
+        CHAIN.replace("N", "2").replace("Relu(a)", body), tmp_path, opset=18, i=np.array([[1], [1]])
+    )
+    report, _, _ = cast(source)
+    assert ("ScatterND" in {kept.op for kept in report.kept}) == (reduction != "none")
+    onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"]).run(
+        None, {"x": np.ones((2, 8), np.float32)}
+    )
 
 
 def test_a_node_kept_in_the_middle_costs_two_casts_and_shares_no_weight_type(tmp_path: Path) -> None:

@@ -63,7 +63,20 @@ CASES: tuple[Case, ...] = (
         "of whole numbers",
         """
         g (int64[N] x) => (int64[N] y) <int64 h = {3}, int64 z = {0}, int64 s = {6}> {a = Add(x, h) b = Clip(a, z, s) y = Div(b, s)}""",
-        "not floating-point",
+        "not FP32 or FP16",
+    ),
+    left(
+        "hard-sigmoid",
+        "of FP64, of which ONNX Runtime has none",
+        """
+        g (double[N] x) => (double[N] y) <double h = {3.0}, double z = {0.0}, double s = {6.0}> {a = Add(x, h) b = Clip(a, z, s) y = Div(b, s)}""",
+        "not FP32 or FP16",
+    ),
+    left(
+        "reduce-to-pool",
+        "of FP64, of which ONNX Runtime has none",
+        "g (double[N,4,8,8] x) => (double[N,4,1,1] y) {a = Abs(x) y = ReduceMean<axes=[2,3], keepdims=1>(a)}",
+        "not FP32 or FP16",
     ),
     left(
         "fold-scale",

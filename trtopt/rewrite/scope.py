@@ -172,9 +172,8 @@ class Scope:
         return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))
 
     def is_float(self, tensor: Any) -> bool:
-        """Whether the tensor is of a floating-point type of NumPy's own."""
-        dtype = self.dtype(tensor)
-        return dtype is not None and dtype.kind == "f"
+        """Whether the tensor is FP32 or FP16: TensorRT has no FP64, nor has ONNX Runtime for all operators."""
+        return self.dtype(tensor) in (np.float32, np.float16)
 
     # ── edits ───────────────────────────────────────────────────────────────────────────────────────────
 

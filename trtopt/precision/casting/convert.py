@@ -51,8 +51,8 @@ class _Converter:
     ) -> None:
         self._model, self._places, self._low, self._cast_io = model, places, low, cast_io
         self._original, self._types = types, dict(types)
-        self._both: dict[str, str] = {}
-        """16-bit copies of weights that FP32 places read too."""
+        self._copies: dict[tuple[str, int], str] = {}
+        """By weight and type: a copy for the places that read it in that type, which it does not have."""
         self._alias: dict[str, str] = {}
         """What stands for a tensor: of casts that became needless, and of outputs that moved aside."""
         self._taken = {name for part in graphs_of(model.proto.graph) for node in part.node
@@ -62,23 +62,28 @@ class _Converter:
     # ── weights ─────────────────────────────────────────────────────────────────────────────────────────
 
     def weights(self) -> None:
-        """Convert each weight that 16-bit places read; one that FP32 places read too is kept as well."""
-        wanted: dict[str, set[bool]] = {}
-        outputs = {item.name for part in graphs_of(self._model.proto.graph) for item in part.output}
-        for part in graphs_of(self._model.proto.graph):
+        """Convert weights that 16-bit places read, or that are 16-bit outputs; other readers get a copy."""
+        main, parts = self._model.proto.graph, list(graphs_of(self._model.proto.graph))
+        outer = {item.name: FLOAT for part in parts for item in part.output}
+        if self._cast_io:
+            outer |= {item.name: self._low for item in main.output}
+        wanted: dict[str, set[int]] = {}
+        for part in parts:
             for node in part.node:
                 for name, is_low in zip(node.input, self._inputs(node), strict=True):
-                    wanted.setdefault(name, set()).add(is_low)
-        for part in graphs_of(self._model.proto.graph):
+                    wanted.setdefault(name, set()).add(self._low if is_low else FLOAT)
+        for part in parts:
             for tensor in list(getattr(part, "initializer", ())):
-                if tensor.data_type != FLOAT or True not in wanted.get(tensor.name, set()):
+                if tensor.data_type != FLOAT:
                     continue
-                if wanted[tensor.name] == {True} and tensor.name not in outputs:
-                    tensor.CopyFrom(converted(tensor, self._model, tensor.name, self._low))
-                    self._types[tensor.name] = self._low
-                else:
-                    name = self._both[tensor.name] = self._new(tensor.name, self._low)
-                    part.initializer.append(converted(tensor, self._model, name, self._low))
+                kinds = wanted.get(tensor.name, set())
+                kind = outer.get(tensor.name, self._low if kinds == {self._low} else FLOAT)
+                for other in kinds - {kind}:
+                    name = self._copies[tensor.name, other] = self._new(tensor.name, other)
+                    part.initializer.append(converted(tensor, self._model, name, other))
+                if kind == self._low:
+                    tensor.CopyFrom(converted(tensor, self._model, tensor.name, kind))
+                    self._types[tensor.name] = kind
 
     def _inputs(self, node: onnx.NodeProto) -> tuple[bool, ...]:
         places = self._places.get(node.name)
@@ -150,8 +155,8 @@ class _Converter:
     def _in_type(
         self, name: str, want: int, nodes: list[onnx.NodeProto], local: dict[tuple[str, int], str]
     ) -> str:
-        if want == self._low and name in self._both:
-            return self._both[name]
+        if (name, want) in self._copies:
+            return self._copies[name, want]
         if (name, want) not in local:
             local[name, want] = self._new(name, want)
             self._types[local[name, want]] = want

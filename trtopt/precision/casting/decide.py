@@ -28,6 +28,7 @@ NEVER = {
     "RoiAlign": "regions are coordinates",
     "GridSample": "grids are coordinates",
     "AffineGrid": "grids are coordinates",
+    "BitCast": "its bits are reinterpreted, not its values",
     "MeanVarianceNormalization": "runtimes add an FP32 constant to its variance",
     "If": "control flow keeps the types of what enters and leaves it",
     "Loop": "control flow keeps the types of what enters and leaves it",
@@ -35,6 +36,7 @@ NEVER = {
 }
 _NEVER_GROUPS = ("Random", "Multinomial", "Bernoulli", "EyeLike", "Sequence", "Optional", "SplitToSequence",
                  "ConcatFromSequence")  # fmt: skip
+_SCATTERS = ("ScatterND", "ScatterElements")
 _READERS = ("Shape", "Size")
 """Operators that read a tensor of any type and make nothing of it."""
 HEAVY = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
@@ -213,6 +215,8 @@ class CastDecider:
             return "operator", f"{node.op_type} is not ONNX's own: what types it takes is not known"
         if node.op_type in NEVER:
             return "operator", NEVER[node.op_type]
+        if node.op_type in _SCATTERS and _reduces(node):
+            return "operator", "what meets at an index is combined: ONNX Runtime has no 16-bit form"
         if node.op_type.startswith(_NEVER_GROUPS):
             return "operator", "random values, sequences and the like keep their types"
         if node.op_type in QDQ and (reason := self._scale_fault(node, can)):
@@ -335,6 +339,10 @@ def _names(values: Iterable[onnx.ValueInfoProto | str]) -> list[str]:
 
 def _kept(node: onnx.NodeProto, rule: KeepRule, reason: str) -> KeptNode:
     return KeptNode(node=node.name, op=node.op_type, rule=rule, reason=reason)
+
+
+def _reduces(node: onnx.NodeProto) -> bool:
+    return any(item.name == "reduction" and item.s != b"none" for item in node.attribute)
 
 
 def islands(nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places], edge: set[str]) -> list[str]:

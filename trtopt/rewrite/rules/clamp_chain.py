@@ -39,7 +39,7 @@ def _check(scope: Scope, match: Match) -> str | None:
     if scope.only_use(first.outputs[0]) is None:
         return "the inner result is used elsewhere"
     if not (scope.is_float(first.inputs[0]) and scope.is_float(match.node.inputs[0])):
-        return "the type is not floating-point"
+        return "the type is not FP32 or FP16"
     inner, outer = _bounds(scope, first), _bounds(scope, match.node)
     if inner is None or outer is None:
         return "a bound is computed, or no number"

@@ -63,7 +63,7 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 def _check(scope: Scope, match: Match) -> str | None:
     if not scope.is_float(match.parts["source"]):
-        return "the type is not floating-point"
+        return "the type is not FP32 or FP16"
     return why_not_one_node(scope, match.parts["source"], match.node, match.parts["inner"])
 
 

@@ -30,7 +30,7 @@ def _check(scope: Scope, match: Match) -> str | None:
     if not scope.target.instance_norm:
         return f"TensorRT {scope.target.name} would make a plugin of it, which fuses with nothing"
     if not scope.is_float(match.parts["source"]):
-        return "the type is not floating-point"
+        return "the type is not FP32 or FP16"
     if channelwise(scope, match.parts["affine"], match.parts["source"]) is None:
         return "the number of channels is dynamic, or scale or shift vary along another axis"
     return why_not_one_node(scope, match.parts["source"], match.node, match.parts["inner"])

@@ -62,7 +62,7 @@ def _check(scope: Scope, match: Match) -> str | None:
     if is_better_plain(match):
         return "an instance's or a group's normalisation, which is faster written out"
     if not scope.is_float(match.parts["found"].numerator):
-        return "the type is not floating-point"
+        return "the type is not FP32 or FP16"
     affine = match.parts["affine"]
     if not (spreads(scope, affine.scale, shape) and spreads(scope, affine.shift, shape)):
         return "scale or shift vary along another axis"

@@ -40,7 +40,7 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 def _check(scope: Scope, match: Match) -> str | None:
     if not scope.is_float(match.parts["source"]):
-        return "the type is not floating-point"
+        return "the type is not FP32 or FP16"
     total = match.parts["total"]
     given = [tensor for tensor in total.inputs[1:] if not tensor.is_empty()]
     if any(not scope.is_constant(tensor) for tensor in given):

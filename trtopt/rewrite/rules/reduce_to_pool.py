@@ -26,7 +26,7 @@ def _check(scope: Scope, match: Match) -> str | None:
     if not keeps_axes(match.node):
         return "the axes are dropped, which a pool cannot do"
     if not scope.is_float(match.node.inputs[0]):
-        return "the type is not floating-point"
+        return "the type is not FP32 or FP16"
     if _normalises(scope, match.node):
         return "it is the mean or the variance of a normalisation"
     return None

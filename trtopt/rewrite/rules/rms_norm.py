@@ -43,7 +43,7 @@ def _check(scope: Scope, match: Match) -> str | None:
     if not isinstance(length, int):
         return "the normalised axis is dynamic"
     if not scope.is_float(found.numerator):
-        return "the type is not floating-point"
+        return "the type is not FP32 or FP16"
     if not spreads(scope, affine.scale, (length,)):
         return "the scale varies along another axis"
     return why_not_one_node(scope, found.numerator, match.node, match.parts["inner"])
