@@ -71,7 +71,10 @@ def test_operators_and_weights_decide_where_a_plugin_keeps_the_model_from_runnin
     swirl = next(node for node in proto.graph.node if node.op_type == "Swirl")
     assert swirl.input == ["a:fp32"]
     told = "\n".join(note.text for note in cast_notes(report))
-    assert "operators and weights alone decided, and nothing was compared: ONNX Runtime cannot run" in told
+    assert (
+        "operators and weights alone decided, and nothing was compared: ONNX Runtime has no operator 'Swirl'"
+        in told
+    )
     assert "values measured" not in told
 
 
@@ -86,6 +89,6 @@ def test_a_model_that_fails_for_another_reason_is_not_cast_unseen(tmp_path: Path
 def test_data_for_a_model_that_cannot_run_is_not_passed_over(tmp_path: Path) -> None:
     source = with_domain(PLUGIN, "mine", tmp_path)
     np.savez(tmp_path / "d.npz", x=np.zeros((4, 8), np.float32))
-    with pytest.raises(ModelError, match="ONNX Runtime cannot run the model"):
+    with pytest.raises(ModelError, match="Swirl"):
         cast(source, data=str(tmp_path / "d.npz"))
     assert not source.with_name("out.onnx").exists()

@@ -1,6 +1,7 @@
 """Which nodes make tensors whose size depends on the values of the inputs, and which outputs have it.
 
-Only the main graph is read; what loops and branches make inside counts as of fixed size.
+Only the main graph is read: which branch runs and how often a loop does decides a size, what happens inside
+does not.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ SIZING_OPERANDS: Mapping[str, tuple[int, ...]] = {
     "Pad": (1,),
     "Resize": (2, 3),
     "OneHot": (1,),
+    "If": (0,),
+    "Loop": (0, 1),
 }
 """Operators whose output has a size that the values of these operands decide."""
 

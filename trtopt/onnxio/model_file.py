@@ -31,11 +31,11 @@ from trtopt.onnxio.external_data import (
 )
 from trtopt.onnxio.graph_walk import check_texts, check_types, reads_of
 from trtopt.onnxio.protobuf import header
+from trtopt.onnxio.skeleton import LARGE_BYTES, declare_outputs
+from trtopt.onnxio.unique_names import name_nodes
 
 SPOOLED_BYTES = 1 << 20
 """New constants from this size on are put into files."""
-LARGE_BYTES = 4096
-"""Weights from this size on stay in their file; smaller ones take part in folding."""
 _INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
 _ALIGNMENT = 4096
 _own_files: dict[str, Path] = {}
@@ -186,9 +186,11 @@ def runnable(
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     read = {item.name for item in proto.graph.output}.union(*map(reads_of, proto.graph.node))
-    kept = [item for item in proto.graph.initializer if item.name in read]
-    del proto.graph.initializer[:]
-    proto.graph.initializer.extend(kept)
+    left_out = {item.name for item in proto.graph.initializer} - read
+    for field in (proto.graph.initializer, proto.graph.input):  # a default value's input goes with it
+        kept = [item for item in field if item.name not in left_out]
+        del field[:]
+        field.extend(kept)
     weights, packed, end = {}, [], 0
     for item in filter(is_external, proto.graph.initializer):
         if item.data_type not in _NARROW:
@@ -198,6 +200,7 @@ def runnable(
             packed.append(raw_bytes(item, model.folder))
             _refer(item, PACKED_FILE, end, size_in_bytes(item))
             end += size_in_bytes(item)
+    name_nodes(proto.graph)  # ONNX Runtime refuses two nodes of one name
     return proto.SerializeToString(), weights, packed
 
 
@@ -266,6 +269,7 @@ def load(path: Path) -> ModelFile:
             del tensor.external_data[:]
             tensor.ClearField("data_location")
     take_in_inner(proto, path, _INLINE_LIMIT)
+    declare_outputs(proto)
     return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, sorted(files))))
 
 

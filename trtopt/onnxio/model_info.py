@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.files.bounded_reading import sha256_of
-from trtopt.onnxio.external_data import check_values, external_files, tensors_of
+from trtopt.onnxio.external_data import check_values, external_files, take_in_inner, tensors_of
 from trtopt.onnxio.graph_walk import (
     TYPE_ATTRIBUTES,
     WEAK_TYPES,
@@ -22,12 +22,13 @@ from trtopt.onnxio.graph_walk import (
     parts_of,
     unknown_ops,
 )
+from trtopt.onnxio.skeleton import check, declare_outputs
 from trtopt.records import OnnxArtifact, TensorSpec
 
 if TYPE_CHECKING:
     import onnx
 
-_LARGE_BYTES = 4096
+_MOST_INNER_BYTES = 1 << 31
 
 
 def read_onnx(path: Path) -> OnnxArtifact:
@@ -46,7 +47,9 @@ def read_onnx(path: Path) -> OnnxArtifact:
     _check_opset(model, path)
     _check_names(model, path)
     _check_sources(model, path)
-    _check_with_onnx(model, path, is_whole=not externals)
+    take_in_inner(model, path, _MOST_INNER_BYTES)
+    declare_outputs(model)
+    _check_with_onnx(model, path)
     return OnnxArtifact(
         path=str(path),
         sha256=sha256_of(path, *externals),
@@ -201,34 +204,8 @@ def _check_sources(model: onnx.ModelProto, path: Path) -> None:
                 )
 
 
-def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with large weights declared as inputs; in the model itself, in place, they lose their data.
-
-    ONNX's checker would copy them twice more.
-    """
-    import onnx
-
-    heavy = {item.name for item in model.graph.initializer if len(item.raw_data) >= _LARGE_BYTES}
-    for tensor in model.graph.initializer:
-        if tensor.name in heavy:
-            tensor.ClearField("raw_data")
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    del copy.graph.initializer[:]
-    copy.graph.initializer.extend(item for item in model.graph.initializer if item.name not in heavy)
-    heavy -= {item.name for item in copy.graph.input}
-    for item in model.graph.initializer:
-        if item.name in heavy:
-            copy.graph.input.append(
-                onnx.helper.make_tensor_value_info(item.name, item.data_type, list(item.dims))
-            )
-    return copy
-
-
-def _check_with_onnx(model: onnx.ModelProto, path: Path, *, is_whole: bool) -> None:
+def _check_with_onnx(model: onnx.ModelProto, path: Path) -> None:
     """ONNX's own checker, with its message; operators it does not know are named with their nodes."""
-    import onnx
-
     foreign = unknown_ops(model)
     if foreign and not _may_be_plugins(foreign):
         operator, node = foreign[0]
@@ -240,11 +217,9 @@ def _check_with_onnx(model: onnx.ModelProto, path: Path, *, is_whole: bool) -> N
     if foreign:  # the checker stops at the first operator that it does not know
         return
     try:
-        # by path it finds external weights; a whole model's path need not even be text
-        onnx.checker.check_model(_skeleton(model) if is_whole else str(path))
-    except (onnx.checker.ValidationError, UnicodeDecodeError) as error:  # its message need not be text
-        message = str(error).strip().splitlines()[0]
-        raise InvalidModelError(f"{path}: {message}", "export the model again") from None
+        check(model)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{path}: {error.problem}", error.remedy) from None
 
 
 def _may_be_plugins(operators: list[tuple[str, str]]) -> bool:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 import onnx
@@ -14,44 +12,10 @@ import onnx.inliner
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxio import graph_walk as onnxgraph, model_file
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, reads_of, subgraphs_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, parts_of, reads_of, subgraphs_of
 from trtopt.onnxio.shape_inference import forget_placeholders, infer_shapes
+from trtopt.onnxio.skeleton import EXPORT_AGAIN, check, check_functions, skeleton
 from trtopt.onnxio.unique_names import name_apart
-
-_MOST_NODES = 1_000_000
-_Key = tuple[str, str, str]
-
-
-def check_functions(model: onnx.ModelProto) -> None:
-    """Check a model's functions: none may call itself, and the graph may not become too large by them.
-
-    Raises:
-        InvalidModelError: one does, or it would.
-    """
-    calls = {_key(item.domain, item.name, item): _called(item) for item in model.functions}
-    sizes: dict[_Key, int] = {}
-    try:
-        for key in TopologicalSorter(calls).static_order():
-            sizes[key] = sum(sizes.get(each, 1) * n for each, n in calls[key].items()) if key in calls else 1
-    except CycleError as error:
-        _, name, _ = error.args[1][0]
-        raise InvalidModelError(f"function {name!r} calls itself", "export the model again") from None
-    total = sum(sizes.get(key, 1) * count for key, count in _called(model.graph).items())
-    if total > _MOST_NODES:
-        raise InvalidModelError(
-            f"its functions call one another until the graph has {total} nodes, above {_MOST_NODES}",
-            "export the model again, without functions",
-        )
-
-
-def _called(part: Part) -> Counter[_Key]:
-    """The operators and functions of a graph's nodes, subgraphs included, and how often each occurs."""
-    return Counter(_key(node.domain, node.op_type, node) for graph in graphs_of(part) for node in graph.node)
-
-
-def _key(domain: str, name: str, item: object) -> _Key:
-    return domain, name, getattr(item, "overload", "")  # ONNX before 1.16 has no overloads
-
 
 _CARRIED = {
     onnx.AttributeProto.FLOAT,
@@ -74,7 +38,8 @@ _PLAIN = {
 }
 """A Constant's attributes that hold no tensor, and the type of element that they mean."""
 _MOST_DENSE_BYTES = 64 << 20
-_EXPORT_AGAIN = "export the model again; `python -m onnx.checker` shows ONNX's own messages"
+_OPSET_OF_NONE = 17
+"""What every TensorRT and ONNX Runtime reads."""
 
 
 def count_nodes(model: onnx.ModelProto) -> int:
@@ -95,7 +60,7 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
         for name in filter(None, node.output):
             if name in maker or name in known:
                 raise InvalidModelError(
-                    f"tensor {name!r} is produced twice, the second time by node {node.name!r}", _EXPORT_AGAIN
+                    f"tensor {name!r} is produced twice, the second time by node {node.name!r}", EXPORT_AGAIN
                 )
             maker[name] = index
     waiting, readers = [0] * len(graph.node), [[] for _ in graph.node]  # type: list[int], list[list[int]]
@@ -105,13 +70,13 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
                 raise InvalidModelError(
                     f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing produces: "
                     "an initializer or a node is missing",
-                    _EXPORT_AGAIN,
+                    EXPORT_AGAIN,
                 )
             readers[maker[name]].append(index)
             waiting[index] += 1
     missing = [item.name for item in graph.output if item.name not in maker and item.name not in known]
     if missing:
-        raise InvalidModelError(f"no node produces the output {missing[0]!r}", _EXPORT_AGAIN)
+        raise InvalidModelError(f"no node produces the output {missing[0]!r}", EXPORT_AGAIN)
     ready = [index for index, count in enumerate(waiting) if not count]
     order: list[int] = []
     while ready:
@@ -122,7 +87,7 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
                 heapq.heappush(ready, reader)
     if len(order) < len(graph.node):
         stuck = next(node.name for node, count in zip(graph.node, waiting, strict=True) if count)
-        raise InvalidModelError(f"the graph has a cycle through node {stuck!r}", _EXPORT_AGAIN)
+        raise InvalidModelError(f"the graph has a cycle through node {stuck!r}", EXPORT_AGAIN)
     if order != list(range(len(order))):
         nodes = [graph.node[index] for index in order]
         del graph.node[:]
@@ -142,7 +107,7 @@ def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
     """
     if len(node.attribute) != 1:
         raise InvalidModelError(
-            f"Constant {node.name or node.output[0]!r} has {len(node.attribute)} values", _EXPORT_AGAIN
+            f"Constant {node.name or node.output[0]!r} has {len(node.attribute)} values", EXPORT_AGAIN
         )
     attribute = node.attribute[0]
     value = onnx.helper.get_attribute_value(attribute)
@@ -158,7 +123,7 @@ def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
         tensor = onnx.helper.make_tensor(node.output[0], kind, shape, values)
     else:
         raise InvalidModelError(
-            f"Constant {node.name or node.output[0]!r} holds {attribute.name!r}", _EXPORT_AGAIN
+            f"Constant {node.name or node.output[0]!r} holds {attribute.name!r}", EXPORT_AGAIN
         )
     return tensor
 
@@ -184,7 +149,7 @@ def _dense(node: onnx.NodeProto, sparse: onnx.SparseTensorProto) -> onnx.TensorP
     except (ValueError, IndexError) as error:
         raise InvalidModelError(
             f"Constant {node.name or node.output[0]!r} holds no sparse tensor: {error}",
-            _EXPORT_AGAIN,
+            EXPORT_AGAIN,
         ) from None
     return onnx.numpy_helper.from_array(full, node.output[0])
 
@@ -230,22 +195,6 @@ def _refuse_lossy_attributes(graph: onnx.GraphProto) -> None:
                     )
 
 
-def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy without large weights, each declared as an input: what ONNX's checker and inference can take."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    heavy = [item for item in copy.graph.initializer if model_file.is_external(item)]
-    light = [item for item in copy.graph.initializer if not model_file.is_external(item)]
-    declared = {item.name for item in copy.graph.input}
-    for tensor in heavy:
-        if tensor.name not in declared:
-            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-            copy.graph.input.append(info)
-    del copy.graph.initializer[:]
-    copy.graph.initializer.extend(light)
-    return copy
-
-
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model's skeleton with all types and shapes that ONNX's inference finds.
 
@@ -255,9 +204,9 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return infer_shapes(skeleton(model))
     except onnx.shape_inference.InferenceError as error:
-        raise InvalidModelError(f"the model's shapes contradict each other: {error}", _EXPORT_AGAIN) from None
+        raise InvalidModelError(f"the model's shapes contradict each other: {error}", EXPORT_AGAIN) from None
     except ValueError as error:  # such as an output of a type that there is not
-        raise InvalidModelError(f"the model's shapes cannot be inferred: {error}", _EXPORT_AGAIN) from None
+        raise InvalidModelError(f"the model's shapes cannot be inferred: {error}", EXPORT_AGAIN) from None
 
 
 def skeleton_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
@@ -275,19 +224,6 @@ def skeleton_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> 
     return fixed
 
 
-def check(model: onnx.ModelProto) -> None:
-    """Run ONNX's own checker on the graph.
-
-    Raises:
-        InvalidModelError: with its words.
-    """
-    try:
-        onnx.checker.check_model(skeleton(model))
-    except onnx.checker.ValidationError as error:
-        first = str(error).strip().splitlines()[0]
-        raise InvalidModelError(f"not a valid ONNX graph: {first}", _EXPORT_AGAIN) from None
-
-
 def opset_of(model: onnx.ModelProto) -> int:
     """The version of the standard operators that the model imports.
 
@@ -296,7 +232,7 @@ def opset_of(model: onnx.ModelProto) -> int:
     """
     version = onnxgraph.opset_of(model)
     if not version:
-        raise InvalidModelError("the model names no version of the standard operators", _EXPORT_AGAIN)
+        raise InvalidModelError("the model names no version of the standard operators", EXPORT_AGAIN)
     return version
 
 
@@ -315,6 +251,9 @@ def _spell_plainly(model: onnx.ModelProto) -> None:
                 if axis.HasField("dim_value") and axis.dim_value < 0:
                     axis.ClearField("dim_value")
     forget_placeholders(model.graph)
+    nodes = [node for part in parts_of(model) for node in part.node]
+    if not onnxgraph.opset_of(model) and not any(node.domain in OWN_DOMAINS for node in nodes):
+        model.opset_import.add(domain="", version=_OPSET_OF_NONE)  # for the operators that are put in
     default = {item.name for item in model.graph.initializer}
     own = [item for item in model.graph.input if item.name not in default]
     if len(own) < len(model.graph.input):

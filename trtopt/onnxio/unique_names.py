@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import onnx
 
@@ -15,17 +16,26 @@ def name_apart(graph: onnx.GraphProto) -> None:
     A trace and TensorRT's layers need names of nodes. Branches of an If may call their tensors alike, which
     would be one tensor to all that keeps a table by name; what is called so first keeps its name.
     """
-    _name_nodes(graph)
+    name_nodes(graph)
     _name_tensors(graph, {}, set(), names_in(graph))
 
 
-def _name_nodes(graph: onnx.GraphProto) -> None:
+def _usual_name(node: onnx.NodeProto) -> str:
+    return node.name or f"{node.op_type}:{next(filter(None, node.output), '')}"
+
+
+def name_nodes(graph: onnx.GraphProto, like: Callable[[onnx.NodeProto], str] = _usual_name) -> None:
+    """Give every node, those of subgraphs included, the name that `like` tells, or that with a number."""
+    nodes = [node for inner in graphs_of(graph) for node in inner.node]
     taken: set[str] = set()
-    for inner in graphs_of(graph):
-        for node in inner.node:
-            like = node.name or f"{node.op_type}:{next(filter(None, node.output), '')}"
-            node.name = unused_name(like, taken)
-            taken.add(node.name)
+    counts: Counter[str] = Counter()
+    for node in nodes:
+        wanted = name = like(node)
+        while name in taken:
+            counts[wanted] += 1
+            name = f"{wanted}_{counts[wanted]}"
+        node.name = name
+        taken.add(name)
 
 
 def unused_name(like: str, taken: Collection[str]) -> str:

@@ -17,7 +17,8 @@ import onnx
 
 from trtopt.onnxio import prepare
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, opset_of, subgraphs_of
-from trtopt.onnxio.model_file import LARGE_BYTES, is_external
+from trtopt.onnxio.model_file import is_external
+from trtopt.onnxio.skeleton import LARGE_BYTES
 
 _IN_ORDER = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _MOST_TRIALS = 64

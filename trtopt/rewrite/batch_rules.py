@@ -12,7 +12,8 @@ import onnx
 
 from trtopt.errors import FixedBatchError
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of
-from trtopt.onnxio.model_file import LARGE_BYTES, is_external
+from trtopt.onnxio.model_file import is_external
+from trtopt.onnxio.skeleton import LARGE_BYTES
 from trtopt.rewrite.axes import FAR
 from trtopt.rewrite.batch_path import Grown
 

@@ -14,6 +14,7 @@ from trtopt.errors import ModelError, TrtoptError, UnsupportedOpError
 from trtopt.onnxio import prepare
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile, is_external
+from trtopt.onnxio.skeleton import check
 from trtopt.rewrite.rewrite_trace import Applied, Declined
 from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.scope import Context, Scope
@@ -242,5 +243,5 @@ def rewrite(model: ModelFile, rules: Sequence[Rule], target: Target) -> Outcome:
                 declined += left
                 changed |= bool(done)
         proto = _export(graph, model.proto) if changed or rounds == 1 else proto
-    prepare.check(proto)
+    check(proto)
     return Outcome(replace(model, proto=proto), tuple(applied), tuple(declined), rounds, not changed)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from trtopt.data.feeds import Feed
-from trtopt.device.ort.reference import Unoptimised
+from trtopt.device.ort.reference import CannotLoad, Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.element_types import gaps
 from trtopt.onnxio.model_file import ModelFile, runnable
@@ -128,9 +128,8 @@ def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
         session = Unoptimised(*runnable(model))
         return [session.run(feed.values) for feed in feeds]
     except ModelError as error:
-        raise Unrunnable(
-            error.problem, "give fitting inputs with --data, or skip the check with --no-check"
-        ) from None
+        helps = error.remedy if isinstance(error, CannotLoad) else "give fitting inputs with --data"
+        raise Unrunnable(error.problem, f"{helps}, or skip the check with --no-check") from None
 
 
 def compare(

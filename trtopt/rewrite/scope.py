@@ -18,6 +18,7 @@ from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
 from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import OWN_DOMAINS
+from trtopt.onnxio.skeleton import LARGE_BYTES
 from trtopt.onnxio.unique_names import unused_name
 from trtopt.targets import Target
 
@@ -116,7 +117,7 @@ class Scope:
 
     def is_small(self, tensor: Any) -> bool:
         """Whether the tensor is a constant that takes part in folding."""
-        return isinstance(tensor, gs.Constant) and tensor._values.nbytes < model_file.LARGE_BYTES
+        return isinstance(tensor, gs.Constant) and tensor._values.nbytes < LARGE_BYTES
 
     def scalar(self, tensor: Any) -> float | None:
         """The value of a constant with exactly one element."""

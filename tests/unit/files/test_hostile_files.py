@@ -26,6 +26,7 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import check_types, graphs_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.prepare import inferred, lower_constants
+from trtopt.onnxio.skeleton import LARGE_BYTES
 from trtopt.recipe import load_profile
 from trtopt.records import Manifest, TensorSpec, to_json
 from trtopt.rewrite.rewrite import rewrite_model
@@ -113,7 +114,7 @@ def test_weights_of_every_type_that_onnx_writes_fit_their_shapes(
 def test_a_large_weight_whose_shape_needs_more_than_it_has_does_not_read_on_in_the_file(
     tmp_path: Path,
 ) -> None:
-    values = np.ones(model_file.LARGE_BYTES, np.float32)
+    values = np.ones(LARGE_BYTES, np.float32)
     model = model_of(graphs.relu(), weights=[onnx.numpy_helper.from_array(values, "w")])
     for length in (len(values) - 1, len(values) + 1):
         model.graph.initializer[0].dims[0] = length

@@ -23,6 +23,11 @@ from trtopt.onnxio.data_dependent import data_dependent_outputs
             "g (float[N,8] x) => (float[N,M] y, int64[N,M] z) <int64[1] k = {2}> {y, z = TopK(x, k)}",
             set(),
         ),
+        (
+            "g (float[N] x, bool c) => (float[M] y) {y = If(c) <then_branch = t () => (float[N] p)"
+            " {p = Relu(x)}, else_branch = e () => (float[K] q) {q = Concat<axis=0>(x, x)}>}",
+            {"y"},
+        ),
         ("g (float[N,4] x, bool[N] c) => (float[M,4] y) {y = Compress<axis=0>(x, c)}", {"y"}),
     ],
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from trtopt.device.api import ClockSensor, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.ort.host import cpu_info
+from trtopt.device.ort.refusals import missing_operator
 from trtopt.device.ort.runtime import (
     backend,
     first_line,
@@ -23,8 +24,9 @@ from trtopt.device.ort.session_settings import described, keep_settings, session
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of
-from trtopt.onnxio.graph_walk import graphs_of, name_of
+from trtopt.onnxio.graph_walk import name_of
 from trtopt.onnxio.model_info import load_graph
+from trtopt.onnxio.unique_names import name_nodes
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
 
 _PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
@@ -74,19 +76,17 @@ class OnnxRuntimeBuilder:
                 "build with TensorRT, or measure a smaller variant on the CPU",
             )
         take_in(tensors_of(model), onnx)
-        _fix_shapes(model, plan)
-        for node in model.graph.node:
-            node.name = name_of(node)  # layer times are joined with the graph's nodes by name
+        name_nodes(model.graph, name_of)  # layer times are joined with the graph's nodes by name
         keep_settings(model, plan.settings)
         progress("Optimizing graph", 0.3)
-        engine = _optimise(model)
+        engine, settings = _optimise_at(plan, model, log)
         progress("Optimizing graph", 1.0)
         fixed = open_session(engine)
         return BuiltEngine(
             engine=engine,
             inputs=tuple(map(spec_of, fixed.get_inputs())),
             outputs=tuple(map(spec_of, fixed.get_outputs())),
-            config=described(session_options(engine)),
+            config={**described(session_options(engine)), **settings},
             timing_cache=None,
         )
 
@@ -101,6 +101,27 @@ class OnnxRuntimeBuilder:
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
         """There are none."""
         raise UsageError("ONNX Runtime has no timing caches", "inspect those of TensorRT 10.8 or newer")
+
+
+def _optimise_at(plan: BuildPlan, model: Any, log: LogSink) -> tuple[bytes, dict[str, str]]:
+    """The model at the plan's shapes; where ONNX Runtime refuses it there, with its axes open, and a setting.
+
+    A branch that never runs at these shapes need not fit them, and ONNX Runtime checks those that it knows.
+    """
+    declared = [type(value).FromString(value.SerializeToString()) for value in model.graph.input]
+    _fix_shapes(model, plan)
+    try:
+        return _optimise(model), {}
+    except BuildError as refusal:
+        if declared == list(model.graph.input):
+            raise
+        del model.graph.input[:]
+        model.graph.input.extend(declared)
+        with suppress(BuildError):
+            engine = _optimise(model)
+            log("warning", f"its axes stay open: {refusal.problem}")
+            return engine, {"shapes": "open"}
+        raise
 
 
 def _fix_shapes(model: Any, plan: BuildPlan) -> None:
@@ -138,19 +159,8 @@ def _optimise(model: Any) -> bytes:
         return target.read_bytes()
 
 
-_UNREGISTERED = re.compile(r"(?P<domain>[\w.]*):?(?P<operator>\w+)\(-?\d+\) is not a registered function/op")
-
-
 def _refusal(model: Any, told: str) -> Exception:
     """What ONNX Runtime objects to; an operator that it lacks is named with its node."""
-    match = _UNREGISTERED.search(told)
-    if match is None:
-        return BuildError(
-            f"ONNX Runtime cannot build the model: {told}", "check the model's operators and types"
-        )
-    nodes = (node for graph in graphs_of(model.graph) for node in graph.node)
-    name = next((node.name for node in nodes if node.op_type == match["operator"]), "")
-    return UnsupportedOpError(
-        f"ONNX Runtime has no operator {match['operator']!r} (node {name!r})",
-        "build with a TensorRT that has a plugin for it, or replace the operator",
-    )
+    if missing := missing_operator(told, model):
+        return UnsupportedOpError(missing.problem, missing.remedy)
+    return BuildError(f"ONNX Runtime cannot build the model: {told}", "check the model's operators and types")

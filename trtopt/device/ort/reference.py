@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from trtopt.device.ort.client import OrtDeath, OrtRefusal, ort_process
+from trtopt.device.ort.refusals import missing_operator
 from trtopt.errors import ModelError
 from trtopt.onnxio.element_types import numpy_dtype
 
@@ -56,6 +57,14 @@ class CannotRun(ModelError):
     """ONNX Runtime cannot load or run a model on the inputs that it was given."""
 
 
+class CannotLoad(CannotRun):
+    """ONNX Runtime cannot load a model, whatever its inputs: of no use with other data."""
+
+
+class OperatorMissing(CannotLoad):
+    """The model has an operator that ONNX Runtime has not."""
+
+
 class Crashed(CannotRun):
     """The process in which ONNX Runtime loaded or ran a model died."""
 
@@ -87,7 +96,7 @@ class Unoptimised:
     `prepack` lets ONNX Runtime keep a second copy of weights in the order that its kernels like best.
 
     Raises:
-        CannotRun: ONNX Runtime cannot load it; with its first line.
+        CannotLoad: ONNX Runtime cannot load it; with its first line.
         OutputError: there is no room for `packed` in a temporary file.
     """
 
@@ -103,7 +112,7 @@ class Unoptimised:
         try:
             self._session, self._inputs = self._process.open(model, weights or {}, packed, prepack=prepack)
         except OrtRefusal as error:
-            raise _cannot_run(error) from None
+            raise _cannot_load(str(error), model) from None
         except OrtDeath as death:
             raise Crashed(death, "loading it") from None
         weakref.finalize(self, self._process.drop, self._session).atexit = False
@@ -129,6 +138,15 @@ class Unoptimised:
             raise _cannot_run(error) from None
         except OrtDeath as death:
             raise Crashed(death, "running it") from None
+
+
+def _cannot_load(told: str, model: bytes) -> CannotLoad:
+    import onnx
+
+    if missing := missing_operator(told, onnx.ModelProto.FromString(model)):
+        return OperatorMissing(missing.problem, missing.remedy)
+    problem = f"ONNX Runtime cannot run the model: {told.splitlines()[0]}"
+    return CannotLoad(problem, "see what it names, and export the model again")
 
 
 def _cannot_run(error: OrtRefusal) -> CannotRun:

@@ -18,16 +18,17 @@ from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import inputs_of, on_seeded, source_of, specs_of
 from trtopt.data.reader import Arrays
 from trtopt.data.value_range import range_notes
-from trtopt.device.ort.reference import CannotRun, Crashed
+from trtopt.device.ort.reference import CannotLoad, CannotRun, Crashed, OperatorMissing
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
 from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, unknown_ops
+from trtopt.onnxio.graph_walk import graphs_of, opset_of
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled
 from trtopt.onnxio.nonfinite_weights import weight_alarms
+from trtopt.onnxio.skeleton import check
 from trtopt.onnxio.tensor_types import LOW, types_of
 from trtopt.onnxio.unique_names import name_apart
 from trtopt.precision.alarms import accuracy_alarms
@@ -82,8 +83,7 @@ class Reference:
 _COMPARED = 64
 """How many samples the original and the result are compared on."""
 _AT_ONCE = 8
-_UNREGISTERED = ("is not a registered function/op", "No Op registered")
-"""ONNX Runtime's words for an operator that it does not have."""
+_OLDEST_CAST = 6
 
 
 def cast_model(
@@ -104,9 +104,9 @@ def cast_model(
 ) -> CastReport:
     """Write the ONNX file `source` to `out` with its nodes in 16 bits, but for those that must stay FP32.
 
-    The options are those of `trtopt.cast`. Without `data`, a model with plugins' operators need not run.
-    Nodes that are 16-bit already are decided again. `accept` gets the report before anything is written,
-    `note` the size of temporary files.
+    The options are those of `trtopt.cast`. Without `data`, a model with operators that ONNX Runtime lacks
+    need not run. Nodes that are 16-bit already are decided again. `accept` gets the report before anything is
+    written, `note` the size of temporary files.
 
     Raises:
         UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, `out` is `source`.
@@ -119,6 +119,11 @@ def cast_model(
     cast_options = CastOptions(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
     with scratch_beside(out) as spool, _data_remedy(data):
         model = replace(original, proto=prepare.prepare(original.proto)[0], spool=spool)
+        if opset_of(model.proto) < _OLDEST_CAST:
+            raise ModelError(
+                f"opset {opset_of(model.proto)}: its Cast is written in another way",
+                "export the model again with opset 13 or newer",
+            )
         wide = _wide(model)
         check_patterns(wide.proto, keep, keep_op, include)  # before the model runs, which may take long
         seen = _seen(model, wide, original.proto, data, spool, compare=compare)
@@ -162,7 +167,7 @@ def cast_graph(
     decision = CastDecider(model, types, ranges, cast_options, cast_io=cast_io).decide()
     _check_worthwhile(model, decision, cast_options.precision)
     result = convert(model, types, decision.places, cast_options.low, cast_io=cast_io)
-    prepare.check(result.proto)
+    check(result.proto)
     return result, decision
 
 
@@ -198,7 +203,7 @@ def _data_remedy(data: str | Path | None) -> Iterator[None]:
     try:
         yield
     except CannotRun as error:
-        if data is not None or isinstance(error, Crashed):
+        if data is not None or isinstance(error, Crashed | CannotLoad):
             raise
         raise ModelError(f"on random data, {error.problem}", "give samples that fit with --data") from None
 
@@ -261,7 +266,7 @@ def _seen(
     """Run the prepared model once over `data` or, without any, over seeded inputs that `original` takes.
 
     Ranges are those of `wide`; where that is another model it runs too, and the first is the reference.
-    Without `data`, a model with plugins that ONNX Runtime lacks is decided by operators and weights only.
+    Without `data`, a model with operators that ONNX Runtime lacks is decided by operators and weights only.
     """
 
     def on(source: SampleSource) -> _Seen:
@@ -276,16 +281,9 @@ def _seen(
         return on(open_data(data))
     try:
         return on_seeded(original, lambda feeds: on(source_of(feeds)))
-    except CannotRun as error:
-        if not (_may_have_plugins(original) and any(words in error.problem for words in _UNREGISTERED)):
-            raise
+    except OperatorMissing as error:
         note = f"operators and weights alone decided, and nothing was compared: {error.problem}"
         return _Seen("none", 0, {}, None, (note,))
-
-
-def _may_have_plugins(model: onnx.ModelProto) -> bool:
-    foreign = any(node.domain not in OWN_DOMAINS for part in graphs_of(model.graph) for node in part.node)
-    return foreign or bool(unknown_ops(model))
 
 
 def _compared(seen: _Seen, result: ModelFile) -> tuple[OutputDifference, ...]:
