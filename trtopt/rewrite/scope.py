@@ -173,7 +173,7 @@ class Scope:
         return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))
 
     def is_float(self, tensor: Any) -> bool:
-        """Whether the tensor is FP32 or FP16: TensorRT has no FP64, nor has ONNX Runtime for all operators."""
+        """Whether the tensor is FP32 or FP16. TensorRT has no FP64, ONNX Runtime not of all operators."""
         return self.dtype(tensor) in (np.float32, np.float16)
 
     # ── edits ───────────────────────────────────────────────────────────────────────────────────────────
