@@ -18,7 +18,7 @@ from trtopt.measure.analysis.outcomes import Gap
 from trtopt.measure.contracts import one_in_flight
 from trtopt.measure.loop.interleaved import Variant
 from trtopt.measure.loop.rounds import ValidRounds
-from trtopt.measure.statistics.signed_rank import by_load
+from trtopt.measure.statistics.loads import by_load
 from trtopt.records import BenchPoint, Contract, Samples, TurnSamples
 
 Ends = tuple[float, float]

@@ -139,6 +139,9 @@ BLOCK_QUERIES = 5
 """A block holds no fewer, however slow the engine."""
 
 
+_TURNS_SHARE = 2.0
+"""Turns take no more than this share of the time of their blocks, but for the rounds that are needed."""
+
 RELOADING_SHARE = 0.5
 """Loading again takes no more than this share of the time of the turns, but for the loads that are needed."""
 
@@ -173,6 +176,9 @@ class Variant(Record, frozen=True, kw_only=True):
 class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
     """A worker's job: load `engines`, run one block of each of `variants` in each of `rounds`.
 
+    Where queries are so slow that the rounds would take more than twice the time of their blocks, there are
+    fewer of them, but `least_rounds`.
+
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input. A block has
     `block_queries` at least. With `reloads` all are loaded again between rounds; a job that is one of several
     processes of the same need not.
@@ -181,6 +187,7 @@ class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
     engines: tuple[LoadedEngine, ...]
     variants: tuple[Variant, ...]
     rounds: int
+    least_rounds: int = 0
     purpose: Purpose
     batch: int
     data: str | None
@@ -231,6 +238,13 @@ def is_reload_due(number: int, rounds: int, again_s: Sequence[float], turns_s: f
     return sum(again_s) + (fmean(again_s) if again_s else 0.0) <= RELOADING_SHARE * turns_s
 
 
+def rounds_that_fit(job: InterleaveJob, round_s: float) -> int:
+    """How many rounds a job has, if each takes so long."""
+    allowed_s = _TURNS_SHARE * job.rounds * job.block_s * len(job.variants)
+    fitting = int(allowed_s / round_s) if round_s else job.rounds
+    return min(job.rounds, max(job.least_rounds or job.rounds, fitting))
+
+
 class _Interleaving:
     """A job in progress: a runner of each variant, what all of them have in memory, and what was recorded."""
 
@@ -255,15 +269,21 @@ class _Interleaving:
             DeviceError: the device failed before everybody had a turn.
         """
         now, count, turns_s = self._target.device.now, len(self.runners), 0.0
+        rounds = self._job.rounds
         self._load(0)
         self.clocks.append(self.loadings[0].clock)
         for turn, index in enumerate(self.order):
-            self._progress(f"turn {turn + 1} of {len(self.order)}", turn / len(self.order))
             number, place = divmod(turn, count)
+            if turn == count:
+                rounds = rounds_that_fit(self._job, turns_s)
+                self.order = self.order[: rounds * count]
+            if number == rounds:
+                break
+            self._progress(f"turn {turn + 1} of {len(self.order)}", turn / len(self.order))
             try:
                 if not place and self._job.reloads:
                     again_s = [one.took_s for one in self.loadings[1:]]
-                    if is_reload_due(number, self._job.rounds, again_s, turns_s):
+                    if is_reload_due(number, rounds, again_s, turns_s):
                         self._load(number)
                 before_s = now()
                 self.runners[index].take_turn(self._job.block_s)

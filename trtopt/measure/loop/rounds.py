@@ -10,7 +10,7 @@ from statistics import median
 import msgspec
 
 from trtopt.measure.analysis.interference import Interference, evaluate_groups
-from trtopt.measure.statistics.signed_rank import by_load
+from trtopt.measure.statistics.loads import by_load
 from trtopt.records import InterleavedRun, TurnSamples
 
 
@@ -18,19 +18,31 @@ from trtopt.records import InterleavedRun, TurnSamples
 class ValidRounds:
     """The subjects' turns without spoilt rounds, and the number of the load that each round was taken in.
 
-    `interfered` are reasons not to trust what is left.
+    `interfered` are reasons not to trust what is left. `orders` are those in which each load loaded the
+    subjects, as indices of `turns`.
     """
 
     turns: tuple[TurnSamples, ...]
     loads: tuple[int, ...]
     interference: Interference
     failure: str | None = None
+    orders: tuple[tuple[int, ...], ...] = ()
 
     @property
     def interfered(self) -> tuple[str, ...]:
-        """Empty if nothing speaks against the run."""
-        slowed = (self.interference.text,) if self.interference.untrustworthy else ()
-        return (*_failures(self.failure), *slowed)
+        """What slowed the run down, if too much did."""
+        return (self.interference.text,) if self.interference.untrustworthy else ()
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What broke the run off: what is left is no comparison."""
+        return _failures(self.failure)
+
+    def is_reversed(self, second: int = 1) -> list[bool] | None:
+        """Of each round, whether a subject was loaded before the first one; None where unknown."""
+        if not self.orders:
+            return None
+        return [self.orders[load].index(second) < self.orders[load].index(0) for load in self.loads]
 
 
 def _failures(problem: str | None) -> tuple[str, ...]:
@@ -54,7 +66,8 @@ def valid_rounds(run: InterleavedRun) -> ValidRounds:
     )
     starts = [one.round for one in run.loadings[1:]]
     loads = tuple(bisect_right(starts, number) for number in rounds)
-    return ValidRounds(kept, loads, found, run.failure)
+    orders = tuple(one.order for one in run.loadings)
+    return ValidRounds(kept, loads, found, run.failure, orders)
 
 
 def ms_by_load(turns: TurnSamples, loads: Sequence[int]) -> list[float]:

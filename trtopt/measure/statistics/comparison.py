@@ -26,13 +26,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.measure.statistics.intervals import CONFIDENCE, student
-from trtopt.measure.statistics.signed_rank import by_load, centre, interval, log_ratios
+from trtopt.measure.statistics.loads import by_load, interval, log_ratios, without_place
 from trtopt.records import MeasuredRunSpread
 
 THRESHOLD = 0.01
@@ -44,8 +44,8 @@ MIN_BLOCKS = 8
 MIN_LOADS = 4
 """Fewer loads do not show how loads differ."""
 
-RANKED_LOADS = 8
-"""From eight on ranks can tell at 99 %, where fewer could not if they were unanimous: 2 · 2^-7 > 1 %."""
+SIGNED_LOADS = 8
+"""From eight on signs can tell at 99 %, where fewer could not if they were unanimous: 2 · 2^-7 > 1 %."""
 
 WINNER_CONFIDENCE = 0.99
 
@@ -230,35 +230,45 @@ def compare(
     interleaved: bool = True,
     noise: Noise | None = None,
     interfered: Sequence[str] = (),
+    failures: Sequence[str] = (),
     run_spread: RunSpread | None = None,
     loads: Sequence[int] | None = None,
+    is_reversed: Sequence[bool] | None = None,
     what: str = "latency",
 ) -> Comparison:
     """Compare two sides' blocks of latencies, in the order in which they were taken.
 
     Interleaved, a[i] and b[i] were taken one after the other, in an order drawn at random, which takes out
     whatever both felt; `loads[i]` is the load of the engines in which they were taken, by default one of its
-    own. From two separate runs (`blocks_of`) blocks are resampled apart, and no number of samples shows what
-    differed between the runs: the interval is widened by the noise of a control that was taken in the same
-    way, or by `run_spread` a run, which is this device's own, else by `RUN_LUCK`. `interfered` are reasons
-    not to trust a side; `what` is what the blocks hold.
+    own, and `is_reversed[i]` whether B was loaded before A. From two separate runs (`blocks_of`) blocks are
+    resampled apart, and no number of samples shows what differed between the runs: the interval is widened by
+    the noise of a control that was taken in the same way, or by `run_spread` a run, which is this device's
+    own, else by `RUN_LUCK`. `interfered` are reasons not to trust a side, `failures` those to give no
+    verdict; `what` is what the blocks hold.
     """
     missing = _blocks_missing(a, b, interleaved, loads)
     if missing is not None:
         return decide(None, threshold, noise, [missing], interfered, what=what)
+    blockers = [Reason(ReasonCode.DISTURBED, text) for text in failures]
     scatter = max(relative_iqr(side) for side in (a, b)) if interfered else None
     if interleaved:
-        ratio = ratio_over_loads(_of_loads(log_ratios(a, b), range(len(a)) if loads is None else loads))
-        return decide(ratio, threshold, noise, (), interfered, scatter=scatter, what=what)
+        numbers = range(len(a)) if loads is None else loads
+        logs = by_load(log_ratios(a, b), numbers)
+        ratio = ratio_over_loads(
+            list(logs.values())
+            if is_reversed is None
+            else without_place(logs, dict(zip(numbers, is_reversed, strict=True)))
+        )
+        return decide(ratio, threshold, noise, blockers, interfered, scatter=scatter, what=what)
     ratio = ratio_of_medians(a, b)
     if noise is not None:
-        return decide(ratio, threshold, noise, (), interfered, scatter=scatter, what=what)
+        return decide(ratio, threshold, noise, blockers, interfered, scatter=scatter, what=what)
     allowance = allowed_between_runs(run_spread)
     comparison = decide(
         ratio.widened(allowance),
         threshold,
         None,
-        (),
+        blockers,
         interfered,
         scatter=scatter,
         more_helps=False,
@@ -385,29 +395,14 @@ def _earn(ratio: Ratio, threshold: float, more_helps: bool, what: str) -> tuple[
     return Verdict.UNDECIDED, Reason(ReasonCode.TOO_NOISY, text)
 
 
-def _of_loads(logs: Sequence[float], loads: Sequence[int]) -> list[float]:
-    """A log ratio of each load; or, where ranks can still tell, of each two in opposite orders.
-
-    What is loaded first gets the same places again and again (benchmarks/contexts): between an order and its
-    reverse that cancels.
-    """
-    found = by_load(logs, loads)
-    if len(found) < 2 * RANKED_LOADS:
-        return list(found.values())
-    pairs: dict[int, list[float]] = {}
-    for load, log in found.items():
-        pairs.setdefault(load // 2, []).append(log)
-    return [fmean(own) for own in pairs.values()]
-
-
 def ratio_over_loads(logs: Sequence[float]) -> Ratio:
     """The ratio and its intervals from the logarithms of two or more independent ratios of loads.
 
-    From `RANKED_LOADS` on by signed ranks, which a few disturbed loads hardly move; below by Student's t.
+    From `SIGNED_LOADS` on by signs, which a few disturbed loads hardly move; below by Student's t.
     """
-    if len(logs) >= RANKED_LOADS:
+    if len(logs) >= SIGNED_LOADS:
         bounds = (*interval(logs, CONFIDENCE), *interval(logs, WINNER_CONFIDENCE))
-        return Ratio(*map(math.exp, (centre(logs), *bounds)))
+        return Ratio(*map(math.exp, (median(logs), *bounds)))
     error = stdev(logs) / math.sqrt(len(logs))
     half, sure = (student(len(logs) - 1, one) * error for one in (CONFIDENCE, WINNER_CONFIDENCE))
     return Ratio.of_log(fmean(logs), half, sure)

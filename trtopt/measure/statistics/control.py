@@ -25,8 +25,8 @@ from trtopt.measure.statistics.intervals import student
 
 MIN_RUNS = 4
 """Fewer separate runs do not show how much runs differ."""
-Pair = tuple[Sequence[Block], Sequence[Block], Sequence[int]]
-"""Both sides' blocks, and the load in which each pair of them was taken."""
+Pair = tuple[Sequence[Block], Sequence[Block], Sequence[int], Sequence[bool] | None]
+"""Both sides' blocks; of each pair of them the load in which it was taken, and whether in reverse order."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,10 @@ def run_spread(medians: Sequence[Builds]) -> RunSpread | None:
 
 def evaluate_control(pairs: Sequence[Pair], *, threshold: float = THRESHOLD) -> Control:
     """Compare each pair as A and B would be; every pair comes from a process of its own."""
-    comparisons = tuple(compare(a, b, threshold=threshold, loads=loads) for a, b, loads in pairs)
+    comparisons = tuple(
+        compare(a, b, threshold=threshold, loads=loads, is_reversed=is_reversed)
+        for a, b, loads, is_reversed in pairs
+    )
     return Control(comparisons, noise_of_controls(comparisons, threshold=threshold))
 
 

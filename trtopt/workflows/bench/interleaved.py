@@ -25,6 +25,9 @@ _ANY_SIZES = Recipe()
 ROUNDS = RUN_BLOCKS
 """Turns of each subject in one process."""
 
+SHORT_TURN_S = 0.03
+"""So short that most rounds lie within one spell of whatever else the machine does."""
+
 MAX_REPEATS = 1000
 
 
@@ -69,8 +72,18 @@ def work_of(source_sha256: str, engines: Mapping[int, LoadedEngine]) -> Work:
     )
 
 
+def short_turns(duration: float) -> int:
+    """The turns of each subject, where nothing needs them longer."""
+    return max(ROUNDS, round(duration / SHORT_TURN_S))
+
+
 def turns_job(
-    engines: Sequence[LoadedEngine], names: Sequence[str], purpose: Purpose, size: int, setting: Setting
+    engines: Sequence[LoadedEngine],
+    names: Sequence[str],
+    purpose: Purpose,
+    size: int,
+    setting: Setting,
+    rounds: int = ROUNDS,
 ) -> InterleaveJob:
     """Every engine under its name, all on the setting's terms."""
     return InterleaveJob(
@@ -78,12 +91,13 @@ def turns_job(
         variants=tuple(
             Variant(name=name, engine=index, contract=setting.contract) for index, name in enumerate(names)
         ),
-        rounds=ROUNDS,
+        rounds=rounds,
+        least_rounds=ROUNDS,
         purpose=purpose,
         batch=size,
         data=setting.data,
         warmup_s=WARMUP_S,
-        block_s=setting.duration / ROUNDS,
+        block_s=setting.duration / rounds,
     )
 
 

@@ -380,9 +380,11 @@ class _PrecisionSelection:
                 latency_blocks(baseline),
                 latency_blocks(turns),
                 interfered=evaluated.interfered,
+                failures=evaluated.failures,
                 loads=evaluated.loads,
+                is_reversed=evaluated.is_reversed(number),
             )
-            for turns in others
+            for number, turns in enumerate(others, 1)
         }
         ms = {turns.name: pooled_ms(turns) for turns in evaluated.turns}
         choice = self._choice(ms, compared)

@@ -254,7 +254,7 @@ def _medians(runs: Sequence[InterleavedRun], side: str) -> list[list[float]]:
 
 
 def _disturbed(runs: Sequence[InterleavedRun]) -> list[str]:
-    return [text for run in runs for text in valid_rounds(run).interfered]
+    return [text for run in map(valid_rounds, runs) for text in (*run.failures, *run.interfered)]
 
 
 def _row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> Row:

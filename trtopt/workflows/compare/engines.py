@@ -18,6 +18,7 @@ from trtopt.workflows.bench.interleaved import (
     check_repeats,
     loaded,
     measure_in_turns,
+    short_turns,
     terms_shown,
     turns_job,
     work_of,
@@ -63,14 +64,15 @@ def compare_engines(
         sizes = paired_sizes(sides[0], sides[-1])
         notes += require_alike(unlike_work(found[0][1], found[-1][1]), force=setting.force)
         jobs, labels = [], []
+        rounds = short_turns(setting.duration)
         for size in sizes:
             if len(sides) == 2:
                 jobs.append(
-                    turns_job([side[size] for side in sides], ("A", "B"), "comparison", size, setting)
+                    turns_job([side[size] for side in sides], ("A", "B"), "comparison", size, setting, rounds)
                 )
                 labels.append(f"batch{size}: A and B")
             jobs += [
-                turns_job([sides[0][size]] * 2, ("A", "A again"), "control", size, setting)
+                turns_job([sides[0][size]] * 2, ("A", "A again"), "control", size, setting, rounds)
                 for _ in range(again)
             ]
             labels += [f"batch{size}: A and A, {index + 1} of {again}" for index in range(again)]
@@ -131,7 +133,7 @@ def _evaluate_control(runs: Sequence[InterleavedRun], threshold: float) -> Contr
     pairs: list[Pair] = []
     for evaluated in map(valid_rounds, runs):
         a, b = map(latency_blocks, evaluated.turns)
-        pairs.append((a, b, evaluated.loads))
+        pairs.append((a, b, evaluated.loads, evaluated.is_reversed()))
     return evaluate_control(pairs, threshold=threshold)
 
 
@@ -147,7 +149,9 @@ def _row(run: InterleavedRun, control: Control | None, threshold: float, failure
             latency_blocks(b),
             threshold=threshold,
             noise=control.noise if control is not None else None,
-            interfered=(*evaluated.interfered, *failures),
+            interfered=evaluated.interfered,
+            failures=(*evaluated.failures, *failures),
             loads=evaluated.loads,
+            is_reversed=evaluated.is_reversed(),
         ),
     )

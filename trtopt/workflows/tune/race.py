@@ -57,7 +57,9 @@ def race(
             *blocks,
             threshold=threshold,
             interfered=evaluated.interfered,
+            failures=evaluated.failures,
             loads=evaluated.loads,
+            is_reversed=evaluated.is_reversed(),
             what=measure.cost,
         )
         if found.verdict is Verdict.SLOWER:

@@ -22,7 +22,7 @@ from trtopt.measure.loop.interleaved import (
     is_reload_due,
 )
 from trtopt.measure.loop.rounds import latency_blocks, notes_of, valid_rounds
-from trtopt.measure.statistics.comparison import Verdict, compare, in_turns
+from trtopt.measure.statistics.comparison import MIN_LOADS, Verdict, compare, in_turns
 from trtopt.records import DeviceInfo, InterleavedRun
 
 ENGINE = b"an engine"
@@ -97,6 +97,27 @@ def test_subjects_are_loaded_again_in_random_orders_and_their_reverses(tmp_path:
     loads = valid_rounds(run).loads
     assert [loads.index(number) for number in range(len(run.loadings))] == [one.round for one in run.loadings]
     assert [load for load in loads if load == 0] != list(loads)
+
+
+def test_slow_queries_get_fewer_rounds_but_the_least(tmp_path: Path) -> None:
+    """A turn of 8 queries of a second takes 8 s, where one may take 2 s on average."""
+    job = msgspec.structs.replace(job_in(tmp_path, rounds=40), block_s=1.0, least_rounds=5)
+    slow = play(ScriptedDevice(Script(compute_ms=repeat(1000.0))), job)
+    assert [len(turns.blocks) for turns in slow.turns] == [9, 9]
+    assert len(slow.order) == 18
+    assert len(slow.loadings) >= MIN_LOADS
+    slower = play(ScriptedDevice(Script(compute_ms=repeat(5000.0))), job)
+    assert [len(turns.blocks) for turns in slower.turns] == [5, 5]
+    quick = play(ScriptedDevice(Script(compute_ms=repeat(10.0))), job)
+    assert [len(turns.blocks) for turns in quick.turns] == [40, 40]
+
+
+def test_which_of_two_was_loaded_first_is_known_of_every_round(tmp_path: Path) -> None:
+    run = play(ScriptedDevice(Script(compute_ms=repeat(100.0))), job_in(tmp_path, rounds=20))
+    rounds = valid_rounds(run)
+    orders = [run.loadings[load].order for load in rounds.loads]
+    assert rounds.is_reversed() == [order == (1, 0) for order in orders]
+    assert valid_rounds(msgspec.structs.replace(run, loadings=())).is_reversed() is None
 
 
 def test_a_job_may_keep_its_first_load(tmp_path: Path) -> None:
@@ -218,7 +239,7 @@ def test_a_device_that_falls_away_leaves_full_rounds_marked_and_without_a_verdic
     assert (len(a), len(b)) == (9, 9)
     slower = [[2 * latency for latency in block] for block in b]
     assert compare(a, slower).verdict is Verdict.SLOWER
-    found = compare(a, slower, interfered=evaluated.interfered)
+    found = compare(a, slower, failures=evaluated.failures)
     assert found.verdict is Verdict.UNDECIDED
     assert [reason.text for reason in found.reasons] == [
         "the device failed in the middle: scripted failure of launch"

@@ -28,7 +28,7 @@ def pairs(count: int, luck: float, seed: int, bias: float = 0.0) -> list[Pair]:
         sides = np.exp(0.003 * random.standard_normal((2, 20, 30)))
         sides *= np.exp(luck * random.standard_normal((2, 1, 1)))
         sides[1] *= 1 + bias
-        found.append((sides[0].tolist(), sides[1].tolist(), range(20)))
+        found.append((sides[0].tolist(), sides[1].tolist(), range(20), None))
     return found
 
 
@@ -62,7 +62,7 @@ def test_noise_from_known_ratios() -> None:
 
 def test_what_a_process_draws_is_allowed_for_in_the_verdict() -> None:
     control = evaluate_control(pairs(20, luck=0.01, seed=3))
-    wins = Counter(compare(a, b, noise=control.noise).verdict for a, b, _ in pairs(100, luck=0.01, seed=4))
+    wins = Counter(compare(a, b, noise=control.noise).verdict for a, b, *_ in pairs(100, luck=0.01, seed=4))
     assert wins[Verdict.FASTER] + wins[Verdict.SLOWER] <= 5
     assert (
         compare(*pairs(1, luck=0.01, seed=5, bias=0.1)[0][:2], noise=control.noise).verdict is Verdict.SLOWER
@@ -84,7 +84,7 @@ def test_one_control_is_as_noisy_as_its_own_interval() -> None:
 
 
 def test_too_few_blocks_tell_no_noise() -> None:
-    control = evaluate_control([([[1.0]] * 3, [[1.0]] * 3, range(3))])
+    control = evaluate_control([([[1.0]] * 3, [[1.0]] * 3, range(3), None)])
     assert control.noise is None
     assert control.count(Verdict.UNDECIDED) == 1
 
