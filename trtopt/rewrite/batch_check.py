@@ -1,10 +1,14 @@
-"""Whether a batch axis that was made dynamic works: a batch gives what its samples give one by one."""
+"""Whether a batch axis that was made dynamic works: a batch gives what its samples give one by one.
+
+`batch_rules` refuses what mixes samples; this finds what is wrong with the rules, or with a runtime.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,13 +20,18 @@ from trtopt.rewrite import equivalence
 from trtopt.rewrite.dynamic_batch import declare_outputs
 from trtopt.rewrite.equivalence import Array
 
-_REMEDY = "export the model with a dynamic batch axis; its batch is baked in where it cannot be patched"
+_REMEDY = (
+    "build it at the batch that it has; or export the model with a dynamic batch axis: its batch is baked in "
+    "where it cannot be patched"
+)
 _BATCHES = (1, 2, 3, 5, 17)
 """Batches that a model is run at, besides twice its old one: nodes that index rows rarely work at all."""
 _MOST_BYTES = 4 << 30
 """What all tensors of a model may take at a batch; of larger models fewer batches are run."""
 _LONGEST_S = 120.0
 """How long a batch may be expected to take."""
+_HUGE = 1e4
+"""Such values, and sums of a few, are finite in FP16."""
 
 
 def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
@@ -34,23 +43,84 @@ def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
         FixedBatchError: the dynamic model cannot run at one of the batches, or its outputs differ.
     """
     began = time.perf_counter()
-    single = [feeds.seeded(fixed.proto, seed)[0] for seed in (0, 1)]
+    single = _drawn(fixed, 2)
     first, second = equivalence.run(fixed, single)
     spent = time.perf_counter() - began
     got = _run(dynamic, _rows(single, 2 * batch), "twice the batch")
     grown = {name: _axis_of(name, (first, second), value) for name, value in got.items()}
     declare_outputs(dynamic.proto, batch, grown)
     sizes = [size for size in _batches(fixed, batch, spent / 2) if size != 2 * batch]
-    many = [feeds.seeded(fixed.proto, seed)[0] for seed in range(-(-max(sizes) // batch))]
+    many = _drawn(fixed, -(-max(sizes) // batch))
     wanted = [*(first, second)[: len(many)], *equivalence.run(fixed, many[2:])]
     for size in sizes:
         found = _run(dynamic, _rows(many, size), f"a batch of {size}")
         for name, value in found.items():
             _compare(name, _wanted(name, wanted, grown[name], size, batch), value, f"a batch of {size}")
+    beside = _beside_extremes(fixed, dynamic, single, (first, second), grown) if spent < _LONGEST_S else ""
     elsewhere = [f"{name!r} along axis {axis}" for name, axis in grown.items() if axis]
     exceptions = f"; outputs whose batch is not their first axis: {', '.join(elsewhere)}" if elsewhere else ""
     run = ", ".join(map(str, sizes))
-    return f"checked at the old batch, at twice that, and at batches of {run}{exceptions}"
+    return f"checked at the old batch, at twice that, and at batches of {run}{beside}{exceptions}"
+
+
+def _drawn(fixed: ModelFile, count: int) -> list[feeds.Feed]:
+    """Inputs at the old batch; scalars, which serve all samples, are the same in all."""
+    drawn = [feeds.seeded(fixed.proto, seed)[0] for seed in range(count)]
+    scalars = {name: value for name, value in drawn[0].values.items() if not value.ndim}
+    return [replace(feed, values=feed.values | scalars) for feed in drawn]
+
+
+def _extreme(array: Array) -> dict[str, Array]:
+    """Samples that show in others if anything of them reaches those; whole numbers stay among those drawn."""
+    if array.dtype.kind in "iub" or not array.size:
+        return {"huge values": np.full_like(array, array.max(initial=0)), "NaN": np.zeros_like(array)}
+    huge = np.copysign(_HUGE * (1 + abs(array.astype(np.float64))), array.astype(np.float64))
+    return {"huge values": huge.astype(array.dtype), "NaN": np.full_like(array, np.nan)}
+
+
+def _beside_extremes(
+    fixed: ModelFile,
+    dynamic: ModelFile,
+    single: Sequence[feeds.Feed],
+    wanted: Sequence[Mapping[str, Array]],
+    grown: Mapping[str, int | None],
+) -> str:
+    """Run samples with extreme ones between them; which, in words.
+
+    Raises:
+        FixedBatchError: an extreme sample changes the others' outputs, or stops the model where it alone
+            does not.
+    """
+    run = []
+    for words in ("huge values", "NaN"):
+        first, second = single
+        extreme = {
+            name: _extreme(array)[words] if array.ndim else array for name, array in first.values.items()
+        }
+        rows = _rows([first, feeds.Feed(words, extreme), second], None)
+        what = f"beside samples of {words}"
+        try:
+            found = _run(dynamic, rows, what)
+        except FixedBatchError:
+            if _runs(fixed, extreme):
+                raise
+            continue
+        for name, value in found.items():
+            axis = grown[name]
+            for place, part in zip((0, 2), wanted, strict=True):
+                count = part[name].shape[axis] if axis is not None else 0
+                own = value if axis is None else value.take(range(place * count, (place + 1) * count), axis)
+                _compare(name, part[name], own, what)
+        run.append(words)
+    return f", and beside samples of {' and of '.join(run)}" if run else ""
+
+
+def _runs(model: ModelFile, values: dict[str, Array]) -> bool:
+    try:
+        equivalence.run(model, [feeds.Feed("extreme", values)])
+    except equivalence.Unrunnable:
+        return False
+    return True
 
 
 def _batches(fixed: ModelFile, batch: int, seconds: float) -> list[int]:
@@ -66,9 +136,12 @@ def _batches(fixed: ModelFile, batch: int, seconds: float) -> list[int]:
     return sorted({1, batch, *fits})
 
 
-def _rows(parts: Sequence[feeds.Feed], rows: int) -> dict[str, Array]:
-    """The first rows of the inputs, one after the other."""
-    return {name: np.concatenate([part.values[name] for part in parts])[:rows] for name in parts[0].values}
+def _rows(parts: Sequence[feeds.Feed], rows: int | None) -> dict[str, Array]:
+    """The first rows of the inputs, one after the other; a scalar serves all."""
+    return {
+        name: np.concatenate([part.values[name] for part in parts])[:rows] if value.ndim else value
+        for name, value in parts[0].values.items()
+    }
 
 
 def _run(dynamic: ModelFile, values: dict[str, Array], what: str) -> dict[str, Array]:

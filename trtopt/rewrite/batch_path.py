@@ -1,225 +1,399 @@
-"""Where the batch lies in each tensor of a model that was exported with a fixed one.
+"""Where the batch lies in each tensor of a model that was exported with a fixed one, and what is patched.
 
-It is followed from the inputs, node by node: ONNX's inference shows how an output grows at twice the batch.
-A Reshape to a constant shape keeps the order of the elements. As many of them precede the batch as before,
-which gives the axis. With a batch of 1 it may lie at the end of one axis or at the start of the next: the
-second is taken, and the first if the rest of the model then does not fit. If nothing fits, the result is
-empty.
+It is followed from the inputs, node by node, as `batch_rules` says. A Reshape to a constant shape keeps the
+order of the elements. As many of them precede the batch as before, which gives the axis. With a batch of 1 it
+may lie at the end of one axis or at the start of the next: the second is taken, and the first if the rest of
+the model then does not fit.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
 import onnx
 
-from trtopt.onnxio import prepare
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, opset_of, subgraphs_of
+from trtopt.errors import FixedBatchError
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, name_of, opset_of, reads_of, subgraphs_of
 from trtopt.onnxio.model_file import is_external
 from trtopt.onnxio.skeleton import LARGE_BYTES
+from trtopt.rewrite.batch_counts import counted
+from trtopt.rewrite.batch_rules import (
+    RULES,
+    TAKES_NUMBERS,
+    MixesError,
+    Patch,
+    PerSample,
+    Rows,
+    Shape,
+    Step,
+    Tensor,
+    Ways,
+    repeated_for_the_batch,
+)
 
-_IN_ORDER = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _MOST_TRIALS = 64
-
-Shape = tuple[int, ...]
-
-
-class _DoesNotFitError(Exception):
-    """The node does not take the shapes that it gets at twice the batch."""
+_MOST_NUMBERS = 64
+"""Shapes are no longer; other integers need not be known."""
+_INTEGERS = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 
 @dataclass(frozen=True)
-class Grown:
-    """A shape at the old batch, the axis that the batch is part of, and how often all of it recurs there."""
+class Patched:
+    """A node of a part of the model, and what it must read instead."""
 
-    shape: Shape
-    axis: int
-    outer: int = 1
-
-    @property
-    def twice(self) -> Shape:
-        """The shape at twice the batch."""
-        return tuple(2 * size if place == self.axis else size for place, size in enumerate(self.shape))
-
-    @property
-    def before(self) -> int:
-        """How many times the batch recurs in all of the tensor."""
-        return prod(self.shape[: self.axis]) * self.outer
+    part: onnx.GraphProto
+    index: int
+    patch: Patch
 
 
-def followed(model: onnx.ModelProto, batch: int, *, as_far_as_it_goes: bool = False) -> dict[str, Grown]:
-    """How the tensors of the main graph grow with the batch, as far as that is known, by name.
+@dataclass
+class Path:
+    """What grows in the main graph, what must be patched, and where subgraphs declare the batch's axis."""
 
-    Empty for a graph that does not fit together at twice the batch. With `as_far_as_it_goes`, the part
-    before the nodes that do not fit.
+    grown: dict[str, Rows] = field(default_factory=dict)
+    patches: list[Patched] = field(default_factory=list)
+    ends: list[tuple[onnx.ValueInfoProto, int]] = field(default_factory=list)
+
+
+class _Refused(Exception):
+    """A node that cannot be followed, and why."""
+
+    def __init__(self, node: onnx.NodeProto, why: str) -> None:
+        super().__init__(f"node {name_of(node)!r} ({node.op_type}) {why}")
+
+
+def followed(model: onnx.ModelProto, batch: int) -> Path:
+    """How the tensors of a prepared model grow with the batch.
+
+    Raises:
+        FixedBatchError: a node is not known to keep samples apart, or an output does not have them in order.
     """
-    types = _types_of(model)
-    if as_far_as_it_goes:
-        return _Walk(model, batch, types, {}).all(passing=True)
-    choices: dict[tuple[Shape, int, int, Shape], list[Grown]] = {}
+    walk = _Walk(model, batch)
+    first: _Refused | None = None
     for _ in range(_MOST_TRIALS):
-        walk = _Walk(model, batch, types, choices)
         try:
-            return walk.all()
-        except _DoesNotFitError:
-            while choices and len(list(choices.values())[-1]) == 1:
-                choices.popitem()
-            if not choices:
+            return walk.whole()
+        except _Refused as refused:
+            first = first or refused
+            if not walk.take_other_ways():
                 break
-            list(choices.values())[-1].pop(0)
-    return {}
-
-
-def _types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """The type of every tensor whose lengths are all known."""
-    graph = prepare.inferred(model).graph
-    found = {
-        item.name: onnx.helper.make_tensor_type_proto(item.data_type, list(item.dims))
-        for item in model.graph.initializer
-    }
-    for item in (*graph.input, *graph.value_info, *graph.output):
-        axes = item.type.tensor_type.shape.dim
-        if item.type.tensor_type.HasField("shape") and all(axis.HasField("dim_value") for axis in axes):
-            found.setdefault(item.name, item.type)
-    return found
-
-
-def _shape(kind: onnx.TypeProto) -> Shape:
-    return tuple(axis.dim_value for axis in kind.tensor_type.shape.dim)
+    raise FixedBatchError(
+        str(first),
+        f"build it at the batch that it has, --batch {batch}; or change that node, and export the model with "
+        "a dynamic batch axis",
+    )
 
 
 class _Walk:
-    """One way through the graph; what a Reshape at batch 1 may do is in `choices`, the first is taken."""
+    """Ways through the graph; where a node may be read in several, `_ways` holds them, the first is taken."""
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        batch: int,
-        types: Mapping[str, onnx.TypeProto],
-        choices: dict[tuple[Shape, int, int, Shape], list[Grown]],
-    ) -> None:
-        self._model, self._batch, self._types, self._choices = model, batch, types, choices
+    def __init__(self, model: onnx.ModelProto, batch: int) -> None:
+        self._model, self._batch = model, batch
         self._opset = opset_of(model)
-        self._data = {
-            item.name: item
-            for item in model.graph.initializer
-            if not is_external(item) and item.ByteSize() < LARGE_BYTES
-        }
-        self._fixed = {item.name for item in model.graph.initializer}
-        self._grown: dict[str, Grown] = {}
+        self._imports = [onnx.helper.make_opsetid("", self._opset)]
+        self._constants: ChainMap[str, onnx.TensorProto] = ChainMap()
+        self._ways: dict[object, Ways] = {}
+        self._path = Path()
+        self._unknown = 0
 
-    def all(self, *, passing: bool = False) -> dict[str, Grown]:
-        """What grows; `passing` by nodes that do not fit.
+    def take_other_ways(self) -> bool:
+        """Take the next way at the last node that has one left."""
+        while self._ways and len(list(self._ways.values())[-1]) == 1:
+            self._ways.popitem()
+        if not self._ways:
+            return False
+        list(self._ways.values())[-1].pop(0)
+        return True
+
+    def whole(self) -> Path:
+        """The path through the main graph.
 
         Raises:
-            _DoesNotFitError: a node that refuses what it gets.
+            _Refused: a node that does not fit.
         """
-        for item in self._model.graph.input:
-            if item.name not in self._fixed and item.name in self._types:
-                self._grown[item.name] = Grown(_shape(self._types[item.name]), 0)
-        for node in self._model.graph.node:
-            needed = node.input[:1] if node.op_type == "Reshape" else node.input  # its shape may be computed
-            if all(name in self._fixed or name in self._grown for name in needed if name):
-                try:
-                    self._step(node)
-                except _DoesNotFitError:
-                    if not passing:
-                        raise
-        return self._grown
+        self._path, self._unknown = Path(), 0
+        self._constants = ChainMap()
+        graph = self._model.graph
+        given: dict[str, Tensor] = {}
+        for item in graph.input:
+            shape = self._shape_of(item.type, item.name)
+            axis = 0 if shape else None
+            given[item.name] = Tensor(shape, axis, element=item.type.tensor_type.elem_type)
+        scope = self._part(graph, ChainMap(given))
+        for item in graph.output:
+            found = scope[item.name]
+            if found.depends and (found.axis is None or found.outer != 1):
+                maker = next(node for node in graph.node if item.name in node.output)
+                raise _Refused(maker, f"gives output {item.name!r} rows that belong to no single sample")
+        self._path.grown = {name: rows for name, item in scope.items() if (rows := _rows(item)) is not None}
+        return self._path
 
-    def _step(self, node: onnx.NodeProto) -> None:
-        """Note the outputs of a node whose inputs are known; those of one whose growth is unknown are not."""
-        if any(name not in self._types for name in node.output if name) or any(subgraphs_of(node)):
-            return
-        if not any(name in self._grown for name in node.input):
-            self._fixed |= set(node.output)
-            return
-        source = self._grown.get(node.input[0])
-        out = _shape(self._types[node.output[0]])
-        if node.op_type == "Reshape":
-            self._grown[node.output[0]] = self._reshaped(source, out)
-        elif node.op_type == "Concat":
-            self._grown[node.output[0]] = self._joined(node, out)
-        elif source is not None and node.op_type in ("Expand", "Resize") and node.input[-1] in self._fixed:
-            axis = len(out) - len(source.shape) + source.axis
-            if out[axis] == source.shape[source.axis]:
-                self._grown[node.output[0]] = Grown(out, axis, source.outer)
+    def _part(self, part: onnx.GraphProto, scope: ChainMap[str, Tensor]) -> ChainMap[str, Tensor]:
+        """All tensors of a graph or subgraph, the given ones included."""
+        self._constants = self._constants.new_child({item.name: item for item in part.initializer})
+        for item in part.initializer:
+            numbers = _numbers(item) if not is_external(item) else None
+            scope[item.name] = Tensor(tuple(item.dims), numbers=numbers, element=item.data_type)
+        for item in part.sparse_initializer:
+            scope[item.values.name] = Tensor(tuple(item.dims), element=item.values.data_type)
+        for index, node in enumerate(part.node):
+            try:
+                made = self._made(part, index, node, scope)
+            except MixesError as error:
+                raise _Refused(node, str(error)) from None
+            scope.update({name: item for name, item in zip(node.output, made, strict=False) if name})
+        self._constants = self._constants.parents
+        return scope
+
+    def _made(
+        self, part: onnx.GraphProto, index: int, node: onnx.NodeProto, scope: ChainMap[str, Tensor]
+    ) -> Sequence[Tensor]:
+        """A node's outputs.
+
+        Raises:
+            MixesError: it does not keep samples apart.
+        """
+        if any(subgraphs_of(node)):
+            return self._entered(node, scope)
+        inputs = tuple(scope[name] if name else None for name in node.input)
+        types = self._types(node, inputs)
+        shapes = tuple(self._shape_of(types.get(name), name) for name in node.output)
+        elements = [types[name].tensor_type.elem_type if name in types else 0 for name in node.output]
+        own = node.domain in OWN_DOMAINS
+        step = Step(
+            node,
+            self._opset,
+            self._batch,
+            inputs,
+            shapes,
+            lambda position: node.input[position] in self._constants,
+            lambda position: self._floats(node, position),
+            lambda key, ways: self._ways.setdefault((index, node.output[0], key), ways)[0],
+        )
+        numbers = counted(step) if own else None
+        if numbers is not None:
+            return [Tensor(shapes[0], numbers=numbers, element=elements[0])]
+        if not any(item is not None and item.depends for item in inputs):
+            rows = self._repeated(step) if own and node.op_type == "Expand" else None
+            if rows is None:
+                return [Tensor(shape, element=kind) for shape, kind in zip(shapes, elements, strict=True)]
+            made: Sequence[Rows] = [rows]
         else:
-            self._infer(node)
+            made = self._by_rule(step)
+            if not made:
+                return [Tensor(shape, element=kind) for shape, kind in zip(shapes, elements, strict=True)]
+        self._path.patches += [Patched(part, index, patch) for patch in step.patches]
+        return [
+            Tensor(rows.shape, rows.axis, rows.outer, element=kind)
+            for rows, kind in zip(made, elements, strict=False)
+        ]
 
-    def _reshaped(self, source: Grown | None, out: Shape) -> Grown:
-        if source is None or 0 in (*source.shape, *out):  # a shape that depends on how long the batch is
-            raise _DoesNotFitError
-        key = (source.shape, source.axis, source.before, out)
-        if key not in self._choices:
-            ways = _ways(source, out, self._batch)
-            if not ways:
-                raise _DoesNotFitError
-            self._choices[key] = ways
-        return self._choices[key][0]
+    def _by_rule(self, step: Step) -> Sequence[Rows]:
+        node = step.node
+        rule = RULES.get(node.op_type) if node.domain in OWN_DOMAINS else None
+        if rule is None:
+            raise MixesError("is not known to keep samples apart")
+        counts = any(item is not None and item.axis is None and item.depends for item in step.inputs)
+        if counts and node.op_type not in TAKES_NUMBERS:
+            raise MixesError("computes with the number of samples")
+        return rule(step)
 
-    def _joined(self, node: onnx.NodeProto, out: Shape) -> Grown:
-        """A Concat: of what does not grow the rows are repeated."""
-        axis = next(item.i for item in node.attribute if item.name == "axis") % len(out)
-        parts = [self._grown[name] for name in node.input if name in self._grown]
-        if len({part.axis for part in parts}) > 1 or (parts[0].axis == axis and len(node.input) > 1):
-            raise _DoesNotFitError
-        return Grown(out, parts[0].axis, parts[0].outer)
+    def _repeated(self, step: Step) -> Rows | None:
+        """A constant's Expand to the batch, if it is read as one row a sample."""
+        ways = repeated_for_the_batch(step)
+        rows = step.choose("repeated", ways) if ways else None
+        if rows is not None:
+            lengths = [number for number in (step.numbers("shape", 1) or ()) if isinstance(number, int)]
+            step.patches.append(Patch(1, (PerSample(1), *lengths[1:])))
+        return rows
 
-    def _infer(self, node: onnx.NodeProto) -> None:
+    def _types(self, node: onnx.NodeProto, inputs: Sequence[Tensor | None]) -> Mapping[str, onnx.TypeProto]:
+        """The outputs' types at the fixed batch, as far as ONNX infers them from those of the inputs."""
         if node.domain not in OWN_DOMAINS or not onnx.defs.has(node.op_type, self._opset, ""):
-            return
-        known = {name: self._type(name) for name in node.input if name}
-        data = {name: self._data[name] for name in node.input if name in self._data}
+            return {}
+        known, data = {}, {}
+        for name, item in zip(node.input, inputs, strict=True):
+            if item is None:
+                continue
+            known[name] = _type_of(item)
+            constant = self._constants.get(name)
+            if constant is not None and not is_external(constant) and constant.ByteSize() < LARGE_BYTES:
+                data[name] = constant
+            elif (at_batch := _at_batch(item, self._batch)) is not None:
+                data[name] = onnx.numpy_helper.from_array(at_batch, name)
         schema = onnx.defs.get_schema(node.op_type, self._opset, "")
-        imports = [onnx.helper.make_opsetid("", self._opset)]
         try:
-            found = onnx.shape_inference.infer_node_outputs(schema, node, known, data, opset_imports=imports)
-        except (onnx.shape_inference.InferenceError, RuntimeError) as error:
-            raise _DoesNotFitError from error
-        parts = [self._grown[name] for name in node.input if name in self._grown]
-        for name in filter(None, node.output):
-            self._note(name, found.get(name), parts, is_in_order=node.op_type in _IN_ORDER)
+            found: Mapping[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
+                schema, node, known, data, opset_imports=self._imports
+            )
+        except (onnx.shape_inference.InferenceError, RuntimeError):
+            return {}
+        return found
 
-    def _type(self, name: str) -> onnx.TypeProto:
-        kind = self._types.get(name)
-        if name not in self._grown or kind is None:
-            return kind if kind is not None else onnx.TypeProto()
-        return onnx.helper.make_tensor_type_proto(kind.tensor_type.elem_type, self._grown[name].twice)
+    def _floats(self, node: onnx.NodeProto, position: int) -> list[float] | None:
+        name = node.input[position] if position < len(node.input) else ""
+        held = self._constants.get(name)
+        if held is None or is_external(held) or prod(held.dims) > _MOST_NUMBERS:
+            return None
+        return [float(number) for number in onnx.numpy_helper.to_array(held).reshape(-1)]
 
-    def _note(
-        self, name: str, kind: onnx.TypeProto | None, parts: Sequence[Grown], *, is_in_order: bool
-    ) -> None:
-        """Note how an output grows: its inferred shape at twice the batch against the one at the batch."""
-        old = _shape(self._types[name])
-        if (
-            kind is None
-            or 0 in old
-            or not all(axis.HasField("dim_value") for axis in kind.tensor_type.shape.dim)
-        ):
-            return
-        new = _shape(kind)
-        places = [place for place, size in enumerate(old) if len(new) == len(old) and new[place] != size]
-        if len(places) != 1 or new[places[0]] != 2 * old[places[0]]:
-            return
-        outer = max(part.outer for part in parts)
-        if is_in_order:
-            outer = parts[0].before // prod(old[: places[0]])
-        self._grown[name] = Grown(old, places[0], outer)
+    def _shape_of(self, kind: onnx.TypeProto | None, name: str) -> Shape | None:
+        """A type's shape, unknown lengths by names of their own."""
+        if kind is None or not kind.tensor_type.HasField("shape"):
+            return None
+        self._unknown += 1
+        return tuple(
+            axis.dim_value
+            if axis.HasField("dim_value")
+            else axis.dim_param or f"axis {place} of {name}, {self._unknown}"
+            for place, axis in enumerate(kind.tensor_type.shape.dim)
+        )
+
+    # ── subgraphs ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _entered(self, node: onnx.NodeProto, scope: ChainMap[str, Tensor]) -> Sequence[Tensor]:
+        """The outputs of a node with subgraphs."""
+        given = [scope[name] if name else None for name in node.input]
+        if not any(scope[name].depends for name in reads_of(node) if name in scope):
+            return [Tensor(None) for _ in node.output]
+        if node.domain not in OWN_DOMAINS or node.op_type not in ("If", "Loop", "Scan"):
+            raise MixesError("is not known to keep samples apart")
+        if node.op_type == "If":
+            return self._branches(node, given, scope)
+        if node.op_type == "Loop":
+            return self._loop(node, given, scope)
+        return self._scan(node, given, scope)
+
+    def _branches(
+        self, node: onnx.NodeProto, given: Sequence[Tensor | None], scope: ChainMap[str, Tensor]
+    ) -> Sequence[Tensor]:
+        if any(item is not None and item.depends for item in given):
+            raise MixesError("takes one branch for all samples, as one of them decides")
+        ends = [self._inside(inner, {}, scope) for inner in subgraphs_of(node)]
+        return [_either(items) for items in zip(*ends, strict=True)]
+
+    def _inside(
+        self, inner: onnx.GraphProto, given: dict[str, Tensor], scope: ChainMap[str, Tensor]
+    ) -> list[Tensor]:
+        """The outputs of a subgraph."""
+        own = self._part(inner, scope.new_child(given))
+        for item in (*inner.input, *inner.output):
+            axis = own[item.name].axis
+            if axis is not None:
+                self._path.ends.append((item, axis))
+        return [own[item.name] for item in inner.output]
+
+    def _loop(
+        self, node: onnx.NodeProto, given: Sequence[Tensor | None], scope: ChainMap[str, Tensor]
+    ) -> Sequence[Tensor]:
+        if any(item is not None and item.depends for item in given[:2]):
+            raise MixesError("runs as often for all samples as one of them decides")
+        inner, carried = next(subgraphs_of(node)), [item or Tensor(None) for item in given[2:]]
+        names = [item.name for item in inner.input]
+        fixed = [Tensor((), element=onnx.TensorProto.INT64), Tensor((), element=onnx.TensorProto.BOOL)]
+        states = [_without_numbers(item) for item in carried]
+        goes_on, *ends = self._inside(inner, dict(zip(names, (*fixed, *states), strict=True)), scope)
+        if goes_on.depends:
+            raise MixesError("runs as often for all samples as one of them decides")
+        _check_states(states, ends)
+        return [*ends[: len(carried)], *(self._stacked(item, 0) for item in ends[len(carried) :])]
+
+    def _scan(
+        self, node: onnx.NodeProto, given: Sequence[Tensor | None], scope: ChainMap[str, Tensor]
+    ) -> Sequence[Tensor]:
+        inner = next(subgraphs_of(node))
+        lists = {item.name: list(item.ints) for item in node.attribute}
+        count = next(item.i for item in node.attribute if item.name == "num_scan_inputs")
+        split = len(given) - count
+        states = [_without_numbers(item or Tensor(None)) for item in given[:split]]
+        taken = [item or Tensor(None) for item in given[split:]]
+        axes = lists.get("scan_input_axes") or [0] * count
+        parts = [_one_of(item, axis) for item, axis in zip(taken, axes, strict=True)]
+        names = [item.name for item in inner.input]
+        ends = self._inside(inner, dict(zip(names, (*states, *parts), strict=True)), scope)
+        _check_states(states, ends)
+        outs = ends[split:]
+        axes = lists.get("scan_output_axes") or [0] * len(outs)
+        return [*ends[:split], *(self._stacked(item, axis) for item, axis in zip(outs, axes, strict=True))]
+
+    def _stacked(self, item: Tensor, axis: int) -> Tensor:
+        """A tensor of every round, one behind the other along a new axis."""
+        if item.shape is None:
+            return item
+        self._unknown += 1
+        place = axis % (len(item.shape) + 1)
+        shape = (*item.shape[:place], f"rounds, {self._unknown}", *item.shape[place:])
+        moved = None if item.axis is None else item.axis + (place <= item.axis)
+        return Tensor(shape, moved, item.outer, element=item.element)
 
 
-def _ways(source: Grown, out: Shape, batch: int) -> list[Grown]:
-    """The axes of `out` in which the batch may lie: where one begins, where it lay before, as long as it."""
+def _rows(item: Tensor) -> Rows | None:
+    return None if item.axis is None or item.shape is None else Rows(item.shape, item.axis, item.outer)
+
+
+def _either(items: Sequence[Tensor]) -> Tensor:
+    """What either of two branches gives: the batch lies in one place."""
+    first, *others = items
+    places = {(item.axis, item.outer, rows.length if (rows := _rows(item)) else None) for item in items}
+    if len(places) > 1 or any(item.depends and item.axis is None for item in items):
+        raise MixesError("has the batch elsewhere in each branch")
+    alike = all(item.shape == first.shape for item in others)
+    if not alike and first.axis is not None:
+        raise MixesError("has an output of unknown shape")
+    return Tensor(first.shape if alike else None, first.axis, first.outer, element=first.element)
+
+
+def _without_numbers(item: Tensor) -> Tensor:
+    if item.depends and item.axis is None:
+        raise MixesError("computes with the number of samples")
+    return Tensor(item.shape, item.axis, item.outer, element=item.element)
+
+
+def _check_states(states: Sequence[Tensor], ends: Sequence[Tensor]) -> None:
+    """What is carried from one round to the next must keep its batch, and its shape where it has one."""
+    for before, after in zip(states, ends, strict=False):
+        if (before.axis, before.outer, before.shape) != (after.axis, after.outer, after.shape):
+            raise MixesError("carries the batch elsewhere from one round to the next")
+    for item in ends:
+        if item.axis is None and item.depends:
+            raise MixesError("computes with the number of samples")
+
+
+def _one_of(item: Tensor, axis: int) -> Tensor:
+    """One part of a tensor that is scanned along an axis."""
+    if item.shape is None:
+        return item
+    place = axis % len(item.shape)
+    if item.axis == place:
+        raise MixesError("works across the samples of a batch")
+    moved = None if item.axis is None else item.axis - (place < item.axis)
+    return Tensor((*item.shape[:place], *item.shape[place + 1 :]), moved, item.outer, element=item.element)
+
+
+def _type_of(item: Tensor) -> onnx.TypeProto:
+    return onnx.helper.make_tensor_type_proto(item.element, item.shape)
+
+
+def _numbers(item: onnx.TensorProto) -> tuple[int, ...] | None:
+    if item.data_type not in _INTEGERS or len(item.dims) > 1 or prod(item.dims) > _MOST_NUMBERS:
+        return None
+    return tuple(int(number) for number in onnx.numpy_helper.to_array(item).reshape(-1))
+
+
+def _at_batch(item: Tensor, batch: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
+    """The numbers of a tensor at the fixed batch, if all are known."""
     found = []
-    for axis, size in enumerate(out):
-        outside = prod(out[:axis])
-        if source.before % outside == 0 and size % (source.before // outside * batch) == 0:
-            found.append(Grown(out, axis, source.before // outside))
-
-    def moves(way: Grown) -> bool:
-        return way.axis != source.axis or out[: way.axis] != source.shape[: way.axis]
-
-    found.sort(key=lambda way: (way.outer, moves(way), out[way.axis] != batch))
-    return found
+    for number in item.numbers or ():
+        if isinstance(number, PerSample) and number.times is not None:
+            found.append(number.times * batch)
+        elif isinstance(number, int):
+            found.append(number)
+        else:
+            return None
+    if item.numbers is None or item.element != onnx.TensorProto.INT64:
+        return None
+    return np.array(found, np.int64).reshape(() if item.shape == () else (-1,))
