@@ -39,11 +39,8 @@ class Bare:
     """Loops around one lane's graph; events are recorded after each replay, `before` also before it."""
 
     def __init__(self, device: Device, inference_stream: InferenceStream, resources: ExitStack) -> None:
-        launch, self._wait = inference_stream.bare()
-        graph, stream = launch.func.__self__, launch.args[0]  # type: ignore[attr-defined]
-        raw, executable, handle = graph._launch, graph._executable, stream.handle
-        self._replay: Callable[[], Any] = lambda: raw(executable, handle)
-        self._stream = stream
+        self._replay, self._wait = inference_stream.bare()
+        self._stream = inference_stream._streams.compute
         self._events = {
             kind: [device.event(timed=kind == "timed") for _ in range(4)] for kind in ("untimed", "timed")
         }

@@ -97,6 +97,10 @@ class HostBuffer(Protocol):
     """Host memory, page-locked or pageable."""
 
     @property
+    def address(self) -> int:
+        """Where it begins."""
+
+    @property
     def array(self) -> NDArray[np.uint8]:
         """The memory as bytes, shape [nbytes]."""
 
@@ -113,6 +117,9 @@ class Graph(Protocol):
 
     def launch(self, stream: Stream) -> None:
         """Enqueue all of it."""
+
+    def bare_launch(self, stream: Stream) -> Callable[[], object]:
+        """The library's own call that `launch` makes, for a loop that measures what trtopt's adds."""
 
     def close(self) -> None:
         """Give it back."""
@@ -345,6 +352,9 @@ class Context(Protocol):
 
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one inference."""
+
+    def bare_enqueue(self, stream: Stream) -> Callable[[], object]:
+        """The library's own call that `enqueue` makes with what is bound now; see `Graph.bare_launch`."""
 
     def sized_outputs(self) -> Mapping[str, SizedOutput]:
         """The outputs of data-dependent size that the last enqueue left, by name."""

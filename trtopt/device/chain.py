@@ -257,6 +257,10 @@ class ChainContext:
             if self._consumed is not None and index == self._last_reader:
                 self._consumed.record(stream)
 
+    def bare_enqueue(self, stream: Stream) -> Callable[[], object]:
+        """All of them: a loop over a chain does no less."""
+        return lambda: self.enqueue(stream)
+
     def sized_outputs(self) -> Mapping[str, SizedOutput]:
         """There are none: such models are not built as chains."""
         return {}

@@ -33,6 +33,10 @@ class _View:
     array: NDArray[np.uint8]
 
     @property
+    def address(self) -> int:
+        return int(self.array.ctypes.data)
+
+    @property
     def nbytes(self) -> int:
         return self.array.nbytes
 

@@ -147,7 +147,8 @@ class Measurement(Record, frozen=True, kw_only=True):
     Samples are taken in groups with a clock reading before and after each: group i lies between `clocks[i]`
     and `clocks[i + 1]`. `groups[i]` has the reasons why group i was discarded; without reasons it counts.
     `staged` are additional queries, after each group that counts, whose stages the device timed, which slows
-    a query down; None in files of `trtopt.bench/2` and earlier, where that was done in every sample. The
+    a query down; None in files of `trtopt.bench/2` and earlier, where that was done in every sample. `bare`
+    are a few queries after each group of a latency pass, by a minimal loop around the library's own call. The
     `discarded` queries are in `discarded_samples`, never in `samples`. `untrustworthy` lists why the figures
     are not trustworthy; empty: they are. `failure` is the device's, if it ended the pass in the middle.
     """
@@ -159,6 +160,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     shapes: dict[str, Shape]
     samples: Samples
     staged: Samples | None = None
+    bare: Samples | None = None
     warmups: Samples
     clocks: tuple[ClockReading, ...] = ()
     clock_reference: ClockReference = ClockReference()

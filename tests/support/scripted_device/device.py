@@ -275,6 +275,10 @@ class ScriptedContext(Owned):
         if self._report is not None and not self._on_request:
             self._tell()
 
+    def bare_enqueue(self, stream: Stream) -> Callable[[], object]:
+        """The same."""
+        return lambda: self.enqueue(stream)
+
     def _tell(self) -> None:
         assert self._report is not None
         for name, ms in self.device.script.layers.items():

@@ -138,3 +138,7 @@ class ScriptedGraph(Owned):
         self.device.host_s += next(self.device.enqueue) / 1e3
         for duration_ms in self._parts:
             run_on(stream, duration_ms())
+
+    def bare_launch(self, stream: Stream) -> Callable[[], object]:
+        """The same."""
+        return lambda: self.launch(stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,13 +99,12 @@ class CudaPythonDevice(CudaDevice):
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
-        pointer = source.array.ctypes.data
-        self._copy(target.address, pointer, source.nbytes, kind, stream)
+        self._copy(target.address, source.address, source.nbytes, kind, stream)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        self._copy(target.array.ctypes.data, source.address, target.nbytes, kind, stream)
+        self._copy(target.address, source.address, target.nbytes, kind, stream)
 
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
@@ -215,6 +215,9 @@ class _CapturedGraph:
                 f"CUDA failed: launching a graph: {status.name}", "see whether the GPU is healthy"
             )
 
+    def bare_launch(self, stream: Stream) -> Callable[[], object]:
+        return partial(self._launch, self._executable, stream.handle)
+
     def close(self) -> None:
         if self._executable is not None:
             self._runtime.cudaGraphExecDestroy(self._executable)
@@ -301,12 +304,12 @@ class _Pinned:
         self._runtime = runtime
         self.nbytes = nbytes
         doing = f"page-locking {nbytes / 2**20:.1f} MiB of host memory"
-        self._address = int(checked(runtime, runtime.cudaMallocHost(nbytes), doing))
-        memory = (ctypes.c_uint8 * nbytes).from_address(self._address)
+        self.address = int(checked(runtime, runtime.cudaMallocHost(nbytes), doing))
+        memory = (ctypes.c_uint8 * nbytes).from_address(self.address)
         self.array: NDArray[np.uint8] = np.ctypeslib.as_array(memory)
 
     def close(self) -> None:
         """Give it back; views of `array` must not be used afterwards."""
-        if self._address:
-            self._runtime.cudaFreeHost(self._address)
-            self._address = 0
+        if self.address:
+            self._runtime.cudaFreeHost(self.address)
+            self.address = 0

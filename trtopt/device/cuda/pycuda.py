@@ -282,6 +282,7 @@ class _Pinned:
         self._driver = driver
         self.nbytes = nbytes
         self.array: NDArray[np.uint8] = driver.pagelocked_empty(nbytes, np.uint8)
+        self.address = int(self.array.ctypes.data)
 
     @_checked("giving back page-locked host memory")
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from trtopt.device.api import (
@@ -256,6 +257,10 @@ class TensorRTContext:
                 f"TensorRT could not enqueue: {_last(self._errors) or 'no error was logged'}",
                 "see the messages above; a device that has met an error must be left and opened again",
             )
+
+    def bare_enqueue(self, stream: Stream) -> Callable[[], object]:
+        """`execute_async_v3`, whose result nobody looks at."""
+        return partial(self._execute, stream.handle)
 
     def sized_outputs(self) -> dict[str, SizedOutput]:
         """What TensorRT allocated; it knows the shapes when an enqueue returns."""

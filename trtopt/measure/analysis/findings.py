@@ -162,7 +162,7 @@ def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Hint, ...]:
     readings = [reading for measurement in measurements_of(point) for reading in measurement.clocks]
     loaded = [r.sm_mhz for r in readings if IDLE not in r.throttle and r.sm_mhz is not None]
     figures = Figures(
-        enqueue_ms=summarise(samples.enqueue_ms).median,
+        enqueue_ms=_median(stages.enqueue_ms),
         compute_ms=None if compute is None else compute.median,
         h2d_ms=_median(stages.h2d_ms),
         d2h_ms=_median(stages.d2h_ms),

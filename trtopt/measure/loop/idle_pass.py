@@ -60,8 +60,7 @@ def measure_idle(
 
 
 def _latency_ms(query: InFlightQuery) -> float:
-    query.start()
-    done = query.finish()
+    done = query.run()
     return (done.end_s - done.start_s) * 1e3
 
 

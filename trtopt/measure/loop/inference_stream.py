@@ -12,15 +12,18 @@ it, on the device and not on the host:
 - an output is written again once it has been copied to the host.
 
 Without transfers nothing is overwritten, and all in-flight queries share one set.
+
+Between the two readings of the clock lie a query's own calls and nothing else: they are listed beforehand,
+each with its arguments, once for every way in which a query can run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,19 +52,18 @@ def sets_of(contract: Contract) -> int:
     return min(contract.queue_ahead + 1, MAX_SETS) if contract.transfers else 1
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(NamedTuple):
     """One finished query; host times in seconds on the device's clock, durations in milliseconds.
 
-    The device's durations are None if they were not requested, or if the query has no such stage.
+    All but the first two are None if they were not requested, or if the query has no such stage.
     """
 
     start_s: float
     end_s: float
-    enqueue_ms: float
-    gpu_compute_ms: float | None
-    h2d_ms: float | None
-    d2h_ms: float | None
+    enqueue_ms: float | None = None
+    gpu_compute_ms: float | None = None
+    h2d_ms: float | None = None
+    d2h_ms: float | None = None
 
 
 class DeviceSet:
@@ -169,12 +171,37 @@ class InferenceStream:
         """The context's inputs and outputs."""
         return self._context.bindings
 
-    def bare(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What launches one query of the first slot, without copies and events, and what waits for it."""
-        stream, graph = self._streams.compute, self._sets[0].graph
-        self._context.bind(self._sets[0].buffers)
-        launch = self._context.enqueue if graph is None else graph.launch
-        return partial(launch, stream), stream.synchronize
+    def bare(self) -> tuple[Callable[[], object], Callable[[], object]]:
+        """What launches one query of the first slot by the library's own call, and what waits for it.
+
+        Without stages and events, all on one stream; only a host that sleeps waits for an event.
+        """
+        stream, first, host = self._streams.compute, self._sets[0], self._hosts[0]
+        self._context.bind(first.buffers)
+        graph, context = first.graph, self._context
+        launch = context.bare_enqueue(stream) if graph is None else graph.bare_launch(stream)
+        wait: Callable[[], object] = stream.synchronize
+        calls = [launch]
+        if self.contract.transfers:
+            copies = fixed(self.bindings)
+            to_device, to_host = self._device.copy_to_device, self._device.copy_to_host
+            calls = [
+                *(
+                    partial(to_device, first.buffers[i.name], host[i.name], stream)
+                    for i in copies
+                    if i.is_input
+                ),
+                launch,
+                *(
+                    partial(to_host, host[o.name], first.buffers[o.name], stream)
+                    for o in copies
+                    if not o.is_input
+                ),
+            ]
+        if self.contract.sync == "blocking":
+            wait = self.slots[0].plain_end.wait
+            calls.append(partial(self.slots[0].plain_end.record, stream))
+        return calls[0] if len(calls) == 1 else partial(_call_all, tuple(calls)), wait
 
     def outputs(self) -> list[dict[str, NDArray[np.generic]]]:
         """What the last queries computed, as each slot received it; without transfers, what the device holds.
@@ -209,6 +236,11 @@ class InferenceStream:
         self._resources.close()
 
 
+def _call_all(calls: tuple[Callable[[], object], ...]) -> None:
+    for call in calls:
+        call()
+
+
 class Streams:
     """Compute and, with transfers, one stream for each direction."""
 
@@ -240,12 +272,9 @@ class BufferRing:
         in_use = before is not None and before.busy and before.device_set is device_set
         return device_set, before if in_use else None
 
-    def enqueue(self, device_set: DeviceSet, stream: Stream) -> None:
-        """Enqueue one inference on the set."""
-        if device_set.graph is not None:
-            device_set.graph.launch(stream)
-        else:
-            self.context.enqueue(stream)
+    def launch(self, device_set: DeviceSet) -> Callable[[Stream], None]:
+        """What enqueues one inference on the set."""
+        return self.context.enqueue if device_set.graph is None else device_set.graph.launch
 
     def bind(self, device_set: DeviceSet) -> None:
         """Let the next plain enqueue use the set; a graph keeps the set that it was captured with."""
@@ -263,10 +292,9 @@ class Stage:
         if self._start is not None:
             resources.callback(self._start.close)
 
-    def begin(self, stream: Stream) -> None:
-        """Enqueue its beginning."""
-        if self._start is not None:
-            self._start.record(stream)
+    def begin(self, stream: Stream) -> list[Callable[[], object]]:
+        """The calls that enqueue its beginning."""
+        return [] if self._start is None else [partial(self._start.record, stream)]
 
     @property
     def ms(self) -> float | None:
@@ -289,8 +317,11 @@ class Stages:
         return (self.d2h or self.compute).end
 
 
+Calls = tuple[Callable[[], object], ...]
+
+
 class InFlightQuery:
-    """One query in flight at most: `start` hands it over, `finish` waits for it.
+    """One query in flight at most: `start` hands it over, `finish` waits for it; `run` does both.
 
     Its stages are timed only on demand: an event that notes the time keeps the GPU for a few microseconds.
     """
@@ -305,6 +336,7 @@ class InFlightQuery:
         resources: ExitStack,
     ) -> None:
         self._device = device
+        self._now = device.now
         self._turns = turns
         self._streams = streams
         self._host = host
@@ -315,76 +347,113 @@ class InFlightQuery:
         self._outputs = [binding.name for binding in fixed(turns.bindings) if not binding.is_input]
         self.sized = SizedCopies(device, turns.context)
         resources.callback(self.sized.close)
+        self._calls: dict[tuple[DeviceSet, Stages | None, Stages], Calls] = {}
         self._start_s = self._enqueue_ms = 0.0
         self.device_set: DeviceSet | None = None  # of the query in flight
         self.busy = False
 
     def start(self, *, timed: bool = False) -> None:
         """Hand one query over. Nothing here waits for the device but copies into pageable memory."""
-        device_set, before = self._turns.take(self)
-        self.device_set = device_set
-        self._stages = stages = self._timed if timed else self._plain
-        self._start_s = self._device.now()
-        if stages.h2d is not None:
-            self._copy_inputs(device_set, before, stages.h2d)
-        self._enqueue(device_set, stages.compute)
-        if stages.d2h is not None:
-            self._copy_outputs(device_set, stages.d2h)
+        calls = self._prepared(timed)
         self.busy = True
-
-    def _copy_inputs(self, device_set: DeviceSet, before: InFlightQuery | None, h2d: Stage) -> None:
-        device, stream, compute = self._device, self._streams.to_device, self._streams.compute
-        assert stream is not None
-        if before is not None:
-            stream.wait_for(device_set.consumed or before.computed)
-        h2d.begin(stream)
-        for name in self._inputs:
-            device.copy_to_device(device_set.buffers[name], self._host[name], stream)
-        h2d.end.record(stream)
-        compute.wait_for(h2d.end)
-        if before is not None:
-            compute.wait_for(before.completion)
-
-    def _enqueue(self, device_set: DeviceSet, compute: Stage) -> None:
-        stream = self._streams.compute
-        self._turns.bind(device_set)
-        compute.begin(stream)
-        before_s = self._device.now()
-        self._turns.enqueue(device_set, stream)
-        self._enqueue_ms = (self._device.now() - before_s) * 1e3
-        compute.end.record(stream)
-
-    def _copy_outputs(self, device_set: DeviceSet, d2h: Stage) -> None:
-        device, stream = self._device, self._streams.to_host
-        assert stream is not None
-        stream.wait_for(self.computed)
-        d2h.begin(stream)
-        for name in self._outputs:
-            device.copy_to_host(self._host[name], device_set.buffers[name], stream)
-        self.sized.enqueue(stream)
-        d2h.end.record(stream)
-
-    @property
-    def computed(self) -> Event:
-        """Reached when the query in flight has been computed."""
-        return self._stages.compute.end
-
-    @property
-    def completion(self) -> Event:
-        """Reached when the query in flight has finished."""
-        return self._stages.completion
+        self._start_s = self._now()
+        for call in calls:
+            call()
 
     def finish(self) -> Query:
         """Wait for the query and read its times."""
         self.completion.wait()
-        end_s = self._device.now()
+        end_s = self._now()
         self.busy = False
+        return self._query(self._start_s, end_s)
+
+    def run(self, *, timed: bool = False) -> Query:
+        """`start` and `finish`, with nothing in between."""
+        calls, wait, now = self._prepared(timed), self.completion.wait, self._now
+        start_s = now()
+        for call in calls:
+            call()
+        wait()
+        end_s = now()
+        return self._query(start_s, end_s)
+
+    def _query(self, start_s: float, end_s: float) -> Query:
         stages = self._stages
+        if stages is self._plain:
+            return Query(start_s, end_s)
         return Query(
-            start_s=self._start_s,
-            end_s=end_s,
+            start_s,
+            end_s,
             enqueue_ms=self._enqueue_ms,
             gpu_compute_ms=stages.compute.ms,
             h2d_ms=stages.h2d.ms if stages.h2d is not None else None,
             d2h_ms=stages.d2h.ms if stages.d2h is not None else None,
         )
+
+    def _prepared(self, timed: bool) -> Calls:
+        """Take the next set, and list the calls that hand a query on it over."""
+        device_set, before = self._turns.take(self)
+        self.device_set = device_set
+        self._stages = stages = self._timed if timed else self._plain
+        self._turns.bind(device_set)
+        way = device_set, before._stages if before is not None else None, stages
+        calls = self._calls.get(way)
+        if calls is None:
+            calls = self._calls[way] = tuple(self._listed(*way))
+        return calls
+
+    def _listed(
+        self, device_set: DeviceSet, before: Stages | None, stages: Stages
+    ) -> Iterator[Callable[[], object]]:
+        """`before` are those of the query that still uses the set."""
+        compute, launch = self._streams.compute, self._turns.launch(device_set)
+        if stages.h2d is not None:
+            yield from self._copies_in(device_set, before, stages.h2d)
+        yield from stages.compute.begin(compute)
+        yield partial(launch, compute) if stages is self._plain else partial(self._enqueue_timed, launch)
+        yield partial(stages.compute.end.record, compute)
+        if stages.d2h is not None:
+            yield from self._copies_out(device_set, stages.compute.end, stages.d2h)
+
+    def _copies_in(
+        self, device_set: DeviceSet, before: Stages | None, h2d: Stage
+    ) -> Iterator[Callable[[], object]]:
+        device, stream, compute = self._device, self._streams.to_device, self._streams.compute
+        assert stream is not None
+        if before is not None:
+            yield partial(stream.wait_for, device_set.consumed or before.compute.end)
+        yield from h2d.begin(stream)
+        for name in self._inputs:
+            yield partial(device.copy_to_device, device_set.buffers[name], self._host[name], stream)
+        yield partial(h2d.end.record, stream)
+        yield partial(compute.wait_for, h2d.end)
+        if before is not None:
+            yield partial(compute.wait_for, before.completion)
+
+    def _copies_out(
+        self, device_set: DeviceSet, computed: Event, d2h: Stage
+    ) -> Iterator[Callable[[], object]]:
+        device, stream = self._device, self._streams.to_host
+        assert stream is not None
+        yield partial(stream.wait_for, computed)
+        yield from d2h.begin(stream)
+        for name in self._outputs:
+            yield partial(device.copy_to_host, self._host[name], device_set.buffers[name], stream)
+        if len(self._outputs) + len(self._inputs) < len(self._turns.bindings):
+            yield partial(self.sized.enqueue, stream)
+        yield partial(d2h.end.record, stream)
+
+    def _enqueue_timed(self, launch: Callable[[Stream], None]) -> None:
+        before_s = self._now()
+        launch(self._streams.compute)
+        self._enqueue_ms = (self._now() - before_s) * 1e3
+
+    @property
+    def plain_end(self) -> Event:
+        """The one behind a query's computing whose stages nobody times."""
+        return self._plain.compute.end
+
+    @property
+    def completion(self) -> Event:
+        """Reached when the query in flight has finished."""
+        return self._stages.completion

@@ -9,7 +9,7 @@ then takes one block of samples.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
 from trtopt.measure.load.arrivals import Load, arrivals_s
 from trtopt.measure.load.load_pass import bounds_of
 from trtopt.measure.load.open_loop import OpenLoop
+from trtopt.measure.loop.bare_loop import bare_latency, bare_throughput, host_samples
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams, terms_of
@@ -48,40 +49,6 @@ from trtopt.records import (
     TurnSamples,
 )
 
-_PROBE = 5
-"""Queries from whose time the number that fills a block is estimated."""
-
-
-def bare_latency(device: Device, inference_stream: InferenceStream, criterion: Criterion) -> Samples:
-    """One query in flight, without events and bookkeeping: the clock before the launch, and after the wait.
-
-    What the sampling loop adds to a query is its difference from this one.
-    """
-    launch, wait = inference_stream.bare()
-    now = device.now
-    began_s = now()
-    starts, ends = [], []
-    while not criterion.is_finished(now() - began_s):
-        start_s = now()
-        launch()
-        wait()
-        end_s = now()
-        criterion.add((end_s - start_s) * 1e3)
-        starts.append((start_s - began_s) * 1e3)
-        ends.append((end_s - began_s) * 1e3)
-    return _bare_samples(starts, ends)
-
-
-def bare_throughput(
-    device: Device, inference_streams: Sequence[InferenceStream], min_queries: int, block_s: float
-) -> Samples:
-    """Queries handed over one after the other for about `block_s`, and waited for once, at the end."""
-    loops = [inference_stream.bare() for inference_stream in inference_streams]
-    probe_s = _hand_over(device, loops, _PROBE)
-    count = max(min_queries, round(block_s / probe_s * _PROBE) if probe_s else min_queries)
-    took_ms = _hand_over(device, loops, count) * 1e3
-    return _bare_samples([0.0] * count, [took_ms] * count)
-
 
 def open_latency(
     device: Device, inference_streams: Sequence[InferenceStream], load: Load, window_s: float, seed: int
@@ -93,7 +60,7 @@ def open_latency(
         loop.run()
     ended_ms = (device.now() - loop.began_s) * 1e3
     ends = {one.index: (one.query.end_s - loop.began_s) * 1e3 for one in loop.served}
-    return _bare_samples(
+    return host_samples(
         [arrival_s * 1e3 for arrival_s in arrivals[: loop.arrived]],
         [ends.get(index, ended_ms) for index in range(loop.arrived)],
     )
@@ -104,31 +71,6 @@ def _terms_of(variant: Variant) -> Contract:
     if variant.rate is None:
         return terms_of(variant.mode, variant.contract)
     return changed(variant.contract, {"sync": "spin", "threads": "one"})
-
-
-def _hand_over(
-    device: Device, loops: Sequence[tuple[Callable[[], None], Callable[[], None]]], count: int
-) -> float:
-    """Seconds for `count` queries, handed to the streams in turn."""
-    launches = [loops[index % len(loops)][0] for index in range(count)]
-    began_s = device.now()
-    for launch in launches:
-        launch()
-    for _, wait in loops:
-        wait()
-    return device.now() - began_s
-
-
-def _bare_samples(starts: list[float], ends: list[float]) -> Samples:
-    return Samples(
-        start_ms=[round(value, 6) for value in starts],
-        end_ms=[round(value, 6) for value in ends],
-        enqueue_ms=[],
-        gpu_compute_ms=[],
-        h2d_ms=[],
-        d2h_ms=[],
-        inference_stream=[],
-    )
 
 
 SWITCH_QUERIES = 3

@@ -169,8 +169,7 @@ class _Follower:
             self._buffers_bytes = sum(binding.nbytes for binding in inference_stream.bindings)
             self.tracker.phase = "run"
             for _ in range(_MEMORY_RUNS):
-                inference_stream.slots[0].start()
-                inference_stream.slots[0].finish()
+                inference_stream.slots[0].run()
             self._used = _growth(self._used_before, self._device.used_bytes())
             self._resident = _growth(self._resident_before, _resident_bytes())
             self.tracker.phase = MORE_CONTEXTS

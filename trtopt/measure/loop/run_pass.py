@@ -18,6 +18,7 @@ from trtopt.measure.loop.sample_groups import take_samples
 from trtopt.measure.loop.sampling import no_garbage_collection
 from trtopt.measure.loop.stopping import Limits, StoppingRule
 from trtopt.measure.loop.warmup import WarmUp
+from trtopt.measure.statistics.loop_overhead import loop_overhead
 from trtopt.records import Contract, EngineRef, Measurement, Shape
 
 
@@ -64,6 +65,8 @@ def measure(
         enough = StoppingRule(limits)
         with no_garbage_collection():
             taken = take_samples(device, inference_streams, warm, enough)
+    if taken.bare is not None and (added := loop_overhead(taken.samples, taken.bare)) is not None:
+        notes += added.notes
     if not taken.samples.start_ms and taken.discarded is None:
         raise MeasurementError("no query finished", "give the pass more time with --duration")
     return Measurement(
@@ -74,6 +77,7 @@ def measure(
         shapes=dict(subject.shapes),
         samples=taken.samples,
         staged=taken.staged,
+        bare=taken.bare,
         warmups=taken.warmups,
         clocks=taken.clocks,
         clock_reference=taken.reference,

@@ -1,11 +1,12 @@
 """The samples of one pass, taken in groups with a reading of the clocks before and after each.
 
 Events with timestamps, which separate a query's stages, slow it down. Stages are therefore timed in queries
-of their own, a tenth more after each group, and no sample is affected.
+of their own, a tenth more after each group, and no sample is affected. With one query in flight a few are
+then run by a bare loop, which shows what the sampling loop adds.
 
 Readings are outside the timed region: the queue runs empty, the sensor is read, each buffer set runs one
-query that does not count (the first after a pause), and sampling continues. Where the clocks are unknown
-there is no pause, and all samples are one group.
+query that does not count (the first after a pause), and sampling continues. Where the clocks are unknown and
+queries queue there is no pause, and all samples are one group.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from trtopt.device.api import ClockSensor, Device
 from trtopt.errors import DeviceError
 from trtopt.measure.analysis.interference import evaluate_groups
+from trtopt.measure.loop.bare_loop import run_bare
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sampling import Criterion, Finished, Until, as_samples, drive
 from trtopt.measure.loop.stopping import StoppingRule
@@ -31,6 +33,9 @@ TIMED_SHARE = 0.1
 MIN_TIMED = 5
 """So many queries more have their stages timed: a share of the group's, and no fewer."""
 
+BARE_SHARE = 0.04
+"""So many are run by a bare loop, and no fewer than `MIN_TIMED`."""
+
 MIN_QUERIES = 20
 """The uncounted query before a group costs a twentieth at most."""
 
@@ -43,7 +48,8 @@ class Taken:
     """The samples of a pass.
 
     `groups` holds each one's reasons to be discarded; `clocks` has one reading more than there are groups.
-    `staged` are the queries whose stages were timed, without those of discarded groups.
+    `staged` are the queries whose stages were timed, without those of discarded groups, and `bare` those of a
+    bare loop; None where queries queue.
 
     `failure` is the device's, if it ended the pass in the middle; what had finished by then is kept.
     """
@@ -51,6 +57,7 @@ class Taken:
     warmups: Samples
     samples: Samples
     staged: Samples
+    bare: Samples | None
     discarded: Samples | None
     clocks: tuple[ClockReading, ...]
     reference: ClockReference
@@ -95,12 +102,13 @@ class _Stretches:
         return self._stretches[-1][1]
 
     def of(self, groups: Collection[int] | None) -> Samples:
-        """The queries of these groups; None: of the only one there is, which needs no number."""
+        """The queries of these groups; None: of all. Where there is one group only, it needs no number."""
         chosen = [(group, queries) for group, queries in self._stretches if groups is None or group in groups]
+        is_one = groups is None and len(self._stretches) == 1
         return as_samples(
             [query for _, queries in chosen for query in queries],
             self.start_s,
-            [] if groups is None else [group for group, queries in chosen for _ in queries],
+            [] if is_one else [group for group, queries in chosen for _ in queries],
         )
 
 
@@ -130,17 +138,21 @@ def _take_groups(
     sensor: ClockSensor,
 ) -> Taken:
     samples = _Stretches(device.now())
-    staged = _Stretches(samples.start_s)
+    staged, bare = _Stretches(samples.start_s), _Stretches(samples.start_s)
     clocks = [sensor.read(0.0)]
     known = clocks[0].sm_mhz is not None
+    is_alone = sum(len(inference_stream.slots) for inference_stream in inference_streams) == 1
     sampled_s, failure = 0.0, None
     while True:
         index = len(clocks) - 1
         group = _Group(
-            enough, sampled_s, GROUP_S if known else math.inf, _queries_of_a_group(inference_streams)
+            enough,
+            sampled_s,
+            GROUP_S if known or is_alone else math.inf,
+            _queries_of_a_group(inference_streams),
         )
         try:
-            if known:
+            if known or index:
                 drive(device, inference_streams, Until(1), warmups.new(index))
             with device.annotate(f"group {index}"):
                 before_s = device.now()
@@ -149,6 +161,10 @@ def _take_groups(
             count = max(MIN_TIMED, round(group.heard * TIMED_SHARE))
             with device.annotate(f"stages {index}"):
                 drive(device, inference_streams, Until(count), staged.new(index), timed=True)
+            if is_alone:
+                least = Until(max(MIN_TIMED, round(group.heard * BARE_SHARE)))
+                with device.annotate(f"bare loop {index}"):
+                    run_bare(device, inference_streams[0], least, bare.new(index))
         except DeviceError as error:
             if not len(samples):
                 raise
@@ -158,7 +174,7 @@ def _take_groups(
             enough.take_back(group.heard)
         if failure is not None or enough.is_finished(sampled_s):
             break
-    return _evaluated(warmups, samples, staged, clocks if known else [], sensor.reference, failure)
+    return _evaluated(warmups, samples, staged, bare, clocks if known else [], sensor.reference, failure)
 
 
 def _queries_of_a_group(inference_streams: Sequence[InferenceStream]) -> int:
@@ -170,6 +186,7 @@ def _evaluated(
     warmups: _Stretches,
     samples: _Stretches,
     staged: _Stretches,
+    bare: _Stretches,
     clocks: Sequence[ClockReading],
     reference: ClockReference,
     failure: DeviceError | None,
@@ -184,6 +201,7 @@ def _evaluated(
         warmups=warmups.of(every),
         samples=samples.of(kept),
         staged=staged.of(kept),
+        bare=bare.of(kept) if len(bare) else None,
         discarded=samples.of(bad) if bad else None,
         clocks=tuple(clocks),
         reference=reference,

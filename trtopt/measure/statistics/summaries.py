@@ -108,7 +108,7 @@ class PointFigures:
 def figures_of(point: BenchPoint) -> PointFigures:
     """The figures of a point."""
     samples, stages = point.latency.samples, point.latency.stages
-    columns = (stages.gpu_compute_ms, stages.h2d_ms, stages.d2h_ms, samples.enqueue_ms)
+    columns = (stages.gpu_compute_ms, stages.h2d_ms, stages.d2h_ms, stages.enqueue_ms)
     return PointFigures(
         tuple(percentile(samples.latency_ms, p) for p in (50.0, 90.0, 99.0)),
         tuple(percentile(values, 50.0) for values in columns),

@@ -161,9 +161,6 @@ def _check_samples(report: BenchReport) -> None:
 
 def _is_whole(samples: Samples) -> bool:
     """Whether all columns are of one length; the device's and the groups' may be empty."""
-    lengths = {
-        len(column)
-        for column in (samples.start_ms, samples.end_ms, samples.enqueue_ms, samples.inference_stream)
-    }
-    optional = (samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms, samples.group)
+    lengths = {len(column) for column in (samples.start_ms, samples.end_ms, samples.inference_stream)}
+    optional = (samples.enqueue_ms, samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms, samples.group)
     return len(lengths | {len(column) for column in optional if column}) == 1

@@ -1,11 +1,14 @@
 """Samples in groups between clock readings, over the scripted device in virtual time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.support.scripted_device.device import Script, ScriptedDevice
+from tests.support.scripted_device.parts import ScriptedEvent, scripted_stream
 from tests.support.scripted_runs import run, terms
+from trtopt.device.api import Stream
 from trtopt.measure.loop.sample_groups import GROUP_S, MIN_QUERIES, QUERIES_PER_WAITING_SLOT
 from trtopt.measure.loop.stopping import Limits
 from trtopt.measure.statistics.summaries import throughput
@@ -51,9 +54,9 @@ def sizes(measurement: Measurement) -> list[int]:
 # ── groups and readings ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_where_the_clocks_are_unknown_all_samples_are_one_group() -> None:
+def test_where_the_clocks_are_unknown_no_group_is_judged() -> None:
     made = measured([])
-    assert (made.clocks, made.groups, made.samples.group) == ((), (), [])
+    assert (made.clocks, made.groups, set(made.samples.group)) == ((), (), {0, 1, 2, 3})
     assert made.clock_reference.problem == "the script tells no clocks"
     assert made.untrustworthy == ()
 
@@ -173,6 +176,42 @@ def test_discarded_queries_do_not_make_a_run_steady() -> None:
     assert hot.stop_reason.startswith("steady: ")
     assert hot.discarded > 0
     assert len(hot.groups) > len(calm.groups)
+
+
+# ── what the loop adds ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Slower(ScriptedDevice):
+    """Its events take the host a while to record; a bare loop needs none."""
+
+    def event(self, *, blocking: bool = False, timed: bool = True) -> ScriptedEvent:
+        made = super().event(blocking=blocking, timed=timed)
+        record = made.record
+
+        def late(stream: Stream) -> None:
+            record(stream)
+            self.host_s = max(self.host_s, scripted_stream(stream).ready_s) + self.late_ms / 1e3
+
+        made.record = late  # type: ignore[method-assign]
+        return made
+
+    late_ms = 0.0
+
+
+@pytest.mark.parametrize(("late_ms", "told"), [(0.05, ["the loop adds 50.0 µs (4.3% of p50)"]), (0.005, [])])
+def test_what_the_loop_adds_is_told_above_a_hundredth(late_ms: float, told: list[str]) -> None:
+    device = Slower(Script(compute_ms=[1.0], enqueue_ms=[0.125]))
+    device.late_ms = late_ms
+    made = run(device, terms("isolated"), "latency", replace(LIMITS, duration_s=2.0))
+    assert made.bare is not None
+    assert set(made.bare.group) == set(made.samples.group) == set(range(8))
+    assert {round(ms, 6) for ms in made.bare.latency_ms} == {1.125}
+    assert [note.split(" to what")[0] for note in made.notes] == told
+
+
+def test_queries_that_queue_have_no_bare_ones_beside_them() -> None:
+    made = run(ScriptedDevice(Script()), terms("trtexec-11"), "throughput", LIMITS)
+    assert made.bare is None
 
 
 # ── a device that falls away ────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,73 @@
+"""Minimal loops around the library's own calls: what the sampling loop adds is its difference from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trtopt.device.api import Device
+from trtopt.measure.loop.inference_stream import InferenceStream, Query
+from trtopt.measure.loop.sampling import Criterion, Finished, as_samples
+from trtopt.records import Samples
+
+_PROBE = 5
+"""Queries from whose time the number that fills a block is estimated."""
+
+
+def run_bare(
+    device: Device, inference_stream: InferenceStream, criterion: Criterion, finished: list[Finished]
+) -> None:
+    """One query in flight: the clock before the launch, and after the wait."""
+    launch, wait = inference_stream.bare()
+    now = device.now
+    began_s = now()
+    while not criterion.is_finished(now() - began_s):
+        start_s = now()
+        launch()
+        wait()
+        end_s = now()
+        finished.append((0, Query(start_s, end_s)))
+        criterion.add((end_s - start_s) * 1e3)
+
+
+def bare_latency(device: Device, inference_stream: InferenceStream, criterion: Criterion) -> Samples:
+    """The queries of `run_bare`."""
+    began_s, finished = device.now(), list[Finished]()
+    run_bare(device, inference_stream, criterion, finished)
+    return as_samples(finished, began_s)
+
+
+def bare_throughput(
+    device: Device, inference_streams: Sequence[InferenceStream], min_queries: int, block_s: float
+) -> Samples:
+    """Queries handed over one after the other for about `block_s`, and waited for once, at the end."""
+    loops = [inference_stream.bare() for inference_stream in inference_streams]
+    probe_s = _hand_over(device, loops, _PROBE)
+    count = max(min_queries, round(block_s / probe_s * _PROBE) if probe_s else min_queries)
+    took_ms = _hand_over(device, loops, count) * 1e3
+    return host_samples([0.0] * count, [took_ms] * count)
+
+
+def _hand_over(
+    device: Device, loops: Sequence[tuple[Callable[[], object], Callable[[], object]]], count: int
+) -> float:
+    """Seconds for `count` queries, handed to the streams in turn."""
+    launches = [loops[index % len(loops)][0] for index in range(count)]
+    began_s = device.now()
+    for launch in launches:
+        launch()
+    for _, wait in loops:
+        wait()
+    return device.now() - began_s
+
+
+def host_samples(starts: list[float], ends: list[float]) -> Samples:
+    """Of queries of which only these times are known, in milliseconds."""
+    return Samples(
+        start_ms=[round(value, 6) for value in starts],
+        end_ms=[round(value, 6) for value in ends],
+        enqueue_ms=[],
+        gpu_compute_ms=[],
+        h2d_ms=[],
+        d2h_ms=[],
+        inference_stream=[],
+    )
