@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEMO   := trtopt-demo
 
-.PHONY: help demo test test-export test-browser test-ray docs check lint-fix clean
+.PHONY: help demo test test-export test-browser test-ray docs check house lint-fix clean
 
 help:
 	@echo "make demo         build engines for a small trained model, measure them and write a report"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-ray     run builds and measurements on a Ray cluster of two nodes on this host (installs ray)"
 	@echo "make docs         build the documentation site into docs/_build"
 	@echo "make check        types, lint and formatting"
+	@echo "make house        how large the package is, and what a change to it touches"
 
 # One marker file a set of extras: an install runs again when pyproject.toml changes.
 $(VENV)/.created:
@@ -51,7 +52,7 @@ demo: $(VENV)/.rtx
 
 # On all cores; a file's tests stay together, for they share what takes long to make.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --junit-xml .pytest_cache/durations.xml
 
 test-export: $(VENV)/.export
 	$(BIN)/python -m pytest tests/export
@@ -73,6 +74,10 @@ check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Informs, and never fails: the tests hold what must not be.
+house: $(VENV)/.test
+	$(BIN)/python -m tests.support.house
 
 lint-fix: $(VENV)/.test
 	$(BIN)/ruff check --fix .
