@@ -16,7 +16,7 @@ import trtopt
 from tests.rewrite_graphs import model
 from tests.support.graphs import model_of, relu, save, value
 from trtopt.device.ort.reference import Unoptimised
-from trtopt.errors import InvalidModelError, ModelError, UnsupportedOpError
+from trtopt.errors import BuildError, InvalidModelError, ModelError, UnsupportedOpError
 from trtopt.onnxio.model_file import load, runnable
 from trtopt.onnxio.model_info import read_onnx
 
@@ -155,3 +155,35 @@ def test_a_model_of_another_domain_alone_is_rewritten_and_cast(tmp_path: Path) -
     trtopt.cast(file, tmp_path / "cast.onnx")
     with pytest.raises(UnsupportedOpError, match="Scaler"):
         trtopt.build(file, tmp_path / "built", backend="tensorrt-rtx")
+
+
+_OPEN = {
+    "a Squeeze that might take the batch away": """
+        # w: float[8,3,3,3]
+        # f: float[8,5]
+        g (float[N,3,8,8] x) => (float[M,5] y)
+        {a = Conv(x, w) b = GlobalAveragePool(a) c = Squeeze(b) r = Constant <value = int64[2] {-1,8}> () d = Reshape(c, r) y = MatMul(d, f)}""",
+    "weights in INT8 behind Cast and Mul": """
+        # s: float[1,64]
+        # q: int8[64,64]
+        g (float[N,64] x) => (float[N,64] y) {a = Cast <to = 1> (q) w = Mul(a, s) y = MatMul(x, w)}""",
+}
+
+
+@pytest.mark.parametrize("text", _OPEN.values(), ids=_OPEN)
+def test_what_tensorrt_refuses_with_open_shapes_is_built_at_its_own(text: str, tmp_path: Path) -> None:
+    file = save(model(text), tmp_path / "model.onnx")
+    built = trtopt.build(file, tmp_path / "built", backend="tensorrt-rtx")
+    assert "with constants folded" in built.engines[0].notes[-1]
+    assert {path.name for path in (tmp_path / "built").glob("*.onnx*")} == {"model.onnx"}
+
+
+def test_a_type_that_inference_finds_is_what_tensorrt_gets(tmp_path: Path) -> None:
+    built = trtopt.build(_cut(tmp_path, ["b"], typed=False), tmp_path / "built", backend="tensorrt-rtx")
+    assert [spec.dtype for spec in built.engines[0].outputs] == ["float32"]
+
+
+def test_a_model_that_tensorrt_refuses_at_any_shape_is_refused_for_the_first_reason(tmp_path: Path) -> None:
+    table = "# q: int8[64,64]\ng (int64[N] i) => (float[N,64] y) {a = Gather(q, i) y = Cast <to = 1> (a)}"
+    with pytest.raises(BuildError, match="Quantized constant"):
+        trtopt.build(save(model(table), tmp_path / "m.onnx"), tmp_path / "built", backend="tensorrt-rtx")

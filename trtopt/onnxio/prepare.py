@@ -212,16 +212,21 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 def skeleton_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
     """The model's skeleton with its inputs at `shapes`, and no shape but these."""
     fixed = skeleton(model)
-    for value in fixed.graph.input:
-        wanted = shapes.get(value.name)
-        axes = value.type.tensor_type.shape.dim
-        if wanted is not None and len(axes) == len(wanted):
-            for axis, size in zip(axes, wanted, strict=True):
-                axis.dim_value = size
-    del fixed.graph.value_info[:]
+    fix_inputs(fixed.graph, shapes)
     for value in fixed.graph.output:
         value.type.tensor_type.ClearField("shape")
     return fixed
+
+
+def fix_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int | None]]) -> None:
+    """Give inputs these lengths, in place; None leaves one open. Shapes inside are to be inferred again."""
+    for value in graph.input:
+        axes, wanted = value.type.tensor_type.shape.dim, shapes.get(value.name)
+        if wanted is not None and len(axes) == len(wanted):
+            for axis, size in zip(axes, wanted, strict=True):
+                if size is not None:
+                    axis.dim_value = size
+    del graph.value_info[:]
 
 
 def opset_of(model: onnx.ModelProto) -> int:

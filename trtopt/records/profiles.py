@@ -24,6 +24,11 @@ class ShapeRange(Record, frozen=True, kw_only=True):
         """Whether it admits only one shape."""
         return self.min == self.max
 
+    @property
+    def fixed(self) -> tuple[int | None, ...]:
+        """The lengths of the axes that have only one, None for the others."""
+        return tuple(low if low == high else None for low, high in zip(self.min, self.max, strict=True))
+
     def admits(self, shape: Shape) -> bool:
         """Whether every axis lies within."""
         return len(shape) == len(self.min) and all(

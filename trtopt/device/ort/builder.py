@@ -26,6 +26,7 @@ from trtopt.files.atomic import scratch_folder
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import name_of
 from trtopt.onnxio.model_info import load_graph
+from trtopt.onnxio.prepare import fix_inputs
 from trtopt.onnxio.unique_names import name_nodes
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
 
@@ -109,7 +110,7 @@ def _optimise_at(plan: BuildPlan, model: Any, log: LogSink) -> tuple[bytes, dict
     A branch that never runs at these shapes need not fit them, and ONNX Runtime checks those that it knows.
     """
     declared = [type(value).FromString(value.SerializeToString()) for value in model.graph.input]
-    _fix_shapes(model, plan)
+    fix_inputs(model.graph, {name: given.fixed for name, given in plan.shapes.items()})
     try:
         return _optimise(model), {}
     except BuildError as refusal:
@@ -122,18 +123,6 @@ def _optimise_at(plan: BuildPlan, model: Any, log: LogSink) -> tuple[bytes, dict
             log("warning", f"its axes stay open: {refusal.problem}")
             return engine, {"shapes": "open"}
         raise
-
-
-def _fix_shapes(model: Any, plan: BuildPlan) -> None:
-    """Write the plan's fixed axes into the inputs; axes with a range stay open."""
-    for value in model.graph.input:
-        wanted = plan.shapes.get(value.name)
-        if wanted is None:
-            continue
-        for axis, low, high in zip(value.type.tensor_type.shape.dim, wanted.min, wanted.max, strict=True):
-            if low == high:
-                axis.dim_value = low
-    del model.graph.value_info[:]  # inferred again from the fixed shapes
 
 
 def _optimise(model: Any) -> bytes:

@@ -9,6 +9,8 @@ nodes; what it cannot stays, and so do Q and DQ (see `fold-constants`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import onnx_graphsurgeon as gs
@@ -55,7 +57,11 @@ def _cone(scope: Scope, root: Any, among: Iterable[Any]) -> list[Any]:
     return [node for node in among if id(node) in wanted]
 
 
-def _check(scope: Scope, match: Match) -> str | None:
+_WIDEST = 8
+"""How much larger FP32 is than the narrowest type that weights are stored in."""
+
+
+def _check(scope: Scope, match: Match, *, may_grow: bool = False) -> str | None:
     node, nodes, weights = match.node, match.parts["nodes"], match.parts["weights"]
     size, cone = result_bytes(scope, node), {id(each) for each in nodes}
     if scope.static_shape(node.outputs[0]) is None:
@@ -63,7 +69,8 @@ def _check(scope: Scope, match: Match) -> str | None:
     own = is_private(scope, nodes[:-1], node) and all(
         id(user) in cone for weight in weights for user in weight.outputs
     )
-    if size > SIZE_CAP and not (own and size <= sum(weight._values.nbytes for weight in weights)):
+    given = sum(weight._values.nbytes for weight in weights)
+    if size > SIZE_CAP and not (size <= _WIDEST * given if may_grow else own and size <= given):
         return (
             "the result would be stored in addition to the weight, which is used elsewhere too or is smaller"
         )
@@ -95,3 +102,6 @@ RULE = Rule(
         quantises("convolutions and products whose weights are computed"),
     ),
 )
+
+GROWING = replace(RULE, check=partial(_check, may_grow=True))
+"""The rule where the model may grow, up to weights as wide as FP32."""

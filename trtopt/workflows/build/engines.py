@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.shapes import over_all, profiles_for
 from trtopt.builder_settings import recorded_settings
 from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
-from trtopt.errors import BuildError, ModelError, TrtoptError, UsageError
+from trtopt.errors import BuildError, ModelError, TrtoptError, UnsupportedOpError, UsageError
 from trtopt.executors.api import Executor
 from trtopt.executors.local import THIS_HOST
+from trtopt.files.atomic import scratch_beside
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
 from trtopt.recipe import LOCAL, Recipe, io_request, shape_flags
@@ -256,13 +259,50 @@ def build_each(
         )
         for one in requested
     ]
+    with ExitStack() as scratch:
+        refused: dict[int, tuple[TrtoptError, BuildJob]] = {}
+        for index, result in _run(jobs, how, listener):
+            if isinstance(result, BuildError | UnsupportedOpError) and (
+                job := _at_its_shapes(jobs[index], scratch)
+            ):
+                refused[index] = result, job
+            else:
+                yield index, _explained(result, requested[index])
+        folded = _run([job for _, job in refused.values()], how, listener) if refused else iter(())
+        for place, result in folded:
+            index, (refusal, _) = list(refused.items())[place]
+            if isinstance(result, EngineArtifact):
+                note = f"{result.plan.label}: built at its shapes, with constants folded: {refusal.problem}"
+                yield index, msgspec.structs.replace(result, notes=(*result.notes, note))
+            else:
+                yield index, _explained(refusal, requested[index])
+
+
+def _run(
+    jobs: Sequence[BuildJob], how: BuildOptions, listener: Listener
+) -> Iterator[tuple[int, EngineArtifact | TrtoptError]]:
     results = how.executor.run_all_jobs(jobs, limit_s=how.limit_s, on_progress=listener.progress)
     with closing(results):
         for index, result in results:
-            if isinstance(result, BuildError):
-                yield index, explained(result, requested[index].onnx, requested[index].plan)
-            elif isinstance(result, TrtoptError):
-                yield index, result
-            else:
-                assert isinstance(result, Built)
-                yield index, result.engine
+            assert isinstance(result, Built | TrtoptError)
+            yield index, result.engine if isinstance(result, Built) else result
+
+
+def _at_its_shapes(job: BuildJob, scratch: ExitStack) -> BuildJob | None:
+    """The job with the graph at the engine's own shapes; None where TensorRT got as plain a graph already."""
+    if job.plan.backend.name == ONNXRUNTIME or job.plan.splits:
+        return None
+    from trtopt.rewrite.at_shapes import folded_at
+
+    shapes = {name: given.fixed for name, given in job.plan.shapes.items()}
+    folder = scratch.enter_context(scratch_beside(Path(job.folder) / MODEL_FILE))
+    given = replace(model_file.load(Path(job.onnx)), spool=folder)
+    folded = folded_at(given, shapes, target_of(job.plan.backend))
+    if folded is None:
+        return None
+    model_file.save(folded, folder / MODEL_FILE)
+    return msgspec.structs.replace(job, onnx=str(folder / MODEL_FILE))
+
+
+def _explained(result: EngineArtifact | TrtoptError, one: EngineRequest) -> EngineArtifact | TrtoptError:
+    return explained(result, one.onnx, one.plan) if isinstance(result, BuildError) else result
