@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.support.cast_models import saved
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from tests.support.outlier import SENSITIVE, save_with_outlier
 from trtopt.api import check
@@ -142,6 +143,17 @@ def test_two_nodes_that_help_only_together_are_found_among_casts(
         keep=report.patterns,  # type: ignore[arg-type]
     )
     assert check(tmp_path / "cast.onnx", model, data=data, bounds=bounds).passed
+
+
+def test_all_is_kept_next_to_a_convolution_that_no_bf16_takes(tmp_path: Path) -> None:
+    text = """# k: float[2,3,3,3]
+# w: float[2,5]
+g (float[N,3,3,3] x) => (float[N,5] y)
+{a = Conv(x, k) b = GlobalAveragePool(a) c = Flatten(b) y = MatMul(c, w)}"""
+    model = saved(text, tmp_path)
+    np.savez(tmp_path / "d.npz", x=np.ones((2, 3, 3, 3), np.float32))
+    report = bisect(model, request(str(tmp_path / "d.npz"), "bf16", bounds=Bounds(min_sqnr=200)))
+    assert "MatMul:y" in report.best.nodes
 
 
 def test_patterns_fit_one_node_even_if_it_is_called_as_an_operator(

@@ -288,6 +288,28 @@ def test_a_weight_that_fp16_cannot_hold_keeps_its_node(value: float, words: str,
         assert rules(cast(source, precision="bf16", threshold=1e39)[0]) == {}
 
 
+CANCELS = """# w: float[8,8]
+g (float[N,8] x) => (float[N,8] y) <float big = {3000.0}>
+{a = MatMul(x, w) b = Tanh(a) c = MatMul(b, w) up = Add(c, big) down = Sub(up, big) d = MatMul(down, w)
+y = MatMul(d, w)}"""
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_what_makes_the_outputs_inaccurate_on_real_data_is_searched_and_kept(
+    precision: str, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
+    source = saved(CANCELS, tmp_path)
+    report, _, _ = cast(source, precision=precision, data=data(tmp_path, x=x))
+    assert rules(report) == {"Add:up": "accuracy", "Sub:down": "accuracy"}
+    assert not report.alarms
+    assert any(note.startswith("2 nodes stay FP32 for the outputs' accuracy") for note in report.notes)
+    report, _, _ = cast(source, precision=precision, data=data(tmp_path, x=x), include=["Add:up", "Sub:*"])
+    assert "Add:up" in report.lowered
+    assert report.alarms
+    assert rules(cast(source, precision=precision)[0]) == {}  # random samples decide nothing
+
+
 def test_values_that_vanish_are_counted(tmp_path: Path) -> None:
     weight = np.ones((8, 8), np.float32)
     weight[0, :3] = 1e-9

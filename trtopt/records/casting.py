@@ -11,7 +11,9 @@ from trtopt.records.result import Result
 CAST_SCHEMA = "trtopt.cast/1"
 
 CastPrecision = Literal["fp16", "bf16"]
-KeepRule = Literal["operator", "opset", "pattern", "quantised", "weight", "range", "unmeasured", "island"]
+KeepRule = Literal[
+    "operator", "opset", "pattern", "quantised", "weight", "range", "unmeasured", "island", "accuracy"
+]
 
 
 class KeptNode(Record, frozen=True, kw_only=True):

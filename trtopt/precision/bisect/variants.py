@@ -15,7 +15,7 @@ import onnx
 
 from trtopt.data import SampleSource
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.precision.casting.cast import cast_graph, measured
+from trtopt.precision.casting.cast import cast_graph, check_worthwhile, measured
 from trtopt.precision.casting.decide import CastOptions, Decision
 from trtopt.precision.quantize import (
     Material,
@@ -85,7 +85,9 @@ class CastVariants:
         """
         self._model, self._cast_options = model, cast_options
         self._ranges, _ = measured(model, samples)
-        self.nodes = tuple(self._cast(cast_options, spool)[1].places)
+        decision = self._cast(cast_options, spool)[1]
+        check_worthwhile(model, decision, cast_options.precision)
+        self.nodes = tuple(decision.places)
 
     def variant(self, kept: frozenset[str], spool: Path) -> Variant:
         """See `Variants`. Isolated nodes between FP32 ones are cast too, to measure their error."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -31,7 +32,9 @@ from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.onnxio.skeleton import check
 from trtopt.onnxio.tensor_types import LOW, types_of
 from trtopt.onnxio.unique_names import name_apart
-from trtopt.precision.alarms import accuracy_alarms
+from trtopt.precision.alarms import LEAST_COSINE, LEAST_SQNR_DB, accuracy_alarms
+from trtopt.precision.bisect.search import ALLOWED, Found, Names, search
+from trtopt.precision.bounds import Bounds, allowance_used
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
 from trtopt.precision.casting.patterns import check_patterns
@@ -83,6 +86,10 @@ class Reference:
 _COMPARED = 64
 """How many samples the original and the result are compared on."""
 _AT_ONCE = 8
+_ACCURATE = Bounds(min_cosine=LEAST_COSINE, min_sqnr=LEAST_SQNR_DB)
+"""What outputs on real samples must meet, else nodes are kept in FP32."""
+_RUNS = 40
+"""The most runs over the compared samples to find which."""
 _OLDEST_CAST = 6
 
 
@@ -127,29 +134,42 @@ def cast_model(
         wide = _wide(model)
         check_patterns(wide.proto, keep, keep_op, include)  # before the model runs, which may take long
         seen = _seen(model, wide, original.proto, data, spool, compare=compare)
-        result, decision = cast_graph(wide, seen.ranges, cast_options, cast_io=cast_io)
-        found = _compared(seen, result) if compare else ()
+
+        def cast(options: CastOptions, folder: Path) -> _Cast:
+            spooling = replace(wide, spool=folder)
+            result, decision = cast_graph(spooling, seen.ranges, options, cast_io=cast_io)
+            return _Cast(result, decision, _compared(seen, result) if compare else ())
+
+        made = cast(cast_options, spool)
+        check_worthwhile(wide, made.decision, precision)
+        notes = [*seen.notes, *_notes(made.decision, was_low=wide is not model)]
+        if data is not None and made.used > ALLOWED:
+            note(f"the outputs are too inaccurate: searching what to keep in FP32, in at most {_RUNS} runs")
+            found = _search(wide.proto, cast_options, made, cast, spool)
+            notes.append(_search_note(found, made.differences))
+            if found.best is not None:
+                made = cast(replace(cast_options, accurate=found.best.kept), spool)
         report = CastReport(
             source=str(source),
             out=str(out),
             precision=precision,
             target=target,
             opset=opset_of(model.proto),
-            lowered=tuple(decision.places),
-            kept=decision.kept,
-            untouched=decision.untouched,
-            casts=_casts(result) - _casts(model),
-            vanishing=_vanishing(decision),
+            lowered=tuple(made.decision.places),
+            kept=made.decision.kept,
+            untouched=made.decision.untouched,
+            casts=_casts(made.model) - _casts(model),
+            vanishing=_vanishing(made.decision),
             data=seen.data,
             data_is_random=data is None,
             samples=seen.samples,
-            differences=found,
-            notes=(*seen.notes, *_notes(decision, was_low=wide is not model)),
-            alarms=(*weight_alarms(original), *accuracy_alarms(found)),
+            differences=made.differences,
+            notes=tuple(notes),
+            alarms=(*weight_alarms(original), *accuracy_alarms(made.differences)),
             seconds=0.0,
         )
         accept(report)
-        model_file.save(result, out)
+        model_file.save(made.model, out)
     return msgspec.structs.replace(report, seconds=time.perf_counter() - began)
 
 
@@ -160,15 +180,65 @@ def cast_graph(
 
     Raises:
         UsageError: a pattern that fits no node.
-        ModelError: the file holds nothing heavy that takes this type.
     """
     check_patterns(model.proto, cast_options.keep, cast_options.keep_op, cast_options.include)
     types = types_of(model.proto)
     decision = CastDecider(model, types, ranges, cast_options, cast_io=cast_io).decide()
-    _check_worthwhile(model, decision, cast_options.precision)
     result = convert(model, types, decision.places, cast_options.low, cast_io=cast_io)
     check(result.proto)
     return result, decision
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """A model with some nodes in 16 bits, how that was decided, and how far its outputs lie from before."""
+
+    model: ModelFile
+    decision: Decision
+    differences: tuple[OutputDifference, ...]
+
+    @property
+    def used(self) -> float:
+        """What the outputs that alarms judge use of the error that raises none; above 1 it is more."""
+        return allowance_used([item for item in self.differences if not item.integer], _ACCURATE)
+
+
+def _search(
+    proto: onnx.ModelProto,
+    cast_options: CastOptions,
+    lowest: _Cast,
+    cast: Callable[[CastOptions, Path], _Cast],
+    spool: Path,
+) -> Found:
+    """The fewest nodes to keep in FP32 for the outputs to raise no alarm; `lowest` is without any.
+
+    Nodes alone between kept ones are cast during the search, so that what they add is known.
+    """
+    low = frozenset(lowest.decision.places)
+    costs = {
+        node.name: float(node.op_type in HEAVY)
+        for part in graphs_of(proto.graph)
+        for node in part.node
+        if node.name in low and not cast_options.includes(node)
+    }
+
+    def error(kept: Names) -> float:
+        if not kept:
+            return lowest.used
+        with TemporaryDirectory(dir=spool) as folder:  # its weights live as long as it does
+            return cast(replace(cast_options, only=low - kept), Path(folder)).used
+
+    return search(costs, error, _RUNS)
+
+
+def _search_note(found: Found, before: Sequence[OutputDifference]) -> str:
+    """What was kept, and what it was kept for."""
+    (alarm, *_) = accuracy_alarms(before)
+    runs = counted(len(found.trials), "run")
+    if found.best is None:
+        return f"no nodes in FP32 that were tried, in {runs}, make the outputs accurate enough"
+    nodes = counted(len(found.best.kept), "node")
+    return f"{nodes} stay FP32 for the outputs' accuracy, found in {runs}; with them in 16 bits {alarm}"
 
 
 def _loaded(source: Path, out: Path, target: str, threshold: float | None, note: Note) -> ModelFile:
@@ -184,8 +254,12 @@ def _loaded(source: Path, out: Path, target: str, threshold: float | None, note:
     return model
 
 
-def _check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> None:
-    """Something heavy must have become 16-bit if only the opset stands in the way."""
+def check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> None:
+    """Something heavy must have become 16-bit if only the opset stands in the way.
+
+    Raises:
+        ModelError: nothing has.
+    """
     operators = {node.name: node.op_type for part in graphs_of(model.proto.graph) for node in part.node}
     if HEAVY & {operators[name] for name in decision.places}:
         return

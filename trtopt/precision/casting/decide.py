@@ -68,6 +68,8 @@ class CastOptions:
     include: tuple[str, ...] = ()
     only: frozenset[str] | None = None
     """An earlier decision's nodes: these become 16-bit, islands too, and all others stay FP32."""
+    accurate: frozenset[str] = frozenset()
+    """What stays FP32 for the outputs' accuracy."""
 
     @property
     def low(self) -> int:
@@ -235,6 +237,8 @@ class CastDecider:
             )
         if self._cast_options.includes(node):
             return None
+        if node.name in self._cast_options.accurate:
+            return "accuracy", "in 16 bits the outputs would be too inaccurate"
         for pattern in self._cast_options.keep:
             if is_called(node, pattern):
                 return "pattern", f"--exclude {pattern}"
