@@ -8,6 +8,7 @@ TrtoptError                     exit code 1
 │   └── FixedBatchError         exit code 2: another batch requested than the one fixed in the file
 ├── DataError                   input data that does not fit the model
 ├── BuildError                  the builder failed; the last log lines are in the message
+│   ├── RefusedGraphError       TensorRT refuses the graph
 │   └── TimingCacheError        a timing cache that must not be used here
 ├── ArtifactError               a build folder, an engine or a result file that cannot be trusted or used
 │   ├── WrongPathError          exit code 2: a file or folder of the wrong kind
@@ -75,6 +76,10 @@ class DataError(TrtoptError):
 
 class BuildError(TrtoptError):
     """The builder failed."""
+
+
+class RefusedGraphError(BuildError):
+    """TensorRT refuses the graph, whatever the machine: the message has its words."""
 
 
 class TimingCacheError(BuildError):

@@ -29,7 +29,7 @@ from trtopt.device.tensorrt.timing_cache import (
     require_unchanged,
     tactics_of,
 )
-from trtopt.errors import BuildError, DeviceMemoryError, UnsupportedOpError, UsageError
+from trtopt.errors import BuildError, DeviceMemoryError, RefusedGraphError, UnsupportedOpError, UsageError
 from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
 
@@ -413,7 +413,7 @@ def _parse_failure(library: Library, onnx: Path, faults: list[Any], errors: list
         return UnsupportedOpError(
             problem, "replace the operator, or load the plugin that implements it with --plugin LIB.so"
         )
-    return BuildError(problem, "see the log for the parser's own words; a simpler export often helps")
+    return RefusedGraphError(problem, "see the log for the parser's own words; a simpler export often helps")
 
 
 def _node_in_file(onnx: Path, index: int) -> str:
@@ -444,6 +444,6 @@ def _failure(problem: str, errors: list[str], workspace_bytes: int | None = None
             f"{problem}: {text}",
             f"raise --workspace, which leaves {workspace_bytes >> 20} MiB of scratch memory, or omit it",
         )
-    return BuildError(
+    return RefusedGraphError(
         f"{problem}: {text}", "the messages name the node; simplify or replace it, or try another --opt-level"
     )

@@ -15,7 +15,14 @@ from trtopt.builder.shapes import over_all, profiles_for
 from trtopt.builder_settings import recorded_settings
 from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
-from trtopt.errors import BuildError, ModelError, TrtoptError, UnsupportedOpError, UsageError
+from trtopt.errors import (
+    BuildError,
+    ModelError,
+    RefusedGraphError,
+    TrtoptError,
+    UnsupportedOpError,
+    UsageError,
+)
 from trtopt.executors.api import Executor
 from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import scratch_beside
@@ -262,7 +269,7 @@ def build_each(
     with ExitStack() as scratch:
         refused: dict[int, tuple[TrtoptError, BuildJob]] = {}
         for index, result in _run(jobs, how, listener):
-            if isinstance(result, BuildError | UnsupportedOpError) and (
+            if isinstance(result, RefusedGraphError | UnsupportedOpError) and (
                 job := _at_its_shapes(jobs[index], scratch)
             ):
                 refused[index] = result, job
