@@ -14,8 +14,7 @@ from tests.support.killing import run_killed
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.manifests import read_listed, read_manifest
 from trtopt.records import Manifest
-from trtopt.report.verifying import check_lines
-from trtopt.workflows.build.rebuild import check_folder, differences, rebuild_locked, repair, trust
+from trtopt.workflows.build.rebuild import check_folder, differences, rebuild_locked, trust
 from trtopt.workflows.profile.profile import profile
 from trtopt.workflows.profile.request import ProfileRequest
 
@@ -66,35 +65,14 @@ def test_verify_tells_and_exits_with_1(trtopt_cli: CommandLine, folder: Path) ->
     assert "changed: batch8.engine" in done.stdout
 
 
-def test_repair_builds_again_what_it_can_and_leaves_the_rest_alone(folder: Path) -> None:
-    before = read_manifest(folder)
+def test_a_locked_build_needs_the_graphs_and_no_engine(folder: Path, tmp_path: Path) -> None:
     edited(folder / "batch8.engine")
-    (folder / "batch8.log").unlink()
-    kept = (folder / "batch1.engine").stat().st_ino
-    found = repair(folder)
-    assert found.is_whole
-    assert found.rebuilt == ("batch8.engine",)
-    first, second = check_lines("d", found)
-    assert first.endswith("as the manifest says")
-    assert second == "rebuilt, with its new hash in the manifest: batch8.engine"
-    after = read_manifest(folder)
-    assert after.engines[0] == before.engines[0]
-    assert (folder / "batch1.engine").stat().st_ino == kept
-    assert [path.name for path in folder.parent.iterdir()] == ["d"]
-
-
-def test_a_lost_model_cannot_be_built_again_and_reports_it(folder: Path) -> None:
-    edited(folder / "model.onnx")
-    assert not repair(folder).is_whole  # no engine is lost: nothing is built
     (folder / "batch1.engine").unlink()
+    rebuild_locked(folder, tmp_path / "again")
+    assert check_folder(tmp_path / "again").is_whole
+    edited(folder / "model.onnx")
     with pytest.raises(ArtifactError, match=r"model\.onnx"):
-        repair(folder)
-
-
-def test_a_folder_in_an_engines_place_is_named(trtopt_cli: CommandLine, folder: Path) -> None:
-    (folder / "batch8.engine").unlink()
-    (folder / "batch8.engine").mkdir()
-    assert "batch8.engine: is a folder" in trtopt_cli.fails(1, "verify", folder, "--repair")
+        rebuild_locked(folder, tmp_path / "once-more")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "sweep.json", "ledger.json", "batch8.engine"])

@@ -49,7 +49,7 @@ SECTIONS = {
         "deploy": "Write a plan as a Triton model repository.",
     },
     "Manage": {
-        "verify": "Check a build folder's hashes; repair engines.",
+        "verify": "Check a build folder's hashes.",
         "cache": "Manage the timing caches that builds share.",
         "doctor": "Show what is installed and which commands work here.",
         "completion": "Print the script that completes commands in a shell.",

@@ -12,19 +12,17 @@ from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout
 
 @click.command()
 @click.argument("folder", type=click.Path(exists=True, path_type=Path))
-@click.option("--repair", "is_repair", is_flag=True, help="Rebuild engines that are missing or changed.")
 @click.option(
     "--trust",
     "trusted",
     multiple=True,
-    metavar="ENGINE|LIB.so",
+    metavar="ENGINE",
     shell_complete=files,
-    help="Trust an engine that has changed, or a plugin that --repair needs: native code.",
+    help="Trust an engine that has changed: native code.",
 )
 @json_option("the findings")
 def verify(
     folder: Path,
-    is_repair: bool,
     trusted: tuple[str, ...],
     json: JsonOutput | None,
 ) -> None:
@@ -33,17 +31,10 @@ def verify(
     Exits with 1 if something is missing or has changed.
     """
     from trtopt.cli.console import say
-    from trtopt.cli.progress import listening
     from trtopt.report.verifying import check_lines
-    from trtopt.workflows.build.rebuild import check_folder, repair, trust
+    from trtopt.workflows.build.rebuild import check_folder, trust
 
-    if trusted:
-        trust(folder, trusted)
-    if is_repair:
-        with listening() as listener:
-            check = repair(folder, listener, trusted)
-    else:
-        check = check_folder(folder)
+    check = trust(folder, trusted) if trusted else check_folder(folder)
     write_json(json, check)
     if not takes_stdout(json):
         say(*check_lines(str(folder), check))

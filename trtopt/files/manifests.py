@@ -140,7 +140,7 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
     """
     again = {
         "plan": "plan again, or move the plan back: its paths to engines are relative to its folder",
-        "manifest": f"`trtopt verify {shlex.quote(str(path.parent))} --repair` builds it again",
+        "manifest": f"`trtopt build --locked {shlex.quote(str(path.parent))}` builds the folder again",
     }.get(vouching, "build again")
     if not path.is_file():
         raise ArtifactError(f"{path}: cannot be read (no such file)", again)

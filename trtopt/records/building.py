@@ -262,14 +262,13 @@ class OnnxArtifact(Record, frozen=True, kw_only=True):
 class FolderCheck(Record, frozen=True, kw_only=True):
     """Changes to a build folder's files since the build, by path in the folder.
 
-    `extra` files were added since, `rebuilt` engines were made again just now.
+    `extra` files were added since.
     """
 
     missing: tuple[str, ...]
     changed: tuple[str, ...]
     extra: tuple[str, ...]
     checked: int
-    rebuilt: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:

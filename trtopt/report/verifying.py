@@ -11,18 +11,14 @@ _SIGNATURE = "manifest.sig"  # of versions that signed builds themselves
 
 def check_lines(folder: str, check: FolderCheck) -> list[str]:
     """A summary, and a line for every file that changed since the build."""
-    lines = [f"rebuilt, with its new hash in the manifest: {name}" for name in check.rebuilt]
-    lines += [f"missing: {name}" for name in check.missing]
+    lines = [f"missing: {name}" for name in check.missing]
     lines += [f"changed: {name}" for name in check.changed]
     lines += [f"not of this build: {name}" for name in check.extra]
     if _SIGNATURE in check.extra:
         lines.append(f"{_SIGNATURE} was not checked: sign manifest.json with cosign or minisign instead")
     bad = len(check.missing) + len(check.changed)
-    whole = (
-        f"all {check.checked} files are" if not bad else f"{check.checked - bad} of {check.checked} files are"
-    )
-    found = "as the manifest says" if check.rebuilt else "unchanged since the build"
-    return [f"{folder}: {whole} {found}", *lines]
+    whole = f"{check.checked - bad} of {check.checked}" if bad else f"all {check.checked}"
+    return [f"{folder}: {whole} files are unchanged since the build", *lines]
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:

@@ -1,1 +1,1 @@
-"""ONNX file to engines: precision selection, engines, rebuild and repair, timing-cache choice."""
+"""ONNX file to engines: precision selection, engines, rebuild, timing-cache choice."""

@@ -1,8 +1,7 @@
-"""Building again what a manifest describes: a whole folder, or what has gone missing from one."""
+"""A build folder against its manifest, and built again from it."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +10,11 @@ import msgspec
 
 from trtopt.device.backends import open_builder
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.files.atomic import cannot_write, scratch_beside
+from trtopt.files.atomic import cannot_write
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import hashes_of, read_manifest, write_manifest
-from trtopt.files.plugins import check_plugins, is_library, plugin_libraries
+from trtopt.files.plugins import check_plugins
 from trtopt.records import EngineArtifact, Manifest
 from trtopt.records.building import Change, FolderCheck
 from trtopt.version import __version__
@@ -51,45 +50,6 @@ def _expected(manifest: Manifest) -> dict[str, str]:
     return manifest.files or {engine.path: engine.sha256 for engine in manifest.engines}
 
 
-def repair(folder: Path, listener: Listener = SILENT, plugins: Sequence[str] = ()) -> FolderCheck:
-    """Rebuild engines that are missing or changed, with their logs; returns the remaining findings.
-
-    `plugins` are the libraries that may be loaded; see `check_plugins`.
-
-    Raises:
-        ArtifactError: see `check_folder`; or the graph that a lost engine is made of is lost itself.
-        BuildError, BackendMissingError, NoGpuError: see `build`.
-    """
-    manifest = read_manifest(folder)
-    check = compared_files(folder, manifest)
-    bad = {*check.missing, *check.changed}
-    lost = [engine for engine in manifest.engines if bad & {*engine.files}]
-    if not lost:
-        return check
-    check_plugins(lost, plugins)
-    with scratch_beside(folder.resolve()) as scratch:
-        again = _engines_again(folder, manifest, lost, scratch, listener)
-        healed = [name for engine in again for name in engine.files]
-        _put_back(healed, scratch, folder)
-    rebuilt = dict(zip((engine.path for engine in lost), again, strict=True))
-    engines = tuple(rebuilt.get(engine.path, engine) for engine in manifest.engines)
-    own = {name: sha256_of(folder / name) for name in healed}
-    write_manifest(
-        folder, msgspec.structs.replace(manifest, engines=engines), files=_expected(manifest) | own
-    )
-    return msgspec.structs.replace(check_folder(folder), rebuilt=tuple(engine.path for engine in again))
-
-
-def _put_back(names: Sequence[str], scratch: Path, folder: Path) -> None:
-    for name in names:
-        try:
-            if (folder / name).is_dir():  # no file of that name: nothing that could be renamed over
-                raise ArtifactError(f"{folder / name}: is a folder", "remove it, and repair again")
-            os.replace(scratch / name, folder / name)
-        except OSError as error:
-            raise cannot_write(folder / name, error) from None
-
-
 def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
     """Enter the present hashes of engines into the manifest, as the user trusts them by name.
 
@@ -98,10 +58,6 @@ def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
         ArtifactError: see `check_folder`; or the engine is not there.
     """
     manifest = read_manifest(folder)
-    libraries = plugin_libraries(manifest.engines)
-    names = [name for name in names if not any(is_library(name, library) for library in libraries)]
-    if not names:  # libraries are for `repair`
-        return check_folder(folder)
     known = {engine.path for engine in manifest.engines}
     if unknown := [name for name in names if name not in known]:
         raise UsageError(

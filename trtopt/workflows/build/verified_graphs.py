@@ -20,7 +20,9 @@ def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
     """
     file = folder / engine.path
     if not file.is_file():
-        raise ArtifactError(f"{file}: is not there", "bring it back, or use `trtopt verify --repair`")
+        raise ArtifactError(
+            f"{file}: is not there", "bring it back, or build the folder again: `trtopt build --locked`"
+        )
     return msgspec.structs.replace(
         engine,
         sha256=sha256_of(file),
