@@ -62,6 +62,48 @@ def varying() -> tuple[nn.Module, dict[str, Tensor], dict[str, dict[int, str]]]:
     return nn.LayerNorm(8), {"x": torch.randn(2, 5, 8)}, {"x": {0: "batch", 1: "length"}}
 
 
+class Encoder(nn.Module):
+    """What exporters write for self-attention: Reshapes to heads, with the batch in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.layer(self.embedding(ids))
+        return out
+
+
+def _encoder(axes: object) -> tuple[nn.Module, dict[str, Tensor], object]:
+    torch.manual_seed(0)
+    return Encoder().eval(), {"ids": torch.arange(10).reshape(2, 5)}, axes
+
+
+def names_the_sequence() -> object:
+    return _encoder({"ids": {1: "seq"}})
+
+
+def fixes_the_batch() -> object:
+    return _encoder({"ids": {0: None, 1: "seq"}})
+
+
+def names_no_input() -> object:
+    return _encoder({"mask": {1: "seq"}})
+
+
+def names_no_axis() -> object:
+    return _encoder({"ids": {2: "seq"}})
+
+
+def names_an_axis_by_a_number() -> object:
+    return _encoder({"ids": {1: 5}})
+
+
+def names_no_axes() -> object:
+    return _encoder({"ids": ["batch", "seq"]})
+
+
 def unsupported() -> tuple[nn.Module, dict[str, Tensor]]:
     return nn.Sequential(nn.Linear(8, 8), nn.Sequential(Strange())), _example()
 

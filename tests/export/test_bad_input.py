@@ -12,9 +12,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import trtopt
 from trtopt.cli.export import export as command
 from trtopt.errors import (
     BackendMissingError,
+    FixedBatchError,
     ModelError,
     OutputError,
     TrtoptError,
@@ -58,6 +60,37 @@ def test_a_callable_may_name_its_axes(tmp_path: Path) -> None:
     said = _run("broken:varying", "-o", tmp_path / "m.onnx")
     assert "batch 1, length 7" in said
     assert "batch 3, length 19" in said
+
+
+def _axes(path: Path) -> list[str | int]:
+    return [
+        axis.dim_param or axis.dim_value for axis in onnx.load(path).graph.input[0].type.tensor_type.shape.dim
+    ]
+
+
+def test_the_first_axis_is_the_batch_where_others_are_named(tmp_path: Path) -> None:
+    said = _run("broken:names_the_sequence", "-o", tmp_path / "m.onnx")
+    assert "agrees with PyTorch at batch 3, seq" in said
+    assert _axes(tmp_path / "m.onnx") == ["batch", "seq"]
+
+
+def test_a_batch_that_was_fixed_on_request_becomes_dynamic_as_build_says(tmp_path: Path) -> None:
+    _run("broken:fixes_the_batch", "-o", tmp_path / "m.onnx")
+    assert _axes(tmp_path / "m.onnx") == [2, "seq"]
+    wanted = {"batch": 3, "axes": {"seq": 7}, "backend": "onnxruntime"}
+    with pytest.raises(FixedBatchError) as caught:
+        trtopt.build(tmp_path / "m.onnx", tmp_path / "engines", **wanted)
+    assert "--dynamic-batch" in caught.value.remedy
+    trtopt.rewrite(tmp_path / "m.onnx", tmp_path / "d.onnx", dynamic_batch=True)
+    assert _axes(tmp_path / "d.onnx") == ["batch", "seq"]
+    trtopt.build(tmp_path / "d.onnx", tmp_path / "engines", **wanted)
+
+
+@pytest.mark.parametrize(
+    "callable_", ["names_no_input", "names_no_axis", "names_an_axis_by_a_number", "names_no_axes"]
+)
+def test_axes_that_there_are_not_are_refused(callable_: str, tmp_path: Path) -> None:
+    assert "third element" in _error(UsageError, tmp_path, f"broken:{callable_}")
 
 
 def test_an_unknown_name_suggests_the_nearest(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def calibrate_batch_norms(module: torch.nn.Module, inputs: Sequence[torch.Tensor
 Arrays = dict[str, NDArray[Any]]
 
 USER_BATCH = Axis(min=1, opt=8, max=64)
-"""The axis that every input of a user's callable begins with unless it names its axes itself."""
+"""The sizes of every axis of a user's callable that varies: the first of each input, and those it names."""
+_AXES = "{input name: {axis number: axis name}}, None for an axis 0 that is fixed"
 
 
 @dataclass(frozen=True)
@@ -206,10 +207,10 @@ def _random(entry: Input, sizes: Sizes, rng: np.random.Generator) -> NDArray[Any
 def from_callable(reference: str) -> Subject:
     """The module that `package.module:callable` returns with its example inputs.
 
-    The callable takes no arguments and returns `(module, {input name: example tensor})`, or with a third
-    element `{input name: {axis number: axis name}}` for the axes that vary; without it axis 0 of every
-    input is `batch`. Inputs are passed to the module in the order given. Examples for other sizes repeat or
-    cut the given ones along the varying axes.
+    The callable takes no arguments and returns `(module, {input name: example tensor})`. Axis 0 of every
+    input is `batch`. A third element `{input name: {axis number: axis name}}` names further axes that vary,
+    or axis 0 otherwise; None fixes it. Inputs are passed to the module in the order given. Examples for other
+    sizes repeat or cut the given ones along the varying axes.
 
     Raises:
         UsageError: it cannot be imported, raises, or returns something else.
@@ -232,11 +233,12 @@ def from_callable(reference: str) -> Subject:
         raise UsageError(
             f"{reference} returned {_described(made)}",
             "return (module, {input name: example tensor}), "
-            "and third, if axes other than a leading batch vary, {input name: {axis number: axis name}}",
+            f"and third, if axes other than a leading batch vary, {_AXES}",
         )
     module, tensors = parts[0].eval(), {str(name): tensor.detach() for name, tensor in parts[1].items()}
-    varying = parts[2] if len(parts) == 3 else {name: {0: "batch"} for name in tensors}
-    inputs = tuple(_input_of(name, tensor, varying.get(name, {})) for name, tensor in tensors.items())
+    named = parts[2] if len(parts) == 3 else {}
+    _check_axes(named, tensors, reference)
+    inputs = tuple(_input_of(name, tensor, named.get(name, {})) for name, tensor in tensors.items())
     names = {axis for entry in inputs for axis in entry.shape if isinstance(axis, str)}
     given = {name: tensor.numpy() for name, tensor in tensors.items()}
 
@@ -260,8 +262,28 @@ def _described(made: object) -> str:
     return f"a {type(made).__name__}"
 
 
-def _input_of(name: str, tensor: torch.Tensor, varying: Mapping[int, str]) -> Input:
-    shape = tuple(varying.get(axis, size) for axis, size in enumerate(tensor.shape))
+def _check_axes(named: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], reference: str) -> None:
+    """See that every axis that is named is one.
+
+    Raises:
+        UsageError: it is none, or its name is no text.
+    """
+    for name, axes in named.items():
+        rank = tensors[name].ndim if name in tensors else 0
+        problem = "" if name in tensors else f"there is no input {name!r}"
+        for axis, given in axes.items() if isinstance(axes, Mapping) and not problem else ():
+            if axis not in range(rank) or not (given is None or (isinstance(given, str) and given)):
+                problem = f"{axis!r}: {given!r} names no axis of {name!r}, which has {rank}"
+        if problem or not isinstance(axes, Mapping):
+            raise UsageError(
+                f"{reference}: {problem or f'{axes!r} are no axes of {name!r}'}",
+                f"the third element is {_AXES}",
+            )
+
+
+def _input_of(name: str, tensor: torch.Tensor, named: Mapping[int, str | None]) -> Input:
+    varying = {0: "batch", **named}
+    shape = tuple(varying.get(axis) or size for axis, size in enumerate(tensor.shape))
     return Input(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=shape)
 
 

@@ -254,5 +254,6 @@ def baked(subject: Subject, axis: str, size: int, culprit: str, words: str = "")
     return ModelError(
         f"{subject.name}: axis {axis!r} was fixed at {size} by {culprit}" + (f"\n  {words}" if words else ""),
         "take the size from the tensor (x.shape[0], or -1) on that line; "
-        "or, if the size is meant to be fixed, write it as a number in the input's shape",
+        "or, if the size is meant to be fixed, write it as a number in the input's shape; of a callable's "
+        "input, give the axis no name in the third element, or, if it is axis 0, the name None",
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from trtopt.rewrite.batch_rules import MixesError, Number, PerSample, Step, Tensor
+from trtopt.rewrite.batch_rules import MixesError, Number, PerSample, Step, Tensor, ratio
 
 _MOVES = ("Squeeze", "Unsqueeze", "Reshape", "Identity")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Equal")
@@ -104,7 +104,10 @@ def _combined(operator: str, one: Number, other: Number) -> Number | None:
         return one if other == neutral else other
     if isinstance(one, PerSample) or isinstance(other, PerSample):
         return _of_samples(operator, one, other)
-    return f"({one} {operator} {other})"
+    exact = None
+    if operator in ("Mul", "Div") and not any(isinstance(each, int) and each < 0 for each in (one, other)):
+        exact = ratio((one, other), ()) if operator == "Mul" else ratio((one,), (other,))
+    return f"({one} {operator} {other})".replace("*", "·") if exact is None else exact
 
 
 def _of_integers(operator: str, one: int, other: int) -> int | None:

@@ -170,7 +170,6 @@ class _Walk:
             self._batch,
             inputs,
             shapes,
-            lambda position: node.input[position] in self._constants,
             lambda position: self._floats(node, position),
             lambda key, ways: self._ways.setdefault((index, node.output[0], key), ways)[0],
         )
@@ -207,8 +206,7 @@ class _Walk:
         ways = repeated_for_the_batch(step)
         rows = step.choose("repeated", ways) if ways else None
         if rows is not None:
-            lengths = [number for number in (step.numbers("shape", 1) or ()) if isinstance(number, int)]
-            step.patches.append(Patch(1, (PerSample(1), *lengths[1:])))
+            step.patches.append(Patch(1, (PerSample(1), *(step.numbers("shape", 1) or ())[1:])))
         return rows
 
     def _types(self, node: onnx.NodeProto, inputs: Sequence[Tensor | None]) -> Mapping[str, onnx.TypeProto]:
@@ -230,7 +228,7 @@ class _Walk:
             found: Mapping[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
                 schema, node, known, data, opset_imports=self._imports
             )
-        except (onnx.shape_inference.InferenceError, RuntimeError):
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError):
             return {}
         return found
 
@@ -249,7 +247,7 @@ class _Walk:
         return tuple(
             axis.dim_value
             if axis.HasField("dim_value")
-            else axis.dim_param or f"axis {place} of {name}, {self._unknown}"
+            else _name(axis.dim_param or f"axis {place} of {name}, {self._unknown}")
             for place, axis in enumerate(kind.tensor_type.shape.dim)
         )
 
@@ -372,6 +370,11 @@ def _one_of(item: Tensor, axis: int) -> Tensor:
         raise MixesError("works across the samples of a batch")
     moved = None if item.axis is None else item.axis - (place < item.axis)
     return Tensor((*item.shape[:place], *item.shape[place + 1 :]), moved, item.outer, element=item.element)
+
+
+def _name(text: str) -> str:
+    """A length's name, which is no number and no product."""
+    return f"axis {text}" if text.isdigit() else text.replace("*", "×")
 
 
 def _type_of(item: Tensor) -> onnx.TypeProto:

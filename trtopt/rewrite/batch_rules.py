@@ -7,6 +7,7 @@ outputs, or why the node mixes samples. What is patched to keep them apart is as
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,7 @@ import onnx
 from trtopt.rewrite.axes import FAR
 
 Length: TypeAlias = int | str
-"""How long an axis is: a number, or a name for one that is not known and no batch changes."""
+"""How long an axis is at the fixed batch: a number, or names, such as `4*seq`, for one that is not known."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Tensor:
 
     shape: tuple[Length, ...] | None
     axis: int | None = None
-    outer: int = 1
+    outer: Length = 1
     numbers: tuple[Number, ...] | None = None
     element: int = onnx.TensorProto.UNDEFINED
 
@@ -53,7 +54,7 @@ class Rows:
 
     shape: tuple[Length, ...]
     axis: int
-    outer: int = 1
+    outer: Length = 1
 
     @property
     def back(self) -> int:
@@ -80,10 +81,13 @@ class MixesError(Exception):
 
 @dataclass(frozen=True)
 class Patch:
-    """What a node must read in place of an input: such numbers, or the input expanded to such a shape."""
+    """What a node must read in place of an input: such numbers, or the input expanded to such a shape.
+
+    A number that has but a name stays what it is in the input.
+    """
 
     position: int
-    numbers: tuple[int | PerSample, ...]
+    numbers: tuple[Number, ...]
     kind: Literal["numbers", "expanded"] = "numbers"
 
 
@@ -96,8 +100,6 @@ class Step:
     batch: int
     inputs: tuple[Tensor | None, ...]
     shapes: tuple[Shape | None, ...]
-    is_constant: Callable[[int], bool]
-    """Whether the input at a position is an initializer: others cannot be patched."""
     floats: Callable[[int], list[float] | None]
     """The numbers of a constant."""
     choose: Callable[[object, Ways], Rows | None]
@@ -167,19 +169,22 @@ Rule: TypeAlias = Callable[[Step], list[Rows]]
 """Where the batch lies in each output; nothing if it lies in none."""
 
 
-def ratio(lengths: Iterable[Length], others: Iterable[Length]) -> int | None:
+def ratio(lengths: Iterable[Length], others: Iterable[Length]) -> Length | None:
     """The product of lengths over that of others; None if it is no whole number."""
-    numerator, denominator = list(lengths), list(others)
-    for name in [each for each in denominator if isinstance(each, str)]:
-        if name not in numerator:
-            return None
-        numerator.remove(name)
-        denominator.remove(name)
-    if any(isinstance(each, str) for each in numerator):
+    number, names = _factors(lengths)
+    over, gone = _factors(others)
+    left = Counter(names)
+    left.subtract(gone)
+    if not over or number % over or min(left.values(), default=0) < 0:
         return None
-    over = prod(each for each in denominator if isinstance(each, int))
-    value = prod(each for each in numerator if isinstance(each, int))
-    return value // over if over and value % over == 0 else None
+    rest = sorted(left.elements())
+    return "*".join([*([str(number // over)] if number != over else []), *rest]) if rest else number // over
+
+
+def _factors(lengths: Iterable[Length]) -> tuple[int, list[str]]:
+    """The product of all numbers, and all names."""
+    parts = [part for length in lengths for part in str(length).split("*")]
+    return prod(int(part) for part in parts if part.isdigit()), [part for part in parts if not part.isdigit()]
 
 
 def _placed(step: Step, rows: Rows, axis: int) -> list[Rows]:
@@ -647,14 +652,8 @@ def _recurrent(step: Step) -> list[Rows]:
 
 def _per_sample(rows: Rows, batch: int) -> PerSample:
     """How long the batch's axis is."""
-    return PerSample(rows.length // batch if isinstance(rows.length, int) else None)
-
-
-def _known(numbers: Sequence[Number]) -> tuple[int | PerSample, ...]:
-    found = tuple(number for number in numbers if not isinstance(number, str))
-    if len(found) < len(numbers):
-        raise MixesError("gives the batch a fixed length")
-    return found
+    times = ratio((rows.length,), (batch,))
+    return PerSample(times if isinstance(times, int) else None)
 
 
 def _with_rows(numbers: Sequence[int], rows: Rows, batch: int) -> tuple[int | PerSample, ...]:
@@ -705,15 +704,14 @@ def _reshape(step: Step) -> list[Rows]:
     if 0 in (*rows.shape, *out) or (0 in target and step.number("allowzero", 0)):
         raise MixesError("has a shape without elements")
     ways = _ways(rows, out, target, step.batch)
-    can_patch = step.is_constant(1)
-    ways = [way for way in ways if (new := _open(target, way, rows)) and (can_patch or new == target)]
+    ways = [way for way in ways if _open(target, way, rows, step.batch)]
     if not ways:
         raise MixesError(f"gives the batch the fixed shape {_listed(target)}")
     chosen = step.choose((rows, target, out), list(ways))
     assert chosen is not None
-    new = _open(target, chosen, rows)
+    new = _open(target, chosen, rows, step.batch)
     if new is not None and new != target:
-        step.patches.append(Patch(1, _known(new)))
+        step.patches.append(Patch(1, new))
     return [chosen]
 
 
@@ -721,7 +719,7 @@ def _reshaped(rows: Rows, target: Sequence[Number], inferred: Shape | None, batc
     """The shape at the fixed batch: a number, or the name of what the target or the input has there."""
     found: list[Length] = []
     for place, number in enumerate(target):
-        known = inferred[place] if inferred is not None else f"{place} of {target}"
+        known: Length = inferred[place] if inferred is not None else f"{place} of {target}"
         if isinstance(number, PerSample):
             known = known if number.times is None else number.times * batch
         elif isinstance(number, str) or number > 0:
@@ -729,6 +727,9 @@ def _reshaped(rows: Rows, target: Sequence[Number], inferred: Shape | None, batc
         elif number == 0 and place < len(rows.shape):
             known = rows.shape[place]
         found.append(known)
+    if -1 in target:
+        place = target.index(-1)
+        found[place] = ratio(rows.shape, [*found[:place], *found[place + 1 :]]) or found[place]
     return tuple(found)
 
 
@@ -741,18 +742,18 @@ def _ways(rows: Rows, out: Shape, target: Sequence[Number], batch: int) -> list[
     found = []
     for axis, length in enumerate(out):
         outer = ratio((*rows.shape[: rows.axis], rows.outer), out[:axis])
-        fits = not isinstance(length, int) or (outer is not None and length % (outer * batch) == 0)
+        fits = outer is not None and ratio((length,), (outer, batch)) is not None
         if outer is not None and fits and counted in ([], [axis]):
             found.append(Rows(out, axis, outer))
 
     def moves(way: Rows) -> bool:
         return way.axis != rows.axis or out[: way.axis] != rows.shape[: way.axis]
 
-    found.sort(key=lambda way: (way.outer, moves(way), way.length != batch))
+    found.sort(key=lambda way: (way.outer != 1, str(way.outer), moves(way), way.length != batch))
     return found
 
 
-def _open(target: Sequence[Number], way: Rows, rows: Rows) -> tuple[Number, ...] | None:
+def _open(target: Sequence[Number], way: Rows, rows: Rows, batch: int) -> tuple[Number, ...] | None:
     """The target with the batch's axis left open; None if it cannot be."""
     copies = way.axis == rows.axis and way.length == rows.length
     here, moved = target[way.axis], 0 in target[rows.axis : rows.axis + 1] and not copies
@@ -760,17 +761,13 @@ def _open(target: Sequence[Number], way: Rows, rows: Rows) -> tuple[Number, ...]
         return None
     if isinstance(here, PerSample) or (here == -1 and not moved) or (here == 0 and copies):
         return tuple(target)
-    new = [
-        length if isinstance(length, int) else number
-        for length, number in zip(way.shape, target, strict=True)
-    ]
-    others = [number for place, number in enumerate(new) if place != way.axis]
-    if any(isinstance(number, str | PerSample) for number in others):
-        return None
-    if 0 in [number for place, number in enumerate(new) if place == rows.axis != way.axis]:
-        return None
-    new[way.axis] = -1 if -1 not in others else 0
-    return tuple(new) if new[way.axis] == -1 or copies else None
+    new: list[Number] = []
+    for place, length in enumerate(way.shape):
+        is_kept = rows.shape[place : place + 1] == (length,) and place != rows.axis
+        new.append(length if isinstance(length, int) else 0 if is_kept else -1)
+    new[way.axis] = 1
+    new[way.axis] = -1 if -1 not in new else 0 if copies else _per_sample(way, batch)
+    return tuple(new) if new.count(-1) <= 1 and new[way.axis] != PerSample(None) else None
 
 
 def _expand(step: Step) -> list[Rows]:
@@ -783,9 +780,9 @@ def _expand(step: Step) -> list[Rows]:
     place = len(target) + rows.back
     _refuse_counts(step, {1: range(len(step.shape) - len(target), len(step.shape))}, axis)
     if place >= 0 and target[place] not in (1, _per_sample(rows, step.batch)):
-        if target[place] != rows.length or not step.is_constant(1):
+        if target[place] != rows.length:
             raise MixesError(f"repeats the batch in {_listed(target)}")
-        step.patches.append(Patch(1, _known((*target[:place], 1, *target[place + 1 :]))))
+        step.patches.append(Patch(1, (*target[:place], 1, *target[place + 1 :])))
     return _placed(step, rows, axis)
 
 
@@ -793,10 +790,10 @@ def repeated_for_the_batch(step: Step) -> Ways:
     """How a constant that is expanded may be read: as one row for each sample, or as what it is."""
     target = () if step.at(1) is None else (step.numbers("shape", 1) or ())
     own = step.shape_at(0)
-    if step.batch == 1 or target[:1] != (step.batch,) or not step.is_constant(1):
+    if step.batch == 1 or target[:1] != (step.batch,):
         return []
     first = own[0] if len(own) == len(target) else 1
-    return [Rows(step.shape, 0), None] if first == 1 else []
+    return [Rows((step.batch, *step.shape[1:]), 0), None] if first == 1 else []
 
 
 def _resize(step: Step) -> list[Rows]:
@@ -826,10 +823,10 @@ def _resize_rows(step: Step, rows: Rows, axes: Sequence[int]) -> None:
             raise MixesError("resizes the batch")
         return
     if sizes[place] != _per_sample(rows, step.batch):
-        if sizes[place] != rows.length or not step.is_constant(3):
+        if sizes[place] != rows.length:
             raise MixesError("resizes the batch")
         counted = _per_sample(rows, step.batch)
-        step.patches.append(Patch(3, _known((*sizes[:place], counted, *sizes[place + 1 :]))))
+        step.patches.append(Patch(3, (*sizes[:place], counted, *sizes[place + 1 :])))
 
 
 # ── the table ───────────────────────────────────────────────────────────────────────────────────────────

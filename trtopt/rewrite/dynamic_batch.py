@@ -14,7 +14,7 @@ from trtopt.onnxio import prepare
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.unique_names import names_in, unused_name
 from trtopt.rewrite.batch_path import Patched, followed
-from trtopt.rewrite.batch_rules import PerSample
+from trtopt.rewrite.batch_rules import Number, PerSample
 
 NAME = "batch"
 
@@ -58,34 +58,44 @@ class _Patches:
 
     def apply(self, patches: Sequence[Patched]) -> list[str]:
         """Patch the nodes, in place; the names of what they read before."""
-        expands: list[tuple[Patched, onnx.NodeProto]] = []
+        before: list[tuple[Patched, onnx.NodeProto]] = []
         names = set()
         for place in patches:
             node, patch = place.part.node[place.index], place.patch
-            old, numbers = node.input[patch.position], self._numbers(patch.numbers)
+            old = node.input[patch.position]
             names.add(old)
-            node.input[patch.position] = numbers
+            made, numbers = self._numbers(patch.numbers, old)
             if patch.kind == "expanded":
-                node.input[patch.position] = name = self._unused(f"{node.output[0]}/{NAME}")
-                expands.append((place, onnx.helper.make_node("Expand", [old, numbers], [name], name)))
+                made.append(self._new("Expand", [old, numbers]))
+            node.input[patch.position] = made[-1].output[0] if made else numbers
+            before += [(place, each) for each in made]
             for item in node.attribute:  # the one 0 that may be there now is a copy
                 if item.name == "allowzero":
                     item.i = 0
-        for place, expand in reversed(expands):  # those behind first: an index stays right
-            place.part.node.insert(place.index, expand)
+        for place, each in reversed(before):  # those behind first: an index stays right
+            place.part.node.insert(place.index, each)
         for node in reversed(self._head):
             self._graph.node.insert(0, node)
         return sorted(names)
 
-    def _numbers(self, numbers: Sequence[int | PerSample]) -> str:
-        """A tensor of these numbers."""
-        parts = []
-        for kind, run in groupby(numbers, type):
+    def _numbers(self, numbers: Sequence[Number], old: str) -> tuple[list[onnx.NodeProto], str]:
+        """A tensor of these numbers, and the nodes that make it of the `old` one, if any do."""
+        parts, made = [], []
+        for kind, run in groupby(enumerate(numbers), lambda each: type(each[1])):
             found = list(run)
-            fixed = tuple(number for number in found if isinstance(number, int))
-            counts = [self._samples(number) for number in found if isinstance(number, PerSample)]
-            parts += [self._constant(fixed)] if kind is int else counts
-        return parts[0] if len(parts) == 1 else self._node("Concat", parts)
+            if kind is int:
+                parts.append(self._constant(tuple(number for _, number in found)))
+            elif kind is str:
+                made.append(self._new("Gather", [old, self._constant(tuple(place for place, _ in found))]))
+                parts.append(made[-1].output[0])
+            else:
+                parts += [self._samples(number) for _, number in found if isinstance(number, PerSample)]
+        if len(parts) == 1:
+            return made, parts[0]
+        if not made:
+            return [], self._shared("Concat", parts)
+        made.append(self._new("Concat", parts))
+        return made, made[-1].output[0]
 
     def _constant(self, numbers: tuple[object, ...]) -> str:
         if numbers not in self._made:
@@ -96,19 +106,23 @@ class _Patches:
 
     def _samples(self, number: PerSample) -> str:
         """So many times the batch, as an input has it."""
-        shape = self._node("Shape", [self._source])
-        rows = self._node("Gather", [shape, self._constant((0,))])
-        return rows if number.times == 1 else self._node("Mul", [rows, self._constant((number.times,))])
+        shape = self._shared("Shape", [self._source])
+        rows = self._shared("Gather", [shape, self._constant((0,))])
+        return rows if number.times == 1 else self._shared("Mul", [rows, self._constant((number.times,))])
 
-    def _node(self, operator: str, inputs: list[str]) -> str:
+    def _shared(self, operator: str, inputs: list[str]) -> str:
         key = (operator, *inputs)
         if key not in self._made:
-            name = self._made[key] = self._unused(f"{NAME}/{operator}")
-            node = onnx.helper.make_node(operator, inputs, [name], name)
-            if operator == "Concat":
-                node.attribute.append(onnx.helper.make_attribute("axis", 0))
-            self._head.append(node)
+            self._head.append(self._new(operator, inputs))
+            self._made[key] = self._head[-1].output[0]
         return self._made[key]
+
+    def _new(self, operator: str, inputs: list[str]) -> onnx.NodeProto:
+        name = self._unused(f"{NAME}/{operator}")
+        node = onnx.helper.make_node(operator, inputs, [name], name)
+        if operator == "Concat":
+            node.attribute.append(onnx.helper.make_attribute("axis", 0))
+        return node
 
     def _unused(self, like: str) -> str:
         name = unused_name(like, self._taken)

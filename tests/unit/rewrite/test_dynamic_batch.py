@@ -159,6 +159,22 @@ def test_where_the_batch_lies_is_reported_for_each_tensor() -> None:
     assert grown["y"].axis == 0
 
 
+def test_a_batch_is_followed_past_axes_of_unknown_length(tmp_path: Path) -> None:
+    """The sequence has no length yet; what exporters write for attention merges it with the batch."""
+    text = """
+        # w: float[8,8]
+        g (float[2,seq,8] x) => (float[2,seq,8] y)
+        <int64[3] h = {-1,4,4}, int64[2] f = {-1,8}, int64[2] tail = {2,8}, int64[1] one = {1}, int64[3] e = {1,1,1},
+         float zero = {0.0}, int64[1] b = {2}, int64[1] c = {1}>
+        {t = Transpose<perm=[1,0,2]>(x) a = Reshape(t, h) q = Transpose<perm=[1,0,2]>(a) k = Transpose<perm=[1,2,0]>(a)
+         m = MatMul(q, k) p = Softmax(m) v = MatMul(p, q) o = Transpose<perm=[1,0,2]>(v) r = Reshape(o, f)
+         l = MatMul(r, w) n = Shape<start=1,end=2>(x) s = Concat<axis=0>(n, tail) u = Reshape(l, s)
+         g0 = Concat<axis=0>(b, n, c) z = Expand(zero, g0) y0 = Transpose<perm=[1,0,2]>(u) y = Add(y0, z)}"""
+    trace, graph = dynamic(text, tmp_path)
+    assert declared(graph) == [["batch", "seq", 8]]
+    assert any("twice" in note for note in trace.notes)
+
+
 def test_a_recurrent_layer_loses_its_zeros_and_keeps_its_batch(tmp_path: Path) -> None:
     text = """
         # w: float[1,16,6]
