@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +107,18 @@ def test_a_throttled_run_exits_with_4_if_strict_after_its_file_was_written(scrip
     assert latency.samples.start_ms == []
     assert latency.discarded == len(latency.discarded_samples.start_ms) > 100
     assert latency.untrustworthy
+
+
+def test_an_unsteady_run_is_marked_first_among_its_notes_and_exits_with_4_if_strict(
+    scripted_cli: Any,
+) -> None:
+    """p99 is a hundred times p50."""
+    spikes = [1.0] * 49 + [100.0]
+    unsteady = steady(compute_ms=cycle(spikes))
+    result, _ = scripted_cli(steady(), unsteady, "--strict")
+    assert result.exit_code == 4
+    assert "batch 8~ is unsteady:" in result.output
+    assert any(line.split()[:1] == ["8~"] for line in result.output.splitlines())
 
 
 def test_a_card_at_its_power_limit_is_reported_as_normal_and_trusted(scripted_cli: Any) -> None:

@@ -349,6 +349,7 @@ def sweep_point() -> SweepPoint:
         memory=PointMemory(peak_bytes=4096, buffers_bytes=512, context_bytes=1024),
         power=PointPower(watts=250.0, source="energy counter"),
         untrustworthy=("too hot",),
+        unsteady=("latency drifted",),
         failure="a failure",
     )
 

@@ -80,7 +80,7 @@ REFERENCE = "reference"
     is_flag=True,
     help="Let nsys profile --capture-range=cudaProfilerApi capture the measured part only.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 4 if a figure is not trustworthy.")
+@click.option("--strict", is_flag=True, help="Exit with 4 if a figure is not trustworthy, or unsteady.")
 @output_flags
 @click.pass_context
 def bench(

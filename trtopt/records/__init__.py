@@ -117,6 +117,7 @@ from trtopt.records.measuring import (
     RateProbe as RateProbe,
     Samples as Samples,
     Terms as Terms,
+    Trust as Trust,
 )
 from trtopt.records.planning import (
     PLAN_SCHEMA as PLAN_SCHEMA,

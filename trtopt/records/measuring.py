@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Literal, TypedDict
 
 from trtopt.records.base import Record, Shape
@@ -139,6 +140,19 @@ class EngineRef(Record, frozen=True, kw_only=True):
     path: str
     sha256: str
     label: str
+
+
+class Trust(str, Enum):
+    """What figures are worth, the worst first; a table marks those that are doubtful."""
+
+    NONE = "not trustworthy"
+    UNSTEADY = "unsteady"
+    FULL = "trustworthy"
+
+    @property
+    def mark(self) -> str:
+        """What stands after a row's name."""
+        return {Trust.NONE: "!", Trust.UNSTEADY: "~", Trust.FULL: ""}[self]
 
 
 class Measurement(Record, frozen=True, kw_only=True):

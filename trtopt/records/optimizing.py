@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trtopt.records.base import Record
 from trtopt.records.checking import Violation
+from trtopt.records.measuring import Trust
 from trtopt.records.result import Result
 
 OPTIMIZE_SCHEMA = "trtopt.optimize/1"
@@ -21,7 +22,7 @@ class OptimizedPoint(Record, frozen=True, kw_only=True):
     latency_ms: float | None
     samples_per_s: float
     meets_goal: bool
-    is_trustworthy: bool
+    trust: Trust
 
 
 class Optimized(Result, Record, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import msgspec
 from trtopt.records.base import Record, Shape
 from trtopt.records.building import Backend
 from trtopt.records.machine import DeviceInfo
-from trtopt.records.measuring import Contract, EngineRef, Environment
+from trtopt.records.measuring import Contract, EngineRef, Environment, Trust
 from trtopt.records.result import Result
 from trtopt.records.serving import Spread
 
@@ -109,12 +109,20 @@ class SweepPoint(Record, frozen=True, kw_only=True):
     memory: PointMemory | None = None
     power: PointPower | None = None
     untrustworthy: tuple[str, ...] = ()
+    unsteady: tuple[str, ...] = ()
     failure: str | None = None
 
     @property
     def label(self) -> str:
         """See `SweepSetting.label`."""
         return self.setting.label
+
+    @property
+    def trust(self) -> Trust:
+        """By the reasons against its figures."""
+        if self.untrustworthy:
+            return Trust.NONE
+        return Trust.UNSTEADY if self.unsteady else Trust.FULL
 
     @property
     def samples_per_joule(self) -> float | None:

@@ -24,6 +24,7 @@ from trtopt.measure.analysis.outcomes import (
 )
 from trtopt.measure.statistics.comparison import Comparison, Ratio, ReasonCode, Verdict
 from trtopt.printable import visible
+from trtopt.records import Trust
 from trtopt.report.notes import Note, Severity, at_batches, grouped, plain
 from trtopt.report.tables import UNKNOWN, plain_table, shown, titled
 
@@ -101,6 +102,8 @@ def comparison_notes(outcome: Outcome) -> list[Note]:
         for reason in comparison.reasons:
             if reason.code in (ReasonCode.NOT_INTERLEAVED, ReasonCode.CONTROL_NOISE):
                 common.append(reason.text)
+            elif reason.code is ReasonCode.DISTURBED:
+                notes.append(Note(Severity.DOUBT, f"unsteady (~): {_REASONS[reason.code]}", row.batch))
             elif comparison.verdict is Verdict.UNDECIDED:
                 notes.append(_open(row, _REASONS.get(reason.code, reason.text)))
         notes += [Note(Severity.FINDING, remark, row.batch) for remark in row.remarks]
@@ -163,12 +166,16 @@ def _comparison_sections(outcome: Comparisons) -> Iterator[_Section]:
 
 def _cells(row: Row) -> tuple[str, ...]:
     return (
-        _batch(row.batch),
+        _batch(row.batch) + (Trust.UNSTEADY.mark if _is_disturbed(row) else ""),
         f"{row.a_ms:.3f}",
         f"{row.b_ms:.3f}",
         _change(row.comparison),
         row.comparison.verdict.value,
     )
+
+
+def _is_disturbed(row: Row) -> bool:
+    return any(reason.code is ReasonCode.DISTURBED for reason in row.comparison.reasons)
 
 
 def _batch(batch: int | None) -> str:

@@ -15,9 +15,11 @@ class Severity(IntEnum):
     """How much a note matters; the gravest first."""
 
     FAILURE = 0
-    FINDING = 1
-    HINT = 2
-    NOTE = 3
+    DOUBT = 1
+    """About whether the figures can be believed."""
+    FINDING = 2
+    HINT = 3
+    NOTE = 4
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,16 @@ def plain(texts: Iterable[str]) -> list[Note]:
 
 
 def note_lines(notes: Iterable[Note], *, verbose: bool = False) -> list[str]:
-    """At most three lines unless `verbose`; the last one for those that are left out."""
+    """All failures and doubts, and others up to three lines, the last one for those that are left out.
+
+    With `verbose` all.
+    """
+    notes = list(notes)
     lines = [f"note: {line}" for line in grouped(notes)]
-    if verbose or len(lines) <= MOST_NOTES:
+    shown = max(MOST_NOTES - 1, len(grouped(note for note in notes if note.severity <= Severity.DOUBT)))
+    if verbose or len(lines) <= max(MOST_NOTES, shown):
         return lines
-    return [*lines[: MOST_NOTES - 1], f"{len(lines) - MOST_NOTES + 1} more notes: -v shows them"]
+    return [*lines[:shown], f"{len(lines) - shown} more notes: -v shows them"]
 
 
 def _line(members: Sequence[Note]) -> str:

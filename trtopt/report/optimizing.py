@@ -6,8 +6,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trtopt.printable import counted
+from trtopt.records import Trust
 from trtopt.records.optimizing import Optimized, OptimizedPoint
-from trtopt.report.notes import Note, plain
+from trtopt.report.notes import Note, Severity, plain
 from trtopt.report.tables import plain_table, shown
 
 
@@ -18,7 +19,7 @@ def optimized_summary(found: Optimized) -> RenderableType:
     for point in found.points:
         goal = ["met" if point.meets_goal else "not met"] if found.goal else []
         table.add_row(
-            str(point.batch) if point.is_trustworthy else f"{point.batch}!",
+            f"{point.batch}{point.trust.mark}",
             point.precision or "the graph's",
             shown(point.latency_ms, ".3f"),
             f"{point.samples_per_s:,.0f}",
@@ -34,11 +35,15 @@ def optimized_notes(found: Optimized) -> list[Note]:
         notes.append(
             f"p{found.percentile:g} needs more samples at batch {', '.join(few)}: give a longer --duration"
         )
-    if any(not point.is_trustworthy for point in found.points):
-        notes.append("figures marked with ! are not trustworthy; `trtopt bench` shows why")
     if found.findings:
         notes.append(f"{counted(found.findings, 'finding')} by lint: trtopt lint {found.model}")
-    return plain(notes)
+    doubts = [
+        Note(Severity.DOUBT, f"{trust.value} ({trust.mark})", point.batch, "`trtopt bench` shows why")
+        for trust in (Trust.NONE, Trust.UNSTEADY)
+        for point in found.points
+        if point.trust is trust
+    ]
+    return [*doubts, *plain(notes)]
 
 
 def verdict_line(found: Optimized) -> str:
@@ -48,7 +53,10 @@ def verdict_line(found: Optimized) -> str:
         return f"NOT MET on {where}: {'; '.join(dict.fromkeys(one.text for one in found.violations))}"
     if (best := found.best) is not None:
         keeps = f", keeps {found.goal}" if found.goal else ""
-        return f"deploy {found.folder} at batch {best.batch} on {where}: {_figures(found, best)}{keeps}"
+        doubt = "" if best.trust is Trust.FULL else f", which is {best.trust.value}"
+        return (
+            f"deploy {found.folder} at batch {best.batch} on {where}: {_figures(found, best)}{keeps}{doubt}"
+        )
     nearest = min(found.points, key=lambda point: point.latency_ms or float("inf"))
     return (
         f"NOT MET on {where}: no batch size keeps {found.goal}; "

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
-from trtopt.records import SweepPoint, SweepReport
+from trtopt.records import SweepPoint, SweepReport, Trust
 from trtopt.report.notes import Note, Severity, plain
 from trtopt.report.tables import UNKNOWN, plain_table, shown, titled
 
@@ -16,7 +16,7 @@ _MIB = 2**20
 
 
 def sweep_table(report: SweepReport) -> RenderableType:
-    """One row per point; `*` is on the Pareto front, `knee` its knee, `!` is not trustworthy."""
+    """One row per point; `*` is on the Pareto front, `knee` its knee, `!` not trustworthy, `~` unsteady."""
     marks = marks_of(report)
     columns = ("point", "p50 ms", "p99 ms", "samples/s", "samples/J", "MiB", "Pareto")
     table = plain_table(*columns, left=("point", "Pareto"), no_wrap=False)
@@ -57,18 +57,14 @@ def best_lines(report: SweepReport) -> Iterator[str]:
     """The point with the most samples a second at each set of lengths of axes, a line each."""
     for choices in choices_of(report):
         best = choices.front[-1]
-        doubt = ", which is not trustworthy" if best.untrustworthy else ""
+        doubt = "" if best.trust is Trust.FULL else f", which is {best.trust.value}"
         yield f"best {best.samples_per_s:,.0f} samples/s at {best.label}{doubt}"
 
 
 def sweep_notes(report: SweepReport) -> list[Note]:
-    """Failures, points that are not trustworthy, and remarks on the figures."""
+    """Failures, points that are not trustworthy or unsteady, and remarks on the figures."""
     notes = [Note(Severity.FAILURE, f"{p.label} failed: {p.failure}") for p in report.points if p.failure]
-    notes += [
-        Note(Severity.FINDING, f"{point.label}! is not trustworthy: {text}")
-        for point in report.points
-        for text in point.untrustworthy
-    ]
+    notes += [Note(Severity.DOUBT, line) for line in _doubts(report)]
     return [*notes, *plain(_of_figures(report))]
 
 
@@ -81,15 +77,15 @@ def _latency(point: SweepPoint) -> tuple[str, str]:
 
 
 def marks_of(report: SweepReport) -> dict[str, str]:
-    """`*` and `* knee` by the keys of the points on a front; `!` ends that of what is not trustworthy."""
+    """`*` and `* knee` by the keys of the points on a front, followed by the mark of their trust."""
     marks: dict[str, str] = {}
     for choices in choices_of(report):
         marks |= {point.key: "*" for point in choices.front}
         if choices.knee is not None:
             marks[choices.knee.key] = "* knee"
     for point in report.measured:
-        if point.untrustworthy:
-            marks[point.key] = marks.get(point.key, "") + "!"
+        if point.trust is not Trust.FULL:
+            marks[point.key] = marks.get(point.key, "") + point.trust.mark
     return marks
 
 
@@ -108,8 +104,8 @@ def _bests(choices: Choices, *, busy: bool) -> RenderableType:
 
 
 def remarks_on(report: SweepReport) -> list[str]:
-    """Remarks on the figures, failures, and points that are not trustworthy."""
-    return [*_of_figures(report), *on_points(report)]
+    """Failures, points that are not trustworthy or unsteady, and remarks on the figures."""
+    return [*on_points(report), *_of_figures(report)]
 
 
 def _of_figures(report: SweepReport) -> Iterator[str]:
@@ -128,9 +124,16 @@ def _of_figures(report: SweepReport) -> Iterator[str]:
 
 
 def on_points(report: SweepReport) -> Iterator[str]:
-    """Points that failed or are not trustworthy, each with its reason."""
-    for point in report.points:
-        if point.failure is not None:
-            yield f"{point.label} failed: {point.failure}"
-        for text in point.untrustworthy:
-            yield f"{point.label}! is not trustworthy: {text}"
+    """Points that failed, are not trustworthy or unsteady, each with its reason."""
+    yield from (
+        f"{point.label} failed: {point.failure}" for point in report.points if point.failure is not None
+    )
+    yield from _doubts(report)
+
+
+def _doubts(report: SweepReport) -> Iterator[str]:
+    """The worst first."""
+    for trust in (Trust.NONE, Trust.UNSTEADY):
+        for point in report.points:
+            for text in point.untrustworthy if trust is Trust.NONE else point.unsteady:
+                yield f"{point.label}{trust.mark} is {trust.value}: {text}"

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trtopt.measure.analysis.findings import is_on_host
 from trtopt.measure.statistics.summaries import PointFigures, figures_of, summarise
 from trtopt.records import (
     Backend,
@@ -91,7 +92,11 @@ def bench_summary(report: BenchReport, subject: str = "", *, verbose: bool = Fal
     rows = [(point, figures_of(point)) for point in report.points]
     title = f"{subject} on {where_text(report)}" if subject else where_text(report)
     parts: list[RenderableType] = [
-        titled(title + _best(rows), _bench_table(rows), _caption(report) if verbose else ""),
+        titled(
+            title + _best(rows),
+            _bench_table(rows, on_host=is_on_host(report)),
+            _caption(report) if verbose else "",
+        ),
         *load_parts(report.points, verbose=verbose),
         *starting_parts(report.points, verbose=verbose),
     ]
@@ -120,7 +125,7 @@ def _best(rows: Sequence[_Row]) -> str:
     return f": {'; '.join(parts)}" if parts else ""
 
 
-def _bench_table(rows: Sequence[_Row]) -> Table:
+def _bench_table(rows: Sequence[_Row], *, on_host: bool) -> Table:
     """Stages that no point has are left out."""
     known = [
         place for place in range(len(_STAGES)) if any(found.stages[place] is not None for _, found in rows)
@@ -130,14 +135,14 @@ def _bench_table(rows: Sequence[_Row]) -> Table:
     for point, found in rows:
         times = (shown(ms, ".3f") for ms in (*found.latencies, *(found.stages[place] for place in known)))
         rate = found.rate.samples_per_s if found.rate is not None else None
-        table.add_row(marked(point), *times, shown(rate, ",.0f"))
+        table.add_row(marked(point, on_host=on_host), *times, shown(rate, ",.0f"))
     return table
 
 
 def _caption(report: BenchReport) -> str:
     counts = sorted({len(point.latency.samples.start_ms) for point in report.points})
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    clock = "by the host's clock" if report.environment.device.kind == "cpu" else "of device events"
+    clock = "by the host's clock" if is_on_host(report) else "of device events"
     return (
         f"latency: host clock, one query in flight, {span} queries per batch; "
         f"compute, H2D, D2H: medians {clock}, in separate queries; "

@@ -6,35 +6,39 @@ from collections.abc import Iterator
 
 from trtopt.measure.analysis.findings import (
     clocks_text,
+    doubts_of,
     hints_of,
+    is_on_host,
     loads_of,
     measurements_of,
     oddities,
     remarks,
-    untrustworthy,
+    trust_of,
 )
+from trtopt.measure.analysis.hints import HintCode
 from trtopt.measure.load.arrivals import keeps_up
-from trtopt.records import BenchPoint, BenchReport, LoadPass, Measurement, RateProbe
+from trtopt.records import BenchPoint, BenchReport, Trust
 from trtopt.report.notes import Note, Severity, grouped, plain
 
 
 def is_trustworthy(report: BenchReport) -> bool:
-    """Whether all of its figures are trustworthy."""
-    return not any(untrustworthy(point) for point in report.points)
+    """Whether all of its figures are trustworthy and steady."""
+    return all(trust_of(point, on_host=is_on_host(report)) is Trust.FULL for point in report.points)
 
 
-def marked(point: BenchPoint) -> str:
-    """The point's batch size for a table; with a mark if its figures are not trustworthy."""
-    return f"{point.batch}!" if untrustworthy(point) else str(point.batch)
+def marked(point: BenchPoint, *, on_host: bool) -> str:
+    """The point's batch size for a table; with a mark if its figures are doubtful."""
+    return f"{point.batch}{trust_of(point, on_host=on_host).mark}"
 
 
 def trust_lines(report: BenchReport) -> list[str]:
     """Clocks in one line; then interference by batch size, and hints with their remedies."""
-    on_host = report.environment.device.kind == "cpu"
+    on_host = is_on_host(report)
     lines = [clocks_text([m for point in report.points for m in measurements_of(point)])]
     for point in report.points:
-        if untrustworthy(point):
-            lines.append(f"batch {point.batch}! is not trustworthy:")
+        trust = trust_of(point, on_host=on_host)
+        if trust is not Trust.FULL:
+            lines.append(f"batch {point.batch}{trust.mark} is {trust.value}:")
         for measurement in measurements_of(point):
             name = f"batch {point.batch}, {measurement.mode}"
             if measurement is point.single_stream:
@@ -52,16 +56,13 @@ def trust_lines(report: BenchReport) -> list[str]:
 
 def trust_warnings(report: BenchReport) -> list[str]:
     """Why figures are not trustworthy, one line per reason."""
-    return [f"not trustworthy: {line}" for line in grouped(_reasons(report))]
-
-
-def _reasons(report: BenchReport) -> Iterator[Note]:
-    for point in report.points:
-        probes = point.load_search.probes if point.load_search is not None else ()
-        passes: tuple[Measurement | LoadPass | RateProbe, ...]
-        passes = (*measurements_of(point), *loads_of(point), *probes)
-        for text in dict.fromkeys(text for one in passes for text in one.untrustworthy):
-            yield Note(Severity.FINDING, text, point.batch)
+    found = [
+        Note(Severity.FAILURE, doubt.text, point.batch)
+        for point in report.points
+        for doubt in doubts_of(point, on_host=is_on_host(report))
+        if doubt.trust is Trust.NONE
+    ]
+    return [f"not trustworthy: {line}" for line in grouped(found)]
 
 
 def bench_notes(report: BenchReport) -> list[Note]:
@@ -79,15 +80,20 @@ def all_notes(report: BenchReport) -> list[str]:
 
 
 def _findings(report: BenchReport) -> Iterator[Note]:
-    on_host = report.environment.device.kind == "cpu"
+    on_host = is_on_host(report)
     for point in report.points:
         if point.failure is not None:
             yield Note(Severity.FAILURE, f"passes are missing: {point.failure}", point.batch)
         for load in loads_of(point):
             if load.failure is None and not keeps_up(load):
                 yield Note(Severity.FAILURE, "the target cannot keep up with the load", point.batch)
+        doubts = [one for one in doubts_of(point, on_host=on_host) if one.trust is Trust.UNSTEADY]
+        for doubt in doubts:
+            yield Note(Severity.DOUBT, f"unsteady (~): {doubt.short}", point.batch, doubt.remedy)
         found = [finding.short for m in measurements_of(point) for finding in oddities(m)]
         for text in dict.fromkeys(found):
-            yield Note(Severity.FINDING, text, point.batch)
+            if text not in {doubt.short for doubt in doubts}:
+                yield Note(Severity.FINDING, text, point.batch)
         for hint in hints_of(point, on_host=on_host):
-            yield Note(Severity.HINT, hint.text.partition(":")[0], point.batch, hint.remedy)
+            if hint.code is not HintCode.UNSTABLE:
+                yield Note(Severity.HINT, hint.text.partition(":")[0], point.batch, hint.remedy)

@@ -10,14 +10,14 @@ from trtopt.data import open_data
 from trtopt.data.value_range import range_notes
 from trtopt.device.backends import choose_for_building, open_builder
 from trtopt.files.atomic import write_atomically
-from trtopt.measure.analysis.findings import untrustworthy
+from trtopt.measure.analysis.findings import is_on_host, trust_of
 from trtopt.measure.contracts import DURATION_S
 from trtopt.measure.load.arrivals import Goal, parse_goal
 from trtopt.measure.statistics.summaries import percentile, throughput_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import bounds_in
 from trtopt.recipe import batch_sizes, make_recipe
-from trtopt.records import BenchPoint, to_json
+from trtopt.records import BenchPoint, Trust, to_json
 from trtopt.records.optimizing import Optimized, OptimizedPoint
 from trtopt.rewrite.lint.lint import lint_model
 from trtopt.targets import target_of
@@ -102,7 +102,10 @@ def optimize(
     comparison = CheckRequest(data=data, backend="auto", bounds=bounds)
     checked = check(folder, source, comparison, listener)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}
-    points = tuple(point_of(point, precisions.get(point.batch), goal) for point in report.points)
+    points = tuple(
+        point_of(point, precisions.get(point.batch), goal, trust_of(point, on_host=is_on_host(report)))
+        for point in report.points
+    )
     best = best_of(points)
     return Optimized(
         model=str(model),
@@ -144,7 +147,7 @@ def best_of(points: Sequence[OptimizedPoint]) -> OptimizedPoint | None:
     return max(meeting, key=lambda point: point.samples_per_s, default=None)
 
 
-def point_of(point: BenchPoint, precision: str | None, goal: Goal | None) -> OptimizedPoint:
+def point_of(point: BenchPoint, precision: str | None, goal: Goal | None, trust: Trust) -> OptimizedPoint:
     """A measured batch size against the latency goal; too few samples for its percentile do not meet it."""
     latencies = point.latency.samples.latency_ms
     found = percentile(latencies, goal.p if goal is not None else PERCENTILE)
@@ -155,5 +158,5 @@ def point_of(point: BenchPoint, precision: str | None, goal: Goal | None) -> Opt
         latency_ms=found,
         samples_per_s=rate.samples_per_s if rate is not None else 0.0,
         meets_goal=goal is None or (found is not None and found <= goal.limit_ms),
-        is_trustworthy=not untrustworthy(point),
+        trust=trust,
     )

@@ -10,7 +10,7 @@ from rich.console import Console
 from trtopt.measure.analysis.outcomes import Comparisons, Row
 from trtopt.measure.statistics.comparison import Comparison, Ratio, Reason, ReasonCode, Verdict
 from trtopt.report.comparison import comparison_markdown, comparison_notes, comparison_summary
-from trtopt.report.notes import grouped
+from trtopt.report.notes import Severity, grouped
 
 
 def row(batch: int, verdict: Verdict, speed: float, *reasons: Reason) -> Row:
@@ -43,6 +43,14 @@ def shown(of: Comparisons, *, verbose: bool = False) -> list[str]:
 )
 def test_a_verdict_is_a_sentence(rows: list[Row], sentence: str) -> None:
     assert shown(outcome(*rows))[0] == sentence
+
+
+def test_a_disturbed_row_is_marked_and_says_so_whatever_its_verdict() -> None:
+    disturbed = Reason(ReasonCode.DISTURBED, "A is marked as not to be trusted: too hot")
+    of = outcome(row(1, Verdict.SLOWER, 0.5, disturbed), row(8, Verdict.SLOWER, 0.5))
+    assert [line.split()[0] for line in shown(of)[-2:]] == ["1~", "8"]
+    (doubt,) = [note for note in comparison_notes(of) if note.severity is Severity.DOUBT]
+    assert doubt.batch == 1
 
 
 def test_a_regression_comes_first() -> None:

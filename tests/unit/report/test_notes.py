@@ -38,6 +38,13 @@ def test_of_more_than_three_notes_the_last_line_counts_the_rest() -> None:
     assert note_lines(notes, verbose=True) == ["note: a", "note: b", "note: c", "note: d"]
 
 
+def test_doubts_come_before_findings_and_are_never_left_out() -> None:
+    doubts = [Note(Severity.DOUBT, text) for text in "wxyz"]
+    notes = [*plain("abc"), *doubts, Note(Severity.FAILURE, "f")]
+    assert note_lines(notes) == [f"note: {text}" for text in "fwxyz"] + ["3 more notes: -v shows them"]
+    assert note_lines(doubts) == [f"note: {text}" for text in "wxyz"]
+
+
 def test_a_reports_notes_name_each_once() -> None:
     texts = [note.text for note in bench_notes(report())]
     assert len(texts) == len(set(texts))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import examples
 from trtopt.measure.load.arrivals import Goal
-from trtopt.records import BenchPoint
+from trtopt.records import BenchPoint, Trust
 from trtopt.records.checking import Violation
 from trtopt.records.optimizing import Optimized, OptimizedPoint
 from trtopt.report.optimizing import optimized_notes, verdict_line
@@ -30,12 +30,12 @@ def measured(latencies: list[float]) -> BenchPoint:
     [(Goal(50, 1.0), True), (Goal(50, 0.9), False), (Goal(90, 1.9), True), (Goal(99, 1.0), False)],
 )
 def test_a_batch_size_meets_the_goal_by_its_percentile(goal: Goal, meets: bool) -> None:
-    found = point_of(measured([1.0] * 9 + [9.0]), "fp16", goal)
+    found = point_of(measured([1.0] * 9 + [9.0]), "fp16", goal, Trust.FULL)
     assert (found.meets_goal, found.precision) == (meets, "fp16")
 
 
 def test_too_few_samples_for_the_percentile_do_not_meet_a_goal() -> None:
-    found = point_of(measured([1.0] * 10), None, Goal(99, 5.0))
+    found = point_of(measured([1.0] * 10), None, Goal(99, 5.0), Trust.FULL)
     assert (found.latency_ms, found.meets_goal) == (None, False)
 
 
@@ -67,7 +67,7 @@ def point(batch: int, rate: float, latency_ms: float) -> OptimizedPoint:
         latency_ms=latency_ms,
         samples_per_s=rate,
         meets_goal=latency_ms <= 2,
-        is_trustworthy=True,
+        trust=Trust.FULL,
     )
 
 

@@ -9,8 +9,19 @@ from statistics import median
 from trtopt.device.throttling import IDLE
 from trtopt.measure.analysis.hints import Figures, Hint, HintCode, hints, processes_text
 from trtopt.measure.analysis.interference import POWER_CAP, drift, outliers, recorded, two_modes
-from trtopt.measure.statistics.summaries import summarise, throughput
-from trtopt.records import BenchPoint, ClockReading, LoadPass, Measurement
+from trtopt.measure.statistics.summaries import percentile, summarise, throughput
+from trtopt.records import (
+    BenchPoint,
+    BenchReport,
+    ClockReading,
+    LoadPass,
+    Measurement,
+    RateProbe,
+    Trust,
+)
+
+LONG_TAIL = 2.0
+"""A p99 so many times the median is of disturbed queries."""
 
 NOTABLE_SHARE = 0.01
 """More outliers than a hundredth of the queries reach into the 99th percentile."""
@@ -28,16 +39,6 @@ def loads_of(point: BenchPoint) -> tuple[LoadPass, ...]:
     """The requested load, and the last one of a search."""
     last = point.load_search.last if point.load_search is not None else None
     return tuple(load for load in (point.load, last) if load is not None)
-
-
-def untrustworthy(point: BenchPoint) -> bool:
-    """Whether any of its passes is."""
-    probes = point.load_search.probes if point.load_search is not None else ()
-    return (
-        any(measurement.untrustworthy for measurement in measurements_of(point))
-        or any(load.untrustworthy for load in loads_of(point))
-        or any(probe.untrustworthy for probe in probes)
-    )
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,48 @@ def oddities(measurement: Measurement) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def unsteady(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
-    """Findings on its latencies by which the same engine's next run may well differ."""
+@dataclass(frozen=True)
+class Doubt:
+    """A reason against a point's figures, and what they are worth for it; see `Finding` for its texts."""
+
+    trust: Trust
+    short: str
+    text: str
+    remedy: str
+
+
+_TURNS = "its next run may come out elsewhere: sample for longer with --duration, or compare engines in turns"
+
+
+def is_on_host(report: BenchReport) -> bool:
+    """Whether the processor did the work."""
+    return report.environment.device.kind == "cpu"
+
+
+def doubts_of(point: BenchPoint, *, on_host: bool) -> tuple[Doubt, ...]:
+    """What speaks against a point's figures, the worst first.
+
+    That is what its passes record, then latencies by which the same engine's next run may well differ.
+    """
+    probes = point.load_search.probes if point.load_search is not None else ()
+    passes: tuple[Measurement | LoadPass | RateProbe, ...]
+    passes = (*measurements_of(point), *loads_of(point), *probes)
+    texts = dict.fromkeys(text for one in passes for text in one.untrustworthy)
+    grave = [Doubt(Trust.NONE, text, text, "measure again when nothing slows it down") for text in texts]
     latency = point.latency.samples.latency_ms
-    spread = [
-        Finding("latency is unstable", hint.text)
-        for hint in hints_of(point, on_host=on_host)
-        if hint.code is HintCode.UNSTABLE
-    ]
-    return (*spread, *_drift(latency), *_modes(latency))
+    shape = (*_modes(latency), *_drift(latency), *_tail(latency))
+    unstable = [hint for hint in hints_of(point, on_host=on_host) if hint.code is HintCode.UNSTABLE]
+    return (
+        *grave,
+        *(Doubt(Trust.UNSTEADY, one.short, one.text, _TURNS) for one in shape),
+        *(Doubt(Trust.UNSTEADY, "latency is unstable", one.text, one.remedy) for one in unstable),
+    )
+
+
+def trust_of(point: BenchPoint, *, on_host: bool) -> Trust:
+    """What a point's figures are worth: as the worst doubt says."""
+    doubts = doubts_of(point, on_host=on_host)
+    return doubts[0].trust if doubts else Trust.FULL
 
 
 def _drift(latency: Sequence[float]) -> list[Finding]:
@@ -83,6 +117,13 @@ def _drift(latency: Sequence[float]) -> list[Finding]:
         return []
     text = f"latency drifted by {moved.relative:+.1%} from the first query to the last"
     return [Finding("latency drifted", text)]
+
+
+def _tail(latency: Sequence[float]) -> list[Finding]:
+    p99 = percentile(latency, 99.0)
+    if p99 is None or p99 <= LONG_TAIL * median(latency):
+        return []
+    return [Finding("latency has a long tail", f"p99 is {p99 / median(latency):.3g} times the median")]
 
 
 def _modes(latency: Sequence[float]) -> list[Finding]:

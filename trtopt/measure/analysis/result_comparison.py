@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.comparability import Work, paired_sizes, require_alike, unlike_work
-from trtopt.measure.analysis.findings import unsteady
+from trtopt.measure.analysis.findings import doubts_of, is_on_host
 from trtopt.measure.analysis.outcomes import DEVICE_LATENCY, Comparisons, LayerRow, Layers, Row
 from trtopt.measure.analysis.trtexec_files import Profile, Times, device_latency
 from trtopt.measure.statistics.comparison import RunSpread, blocks_of, compare
@@ -38,7 +38,7 @@ def compare_reports(
         ArtifactError: a batch size that a report lacks.
     """
     notes = machine_notes(a, b, force) + work_notes(a, b, force)
-    on_host = a.environment.device.kind == "cpu"
+    on_host = is_on_host(a)
     rows = tuple(_row(*pair, threshold, on_host, run_spread) for pair in paired_points(a, b, batch))
     return Comparisons(
         a=str(a.environment.backend),
@@ -126,17 +126,10 @@ def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool, run_spre
             "a number means nothing without its terms: measure both under one --contract; "
             "--across-contracts shows where the difference comes from",
         )
-    against = distrust(ours.untrustworthy, theirs.untrustworthy)
-    against += distrust(*(_wavering(point, on_host) for point in (a, b)))
+    against = distrust(*([doubt.text for doubt in doubts_of(point, on_host=on_host)] for point in (a, b)))
     return _row_of(
         a.batch, ours.samples.latency_ms, theirs.samples.latency_ms, threshold, against, run_spread
     )
-
-
-def _wavering(point: BenchPoint, on_host: bool) -> list[str]:
-    """What speaks against one of two runs that were not in turns: the next may come out elsewhere."""
-    remedy = "another run may come out elsewhere, so give compare the engines, which then take turns"
-    return [f"{finding.text} ({remedy})" for finding in unsteady(point, on_host=on_host)]
 
 
 def distrust(a: Sequence[str], b: Sequence[str]) -> list[str]:
@@ -231,8 +224,8 @@ def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str
             f"the result file's batch {found[0].batch} failed before the device had timed a query",
             "measure it again",
         )
-    wavering = _wavering(found[0], side.environment.device.kind == "cpu")
-    return Times(name, times, found[0].batch, (*measured.untrustworthy, *wavering))
+    doubts = doubts_of(found[0], on_host=is_on_host(side))
+    return Times(name, times, found[0].batch, tuple(doubt.text for doubt in doubts))
 
 
 def compare_layers(a: BenchReport | Profile, b: BenchReport | Profile, batch: int | None) -> Layers:

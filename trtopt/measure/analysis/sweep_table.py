@@ -13,7 +13,7 @@ COLUMNS = (
     *("label", "precision", "batch", "streams", "axes", "p50_ms", "p90_ms", "p99_ms", "max_ms", "queries"),
     *("busy_p50_ms", "busy_p99_ms", "queries_per_s", "samples_per_s", "watts", "watts_from"),
     *("samples_per_joule", "memory_bytes", "buffers_bytes", "context_bytes", "engine_bytes"),
-    *("build_seconds", "engine", "engine_sha256", "untrustworthy", "failure"),
+    *("build_seconds", "engine", "engine_sha256", "untrustworthy", "unsteady", "failure"),
 )
 
 
@@ -47,6 +47,7 @@ def _row(point: SweepPoint) -> Row:
         "engine_bytes": point.engine_bytes,
         "build_seconds": point.build_seconds,
         "untrustworthy": "; ".join(point.untrustworthy),
+        "unsteady": "; ".join(point.unsteady),
         "failure": point.failure,
     }
     if latency is not None:

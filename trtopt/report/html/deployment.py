@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from trtopt.measure.analysis.findings import untrustworthy
+from trtopt.measure.analysis.findings import is_on_host, trust_of
 from trtopt.measure.statistics.summaries import percentile, throughput_of
-from trtopt.records import BatchVerdict, BenchPoint, BenchReport, Collected, EngineProfile
+from trtopt.records import BatchVerdict, BenchPoint, BenchReport, Collected, EngineProfile, Trust
 
 ENOUGH = 0.95
 """A smaller batch size with this share of the highest throughput is deployed instead: it answers sooner."""
@@ -73,7 +73,11 @@ def deployment_of(collected: Collected) -> Deployment | None:
     places = [found[batch] for batch in sorted(found) if rate_of(found[batch][2])]
     if not places:
         return None
-    trusted = [place for place in places if not untrustworthy(place[2])] or places
+    trusted = [
+        (file, report, point)
+        for file, report, point in places
+        if trust_of(point, on_host=is_on_host(report)) is not Trust.NONE
+    ] or places
     best = max(rate_of(point) or 0.0 for _, _, point in trusted)
     file, report, point = next(place for place in trusted if (rate_of(place[2]) or 0.0) >= ENOUGH * best)
     return Deployment(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trtopt.measure.analysis.findings import loads_of
+from trtopt.measure.analysis.findings import is_on_host, loads_of
 from trtopt.measure.load.arrivals import achieved_rate, offered_rate
 from trtopt.measure.statistics.summaries import figures_of, percentile
 from trtopt.records import BenchPoint, BenchReport, Collected
@@ -70,9 +70,10 @@ def result_name(file: str, report: BenchReport) -> str:
 
 
 def _blocks(report: BenchReport, scale: Spec) -> Iterator[Block]:
-    clock = "by the host's clock" if report.environment.device.kind == "cpu" else "of device events"
+    clock = "by the host's clock" if is_on_host(report) else "of device events"
     title = f"Latency of one query in flight, host clock; compute, H2D, D2H: medians {clock}"
-    yield Table(title, _COLUMNS, [_row(point) for point in report.points])
+    rows = [_row(point, marked(point, on_host=is_on_host(report))) for point in report.points]
+    yield Table(title, _COLUMNS, rows)
     points = sampled(report)
     if points:
         yield _percentiles(points, scale)
@@ -86,10 +87,10 @@ def _blocks(report: BenchReport, scale: Spec) -> Iterator[Block]:
     yield from _loads(report)
 
 
-def _row(point: BenchPoint) -> list[Cell]:
+def _row(point: BenchPoint, batch: str) -> list[Cell]:
     figures, queries = figures_of(point), len(point.latency.samples.start_ms)
     rates = (figures.rate.queries_per_s, figures.rate.samples_per_s) if figures.rate else (None, None)
-    return [marked(point), *figures.latencies, *figures.stages, *rates, queries]
+    return [batch, *figures.latencies, *figures.stages, *rates, queries]
 
 
 def _tail(p: float) -> float:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from trtopt.measure.analysis.findings import hints_of, untrustworthy
+from trtopt.measure.analysis.findings import hints_of, is_on_host, trust_of
 from trtopt.measure.analysis.hints import HintCode
 from trtopt.measure.statistics.summaries import summarise
-from trtopt.records import BenchPoint, Collected, EngineProfile
+from trtopt.records import BenchPoint, Collected, EngineProfile, Trust
 from trtopt.report.html.blocks import Step
 from trtopt.report.html.deployment import Deployment, model_file, ran_on_stand_in, rate_of
 from trtopt.report.kernels import hides_its_time
@@ -101,7 +101,11 @@ def _measuring(collected: Collected, deployed: Deployment | None) -> Iterator[_C
         why = f"The engines are built for {built}; the figures here are the model's on the CPU."
         bench = f"trtopt bench {source} {into(collected, deployed.file)}"
         yield _Candidate(8, Step("Measure the engines on a machine with a GPU", why, bench))
-    elif distrusted := [point for point in deployed.points if untrustworthy(point)]:
+    elif distrusted := [
+        point
+        for point in deployed.points
+        if trust_of(point, on_host=is_on_host(deployed.report)) is Trust.NONE
+    ]:
         sizes = ", ".join(str(point.batch) for point in distrusted)
         why = f"The figures of batch {sizes} are not trustworthy."
         bench = f"trtopt bench {source} {_in_place_of(collected, distrusted[0])}"
@@ -126,7 +130,7 @@ def _of_hints(collected: Collected, deployed: Deployment | None) -> Iterator[_Ca
     """Hints about the deployed point."""
     if deployed is None:
         return
-    on_host = deployed.report.environment.device.kind == "cpu"
+    on_host = is_on_host(deployed.report)
     source = source_of(collected)
     for hint in hints_of(deployed.point, on_host=on_host):
         text = hint.text.partition(": ")[2]

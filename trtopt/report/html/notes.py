@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 
 from trtopt.measure.analysis.findings import (
     clocks_text,
+    doubts_of,
     hints_of,
-    loads_of,
+    is_on_host,
     measurements_of,
     remarks,
-    untrustworthy,
 )
-from trtopt.records import BenchReport, Collected
+from trtopt.records import BenchReport, Collected, Trust
 
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?!\w)")
 
@@ -43,22 +43,23 @@ def _range(figures: Iterable[str]) -> str:
 
 
 def distrusted(collected: Collected) -> list[str]:
-    """Why figures are not trustworthy, a line per reason; empty: they all are."""
-    return grouped(
-        (point.batch, text)
+    """Why figures are not trustworthy or unsteady, a line per reason, the worst first."""
+    found = [
+        (doubt.trust, point.batch, doubt.text)
         for report in collected.results.values()
         for point in report.points
-        if untrustworthy(point)
-        for text in dict.fromkeys(
-            [text for one in measurements_of(point) for text in one.untrustworthy]
-            + [text for load in loads_of(point) for text in load.untrustworthy]
-        )
-    )
+        for doubt in doubts_of(point, on_host=is_on_host(report))
+    ]
+    return [
+        f"{trust.value}: {line}"
+        for trust in (Trust.NONE, Trust.UNSTEADY)
+        for line in grouped((batch, text) for worth, batch, text in found if worth is trust)
+    ]
 
 
 def trust_notes(report: BenchReport) -> list[str]:
     """Clocks in one line, then everything that speaks against the figures of one result file."""
-    on_host = report.environment.device.kind == "cpu"
+    on_host = is_on_host(report)
     clocks = clocks_text([one for point in report.points for one in measurements_of(point)])
     return [clocks, *grouped(_findings(report, on_host=on_host))]
 

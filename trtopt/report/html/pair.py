@@ -98,11 +98,17 @@ def _compared(a: Collected, b: Collected) -> tuple[Comparisons | None, list[str]
     first, second = _result_of(a), _result_of(b)
     if first is None or second is None:
         return None, ["Not compared: a side has no measurements."]
+    ours, theirs = ({point.batch for point in report.points} for report in (first, second))
+    if not ours & theirs:
+        return None, ["Not compared: they have no batch size in common."]
     try:
-        compared = compare_reports(first, second, threshold=THRESHOLD, force=True)
+        compared = compare_reports(
+            first, second, threshold=THRESHOLD, force=True, batch=sorted(ours & theirs)
+        )
     except UsageError as error:
         return None, [f"Not compared: {error.problem}."]
-    return compared, list(compared.notes)
+    alone = [f"batch {batch} is only on one side" for batch in sorted(ours ^ theirs)]
+    return compared, [*compared.notes, *alone]
 
 
 def _reasons(compared: Comparisons | None) -> list[str]:

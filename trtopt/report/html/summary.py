@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from trtopt.measure.analysis.findings import unsteady, untrustworthy
+from trtopt.measure.analysis.findings import is_on_host, trust_of
 from trtopt.measure.statistics.summaries import percentile
-from trtopt.records import BenchPoint, CandidateTime, Collected, EngineProfile
+from trtopt.records import BenchPoint, CandidateTime, Collected, EngineProfile, Trust
 from trtopt.report.html.blocks import (
     Block,
     Cell,
@@ -36,7 +36,7 @@ from trtopt.report.html.provenance import date_text
 
 _Sized = TypeVar("_Sized", BenchPoint, EngineProfile)
 _BATCHES = (
-    Column("batch", "number"),
+    Column("batch"),
     *(Column(name, "number", 3) for name in ("p50 ms", "p99 ms")),
     Column("samples/s", "number"),
     *(Column(name, "number", 3) for name in ("layers ms", "floor ms")),
@@ -63,25 +63,19 @@ def facts(collected: Collected) -> list[str]:
 
 def mark_of(collected: Collected) -> Mark:
     """Whether the figures are trustworthy; every point of every result file counts."""
-    points = [point for report in collected.results.values() for point in report.points]
-    if not points:
+    found: dict[Trust, set[int]] = {}
+    for report in collected.results.values():
+        for point in report.points:
+            found.setdefault(trust_of(point, on_host=is_on_host(report)), set()).add(point.batch)
+    if not found:
         return Mark("caution", "not measured")
-    bad = sorted({point.batch for point in points if untrustworthy(point)})
-    if bad:
-        return Mark("bad", f"not trustworthy: batch {', '.join(map(str, bad))}")
+    worst = next(trust for trust in Trust if trust in found)
+    text = f"{worst.value}: batch {', '.join(map(str, sorted(found[worst])))}"
+    if worst is Trust.NONE:
+        return Mark("bad", text)
     if ran_on_stand_in(collected):
         return Mark("caution", "measured on another backend than the engines are built for")
-    shaky = sorted(
-        {
-            point.batch
-            for report in collected.results.values()
-            for point in report.points
-            if unsteady(point, on_host=report.environment.device.kind == "cpu")
-        }
-    )
-    if shaky:
-        return Mark("caution", f"unsteady: batch {', '.join(map(str, shaky))}")
-    return Mark("good", "trustworthy")
+    return Mark("caution", text) if worst is Trust.UNSTEADY else Mark("good", Trust.FULL.value)
 
 
 # ── the answer ──────────────────────────────────────────────────────────────────────────────────────────
@@ -195,12 +189,21 @@ def by_batch(collected: Collected) -> list[Table]:
         (file, report.engines) for file, report in collected.profiles.items()
     )
     sizes = _sizes(collected)
+    trust: dict[int, Trust] = {}
+    for report in collected.results.values():
+        for point in sampled(report):
+            trust.setdefault(point.batch, trust_of(point, on_host=is_on_host(report)))
     batches = sorted({*points, *engines, *sizes})
     if not batches:
         return []
     title = f"By batch size ({'; '.join([*measured, *inside]) or 'the manifest'})"
     rows: list[list[Cell]] = [
-        [batch, *_latencies(points.get(batch)), *_layers(engines.get(batch)), sizes.get(batch)]
+        [
+            f"{batch}{trust.get(batch, Trust.FULL).mark}",
+            *_latencies(points.get(batch)),
+            *_layers(engines.get(batch)),
+            sizes.get(batch),
+        ]
         for batch in batches
     ]
     return [Table(title, *known_columns(_BATCHES, rows))]

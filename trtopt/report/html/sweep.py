@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
-from trtopt.records import SweepPoint, SweepReport
+from trtopt.records import SweepPoint, SweepReport, Trust
 from trtopt.report.html.blocks import (
     Block,
     Cell,
@@ -90,11 +90,12 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
 def _mark(report: SweepReport) -> Mark:
     if not report.measured:
         return Mark("caution", "not measured")
-    bad = [point.label for point in report.measured if point.untrustworthy]
-    count = len(report.measured)
-    return (
-        Mark("bad", f"{len(bad)} of {count} points not trustworthy") if bad else Mark("good", "trustworthy")
-    )
+    worst = next(trust for trust in Trust if trust in {point.trust for point in report.measured})
+    if worst is Trust.FULL:
+        return Mark("good", worst.value)
+    count = sum(point.trust is worst for point in report.measured)
+    text = f"{count} of {len(report.measured)} points {worst.value}"
+    return Mark("bad" if worst is Trust.NONE else "caution", text)
 
 
 def _answer(report: SweepReport, groups: Sequence[Choices]) -> list[Block]:
@@ -198,7 +199,7 @@ def _place(point: SweepPoint, choices: Choices) -> str:
         return "knee"
     if point in choices.front:
         return "on the front"
-    return "not trustworthy" if point.untrustworthy else "beaten"
+    return "beaten" if point.trust is Trust.FULL else point.trust.value
 
 
 def _front_chart(report: SweepReport, choices: Choices) -> Chart:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, UsageError
+from trtopt.measure.analysis.findings import doubts_of, is_on_host
 from trtopt.measure.analysis.gap_runs import Ends, ends_of, evaluate_gap, gap_variants, has_bare_loop
 from trtopt.measure.analysis.outcomes import Gaps
 from trtopt.measure.analysis.result_comparison import distrust, machine_notes, paired_points, work_notes
@@ -88,7 +89,7 @@ def explain_results(
             f"both files were measured under {contracts[0][0].name}: there is no difference to explain",
             "omit --across-contracts, or give a file that was measured under another contract",
         )
-    notes += [note for pair in pairs for note in _marks(*pair)]
+    notes += [note for pair in pairs for note in _marks(*pair, on_host=is_on_host(a))]
     with ExitStack() as resources:
         subjects = [
             _subject_of(first, second, setting, notes, listener, resources) for first, second in pairs
@@ -97,12 +98,10 @@ def explain_results(
     return gaps, runs
 
 
-def _marks(a: BenchPoint, b: BenchPoint) -> list[str]:
+def _marks(a: BenchPoint, b: BenchPoint, *, on_host: bool) -> list[str]:
     """What speaks against the figures whose difference is to be explained."""
-    doubts = distrust(a.latency.untrustworthy, b.latency.untrustworthy)
-    if a.throughput is not None and b.throughput is not None:
-        doubts += distrust(a.throughput.untrustworthy, b.throughput.untrustworthy)
-    return [f"batch {a.batch}: {text}" for text in doubts]
+    sides = ([doubt.text for doubt in doubts_of(point, on_host=on_host)] for point in (a, b))
+    return [f"batch {a.batch}: {text}" for text in distrust(*sides)]
 
 
 def _contract(point: BenchPoint) -> Contract:

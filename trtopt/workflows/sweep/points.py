@@ -10,7 +10,7 @@ from trtopt.data.fit import sample_axes
 from trtopt.errors import ArtifactError, DeviceError
 from trtopt.files.atomic import write_atomically
 from trtopt.measure.analysis.energy import mean_power
-from trtopt.measure.analysis.findings import measurements_of
+from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.contracts import changed
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.statistics.summaries import summarise, throughput
@@ -27,6 +27,7 @@ from trtopt.records import (
     SweepPoint,
     SweepSetting,
     SweepTerms,
+    Trust,
     to_json,
 )
 from trtopt.targets import ONNXRUNTIME
@@ -127,6 +128,7 @@ def point_of(
 ) -> SweepPoint:
     """A point's figures, drawn from its passes."""
     artifact, build = engine.artifact, engine.folder.relative_to(folder).as_posix()
+    doubts = doubts_of(measured, on_host=terms.device.kind == "cpu")
     rated = measured.throughput or measured.latency
     rates: dict[str, Any] = {}
     if rated.samples.start_ms and (measured.throughput is not None or measured.failure is None):
@@ -145,9 +147,8 @@ def point_of(
         queries=len(measured.latency.samples.start_ms),
         latency=spread_of(measured.latency.samples),
         memory=memory_of(measured.memory) if measured.memory is not None else None,
-        untrustworthy=tuple(
-            dict.fromkeys(text for one in measurements_of(measured) for text in one.untrustworthy)
-        ),
+        untrustworthy=tuple(doubt.text for doubt in doubts if doubt.trust is Trust.NONE),
+        unsteady=tuple(doubt.text for doubt in doubts if doubt.trust is Trust.UNSTEADY),
         failure=measured.failure,
         **rates,
     )

@@ -7,10 +7,10 @@ import pytest
 from tests.support import examples
 from tests.support.scripted_device.device import Script, ScriptedDevice
 from tests.support.scripted_runs import run, terms
-from trtopt.measure.analysis.findings import clocks_text, hints_of, remarks, untrustworthy
+from trtopt.measure.analysis.findings import clocks_text, doubts_of, hints_of, remarks, trust_of
 from trtopt.measure.analysis.hints import HintCode
 from trtopt.measure.loop.stopping import Limits
-from trtopt.records import BenchPoint, ClockReading, ClockReference, Measurement
+from trtopt.records import BenchPoint, ClockReading, ClockReference, Measurement, Trust
 
 LONG = Limits(warmup_s=0.0, max_warmup_s=0.0, duration_s=4.0)
 
@@ -68,9 +68,30 @@ def test_discards_are_reported_and_told_once() -> None:
     assert remarks(once) == ("2 of 16 groups of samples discarded: sw thermal slowdown (2)",)
     always = measured([1.0], clocks=[hot])
     assert remarks(always) == ("16 of 16 groups of samples discarded: sw thermal slowdown (16)",)
-    assert not untrustworthy(BenchPoint(batch=8, latency=once))
-    assert untrustworthy(BenchPoint(batch=8, latency=always))
-    assert untrustworthy(BenchPoint(batch=8, latency=once, throughput=always))
+    assert trust_of(BenchPoint(batch=8, latency=once), on_host=False) is Trust.FULL
+    assert trust_of(BenchPoint(batch=8, latency=always), on_host=False) is Trust.NONE
+    assert trust_of(BenchPoint(batch=8, latency=once, throughput=always), on_host=False) is Trust.NONE
+
+
+@pytest.mark.parametrize(
+    ("latencies", "short"),
+    [
+        (noise(0.2), "latency is unstable"),
+        (np.where(np.arange(4000) % 50 == 49, 100.0, 1.0), "latency has a long tail"),
+        (noise(0.005) * np.linspace(1.0, 1.04, 4000), "latency drifted"),
+        (noise(0.005) * np.where(noise(1.0) > 1.0, 1.1, 1.0), "latency has two modes"),
+    ],
+)
+def test_latencies_that_the_next_run_need_not_repeat_are_unsteady(latencies: np.ndarray, short: str) -> None:
+    point = BenchPoint(batch=8, latency=measured(latencies))
+    assert trust_of(point, on_host=True) is Trust.UNSTEADY
+    assert doubts_of(point, on_host=True)[0].short == short
+
+
+def test_the_worst_doubt_comes_first() -> None:
+    spoilt = msgspec.structs.replace(measured(noise(0.2)), untrustworthy=("too hot",))
+    doubts = doubts_of(BenchPoint(batch=8, latency=spoilt), on_host=True)
+    assert [doubt.trust for doubt in doubts] == [Trust.NONE, Trust.UNSTEADY]
 
 
 # ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from tests.support import examples
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from tests.support.scripted_runs import SUBJECT, calls_of, counted, run, terms
 from trtopt.errors import DeviceError, UsageError
-from trtopt.measure.analysis.findings import untrustworthy
+from trtopt.measure.analysis.findings import trust_of
 from trtopt.measure.load.arrivals import (
     Goal,
     Load,
@@ -26,7 +26,7 @@ from trtopt.measure.load.load_pass import LoadSettings, bounds_of, load_settings
 from trtopt.measure.load.open_loop import Bounds
 from trtopt.measure.load.rate_search import search_load
 from trtopt.measure.loop.stopping import Limits
-from trtopt.records import BenchPoint, ClockReading, LoadPass, LoadSearch, from_json, to_json
+from trtopt.records import BenchPoint, ClockReading, LoadPass, LoadSearch, Trust, from_json, to_json
 from trtopt.report.load import load_lines
 
 LIMITS = Limits(warmup_s=0.0, max_warmup_s=0.0, min_warmups=3, duration_s=1.0)
@@ -155,7 +155,8 @@ def test_clocks_are_read_before_and_after_and_a_slowdown_is_reported() -> None:
     assert steady.untrustworthy == ()
     slowed = loaded(Load(100.0), ScriptedDevice(replace(SERVER, clocks=[full, hot])))
     assert slowed.untrustworthy == ("the device was slowed: sw thermal slowdown",)
-    assert untrustworthy(BenchPoint(batch=8, latency=examples.measurement(), load=slowed))
+    point = BenchPoint(batch=8, latency=examples.measurement(), load=slowed)
+    assert trust_of(point, on_host=False) is Trust.NONE
     assert load_lines(8, slowed)[2] == "batch 8: the device was slowed: sw thermal slowdown"
 
 

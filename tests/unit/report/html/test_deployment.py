@@ -122,7 +122,7 @@ def test_the_table_of_batch_sizes_names_every_file_that_it_shows() -> None:
     results = {"a.json": own, "b.json": other, "c.json": other}
     (table,) = by_batch(Collected(folder="d", name="d", results=results))
     assert table.title == "By batch size (a.json: own, tensorrt; b.json: own, tensorrt)"
-    assert [row[:2] for row in table.rows] == [[1, 1.0], [8, 4.0]]
+    assert [row[:2] for row in table.rows] == [["1", 1.0], ["8", 4.0]]
 
 
 def test_the_mark_says_the_worst_that_is_known() -> None:

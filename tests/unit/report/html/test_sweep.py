@@ -83,8 +83,8 @@ def test_the_knee_is_what_to_deploy_and_the_front_is_above_the_fold() -> None:
     ]
     assert isinstance(warnings, Lines)
     assert warnings.lines == [
-        "fp16 batch16! is not trustworthy: too hot",
         "fp16 batch64 failed: out of memory\nlast words",
+        "fp16 batch16! is not trustworthy: too hot",
     ]
     assert page.mark is not None
     assert page.mark.text == "1 of 4 points not trustworthy"
@@ -101,3 +101,13 @@ def test_one_batch_size_is_a_number_and_no_curve() -> None:
 def test_a_point_that_is_not_trustworthy_has_the_mark_that_its_warning_names() -> None:
     rows = embedded(REPORT)["tables"]["fast-0-0"]["rows"]
     assert {row[0]: row[1] for row in rows}["fp16 batch16"] == "!"
+
+
+def test_an_unsteady_sweep_is_marked_and_says_why() -> None:
+    page = sweep_page(report_of(point(1, 1.0, 100.0), point(8, 4.0, 200.0, unsteady=("two modes",))), ())
+    assert page.mark is not None
+    assert (page.mark.level, page.mark.text) == ("caution", "1 of 2 points unsteady")
+    assert any(
+        isinstance(block, Lines) and block.lines == ["fp16 batch8~ is unsteady: two modes"]
+        for block in page.answer
+    )
