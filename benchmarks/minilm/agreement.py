@@ -26,6 +26,7 @@ from trtopt.export.imports import sibling_function
 from trtopt.onnxio.model_file import load
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
+from trtopt.precision.deviation import Deviation, decibels
 from trtopt.precision.reference_runs import open_model
 from trtopt.version import __version__
 from trtopt.workflows.precision.bisect import Request as BisectRequest, bisect
@@ -140,11 +141,12 @@ class _Corpus:
 
     def _row(self, title: str, file: Path) -> None:
         found = self._embeddings(file)
-        error = np.sum((self._wanted - found) ** 2)
+        deviation = Deviation("embeddings")
+        deviation.add(self._wanted, found)
         row = {
             "variant": title,
             "agreement": round(float(agreement(self._wanted, found, k=1)), 4),
-            "sqnr_db": round(float(10 * np.log10(np.sum(self._wanted**2) / error)), 2),
+            "sqnr_db": round(decibels(deviation.result()), 2),
         }
         self.rows.append(row)
         print(row, flush=True)

@@ -229,7 +229,7 @@ def cosine(first: list[np.ndarray], second: list[np.ndarray]) -> float:
             left, right = (array.astype(np.float64).ravel() for array in (one, other))
             length = float(np.linalg.norm(left) * np.linalg.norm(right))
             found.append(float(left @ right) / length if length else 1.0)
-    return min(found)
+    return float(np.min(found))  # NaN where one is
 
 
 def main() -> None:

@@ -54,6 +54,7 @@ from trtopt.measure.loop.profiling_passes import time_layers
 from trtopt.measure.loop.run_pass import Subject
 from trtopt.measure.loop.sampling import Finished, Until, drive, no_garbage_collection
 from trtopt.measure.statistics.comparison import in_turns
+from trtopt.precision.deviation import Deviation
 from trtopt.records import BatchPolicy, EngineRef
 from trtopt.records.typed_io import LINEAR
 from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
@@ -339,10 +340,10 @@ class Side:
         """What it answers to the samples, against the FP32 graph."""
         (got,) = self._one.outputs()[0].values()
         count = min(len(got), len(reference))
-        found, wanted = got[:count].astype(np.float64).ravel(), reference[:count].astype(np.float64).ravel()
-        noise = float(((found - wanted) ** 2).sum())
-        self.told["cosine"] = float(found @ wanted / np.linalg.norm(found) / np.linalg.norm(wanted))
-        self.told["sqnr_db"] = float(10 * np.log10((wanted**2).sum() / noise)) if noise else None
+        deviation = Deviation("y")
+        deviation.add(reference[:count], got[:count])
+        difference = deviation.result()
+        self.told["cosine"], self.told["sqnr_db"] = difference.cosine, difference.sqnr_db
 
     def take_turn(self) -> None:
         """Latency, stages in queries of their own, and the rate; medians of the block."""
