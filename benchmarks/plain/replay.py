@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,8 +41,10 @@ class Side(Protocol):
 # ── TensorRT ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def build(model: Path, plan: Path, shapes: Shapes, cache_file: Path | None) -> None:
-    """trtexec's defaults with FP16 allowed, FP32 inputs and outputs, and one fixed shape."""
+def build(
+    model: Path, plan: Path, shapes: Shapes, cache_file: Path | None, flags: Sequence[str] = ("FP16",)
+) -> None:
+    """trtexec's defaults with the types of `flags` allowed, FP32 inputs and outputs, and one fixed shape."""
     import tensorrt as trt
 
     logger = trt.Logger(trt.Logger.WARNING)
@@ -53,7 +55,8 @@ def build(model: Path, plan: Path, shapes: Shapes, cache_file: Path | None) -> N
     if not parser.parse_from_file(str(model)):
         raise SystemExit("; ".join(parser.get_error(index).desc() for index in range(parser.num_errors)))
     config, profile = builder.create_builder_config(), builder.create_optimization_profile()
-    config.set_flag(trt.BuilderFlag.FP16)
+    for flag in flags:
+        config.set_flag(getattr(trt.BuilderFlag, flag))
     config.avg_timing_iterations = 8  # trtexec's default; TensorRT's own is 1
     config.set_tactic_sources(sum(1 << int(getattr(trt.TacticSource, name)) for name in SOURCES))
     for name, shape in shapes.items():
