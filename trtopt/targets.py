@@ -60,6 +60,8 @@ class Target:
     """Whether the parser reads Shape's attributes `start` and `end`."""
     computed_kernels: bool
     """Whether Conv takes its kernel's size from weights that are computed."""
+    integer_functions: bool
+    """Whether Sign, Relu and Pow are imported for integers."""
     trilu_of_any_rank: bool
     efficient_nms: bool
     """Whether the plugin EfficientNMS_ONNX_TRT is there."""
@@ -128,6 +130,7 @@ _8_6 = Target(
     instance_norm=False,
     shape_ends=False,
     computed_kernels=False,
+    integer_functions=False,
     trilu_of_any_rank=False,
     efficient_nms=True,
     most_elements=2**31 - 1,
@@ -174,6 +177,7 @@ _10_0 = replace(
     instance_norm=True,
     shape_ends=True,
     computed_kernels=True,
+    integer_functions=True,
     trilu_of_any_rank=True,
     most_elements=None,
     io_formats={

@@ -14,6 +14,21 @@ CASES: tuple[Case, ...] = (
         "reads the attributes",
     ),
     left(
+        "plain-integers",
+        "an old opset",
+        "g (int32[N] x) => (int32[N] y) {y = Sign(x)}",
+        "no Clip of integers",
+        opset=11,
+        target="8.6",
+    ),
+    left(
+        "plain-integers",
+        "a computed exponent",
+        "g (int32[N] x, int32[N] e) => (int32[N] y) {y = Pow(x, e)}",
+        "neither 2 nor 3",
+        target="8.6",
+    ),
+    left(
         "tell-kernel",
         "any kernel",
         """

@@ -140,6 +140,23 @@ CASES: tuple[Case, ...] = (
         {a = Reshape(x, s) y = Reshape(a, t)}""",
     ),
     case(
+        "plain-integers",
+        "the bucket of a distance",
+        """
+        g (int64[N,M] p) => (float[N,M] y, int64[N,M] z)
+        {s = Sign(p) f = Cast<to=1>(s) a = Abs(p) b = Cast<to=1>(a) y = Mul(f, b) z = Sub(a, s)}""",
+        target="8.6",
+    ),
+    case(
+        "plain-integers",
+        "powers and what is above zero",
+        """
+        g (int32[N,M] x) => (int32[N,M] y) <int64 two = {2}, int64 three = {3}>
+        {a = Relu(x) b = Pow(a, two) c = Pow(x, three) y = Add(b, c)}""",
+        3,
+        target="8.6",
+    ),
+    case(
         "tell-kernel",
         "of a quantised kernel, whose weights may be stored so",
         """

@@ -24,7 +24,7 @@ erase-shuffle slice-chain concat-chain where-not mask-and mask-triangle gather-n
 group-norm instance-norm plain-instance-norm layer-norm rms-norm centred-rms norm-casts
 gelu hard-sigmoid sigmoid softmax log-softmax norm-reductions reduce-to-pool
 pad-into-conv fold-batchnorm fold-scale fold-scale-before attention attention-scale mask-add
-merge-matmuls merge-convs pad-channels tell-kernel efficient-nms
+merge-matmuls merge-convs pad-channels plain-integers tell-kernel efficient-nms
 """
 
 ADDED = '''"""−x → −x.
