@@ -92,7 +92,8 @@ def _beside_extremes(
             does not.
     """
     run = []
-    for words in ("huge values", "NaN"):
+    interpolates = any(node.op_type in ("Resize", "Upsample") for node in fixed.proto.graph.node)
+    for words in ("huge values",) if interpolates else ("huge values", "NaN"):  # 0 * NaN is NaN
         first, second = single
         extreme = {
             name: _extreme(array)[words] if array.ndim else array for name, array in first.values.items()

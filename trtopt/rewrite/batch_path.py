@@ -224,13 +224,28 @@ class _Walk:
             elif (at_batch := _at_batch(item, self._batch)) is not None:
                 data[name] = onnx.numpy_helper.from_array(at_batch, name)
         schema = onnx.defs.get_schema(node.op_type, self._opset, "")
+        found: Mapping[str, onnx.TypeProto]
         try:
-            found: Mapping[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
+            if not schema.has_type_and_shape_inference_function:  # that of a function, such as LessOrEqual
+                return self._types_of_function(node, known)
+            found = onnx.shape_inference.infer_node_outputs(
                 schema, node, known, data, opset_imports=self._imports
             )
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError):
             return {}
         return found
+
+    def _types_of_function(
+        self, node: onnx.NodeProto, known: Mapping[str, onnx.TypeProto]
+    ) -> dict[str, onnx.TypeProto]:
+        graph = onnx.helper.make_graph(
+            [node],
+            "node",
+            [onnx.helper.make_value_info(name, kind) for name, kind in known.items()],
+            [onnx.helper.make_empty_tensor_value_info(name) for name in node.output],
+        )
+        model = onnx.helper.make_model(graph, opset_imports=self._imports)
+        return {item.name: item.type for item in onnx.shape_inference.infer_shapes(model).graph.output}
 
     def _floats(self, node: onnx.NodeProto, position: int) -> list[float] | None:
         name = node.input[position] if position < len(node.input) else ""

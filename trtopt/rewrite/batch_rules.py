@@ -680,6 +680,9 @@ def _squeeze(step: Step) -> list[Rows]:
         if any(isinstance(length, str) for length in rows.shape):
             raise MixesError("removes axes that may be 1 long")
         gone = [place for place, length in enumerate(rows.shape) if length == 1]
+        if not gone or step.opset < 13:
+            raise MixesError("removes the batch's axis where it is 1 long")
+        step.patches.append(Patch(1, tuple(gone)))
     if rows.axis in gone:
         raise MixesError("removes the batch's axis")
     return _placed(step, rows, rows.axis - sum(place < rows.axis for place in gone))

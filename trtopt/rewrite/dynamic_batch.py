@@ -62,8 +62,9 @@ class _Patches:
         names = set()
         for place in patches:
             node, patch = place.part.node[place.index], place.patch
+            node.input.extend([""] * (patch.position + 1 - len(node.input)))
             old = node.input[patch.position]
-            names.add(old)
+            names.add(old or node.name)
             made, numbers = self._numbers(patch.numbers, old)
             if patch.kind == "expanded":
                 made.append(self._new("Expand", [old, numbers]))

@@ -215,6 +215,12 @@ def test_a_shape_that_leaves_the_batch_open_is_unchanged(tmp_path: Path) -> None
     assert trace.notes[0] == "batch 2 is now dynamic"
 
 
+def test_axes_that_are_1_long_are_removed_by_number(tmp_path: Path) -> None:
+    """At a batch of 1 the batch's would be one of them."""
+    _, graph = dynamic("g (float[2,3,1] x) => (float[2,3] y) {y = Squeeze(x)}", tmp_path)
+    assert declared(graph) == [["batch", 3]]
+
+
 def test_an_expand_to_fewer_axes_than_its_input_has_keeps_the_batch(tmp_path: Path) -> None:
     text = """
         g (float[2,3,1] x) => (float[3,2,4] y) <int64[1] s = {4}>
@@ -333,10 +339,10 @@ def test_a_node_of_another_domain_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ["y = Softmax(x)", "m = ReduceMax<axes=[1]>(x) y = Sub(x, m)", "y = CumSum(x, last)", "i = ArgMax<axis=1>(x) f = Cast<to=1>(i) y = Add(x, f)"],
+    ["y = Softmax(x)", "g = LessOrEqual(x, half) y = Where(g, x, half)", "y = MeanVarianceNormalization<axes=[1]>(x)", "m = ReduceMax<axes=[1]>(x) y = Sub(x, m)", "y = CumSum(x, last)", "i = ArgMax<axis=1>(x) f = Cast<to=1>(i) y = Add(x, f)"],
 )  # fmt: skip
 def test_a_node_that_works_within_samples_is_none_of_these(body: str, tmp_path: Path) -> None:
-    text = f"g (float[1,4] x) => (float[1,4] y) <int64 last = {{1}}> {{{body}}}"
+    text = f"g (float[1,4] x) => (float[1,4] y) <int64 last = {{1}}, float half = {{0.5}}> {{{body}}}"
     _, graph = dynamic(text, tmp_path)
     assert declared(graph) == [["batch", 4]]
 
