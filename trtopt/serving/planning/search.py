@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from trtopt.errors import PlanError
-from trtopt.measure.load.arrivals import Goal
+from trtopt.measure.load.arrivals import Goal, Probe, RateSearch
 from trtopt.records import BatchPolicy, Estimate, Prediction, Rejected
 from trtopt.serving.planning.prediction import Demand, latency_ms, predict, requests_of, run_once
 from trtopt.serving.planning.service_times import NO_COST, Costs
@@ -26,11 +26,8 @@ _SIEVE = ((6, 1_000), (2, 3_000), (1, 8_000))
 _SIMULATED = 24
 """Of each number of engines, and with every delay."""
 
-_RATE_STEP, _BACK = 1.02, 1.05
-"""How closely a rate is looked for; and by what steps it is taken back until it is kept for certain."""
-
-_MOST_BACK = 128
-"""Steps: to a rate 500 times lower."""
+_RATE_STEP = 0.05
+"""How closely a rate is looked for."""
 
 _AS_GOOD = 1.05
 """Who is slower by less gives way to no more complicated setup."""
@@ -125,43 +122,14 @@ class Search:
         within = self._within(demand, bounds, Reasons())
         setups = [setup for setup, _ in within if setup.fleet.least_ms <= bounds.goal.limit_ms]
         capacity = max((self._capacity(setup, demand) for setup in setups), default=0.0)
-        low, high = 0.0, capacity
-        while high - low > high * (_RATE_STEP - 1) and high > capacity / 1024:
-            rate = (low + high) / 2 if not low else math.sqrt(low * high)
-            if self._is_kept(demand.at(rate), bounds):
-                low = rate
-            else:
-                high = rate
-        return self._taken_back(demand.at(low), bounds) if low else None
-
-    def _taken_back(self, demand: Demand, bounds: Bounds) -> tuple[float, SearchResult] | None:
-        """The rate at which the bounds are kept for certain: back by steps that double, then by halves up."""
-
-        def kept(step: int) -> tuple[float, SearchResult] | None:
-            rate = demand.rate / _BACK**step
-            choice = self.best(demand.at(rate), bounds)
-            return (rate, choice) if choice.chosen is not None else None
-
-        missed, step, found = -1, 0, kept(0)
-        while found is None and step < _MOST_BACK:
-            missed, step = step, 2 * step or 1
-            found = kept(step)
-        while found is not None and step - missed > 1:
-            middle = (missed + step) // 2
-            if (nearer := kept(middle)) is not None:
-                step, found = middle, nearer
-            else:
-                missed = middle
-        return found
-
-    def _is_kept(self, demand: Demand, bounds: Bounds) -> bool:
-        """By one simulation of each of the most promising setups."""
-        reasons = Reasons()
-        left = self._worth_simulating(demand, bounds, reasons)
-        for keep, requests in _SIEVE[:2]:
-            left = _sieved(left, demand, bounds.goal, keep, requests, reasons)
-        _, requests = _SIEVE[-1]
-        return any(_latency(one, demand, bounds.goal, requests) <= bounds.goal.limit_ms for one in left)
+        if not capacity:
+            return None
+        search, choices = RateSearch(bounds.goal, capacity / 2, resolution=_RATE_STEP), {}
+        while (rate := search.next_rate) is not None:
+            choices[rate] = self.best(demand.at(rate), bounds)
+            chosen = choices[rate].chosen
+            search.add(Probe(rate, chosen.prediction.goal.high if chosen is not None else None))
+        return (search.best.rate, choices[search.best.rate]) if search.best is not None else None
 
     def most_requests(self, demand: Demand, bounds: Bounds) -> float:
         """A second, at whatever latency."""

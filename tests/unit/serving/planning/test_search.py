@@ -182,7 +182,7 @@ def test_the_highest_rate_is_below_the_capacity_and_beyond_it_nothing_keeps_the_
 
 
 class Doubtful(Search):
-    """Where a single simulation keeps the bounds up to 2,000/s, and all of them up to 50/s."""
+    """Where the bounds are kept up to 50/s."""
 
     def best(self, demand: Demand, bounds: Bounds) -> SearchResult:
         """Nothing is simulated."""
@@ -190,11 +190,8 @@ class Doubtful(Search):
         kept = Outcome(setup, predict(setup, at(50), GOAL, runs=2))
         return SearchResult(kept if demand.rate <= 50 else None, (kept,), ())
 
-    def _is_kept(self, demand: Demand, bounds: Bounds) -> bool:
-        return demand.rate <= 2000
 
-
-def test_the_highest_rate_is_found_however_far_it_lies_below_what_a_single_simulation_keeps() -> None:
+def test_the_highest_rate_is_found_however_far_it_lies_below_the_capacity() -> None:
     found = Doubtful(ENGINES).highest_rate(at(1), Bounds(GOAL))
     assert found is not None
     assert 50 / 1.05 < found[0] <= 50
