@@ -74,6 +74,7 @@ def test_a_batch_of_floats_becomes_what_the_engine_reads_and_an_output_floats_ag
         (SPEC, None, np.zeros((2, 3, 2, 2)), "sample 0 holds float64 values, and the input is int8"),
         (SPEC, None, np.full((2, 3, 2, 2), 200), "200 of sample 0 does not fit int8"),
         (FLOATS, None, np.full((2, 3, 2, 2), 1e6), "1000000.0 of sample 0 does not fit float16"),
+        (FLOATS, None, np.full((2, 3, 2, 2), 2049), "2049 of sample 0 does not fit float16"),
         (FLOATS, None, np.full((2, 3, 2, 2), "1"), "sample 0 holds <U1 values"),
         (FLOATS, None, np.full((2, 3, 2, 2), 1j), "sample 0 holds complex128 values"),
         (SPEC, INT8, np.zeros((2, 3, 2, 2), np.uint8), "uint8 values: levels of int8 or numbers"),
