@@ -97,7 +97,10 @@ def test_a_model_whose_selection_16_bits_change_can_be_cast(tmp_path: Path) -> N
         {h = Greater(x, least) i = NonZero(h) p = Transpose<perm=[1,0]>(i) y = GatherND(x, p)}"""
     onnx.save(model(selecting), tmp_path / "selecting.onnx")
     np.savez(tmp_path / "x.npz", x=np.array([[1, 0, 0.50001, 2]], np.float32))
-    report = trtopt.cast(tmp_path / "selecting.onnx", tmp_path / "half.onnx", data=tmp_path / "x.npz")
+    files = (tmp_path / "selecting.onnx", tmp_path / "half.onnx")
+    report = trtopt.cast(*files, data=tmp_path / "x.npz")
+    assert "Greater" in {kept.op for kept in report.kept if kept.rule == "accuracy"}
+    report = trtopt.cast(*files, data=tmp_path / "x.npz", include=["*"])
     (selected,) = report.differences
     assert (selected.resized, selected.cosine) == (1, 0.0)
     assert any("not compared where its size" in alarm for alarm in report.alarms)
