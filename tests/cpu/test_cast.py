@@ -388,7 +388,7 @@ def test_external_weights_stay_external_and_are_converted(tmp_path: Path) -> Non
     source = saved(CHAIN.replace("8", "64"), tmp_path, w=np.full((64, 64), 0.1, np.float32))
     onnx.save(onnx.load(source), source, save_as_external_data=True, location="w.bin", size_threshold=0)
     report, _, types = cast(source)
-    assert (tmp_path / "out.onnx.data").stat().st_size == 64 * 64 * 2
+    assert 0 <= (tmp_path / "out.onnx.data").stat().st_size - 64 * 64 * 2 < 64
     assert types["w"] == TensorProto.FLOAT16
     assert report.differences[0].cosine > 0.9999
     assert not list(tmp_path.glob(".*"))
@@ -445,7 +445,7 @@ def test_the_command_reports_explains_and_refuses(tmp_path: Path, trtopt_cli: Co
     report = from_json(trtopt_cli("cast", source, "-o", out, "--json", "-").stdout.encode(), CastReport)
     assert json.loads(json.dumps(report.lowered)) == ["MatMul:a", "Relu:b", "MatMul:y"]
     assert "no floating-point node" in trtopt_cli.fails(2, "cast", source, "-o", "new", "--explain", "nobody")
-    assert "replace the model" in trtopt_cli.fails(2, "cast", source, "-o", source)
+    assert "is read by this command" in trtopt_cli.fails(2, "cast", source, "-o", source)
     (tmp_path / "bad.onnx").write_text("no")
     assert "not ONNX" in trtopt_cli.fails(1, "cast", tmp_path / "bad.onnx", "-o", out)
 

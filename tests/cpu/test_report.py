@@ -15,11 +15,12 @@ from tests.support.command_line import DIGITS, ROOT, CommandLine, needs_no_gpu
 from trtopt.api import profile
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.manifests import read_manifest
+from trtopt.files.outputs import check_output
 from trtopt.records import BenchReport, Collected, EngineRef, ProfileReport, to_json
 from trtopt.records.checking import CheckReport
 from trtopt.report.html.folder import report_page
 from trtopt.report.html.page import page_of
-from trtopt.workflows.report import check_page_place, collect, default_output
+from trtopt.workflows.report import PAGE, collect, default_output
 
 INSPECTOR = ROOT / "tests" / "data" / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz"
 
@@ -79,18 +80,17 @@ def test_what_is_no_page_is_never_overwritten(tmp_path: Path, trtopt_cli: Comman
     folder, page = tmp_path / "d", tmp_path / "d.html"
     assert default_output(folder) == page
     assert default_output(folder, tmp_path / "e") == tmp_path / "d-and-e.html"
-    check_page_place(page)
+    check_output(page, PAGE)
     page.write_text("<p>the user's</p>")
-    with pytest.raises(OutputError, match="already exists and is not a page of trtopt") as caught:
-        check_page_place(page)
-    assert "-o" in caught.value.remedy
+    with pytest.raises(OutputError, match="not a page of trtopt"):
+        check_output(page, PAGE)
     (tmp_path / "d").mkdir()
     assert "is not a page of trtopt" in trtopt_cli.fails(1, "report", tmp_path / "d", "-o", page)
     assert page.read_text() == "<p>the user's</p>"
     page.write_text(
         page_of(report_page(Collected(folder="d", name="d", manifest=examples.manifest())), "", "today")
     )
-    check_page_place(page)
+    check_output(page, PAGE)
 
 
 def test_a_folder_is_called_by_its_name_however_it_is_given(

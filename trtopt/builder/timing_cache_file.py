@@ -19,6 +19,7 @@ from trtopt.errors import TimingCacheError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.locks import lock
+from trtopt.files.outputs import kind_beginning
 from trtopt.files.replace_folder import remove_abandoned
 from trtopt.records import (
     Backend,
@@ -32,6 +33,7 @@ from trtopt.records import (
 )
 
 _MAGIC = b"trtopt timing cache 1\n"
+CACHE = kind_beginning("a timing cache", _MAGIC)
 _MAX_HEADER_BYTES = 1 << 20
 _KEPT_BUILDS = 200
 

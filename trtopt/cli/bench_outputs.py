@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.output import Output
 
 if TYPE_CHECKING:
+    from trtopt.files.outputs import Kind
     from trtopt.records import BenchReport
 
+
+def times_file(path: Path) -> Mapping[Path, Kind]:
+    """Times in trtexec's form."""
+    from trtopt.files.outputs import kind_beginning
+    from trtopt.report.trtexec import TIMES_BEGIN
+
+    return {path: kind_beginning("bench's times", TIMES_BEGIN)}
+
+
+def layers_file(path: Path) -> Mapping[Path, Kind]:
+    """Layers in trtexec's form."""
+    from trtopt.files.outputs import kind_beginning
+    from trtopt.report.trtexec import LAYERS_BEGIN
+
+    return {path: kind_beginning("bench's layers", LAYERS_BEGIN)}
+
+
 _OPTIONS = (
-    json_option("the result, raw samples included,"),
+    json_option("trtopt.bench", "the result, raw samples included,"),
     click.option(
         "--export-times",
-        type=click.Path(path_type=Path),
+        type=Output(times_file),
         metavar="FILE",
         help="Write latencies as trtexec --exportTimes does; several batch sizes: FILE.batchN each.",
     ),
     click.option(
         "--export-profile",
-        type=click.Path(path_type=Path),
+        type=Output(layers_file),
         metavar="FILE",
         help="Write layer times as trtexec --exportProfile does; turns on --layers.",
     ),
@@ -32,17 +51,12 @@ _OPTIONS = (
 
 
 class Outputs:
-    """Requested output files; they are checked to be writable before anything is measured."""
+    """Requested output files."""
 
     def __init__(self, json: JsonOutput | None, times: Path | None, profile: Path | None) -> None:
-        from trtopt.files.writable import check_writable
-
         self._json = json
         self._times, self._profile = times, profile
         self._latest: BenchReport | None = None
-        for file in (times, profile):
-            if file is not None:
-                check_writable(file)
 
     @property
     def need_layers(self) -> bool:
@@ -79,7 +93,7 @@ class Outputs:
         show_notes(notes, err=is_stdout)
 
     def _export(self, report: BenchReport) -> None:
-        from trtopt.files.atomic import write_atomically
+        from trtopt.files.outputs import write_output
         from trtopt.report import trtexec
 
         for point in report.points:
@@ -87,10 +101,10 @@ class Outputs:
                 self._times is not None and point.latency.stages.start_ms
             ):  # None: the device failed before the first report
                 file = trtexec.path_for(self._times, point.batch, len(report.points))
-                write_atomically(file, trtexec.times(point.latency.stages))
+                write_output(file, trtexec.times(point.latency.stages), times_file(file)[file])
             if self._profile is not None and point.layers is not None:
                 file = trtexec.path_for(self._profile, point.batch, len(report.points))
-                write_atomically(file, trtexec.profile(point.layers))
+                write_output(file, trtexec.profile(point.layers), layers_file(file)[file])
 
 
 def output_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -15,7 +15,7 @@ from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.measuring import backend_choice, timeout_option
 from trtopt.cli.options.model import OnnxFile
-from trtopt.cli.options.output import output_option
+from trtopt.cli.options.output import output_option, quantised_file
 from trtopt.cli.options.recipe import recipe_option
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", type=OnnxFile())
-@output_option("FILE", "File to write the resulting model to.", name="out")
+@output_option("FILE", "File to write the resulting model to.", quantised_file, name="out")
 @click.option(
     "--precision",
     required=True,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Maximum number of node sets to evaluate.",
 )
-@json_option("the report, with the front and all nodes,")
+@json_option("trtopt.bisect", "the report, with the front and all nodes,")
 def bisect(
     model: Path,
     out: Path | None,

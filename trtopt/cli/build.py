@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @nvtx_option
 @click.option("--memory", is_flag=True, help="Trace the builder's allocations of device memory.")
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
-@json_option("the manifest")
+@json_option("trtopt.build", "the manifest")
 @strict_option
 @or_locked
 def build(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,7 +12,17 @@ from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout
 from trtopt.cli.options.output import output_option
 from trtopt.cli.options.recipe import cache_dir_option
 
+if TYPE_CHECKING:
+    from trtopt.files.outputs import Kind
+
 _MIB = 2**20
+
+
+def cache_file(path: Path) -> Mapping[Path, Kind]:
+    """A timing cache; TensorRT's own data, of --raw, does not show who wrote it."""
+    from trtopt.builder.timing_cache_file import CACHE
+
+    return {path: CACHE}
 
 
 @click.group()
@@ -20,7 +32,7 @@ def cache() -> None:
 
 @cache.command("ls")
 @cache_dir_option
-@json_option("the entries, one per line,")
+@json_option("trtopt.cache", "the entries, one per line,")
 def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
     from trtopt.cli.console import show as display
@@ -38,7 +50,7 @@ def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
 @cache_dir_option
 @click.option("--tactics", "with_tactics", is_flag=True, help="List its entries (TensorRT 10.8 and newer).")
 @click.option("--against", metavar="NAME|FILE", help="Show how its tactics differ from another cache's.")
-@json_option("the entry")
+@json_option("trtopt.cache", "the entry")
 def show(
     name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, json: JsonOutput | None
 ) -> None:
@@ -94,7 +106,7 @@ def prune(cache_dir: Path | None, max_size: int | None) -> None:
 
 @cache.command()
 @click.argument("name")
-@output_option("FILE", "File to write.", required=True)
+@output_option("FILE", "File to write.", cache_file, required=True)
 @click.option("--raw", is_flag=True, help="Only TensorRT's data, as trtexec reads it.")
 @cache_dir_option
 def export(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:

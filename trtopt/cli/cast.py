@@ -12,13 +12,13 @@ from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.model import OnnxFile
-from trtopt.cli.options.output import output_option
+from trtopt.cli.options.output import model_file, output_option
 from trtopt.cli.options.target import target_option
 
 
 @click.command()
 @click.argument("model", type=OnnxFile())
-@output_option("FILE", "File to write.", name="out", required=True)
+@output_option("FILE", "File to write.", model_file, name="out", required=True)
 @click.option(
     "--precision",
     type=click.Choice(["fp16", "bf16"]),
@@ -54,7 +54,7 @@ from trtopt.cli.options.target import target_option
     help="Explain why this node became 16-bit or stayed FP32.",
 )
 @strict_option
-@json_option()
+@json_option("trtopt.cast")
 def cast(
     model: Path,
     out: Path,

@@ -37,7 +37,7 @@ from trtopt.precision.bounds import Bounds
 @trust_option
 @bounds_options()
 @click.option("--layers", is_flag=True, help="Rank where in the graph the error enters (ONNX files).")
-@json_option()
+@json_option("trtopt.check")
 def check(
     model: Path,
     against: Path,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "turns].",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
-@json_option("the comparison, raw samples included,")
+@json_option("trtopt.compare", "the comparison, raw samples included,")
 @click.option(
     "--force", is_flag=True, help="Compare although machines, models, input shapes or outputs differ."
 )

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.output import Output
+
+if TYPE_CHECKING:
+    from trtopt.files.outputs import Kind
+
+
+def bundle_file(path: Path) -> Mapping[Path, Kind]:
+    """The zip of a bug report."""
+    from trtopt.workflows.support_bundle import BUNDLE
+
+    return {path: BUNDLE}
 
 
 @click.command()
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path(exists=True, path_type=Path))
-@json_option("the findings")
+@json_option("trtopt.doctor", "the findings")
 @click.option(
     "--bundle",
-    type=click.Path(path_type=Path),
+    type=Output(bundle_file),
     metavar="FILE.zip",
     help="Pack the data for a bug report, with the build folder DIR; read it before you send it.",
 )
@@ -27,15 +40,12 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
     """
     from trtopt.cli.console import say, say_wrapped
     from trtopt.errors import UsageError
-    from trtopt.files.writable import check_writable
     from trtopt.report.doctor import doctor_lines
     from trtopt.workflows.doctor import examine
     from trtopt.workflows.support_bundle import write_bundle
 
     if folder is not None and bundle is None:
         raise UsageError(f"{folder}: a folder is packed only with --bundle", "add --bundle FILE.zip")
-    if bundle is not None:
-        check_writable(bundle)
     findings = examine()
     write_json(json, findings)
     if bundle is None and not takes_stdout(json):

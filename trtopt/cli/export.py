@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.options.completion import model_names, names, names_or_files
+from trtopt.cli.options.output import model_file, output_option
 
 if TYPE_CHECKING:
     from trtopt.export.export import DType, Exported
@@ -16,14 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(name="export")
 @click.argument("model", shell_complete=names_or_files(model_names))
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="ONNX file to write.",
-)
+@output_option("FILE", "ONNX file to write.", model_file, required=True)
 @click.option(
     "--variant",
     default="full",

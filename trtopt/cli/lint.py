@@ -19,7 +19,7 @@ _SHOWN = 5
 @click.command()
 @click.argument("model", type=OnnxFile())
 @target_option("check for")
-@json_option("the findings")
+@json_option("trtopt.lint", "the findings")
 @click.option(
     "--fail-on",
     metavar="CHECK,…",

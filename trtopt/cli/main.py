@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import errno
 import importlib
 import os
 import signal
@@ -15,9 +16,10 @@ from types import FrameType
 import click
 
 from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
+from trtopt.cli.options.guard import with_guard
 from trtopt.cli.options.logging import with_log_options
 from trtopt.cli.options.usage import with_required_options_in_usage
-from trtopt.errors import TrtoptError, UsageError
+from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.printable import spelled_out, visible_lines
 from trtopt.version import __version__
 
@@ -71,7 +73,7 @@ class LateGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"trtopt.cli.{cmd_name}"), cmd_name)
-        return with_required_options_in_usage(with_log_options(command))
+        return with_required_options_in_usage(with_guard(with_log_options(command)))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -127,6 +129,8 @@ def _status() -> int:
     """Run the command; its exit code."""
     try:
         status = cli.main(prog_name="trtopt", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what cannot be written is reported here, not when Python ends
     except click.exceptions.Exit as error:
         status = error.exit_code
     except click.ClickException as error:
@@ -152,9 +156,42 @@ def _status() -> int:
         _fail(_described(refused))
         status = refused.exit_code
     except BrokenPipeError:  # the reader of the output has closed it, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         status = 1
+    except OSError as error:
+        _log("verbose", traceback.format_exc())
+        if error.filename is None:
+            _drop_output()
+        problem = _refused(error)
+        _fail(_described(problem))
+        status = problem.exit_code
     return status if isinstance(status, int) else 0
+
+
+def _drop_output() -> None:
+    """Let what is still to be printed go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+_WRONG_PATH = {
+    errno.EACCES: "check the permissions of the file and of the folders above it",
+    errno.EPERM: "check the permissions of the file and of the folders above it",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ELOOP: "name the file itself: the links lead in a circle",
+    errno.ENOTDIR: "check the path: one of its folders is a file",
+    errno.ENOENT: "check the path",
+}
+"""What to do about a path that the operating system refuses, wherever a command comes upon it."""
+
+
+def _refused(error: OSError) -> TrtoptError:
+    """What the operating system refused, as a user's mistake or as a failure."""
+    reason = error.strerror or str(error)
+    if error.filename is None:
+        return OutputError(f"standard output or a pipe: {reason}", "free some space, or send it elsewhere")
+    if error.errno in _WRONG_PATH:
+        return UsageError(f"{error.filename}: {reason}", _WRONG_PATH[error.errno])
+    return OutputError(f"{error.filename}: {reason}", "check the disk and the path, or choose another place")
 
 
 def _explained(error: click.ClickException) -> click.ClickException:

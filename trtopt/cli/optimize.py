@@ -37,7 +37,7 @@ PAGE = "report.html"
 )
 @duration_option
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
-@json_option("the result")
+@json_option("trtopt.optimize", "the result")
 @click.pass_context
 def optimize(
     context: click.Context,

@@ -9,7 +9,7 @@ import click
 
 from trtopt.cli.options.completion import files, names_or_files
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.output import output_option
+from trtopt.cli.options.output import json_file, output_option
 
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -18,7 +18,7 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 @click.argument(
     "sources", metavar="SWEEP...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
 )
-@output_option("FILE", "Plan file to write.", required=True)
+@output_option("FILE", "Plan file to write.", json_file("trtopt.plan"), required=True)
 @click.option("--slo", required=True, metavar="pN=LIMIT", help="The latency goal, as p99=10ms.")
 @click.option(
     "--rate", type=float, metavar="N", help="Requests per second [default: the highest sustainable rate]."
@@ -62,7 +62,7 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 @click.option(
     "--verify", is_flag=True, help="Run the plan under its load, and show prediction and measurement."
 )
-@json_option("the plan")
+@json_option("trtopt.plan", "the plan")
 def plan(
     sources: tuple[Path, ...],
     output: Path,
@@ -85,14 +85,12 @@ def plan(
     """
     from trtopt.cli.console import is_verbose, show, show_notes
     from trtopt.cli.progress import phases
-    from trtopt.files.writable import check_writable
     from trtopt.report.notes import plain
     from trtopt.report.planning import plan_text
     from trtopt.workflows.plan.plan import plan as make
     from trtopt.workflows.plan.request import PlanRequest
     from trtopt.workflows.plan.trial_runs import verify as put_to_the_test
 
-    check_writable(output)
     request = PlanRequest(
         slo=slo,
         rate=rate,

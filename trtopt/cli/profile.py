@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,10 +21,25 @@ from trtopt.cli.options.output import output_option
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.shapes import shape_options
 
+if TYPE_CHECKING:
+    from trtopt.files.outputs import Kind
+
+
+def profile_files(folder: Path) -> Mapping[Path, Kind]:
+    """The files of a profile in their folder; before that is there, the folder itself."""
+    from trtopt.files.outputs import json_kind, kind_beginning
+    from trtopt.report.trace import TRACE_BEGINS
+    from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE
+
+    report, trace = json_kind("trtopt.profile"), kind_beginning("profile's trace", TRACE_BEGINS)
+    return (
+        {folder / PROFILE_FILE: report, folder / TRACE_FILE: trace} if folder.is_dir() else {folder: report}
+    )
+
 
 @click.command(cls=SectionedCommand)
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@output_option("FOLDER", "Folder to write profile.json into.")
+@output_option("FOLDER", "Folder to write profile.json into.", profile_files)
 @batch_option("Batch sizes [default: those of the engines].")
 @shape_options
 @inputs_option
@@ -60,7 +77,7 @@ from trtopt.cli.options.shapes import shape_options
     metavar="S",
     help="Seconds of the latency pass that accompanies the layer pass.",
 )
-@json_option("the profile")
+@json_option("trtopt.profile", "the profile")
 def profile(
     path: Path,
     output: Path | None,
@@ -89,8 +106,7 @@ def profile(
     from trtopt.cli.console import is_verbose, note, show, show_notes
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
-    from trtopt.files.atomic import write_atomically
-    from trtopt.files.writable import check_writable
+    from trtopt.files.outputs import write_output
     from trtopt.records import to_json
     from trtopt.report.profile import profile_notes, profile_summary
     from trtopt.report.trace import trace
@@ -100,8 +116,6 @@ def profile(
     if with_trace and output is None:
         raise UsageError("--trace: no folder to write trace.json into", "name one with -o")
     file = output / PROFILE_FILE if output is not None else None
-    if file is not None:
-        check_writable(file)
     request = ProfileRequest(
         batch=batch,
         shapes=shapes,
@@ -121,12 +135,15 @@ def profile(
     with listening() as listener:
         report = run(path, request, listener)
     if file is not None:
-        write_atomically(file, to_json(report, indent=None))
+        file.parent.mkdir(exist_ok=True)
+        kinds = profile_files(file.parent)
+        write_output(file, to_json(report, indent=None), kinds[file])
     write_json(json, report, indent=None)
     show(profile_summary(report, verbose=is_verbose()), err=takes_stdout(json))
     show_notes(profile_notes(report), err=takes_stdout(json))
     if file is not None and with_trace:
         if any(layer.ms for engine in report.engines for layer in engine.layers):
-            write_atomically(file.with_name(TRACE_FILE), trace(report))
+            place = file.with_name(TRACE_FILE)
+            write_output(place, trace(report), kinds[place])
         else:
             note(f"no {TRACE_FILE}: nothing was timed")

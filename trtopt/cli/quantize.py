@@ -14,7 +14,7 @@ from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.model import OnnxFile
-from trtopt.cli.options.output import output_option
+from trtopt.cli.options.output import output_option, quantised_file
 from trtopt.cli.options.recipe import exclude_option, forms_option, recipe_option
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.target import target_option
@@ -39,7 +39,7 @@ def _smoothing(text: str) -> float | str:
 
 @click.command(cls=SectionedCommand)
 @click.argument("model", type=OnnxFile())
-@output_option("FILE", "File to write the model to.", name="out", required=True)
+@output_option("FILE", "File to write the model to.", quantised_file, name="out", required=True)
 @click.option(
     "--precision",
     required=True,
@@ -91,7 +91,7 @@ def _smoothing(text: str) -> float | str:
     "--explain", metavar="NODE", shell_complete=node_names, help="Explain the decision on this node."
 )
 @strict_option
-@json_option()
+@json_option("trtopt.quantization")
 def quantize(
     model: Path,
     out: Path,

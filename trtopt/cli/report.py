@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,23 @@ import click
 from trtopt.cli.options.output import output_option
 
 if TYPE_CHECKING:
+    from trtopt.files.outputs import Kind
     from trtopt.report.html.blocks import Page
+
+
+def page_file(path: Path) -> Mapping[Path, Kind]:
+    """A page."""
+    from trtopt.workflows.report import PAGE
+
+    return {path: PAGE}
 
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, path_type=Path))
 @click.argument("other", metavar="[DIR_B]", required=False, type=click.Path(exists=True, path_type=Path))
-@output_option("FILE", "HTML file to write [default: DIR.html next to DIR; of two, A-and-B.html next to A].")
+@output_option(
+    "FILE", "HTML file to write [default: DIR.html next to DIR; of two, A-and-B.html next to A].", page_file
+)
 def report(folder: Path, other: Path | None, output: Path | None) -> None:
     """Write the contents of DIR as one HTML page that needs no network.
 
@@ -73,17 +83,15 @@ def write_page(page: Callable[[], Page], file: Path) -> None:
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import phases
-    from trtopt.files.atomic import write_atomically
-    from trtopt.files.writable import check_writable
+    from trtopt.files.outputs import check_output, write_output
     from trtopt.report.html.library import plotting_library
     from trtopt.report.html.page import page_of
     from trtopt.version import __version__
     from trtopt.workflows.invocation import now
-    from trtopt.workflows.report import check_page_place
+    from trtopt.workflows.report import PAGE
 
-    check_writable(file)
-    check_page_place(file)
+    check_output(file, PAGE)
     with phases(f"writing {file.name}"):
         text = page_of(page(), plotting_library(), f"trtopt {__version__}, {now()}")
-        write_atomically(file, text.encode())
+        write_output(file, text.encode(), PAGE)
     say(f"trtopt: written: {file}", err=True)

@@ -12,7 +12,7 @@ from trtopt.cli.options.data import data_option
 from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.model import OnnxFile
-from trtopt.cli.options.output import output_option
+from trtopt.cli.options.output import model_file, output_option
 from trtopt.cli.options.target import target_option
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 
 @click.command()
 @click.argument("model", type=OnnxFile(), required=False)
-@output_option("FILE", "File to write the rewritten model to.", name="out")
+@output_option("FILE", "File to write the rewritten model to.", model_file, name="out")
 @target_option("rewrite for")
 @click.option(
     "--rules",
@@ -53,7 +53,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 @io_options
 @click.option("--dynamic-batch", is_flag=True, help="Give a fixed batch axis the name `batch`.")
 @click.option("--keep-going", is_flag=True, help="Skip a rule that fails instead of stopping.")
-@json_option("the trace")
+@json_option("trtopt.rewrite", "the trace")
 def rewrite(
     model: Path | None,
     out: Path | None,

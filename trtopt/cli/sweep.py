@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 @older_data_option("--input")
 @older_data_option("--calib")
 @timeout_option
-@json_option()
+@json_option("trtopt.sweep")
 def sweep(
     models: tuple[Path, ...],
     output: Path | None,

@@ -100,7 +100,7 @@ def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
 @click.option(
     "--score", is_flag=True, help="Show how good predictions were on this machine, over all its ledgers."
 )
-@json_option("the result")
+@json_option("trtopt.tuned", "the result")
 def tune(
     model: Path | None,
     output: Path | None,

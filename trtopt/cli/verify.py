@@ -20,7 +20,7 @@ from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout
     shell_complete=files,
     help="Trust an engine that has changed: native code.",
 )
-@json_option("the findings")
+@json_option("trtopt.verify", "the findings")
 def verify(
     folder: Path,
     trusted: tuple[str, ...],

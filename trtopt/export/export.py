@@ -19,8 +19,11 @@ from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.export.weight_types import align_weights, widened
 from trtopt.export.write import write_whole
 from trtopt.files.atomic import scratch_beside
+from trtopt.files.outputs import check_output
+from trtopt.onnxio import model_file
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import opset_of
+from trtopt.onnxio.seal import MODEL
 
 if TYPE_CHECKING:
     import onnx
@@ -70,6 +73,7 @@ def export(
         OutputError: `out` cannot be written.
     """
     opset_version = opset_version or (max(subject.opset, BF16_OPSET) if dtype == "bf16" else subject.opset)
+    check_output(out, MODEL)
     try:
         with scratch_beside(out) as scratch:
             return _export_in(
@@ -120,7 +124,7 @@ def _export_in(
     model = _inferred(model)
     _check(model, scratch, subject.name)
     candidate = scratch / out.name
-    external = _save(model, scratch, candidate, external_data)
+    _save(model, scratch, candidate, external_data)
 
     def culprit(axis: str, size: int, failing: str | None) -> str:
         node = blame.fixing_node(model, size, failing)
@@ -139,12 +143,9 @@ def _export_in(
     module = subject.module if dtype == "fp32" else copy.deepcopy(subject.module).float()
     rounded = replace(subject, tolerance=max(subject.tolerance, _ROUNDING[dtype]))
     checks = verify(rounded, module, open_reference(verified), culprit)
-    if external is not None:
-        os.replace(external, out.parent / external.name)
-    os.replace(candidate, out)
     return Exported(
         path=out,
-        external=out.parent / external.name if external is not None else None,
+        external=model_file.save(model_file.load(candidate), out),
         opset=opset_of(model),
         nodes=len(model.graph.node),
         checks=tuple(checks),
@@ -190,8 +191,8 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         raise ModelError(f"shape inference failed: {error}", "try the other exporter") from error
 
 
-def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data: bool) -> Path | None:
-    """Write the model with its weights inside if they fit, else next to it; returns the weights' file."""
+def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data: bool) -> None:
+    """Write the model with its weights inside if they fit, else next to it."""
     import onnx
 
     external = candidate.with_name(candidate.name + ".data")
@@ -211,13 +212,12 @@ def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data:
             for entry in tensor.external_data:
                 entry.value = external.name if entry.key == "location" else entry.value
         onnx.save(model, str(candidate))
-        return external
+        return
     if not outside:
         write_whole(model, scratch, candidate)
-        return None
+        return
     take_in(tensors_of(model), candidate)
     onnx.save(model, str(candidate), save_as_external_data=True, location=external.name, size_threshold=1024)
-    return external if external.exists() else None
 
 
 def _check(model: onnx.ModelProto, scratch: Path, name: str) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trtopt.errors import OutputError
+from trtopt.errors import OutputError, UsageError
 from trtopt.files.atomic import cannot_write, scratch_beside
 from trtopt.files.manifests import is_build_folder, own_files
+from trtopt.files.outputs import is_read
 from trtopt.files.replace_folder import put_in_place, remove_abandoned
 from trtopt.files.temporary import locked_folder, remove
 
@@ -33,7 +34,14 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
 
 
 def _check_replaceable(final: Path) -> None:
-    if not final.exists() or is_build_folder(final):
+    if is_build_folder(final):
+        for file in (final / name for name in own_files(final)):
+            if file.exists() and is_read(file.stat()):
+                raise UsageError(
+                    f"{final}: its file {file.name} is read by this command", "choose another name with -o"
+                )
+        return
+    if not final.exists():
         return
     if not final.is_dir() or any(final.iterdir()):
         raise OutputError(

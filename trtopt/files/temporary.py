@@ -16,7 +16,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -59,7 +59,8 @@ def locked(path: Path, wait_s: float) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            file.unlink()  # while locked: a waiting process notices and creates another
+            if not os.fstat(handle).st_size:  # what holds something is somebody else's
+                file.unlink()  # while locked: a waiting process notices and creates another
         os.close(handle)
 
 
@@ -203,8 +204,8 @@ def remove_unfinished(path: Path) -> None:
             remove_if_abandoned(leftover)
 
 
-def remove_if_abandoned(path: Path) -> None:
-    """Remove a temporary file or folder unless a process holds it; other files are not touched."""
+def remove_if_abandoned(path: Path, is_doomed: Callable[[], bool] = lambda: True) -> None:
+    """Remove a file or folder unless a process holds it, or `is_doomed`, asked while none does, says no."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -214,7 +215,8 @@ def remove_if_abandoned(path: Path) -> None:
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             return
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        remove(path)  # a process that has just created it notices
+        if is_doomed():
+            remove(path)  # a process that has just created it notices
     except OSError:  # locked, or no locks on this file system
         pass
     finally:

@@ -64,6 +64,20 @@ def external_files(model: onnx.ModelProto, path: Path, *, but: str | None = None
     return [path.parent / location for location in sorted(needed)]
 
 
+def weights_of(path: Path) -> list[Path]:
+    """The files that a model's weights lie in, wherever and whatever they are; none of any other file."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except DecodeError:
+        return []
+    entries = [item for tensor in tensors_of(model) for item in tensor.external_data]
+    return [path.parent / item.value for item in entries if item.key == "location"]
+
+
 def refers_to_file(tensor: onnx.TensorProto) -> bool:
     """Whether any reader may look for the tensor's data in a file."""
     import onnx

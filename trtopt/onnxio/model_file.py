@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
-from trtopt.files.temporary import remove_unfinished, temporary_file
+from trtopt.files.bounded_reading import open_regular
+from trtopt.files.temporary import flush_names, remove_if_abandoned, remove_unfinished, temporary_file
 from trtopt.onnxio import protobuf as wire
 from trtopt.onnxio.external_data import (
     check_values,
@@ -31,6 +35,7 @@ from trtopt.onnxio.external_data import (
 )
 from trtopt.onnxio.graph_walk import check_texts, check_types, reads_of
 from trtopt.onnxio.protobuf import header
+from trtopt.onnxio.seal import WEIGHTS_END, remove_seal, sealed
 from trtopt.onnxio.skeleton import LARGE_BYTES, declare_outputs
 from trtopt.onnxio.unique_names import name_nodes
 
@@ -38,6 +43,8 @@ SPOOLED_BYTES = 1 << 20
 """New constants from this size on are put into files."""
 _INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
 _ALIGNMENT = 4096
+_MOST_NAMES = 1000
+_FIRST_BYTE = 0x08  # of ONNX files: the tag of the IR version, whatever the file is called
 _own_files: dict[str, Path] = {}
 """Files of trtopt's own choice that weights lie in, by location: random, so that no model can name one."""
 _NARROW = {onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.INT4}
@@ -328,20 +335,19 @@ def _inline(model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProt
         yield _data(tensor, model.folder)
 
 
-def _outside(
-    model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProto], name: str
-) -> Iterator[Any]:
-    """The weight file's bytes; `rest` is given a reference to each weight in it."""
+def _outside(model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProto]) -> Iterator[Any]:
+    """The weight file's bytes; `rest` is given a reference to each weight in it, without the file's name."""
     at = 0
     for tensor in heavy:
         size = size_in_bytes(tensor)
         light = _light(tensor)
-        _refer(light, name, at, size)
+        _refer(light, "", at, size)
         rest.graph.initializer.append(light)
         yield _data(tensor, model.folder)
         padding = -size % _ALIGNMENT
         yield bytes(padding)
         at += size + padding
+    yield WEIGHTS_END
 
 
 def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
@@ -357,48 +363,104 @@ def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
     return partial
 
 
-def _refuse_own_weights(model: ModelFile, targets: tuple[Path, ...]) -> None:
-    """Never write over a file that the model's own weights are read from."""
+def _refuse_own_files(model: ModelFile, path: Path) -> None:
+    """Never write over a file that the model is read from."""
     locations = {_entries(item)["location"] for item in model.proto.graph.initializer if is_external(item)}
-    read = {_own_files.get(one, model.folder / one).resolve() for one in locations}
-    for target in targets:
-        if target.resolve() in read:
-            raise OutputError(f"{target} holds the model's own weights", "choose another place with -o")
+    read = [_own_files.get(one, model.folder / one) for one in locations] + [file for file, _ in model.stamps]
+    if path.exists() and any(file.exists() and file.samefile(path) for file in read):
+        raise OutputError(f"{path} is a file of the model itself", "choose another place with -o")
 
 
-def save(model: ModelFile, path: Path) -> None:
-    """Write `model` to `path`, its weights next to it in `PATH.data` if they were kept so or exceed 2 GiB.
+def save(model: ModelFile, path: Path) -> Path | None:
+    """Write `model` to `path`, its weights next to it if they were kept so or exceed 2 GiB; their file if so.
 
-    Nothing stands under the final names until all of it is written.
+    That file has a name that was free, `PATH.data` if possible: all changes in one step, when the model takes
+    its name. Then what trtopt wrote of the weights of an earlier `path` is removed, if no model needs it.
 
     Raises:
-        OutputError: the place cannot be written, or the weights are read from there.
+        OutputError: the place cannot be written, or the model is read from there.
         InvalidModelError: what the weights are read from was changed since.
     """
-    weights = path.with_name(path.name + ".data")
-    _refuse_own_weights(model, (path, weights))
+    _refuse_own_files(model, path)
     rest = onnx.ModelProto()
     rest.CopyFrom(model.proto)
+    remove_seal(rest)
     heavy = [tensor for tensor in model.proto.graph.initializer if _large(tensor)]
     small = [tensor for tensor in model.proto.graph.initializer if not _large(tensor)]
     del rest.graph.initializer[:]
     rest.graph.initializer.extend(small)
-    outside = model.external or sum(map(size_in_bytes, heavy)) > _INLINE_LIMIT
-    parts: list[tuple[Path, Path]] = []
+    outside = bool(heavy) and (model.external or sum(map(size_in_bytes, heavy)) > _INLINE_LIMIT)
+    weights: Path | None = None
     try:
-        with ExitStack() as made:
-            if outside and heavy:
-                parts.append((_write(weights, _outside(model, rest, heavy, weights.name), made), weights))
-                parts.append((_write(path, iter([rest.SerializeToString(deterministic=True)]), made), path))
+        with ExitStack() as made, ExitStack() as unfinished:
+            if outside:
+                values = _write(path.with_name(f"{path.name}.data"), _outside(model, rest, heavy), made)
+                check_unchanged(model)
+                _remove_unneeded_weights(path)
+                weights = _take_free_name(values, path)
+                unfinished.callback(weights.unlink, missing_ok=True)
+                for tensor in filter(is_external, rest.graph.initializer):
+                    next(item for item in tensor.external_data if item.key == "location").value = weights.name
+                whole: Iterator[Any] = iter([rest.SerializeToString(deterministic=True)])
             else:
-                parts.append((_write(path, _inline(model, rest, heavy), made), path))
+                whole = _inline(model, rest, heavy)
+            written = _write(path, sealed(whole), made)
             check_unchanged(model)
-            for partial, final in parts:
-                os.replace(partial, final)
+            flush_names(path.parent)  # the weights' name is on the disk before the model needs it
+            os.replace(written, path)
+            unfinished.pop_all()
+            _remove_unneeded_weights(path)
     except OSError as error:
         raise OutputError(
             f"cannot write {path}: {error.strerror or error}", "choose another place with -o"
         ) from None
+    return weights
+
+
+def _take_free_name(values: Path, path: Path) -> Path:
+    """Give a complete file of weights its name: `PATH.data`, where that is taken `PATH.1.data`, and so on."""
+    numbers = ("", *(f".{number}" for number in range(1, _MOST_NAMES)))
+    for name in (path.with_name(f"{path.name}{number}.data") for number in numbers):
+        try:
+            os.link(values, name, follow_symlinks=False)
+        except FileExistsError:
+            continue
+        except OSError:  # no links on this file system
+            if os.path.lexists(name):
+                continue
+            os.replace(values, name)
+        values.unlink(missing_ok=True)
+        return name
+    raise FileExistsError(errno.EEXIST, f"too many files named {path.name}.N.data")
+
+
+def _remove_unneeded_weights(path: Path) -> None:
+    """Remove weights that trtopt wrote for an earlier `path`, or an unfinished one, and no model names."""
+    names = re.compile(rf"{re.escape(path.name)}(\.\d+)?\.data")
+    for file in [file for file in path.parent.iterdir() if names.fullmatch(file.name)]:
+        remove_if_abandoned(file, partial(_is_unneeded, file))
+
+
+def _is_unneeded(weights: Path) -> bool:
+    """Whether trtopt wrote the weights, and no model beside them contains their name."""
+    try:
+        with open_regular(weights) as file:
+            file.seek(-len(WEIGHTS_END), os.SEEK_END)
+            if file.read() != WEIGHTS_END:
+                return False
+        others = (file for file in weights.parent.iterdir() if file.is_file() and file != weights)
+        return not any(_may_name(file, weights.name.encode()) for file in others)
+    except OSError:
+        return False
+
+
+def _may_name(file: Path, name: bytes) -> bool:
+    """Whether the file may be a model and contains the name."""
+    if not file.stat().st_size:
+        return False
+    with file.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        is_model = file.suffix == ".onnx" or data[0] == _FIRST_BYTE
+        return is_model and data.find(name) >= 0
 
 
 WEIGHTS_FILE = "weights"

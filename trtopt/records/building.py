@@ -265,6 +265,7 @@ class FolderCheck(Record, frozen=True, kw_only=True):
     `extra` files were added since.
     """
 
+    schema: str = "trtopt.verify/1"
     missing: tuple[str, ...]
     changed: tuple[str, ...]
     extra: tuple[str, ...]

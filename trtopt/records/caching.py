@@ -50,6 +50,7 @@ class CacheEntry(Record, frozen=True, kw_only=True):
     `used` is when a build last read or wrote it (ISO 8601, UTC); `builds` are the latest of `build_count`.
     """
 
+    schema: str = "trtopt.cache/1"
     name: str
     path: str
     size_bytes: int

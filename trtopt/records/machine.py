@@ -35,6 +35,7 @@ class Component(Record, frozen=True, kw_only=True):
 class MachineSurvey(Record, frozen=True, kw_only=True):
     """Everything that determines which commands work on this machine."""
 
+    schema: str = "trtopt.doctor/1"
     python: str
     platform: str
     cpu: str

@@ -53,6 +53,8 @@ class CalibrationTable(Record, frozen=True, kw_only=True):
     tensors: dict[str, TensorRange]
     smoothed: dict[str, dict[int, float]] = msgspec.field(default_factory=dict)
     """Divisors of activation channels, applied before ranges are measured; weights are multiplied by them."""
+    sha256: str = ""
+    """Of the file without it, as trtopt wrote that."""
 
 
 class QuantizeReport(Result, Record, frozen=True, kw_only=True):

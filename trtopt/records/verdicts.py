@@ -100,6 +100,7 @@ class TuningChoice(Record, frozen=True, kw_only=True):
 class PrecisionVerdict(Record, frozen=True, kw_only=True):
     """A precision selection: the user's request, and `baseline`, the candidate that others must beat."""
 
+    schema: str = "trtopt.quantization/1"
     requested: str
     baseline: str
     threshold: float

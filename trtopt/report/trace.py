@@ -21,6 +21,7 @@ from trtopt.records import (
 )
 
 _COMPUTE, _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2, 3
+TRACE_BEGINS = b'{"otherData": {"generator": "trtopt"}, '
 _KERNELS = 16
 """The first of the tracks of kernels, one for each stream."""
 
@@ -30,7 +31,7 @@ def trace(report: ProfileReport) -> bytes:
     events = [
         event for number, engine in enumerate(report.engines, 1) for event in _engine_events(number, engine)
     ]
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode() + b"\n"
+    return TRACE_BEGINS + json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()[1:] + b"\n"
 
 
 def _engine_events(process: int, engine: EngineProfile) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,9 @@ from statistics import median
 
 from trtopt.records import LayerPass, Samples
 
+TIMES_BEGIN = b'[\n  {"startEnqMs": '  # trtexec itself puts blanks elsewhere
+LAYERS_BEGIN = b'[\n  {"count": '
+
 
 def path_for(path: Path, batch: int, batches: int) -> Path:
     """The export file of a batch size: trtexec's files hold one batch size each.

@@ -12,11 +12,12 @@ import msgspec
 from trtopt.data import feeds
 from trtopt.errors import UsageError
 from trtopt.files.atomic import scratch_beside
-from trtopt.files.writable import check_writable
+from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.nonfinite_weights import weight_alarms
+from trtopt.onnxio.seal import MODEL
 from trtopt.records.typed_io import NO_REQUEST, IoRequest
 from trtopt.rewrite import batch_check, equivalence
 from trtopt.rewrite.branch_coverage import notes_on_branches
@@ -253,7 +254,7 @@ def _loaded(source: Path, out: Path, note: Note) -> ModelFile:
     """The model, once it is known that a result can be written at `out`."""
     if out.resolve() == source.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
-    check_writable(out)
+    check_output(out, MODEL)
     model = model_file.load(source)
     check_output_room(out, _temporary_bytes(model), note)
     return model

@@ -178,7 +178,7 @@ def readme(plan: BatchPlan, name: str, version: int, io: Sequence[TypedTensor] =
     interval = f"({cost.p99.low:.3g} to {cost.p99.high:.3g})"
     return f"""# {name}, version {version}
 
-{WRITTEN_BY} from a plan for {plan.goal} at {plan.load.rate:,.4g} requests/s
+Written by `trtopt deploy triton` from a plan for {plan.goal} at {plan.load.rate:,.4g} requests/s
 ({plan.load.arrivals} arrivals). The engine was built by {built}: a server must have the
 same version and device.
 
@@ -238,8 +238,6 @@ def _sent(load: PlannedLoad) -> tuple[str, str]:
     return note, f"--request-rate-range={rate} --request-distribution=poisson"
 
 
-WRITTEN_BY = "Written by `trtopt deploy triton`"
-"""What the README of a model begins with that trtopt has written."""
 _FROM_FILE = "--request-intervals=intervals.txt"
 _INTERVALS = """
 It takes recorded arrivals as intervals in microseconds, here at the plan's rate:

@@ -9,7 +9,7 @@ from pathlib import Path
 from trtopt.data import open_data
 from trtopt.data.value_range import range_notes
 from trtopt.device.backends import choose_for_building, open_builder
-from trtopt.files.atomic import write_atomically
+from trtopt.files.outputs import check_output, json_kind, write_output
 from trtopt.measure.analysis.findings import is_on_host, trust_of
 from trtopt.measure.contracts import DURATION_S
 from trtopt.measure.load.arrivals import Goal, parse_goal
@@ -33,6 +33,9 @@ BATCHES = (1, 8, 32)
 MIN_COSINE = 0.99
 PERCENTILE = 99.0
 RESULT_FILE = "result.json"
+
+
+_RESULT = json_kind("trtopt.bench")
 
 
 def optimize(
@@ -96,9 +99,11 @@ def optimize(
     if problem is None:
         selection = {"precision": BEST, "calib": str(data), "bounds": bounds.given}
         recipe = make_recipe(None, {**given, **selection})
+    if folder.is_dir():
+        check_output(folder / RESULT_FILE, _RESULT)
     manifest = build(source, folder, recipe, force=force, listener=listener)
     report = bench(folder, measuring, listener)
-    write_atomically(folder / RESULT_FILE, to_json(report, indent=None))
+    write_output(folder / RESULT_FILE, to_json(report, indent=None), _RESULT)
     comparison = CheckRequest(data=data, backend="auto", bounds=bounds)
     checked = check(folder, source, comparison, listener)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import ArtifactError, OutputError, WrongPathError
+from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest
+from trtopt.files.outputs import Kind, head_of
 from trtopt.inspect.difference import difference
 from trtopt.records import (
     BenchReport,
@@ -32,8 +33,7 @@ from trtopt.workflows.tune.ledger import LEDGER, read_ledger
 _APART = "keep the files of one build in a folder: move this one elsewhere, or make it again"
 
 _GENERATOR = b'<meta name="generator" content="trtopt">'
-_HEAD = 4096
-"""How many bytes of a page hold the line above."""
+PAGE = Kind("a page of trtopt report", lambda path: _GENERATOR in head_of(path))
 
 
 def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
@@ -102,20 +102,6 @@ def default_output(folder: Path, other: Path | None = None) -> Path:
     place = folder.resolve()
     name = place.name if other is None else f"{place.name}-and-{other.resolve().name}"
     return folder.parent / f"{name}.html" if folder.name == place.name else place.parent / f"{name}.html"
-
-
-def check_page_place(file: Path) -> None:
-    """A page replaces nothing but pages.
-
-    Raises:
-        OutputError: a file is there that is no page of trtopt's.
-    """
-    if not file.is_file():
-        return
-    with file.open("rb") as there:
-        head = there.read(_HEAD)
-    if head and _GENERATOR not in head:
-        raise OutputError(f"{file}: already exists and is not a page of trtopt", "name another file with -o")
 
 
 def differences_of(a: Collected, b: Collected) -> list[EngineDifference]:

@@ -11,12 +11,15 @@ from importlib import metadata
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, WrongPathError
-from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import MANIFEST
+from trtopt.files.outputs import Kind, head_of, write_output
 from trtopt.files.scrubbing import private_words, scrubbed
 from trtopt.records import MachineSurvey, to_json
 
 _MAX_FILE_BYTES = 4 << 20
+_FIRST = "survey.json"
+_NAME_AT = 30  # where a zip has the name of its first file
+BUNDLE = Kind("a bundle of trtopt doctor", lambda path: head_of(path)[_NAME_AT:].startswith(_FIRST.encode()))
 _PATTERNS = (MANIFEST, "*.log", "*.layers.json")
 
 
@@ -33,7 +36,7 @@ def write_bundle(path: Path, survey: MachineSurvey, folder: Path | None) -> tupl
         OutputError: it cannot be written.
     """
     contents = {
-        "survey.json": to_json(survey).decode(),
+        _FIRST: to_json(survey).decode(),
         "packages.txt": "".join(
             sorted(f"{found.metadata['Name']}=={found.version}\n" for found in metadata.distributions())
         ),
@@ -46,7 +49,7 @@ def write_bundle(path: Path, survey: MachineSurvey, folder: Path | None) -> tupl
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in contents.items():
             archive.writestr(scrubbed(name, words), scrubbed(text, words))
-    write_atomically(path, packed.getvalue())
+    write_output(path, packed.getvalue(), BUNDLE)
     return tuple(contents)
 
 

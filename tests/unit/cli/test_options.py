@@ -133,10 +133,9 @@ def test_a_malformed_size_is_refused(given: list[str], message: str, model: str)
 
 
 def test_json_is_a_file_or_standard_output(model: str, tmp_path: Path) -> None:
-    assert parsed("lint", model, "--json", "-")["json"] == JsonOutput(None)
-    assert parsed("lint", model, "--json", str(tmp_path / "r.json"))["json"] == JsonOutput(
-        tmp_path / "r.json"
-    )
+    assert parsed("lint", model, "--json", "-")["json"] == JsonOutput(None, "trtopt.lint")
+    file = tmp_path / "r.json"
+    assert parsed("lint", model, "--json", str(file))["json"] == JsonOutput(file, "trtopt.lint")
     assert parsed("lint", model)["json"] is None
 
 
@@ -148,8 +147,8 @@ def test_the_flag_that_json_was_is_answered_with_what_to_write(line: list[str], 
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(model: str) -> None:
-    with pytest.raises(OutputError):
-        parsed("lint", model, "--json", "/proc/nowhere/r.json")
+    done = CliRunner().invoke(command("lint"), [model, "--json", "/proc/nowhere/r.json"])
+    assert isinstance(done.exception, OutputError)
 
 
 def test_the_trace_of_a_command_is_written_to_the_file_and_shown_too(tmp_path: Path) -> None:

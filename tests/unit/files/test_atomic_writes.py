@@ -14,9 +14,10 @@ from trtopt.files import locks
 from trtopt.files.atomic import write_atomically
 from trtopt.files.locks import lock
 from trtopt.files.manifests import MANIFEST, is_build_folder, read_manifest, read_verified, write_manifest
-from trtopt.files.writable import check_writable
+from trtopt.files.outputs import check_output, kind_beginning
 from trtopt.records import to_json
 
+ANY = kind_beginning("text", b"")
 TEN = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"  # SHA-256 of "0123456789"
 
 
@@ -115,17 +116,17 @@ def test_whatever_interrupts_a_write_leaves_nothing(tmp_path: Path) -> None:
     assert listed(tmp_path) == []
 
 
-# ── check_writable ──────────────────────────────────────────────────────────────────────────────────────
+# ── check_output ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_checking_a_place_leaves_nothing_there(tmp_path: Path) -> None:
-    check_writable(tmp_path / "file")
+    check_output(tmp_path / "file", ANY)
     assert listed(tmp_path) == []
 
 
 def test_checking_an_earlier_file_leaves_it_unchanged(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"earlier")
-    check_writable(tmp_path / "file")
+    check_output(tmp_path / "file", ANY)
     assert (tmp_path / "file").read_bytes() == b"earlier"
     assert listed(tmp_path) == ["file"]
 
@@ -134,7 +135,7 @@ def test_a_folder_and_places_below_a_file_are_found_unwritable(tmp_path: Path) -
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "new", Path("/proc/trtopt-test")):
         with pytest.raises(OutputError) as caught:
-            check_writable(path)
+            check_output(path, ANY)
         assert str(path) in caught.value.problem
     assert listed(tmp_path) == ["file"]
 
@@ -290,9 +291,9 @@ def test_whoever_makes_a_folder_may_check_and_make_things_in_it(tmp_path: Path) 
 import sys
 from pathlib import Path
 from trtopt.files.build_folder import folder_in_progress
-from trtopt.files.writable import check_writable
+from trtopt.files.outputs import check_output, kind_beginning
 with folder_in_progress(Path(sys.argv[1])) as outer:
-    check_writable(outer / "model.onnx")
+    check_output(outer / "model.onnx", kind_beginning("text", b""))
     with folder_in_progress(outer / "inner") as inner:
         (inner / "file").write_text("made")
 """

@@ -40,8 +40,8 @@ WRITE_FILE = """
 import sys
 from pathlib import Path
 from trtopt.files.atomic import write_atomically
-from trtopt.files.writable import check_writable
-check_writable(Path(sys.argv[1]))
+from trtopt.files.outputs import check_output, kind_beginning
+check_output(Path(sys.argv[1]), kind_beginning("text", b""))
 write_atomically(Path(sys.argv[1]), sys.argv[2].encode())
 """
 HERE = {"PYTHONPATH": str(Path(__file__).parent)}  # of the examples

@@ -19,9 +19,10 @@ from trtopt.files import temporary
 from trtopt.files.atomic import write_atomically
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.locks import lock
+from trtopt.files.outputs import check_output, kind_beginning
 from trtopt.files.replace_folder import remove_abandoned
-from trtopt.files.writable import check_writable
 
+ANY = kind_beginning("text", b"")
 COUNT = """
 import sys
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_a_lock_on_the_outputs_parent_is_waited_for_within_bounds_and_reported(
 def test_who_needs_no_lock_waits_for_none(tmp_path: Path) -> None:
     with held_by_another(tmp_path):
         write_atomically(tmp_path / "file", b"content")
-        check_writable(tmp_path / "file")
+        check_output(tmp_path / "file", ANY)
         remove_abandoned(tmp_path / "folder")
     assert (tmp_path / "file").read_bytes() == b"content"
 
@@ -127,7 +128,7 @@ def test_who_needs_no_lock_waits_for_none(tmp_path: Path) -> None:
 def test_pipes_with_temporary_names_are_not_opened_and_stay(ending: str, tmp_path: Path) -> None:
     pipe = tmp_path / f".file.abcdefgh.{ending}"
     os.mkfifo(pipe)
-    check_writable(tmp_path / "file")
+    check_output(tmp_path / "file", ANY)
     write_atomically(tmp_path / "file", b"content")
     remove_abandoned(tmp_path / "file")
     assert pipe.is_fifo()
@@ -138,7 +139,7 @@ def test_a_pipe_in_the_place_of_a_lock_or_an_output_is_refused(tmp_path: Path) -
         os.mkfifo(tmp_path / name)
     with pytest.raises(OutputError, match="not a regular file"), lock(tmp_path / "file"):
         pytest.fail("it was let in")
-    for write in (check_writable, lambda path: write_atomically(path, b"content")):
+    for write in (lambda path: check_output(path, ANY), lambda path: write_atomically(path, b"content")):
         with pytest.raises(OutputError, match="not a regular file"):
             write(tmp_path / "out")
     assert (tmp_path / "out").is_fifo()

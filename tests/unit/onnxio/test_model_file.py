@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from itertools import count
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.errors import InvalidModelError
+from tests.support.killing import run_killed
+from tests.support.paths import ROOT
+from trtopt.errors import InvalidModelError, OutputError
+from trtopt.files.outputs import check_output
+from trtopt.onnxio.external_data import weights_of
 from trtopt.onnxio.model_file import load, save
+from trtopt.onnxio.seal import MODEL
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -41,3 +51,106 @@ def test_a_model_that_is_written_to_meanwhile_is_not_taken_for_what_was_read(
     with pytest.raises(InvalidModelError, match=f"{changed} was changed while trtopt worked on it"):
         save(read, out)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.onnx", "in.onnx.data"]
+
+
+SAVE = """
+import sys
+from pathlib import Path
+from trtopt.onnxio.model_file import load, save
+save(load(Path(sys.argv[1])), Path("out.onnx"))
+"""
+
+
+def external(path: Path, value: float) -> Path:
+    """A model with one weight, all of this value, in a file of its own."""
+    made = model("# w: float[64,64]\ng (float[N,64] x) => (float[N,64] y) {y = MatMul(x, w)}")
+    made.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.full((64, 64), value, "f"), "w"))
+    onnx.save(made, path, save_as_external_data=True, location=f"{path.name}.data", size_threshold=0)
+    return path
+
+
+def value_in(path: Path) -> float:
+    (value,) = np.unique(onnx.numpy_helper.to_array(onnx.load(path).graph.initializer[0]))
+    return float(value)
+
+
+def test_a_model_and_its_weights_are_the_earlier_or_the_new_ones_wherever_the_writer_is_killed(
+    tmp_path: Path,
+) -> None:
+    second, out = external(tmp_path / "second.onnx", 2.0), tmp_path / "out.onnx"
+    save(load(external(tmp_path / "first.onnx", 1.0)), out)
+    seen = set()
+    for number in count(1):
+        ended = run_killed(
+            "replace,link,unlink,fsync",
+            number,
+            "-c",
+            SAVE,
+            str(second),
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        if ended == 0:
+            break
+        assert ended == -signal.SIGKILL
+        seen.add(value_in(out))
+        save(load(tmp_path / "first.onnx"), out)
+        assert value_in(out) == 1.0
+        assert len(list(tmp_path.glob("*out.onnx*"))) == 2  # nothing of the killed one stays
+    assert seen == {1.0, 2.0}
+    assert value_in(out) == 2.0
+    assert len(list(tmp_path.glob("*out.onnx*"))) == 2
+
+
+def test_weights_that_another_model_needs_stay(tmp_path: Path) -> None:
+    first, out = external(tmp_path / "first.onnx", 1.0), tmp_path / "out.onnx"
+    save(load(first), out)
+    out.rename(tmp_path / "kept")  # whatever it is called
+    save(load(external(tmp_path / "second.onnx", 2.0)), out)
+    save(load(external(tmp_path / "third.onnx", 3.0)), out)
+    assert [value_in(tmp_path / name) for name in ("kept", "out.onnx", "first.onnx")] == [1.0, 3.0, 1.0]
+    assert len(list(tmp_path.glob("out.onnx*.data"))) == 2
+
+
+def test_weights_of_others_are_never_replaced_or_removed(tmp_path: Path) -> None:
+    source, out = external(tmp_path / "in.onnx", 1.0), tmp_path / "out.onnx"
+    (tmp_path / "out.onnx.data").write_bytes(b"somebody's")
+    for _ in range(2):
+        save(load(source), out)
+    assert (tmp_path / "out.onnx.data").read_bytes() == b"somebody's"
+    assert weights_of(out) != [tmp_path / "out.onnx.data"]
+    for name in ("in.onnx", "in.onnx.data"):
+        with pytest.raises(OutputError):
+            save(load(source), tmp_path / name)
+
+
+def test_writers_of_one_model_leave_one_whole(tmp_path: Path) -> None:
+    sources = [external(tmp_path / f"{number}.onnx", float(number)) for number in range(3)]
+    out = tmp_path / "out.onnx"
+
+    def write(source: Path) -> None:
+        for _ in range(10):
+            save(load(source), out)
+
+    threads = [threading.Thread(target=write, args=(source,)) for source in sources]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert value_in(out) in (0.0, 1.0, 2.0)
+
+
+def test_only_a_model_that_trtopt_wrote_and_nobody_edited_is_replaced(tmp_path: Path) -> None:
+    source, out = external(tmp_path / "in.onnx", 1.0), tmp_path / "out.onnx"
+    with pytest.raises(OutputError):
+        check_output(source, MODEL)
+    save(load(source), out)
+    check_output(out, MODEL)
+    save(load(out), tmp_path / "again.onnx")
+    check_output(tmp_path / "again.onnx", MODEL)
+    assert len(onnx.load(tmp_path / "again.onnx").metadata_props) == 1
+    edited = onnx.load(out, load_external_data=False)
+    edited.graph.node[0].name = "mine"
+    onnx.save(edited, out)
+    with pytest.raises(OutputError):
+        check_output(out, MODEL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JsonOutput:
-    """Where the JSON goes; without a file to standard output."""
+    """Where the JSON goes, without a file to standard output, and what it is."""
 
     file: Path | None
+    schema: str
 
     def write(self, text: bytes) -> None:
         """Write JSON that ends with a line's end.
@@ -27,12 +29,12 @@ class JsonOutput:
         Raises:
             OutputError: the file cannot be written.
         """
-        from trtopt.files.atomic import write_atomically
+        from trtopt.files.outputs import json_kind, write_output
 
         if self.file is None:
             click.echo(text, nl=False)
         else:
-            write_atomically(self.file, text)
+            write_output(self.file, text, json_kind(self.schema))
 
 
 def takes_stdout(output: JsonOutput | None) -> bool:
@@ -53,37 +55,31 @@ def write_json(output: JsonOutput | None, *records: Record, indent: int | None =
         output.write(b"".join(to_json(record, indent=own) for record in records))
 
 
-def json_option(what: str = "the report") -> Callable[[Callable[..., Any]], Any]:
-    """The option; the command gets `json`, a `JsonOutput` or None."""
+def json_option(schema: str, what: str = "the report") -> Callable[[Callable[..., Any]], Any]:
+    """The option; the command gets `json`, a `JsonOutput` or None. The JSON begins with this schema."""
     return click.option(
         "--json",
         is_flag=False,
         flag_value="",  # without a value the message says what to write
-        callback=_output,
+        callback=functools.partial(_output, schema),
         metavar="FILE|-",
         shell_complete=files,
         help=f"Write {what} as JSON to FILE, or to standard output.",
     )
 
 
-def _output(context: click.Context, option: click.Parameter, value: str | None) -> JsonOutput | None:
-    """Check that the file can be written, before there is anything to write.
-
-    Raises:
-        OutputError: it cannot.
-    """
-    from trtopt.files.writable import check_writable
-
+def _output(
+    schema: str, context: click.Context, option: click.Parameter, value: str | None
+) -> JsonOutput | None:
     if value is None:
         return None
     if not value:
         raise click.BadParameter("needs a file, or - for standard output: --json -", context, option)
     if value == "-":
-        return JsonOutput(None)
+        return JsonOutput(None, schema)
     file = Path(value)
     if file.suffix == ".onnx":  # as it follows the flag in command lines of earlier versions
         raise click.BadParameter(
             f"{value} is a model: give a file to write, or - for standard output", context, option
         )
-    check_writable(file)
-    return JsonOutput(file)
+    return JsonOutput(file, schema)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.output import Output
 from trtopt.version import __version__
+
+if TYPE_CHECKING:
+    from trtopt.files.outputs import Kind
 
 VERBOSITY = "trtopt.verbosity"
 """The key in a context's `meta`."""
 QUIET = -1
+LOG_FILE = "trtopt.log_file"
+"""The key in a context's `meta`."""
+_LOG_BEGINS = b'{"time":"'
 
 
 def _verbose(context: click.Context, option: click.Parameter, verbosity: int) -> None:
@@ -35,11 +44,24 @@ def _show(context: click.Context, verbosity: int) -> None:
 
 
 def _log_file(context: click.Context, option: click.Parameter, path: Path | None) -> None:
-    if path is not None:
+    context.meta[LOG_FILE] = path
+
+
+def open_log(context: click.Context) -> None:
+    """Begin the log, if one is requested."""
+    if (path := context.meta.get(LOG_FILE)) is not None:
         from trtopt.logs import LOG, write_to
 
         write_to(path)
         LOG.info("trtopt %s: %s", __version__, shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+
+
+def _logs(path: Path) -> Mapping[Path, Kind]:
+    """A log; what is no file, as a pipe, only passes it on."""
+    from trtopt.files.outputs import kind_beginning
+
+    is_one = path.is_file() or not path.exists()
+    return {path: kind_beginning("a log of trtopt", _LOG_BEGINS)} if is_one else {}
 
 
 _OPTIONS = (
@@ -59,7 +81,7 @@ _OPTIONS = (
     ),
     click.Option(
         ["--log-file"],
-        type=click.Path(path_type=Path),
+        type=Output(_logs),
         metavar="FILE",
         expose_value=False,
         callback=_log_file,
@@ -73,6 +95,6 @@ def with_log_options(command: click.Command) -> click.Command:
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             with_log_options(inner)
-    else:
-        command.params += [option for option in _OPTIONS if option not in command.params]
+    elif _OPTIONS[0] not in command.params:
+        command.params += _OPTIONS
     return command

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -11,15 +12,41 @@ import numpy as np
 
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.bounded_reading import read_bounded
+from trtopt.files.outputs import Kind
 from trtopt.precision.calibration.histogram import Histogram
 from trtopt.precision.calibration.methods import METHODS, all_amax
-from trtopt.records import from_json
+from trtopt.records import from_json, to_json
 from trtopt.records.quantisation import CALIBRATION_SCHEMA, CalibrationTable, TensorRange
 
 MAX = "max"
 AUTO: Literal["auto"] = "auto"
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+TABLE_SUFFIX = ".calibration.json"
+
+
+def table_beside(model: Path) -> Path:
+    """Where the calibration table of a model goes."""
+    return model.with_name(model.name + TABLE_SUFFIX)
+
+
+def table_text(table: CalibrationTable) -> bytes:
+    """A table's file, with the hash of the rest: one that somebody has edited shows that."""
+    bare = msgspec.structs.replace(table, sha256="")
+    return to_json(msgspec.structs.replace(bare, sha256=hashlib.sha256(to_json(bare)).hexdigest()))
+
+
+def _is_unedited(path: Path) -> bool:
+    text = read_bounded(path)
+    try:
+        return text == table_text(from_json(text, CalibrationTable))
+    except ValueError:
+        return False
+
+
+TABLE = Kind("a calibration table", _is_unedited)
 
 
 def ranges(seen: Mapping[str, Histogram]) -> dict[str, dict[str, float]]:

@@ -22,13 +22,14 @@ from trtopt.data.value_range import range_notes
 from trtopt.device.ort.reference import CannotLoad, CannotRun, Crashed, OperatorMissing
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
-from trtopt.files.writable import check_writable
+from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.graph_walk import graphs_of, opset_of
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled
 from trtopt.onnxio.nonfinite_weights import weight_alarms
+from trtopt.onnxio.seal import MODEL
 from trtopt.onnxio.skeleton import check
 from trtopt.onnxio.tensor_types import LOW, types_of
 from trtopt.onnxio.unique_names import name_apart
@@ -248,7 +249,7 @@ def _loaded(source: Path, out: Path, target: str, threshold: float | None, note:
         raise UsageError(f"--threshold {threshold:g}: must be above 0", "omit it for the default")
     if out.resolve() == source.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
-    check_writable(out)
+    check_output(out, MODEL)
     model = model_file.load(source)
     check_output_room(out, of_casting(model), note)
     return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -130,7 +130,7 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
     """A message about the existing build that the new one will replace.
 
     Raises:
-        OutputError: it is of another model, or cannot be read, and `force` is not given.
+        OutputError: it is of another model or command, or cannot be read, and `force` is not given.
     """
     try:
         with locked_folder(target.resolve().parent):  # another build may be replacing it
@@ -139,21 +139,28 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
             there = read_manifest(target)
         what = f"built {there.created} by trtopt {there.trtopt}"
         is_same = there.source_sha256 == onnx.sha256
+        maker = _maker(there.argv)
     except ArtifactError as error:
-        what, is_same = error.problem, False
+        what, is_same, maker = error.problem, False, ""
     try:
         names = names_of_user_files(target, own_files(target))
     except OSError as error:  # what cannot be listed could not be kept
         raise cannot_write(target, error) from None
     kept_note = [f"{target}: these files are kept with the new build: {', '.join(names)}"] if names else []
-    if is_same:
+    if is_same and maker == _maker(command_line()):
         return [f"{target}: will be replaced; it holds this model, {what}", *kept_note]
     if force:
-        return [f"{target}: will be replaced, although it is no build of this model: {what}", *kept_note]
+        why = f"made by `trtopt {maker}`" if is_same else "it is no build of this model"
+        return [f"{target}: will be replaced, although {why}: {what}", *kept_note]
+    of = f"the result of `trtopt {maker}`" if is_same else f"a build of another model than {onnx.path}"
     raise OutputError(
-        f"{target}: holds a build of another model than {onnx.path} ({what})",
-        "choose another name with -o, or replace it with --force",
+        f"{target}: holds {of} ({what})", "choose another name with -o, or replace it with --force"
     )
+
+
+def _maker(argv: Sequence[str]) -> str:
+    """The command that made a build by its command line; Python makes what `trtopt build` does."""
+    return argv[1] if len(argv) > 1 and argv[0] in ("trtopt", "__main__.py") else "build"
 
 
 def default_output(model: Path) -> Path:

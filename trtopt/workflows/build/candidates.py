@@ -16,7 +16,7 @@ from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds, violations
-from trtopt.precision.calibration.table import AUTO
+from trtopt.precision.calibration.table import AUTO, table_beside
 from trtopt.precision.casting.activations import gelus_between_products
 from trtopt.precision.placement import attention
 from trtopt.precision.placement.view import View
@@ -34,7 +34,7 @@ from trtopt.workflows.build.apply_precision import (
     apply_cast,
     apply_quantisation,
 )
-from trtopt.workflows.precision.quantize import TABLE_SUFFIX, Request
+from trtopt.workflows.precision.quantize import Request
 
 _COMPARED = 64
 """How many samples a candidate's outputs are compared on."""
@@ -206,7 +206,7 @@ class Candidates:
 
 def _table_of(quantised: OnnxArtifact) -> Path:
     """Where quantising left its ranges, if it had any."""
-    return Path(quantised.path + TABLE_SUFFIX)
+    return table_beside(Path(quantised.path))
 
 
 def moved(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifact, list[EngineArtifact]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +10,12 @@ from trtopt.device.backends import choose_for_building, open_builder, places_to_
 from trtopt.errors import UsageError
 from trtopt.executors.local import LocalExecutor
 from trtopt.files.atomic import scratch_folder
-from trtopt.files.writable import check_writable
+from trtopt.files.outputs import check_output, write_output
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.onnxio.seal import MODEL
 from trtopt.precision.bounds import Bounds
+from trtopt.precision.calibration.table import TABLE, table_beside
 from trtopt.recipe import make_recipe
 from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
 from trtopt.records.typed_io import NO_REQUEST
@@ -24,7 +25,7 @@ from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, make
 from trtopt.workflows.build.kept_model import keep_model
 from trtopt.workflows.build.precision_selection import select_precision
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.quantize import TABLE_SUFFIX, Request
+from trtopt.workflows.precision.quantize import Request
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ def quantize_where_it_pays(
             f"--verdict: nothing can be measured here: {problem}",
             "run it on the machine with the GPU, or omit --verdict",
         )
-    check_writable(target)
+    for place in (target, *(_of_batch(target, size) for size in recipe.batch or ())):
+        check_output(place, MODEL)
+        check_output(table_beside(place), TABLE)
     with scratch_folder() as folder:
         rewrite, io = recipe.rewrite, request.io
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=rewrite, io=io)
@@ -110,12 +113,15 @@ def _write(
     for graph in graphs:
         own: list[BatchVerdict] = [one for one in verdict.batches if hashes[one.chosen] == graph.sha256]
         sizes = tuple(one.batch for one in own)
-        name = target.name if len(graphs) == 1 else f"{target.stem}.batch{sizes[0]}{target.suffix}"
-        place = target.with_name(name)
+        place = target if len(graphs) == 1 else _of_batch(target, sizes[0])
         source = folder / graph.path
         model_file.save(model_file.load(source), place)
-        table = source.with_name(source.name + TABLE_SUFFIX)
-        if table.is_file():
-            shutil.copyfile(table, place.with_name(place.name + TABLE_SUFFIX))
+        if (table := table_beside(source)).is_file():
+            write_output(table_beside(place), table.read_bytes(), TABLE)
         written[place] = sizes
     return written
+
+
+def _of_batch(target: Path, size: int) -> Path:
+    """Where the graph of a batch size goes, if there are several."""
+    return target.with_name(f"{target.stem}.batch{size}{target.suffix}")

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from trtopt.device.backends import open_builder
-from trtopt.errors import ArtifactError, UsageError
+from trtopt.errors import ArtifactError, OutputError, UsageError
 from trtopt.files.atomic import cannot_write
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.build_folder import folder_in_progress
-from trtopt.files.manifests import hashes_of, read_manifest, write_manifest
+from trtopt.files.manifests import hashes_of, is_build_folder, read_manifest, write_manifest
 from trtopt.files.plugins import check_plugins
 from trtopt.records import EngineArtifact, Manifest
 from trtopt.records.building import Change, FolderCheck
@@ -94,6 +94,8 @@ def rebuild_locked(
     target = output or rebuilt_name(source)
     if target.resolve() == source.resolve():
         raise UsageError(f"{target}: is the build itself", "give another folder with -o")
+    if is_build_folder(target) and not _is_rebuild_of(manifest, target):
+        raise OutputError(f"{target}: holds another build", "choose another name with -o, or remove it")
     check_plugins(manifest.engines, plugins, "--plugin")
     if not manifest.files:
         raise ArtifactError(
@@ -115,6 +117,14 @@ def rebuild_locked(
         notes = [f"rebuilt: {change.what}: {change.before}, now {change.after}" for change in changes]
         made = write_manifest(folder, msgspec.structs.replace(made, notes=(*manifest.notes, *notes)))
     return made, changes
+
+
+def _is_rebuild_of(source: Manifest, target: Path) -> bool:
+    try:
+        there = read_manifest(target)
+    except ArtifactError:
+        return False
+    return "--locked" in there.argv and there.source_sha256 == source.source_sha256
 
 
 def differences(before: Manifest, after: Manifest) -> list[Change]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from trtopt.builder.timing_cache_file import StoredCache, read_cache
+from trtopt.builder.timing_cache_file import CACHE, StoredCache, read_cache
 from trtopt.builder.timing_cache_store import LIMIT_BYTES, TimingStore
 from trtopt.errors import ArtifactError, TimingCacheError
 from trtopt.executors.local import run_job
-from trtopt.files.atomic import write_atomically
+from trtopt.files.outputs import write_output
 from trtopt.records import CacheDifference, CacheEntry, Tactic
 from trtopt.workers.protocol import Merged, MergeJob, TacticsJob, TacticsTold
 
@@ -99,7 +99,7 @@ def export(name: str, out: Path, *, raw: bool = False, cache_dir: str | Path | N
     """
     path = _store(cache_dir).find(name)
     blob = read_cache(path).blob
-    write_atomically(out, blob if raw else path.read_bytes())
+    write_output(out, blob if raw else path.read_bytes(), CACHE)
 
 
 def tactics(name: str, cache_dir: str | Path | None = None) -> tuple[Tactic, ...]:

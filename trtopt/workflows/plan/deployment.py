@@ -9,9 +9,12 @@ from trtopt.errors import UsageError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.locks import lock
 from trtopt.files.manifests import is_build_folder, read_manifest, read_plan, read_verified
-from trtopt.serving.triton import WRITTEN_BY, check_successor, readme, triton_model
+from trtopt.files.outputs import check_output, hashed_kind, with_hash, write_output
+from trtopt.serving.triton import check_successor, readme, triton_model
 
 CONFIG = "config.pbtxt"
+_IN_CONFIG, _IN_README = "# {}", "<!-- {} -->"
+_CONFIG, _README = hashed_kind("a config", _IN_CONFIG), hashed_kind("a README", _IN_README)
 
 
 def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None = None) -> Path:
@@ -46,15 +49,11 @@ def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None 
         if config.is_file():
             check_successor(config.read_text("utf-8", errors="replace"), model.config, str(config))
         version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
+        if folder.is_dir():
+            check_output(config, _CONFIG)
         write_atomically(folder / str(version) / model.file, content)
-        if _is_replaceable(readme_file := folder / "README.md"):
-            write_atomically(readme_file, readme(plan, name, version, io).encode())
-        write_atomically(config, model.config.encode())
+        readme_file = folder / "README.md"  # others' words in it stay
+        if not readme_file.exists() or (readme_file.is_file() and _README.is_own(readme_file)):
+            write_atomically(readme_file, with_hash(readme(plan, name, version, io), _IN_README))
+        write_output(config, with_hash(model.config, _IN_CONFIG), _CONFIG)
     return folder / str(version)
-
-
-def _is_replaceable(readme_file: Path) -> bool:
-    """Whether nothing is there, or what trtopt wrote: others' words stay."""
-    if not readme_file.is_file():
-        return not readme_file.exists()
-    return WRITTEN_BY in readme_file.read_text("utf-8", errors="replace")

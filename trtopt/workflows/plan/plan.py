@@ -13,6 +13,7 @@ import msgspec
 
 from trtopt.errors import DeviceError, IncompatibleEngineError, TrtoptError
 from trtopt.files.atomic import write_atomically
+from trtopt.files.outputs import json_kind, write_output
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
 from trtopt.serving.packing import packing_estimate
 from trtopt.serving.planning.plan_refinement import MOST_TRIALS, PlanRefinement
@@ -71,7 +72,7 @@ def plan(
         rejected=refined.choice.rejected,
         notes=(*elsewhere, *measured.notes, *planner.notes, *_notes_on(measured)),
     )
-    write_atomically(Path(output), to_json(made))
+    write_output(Path(output), to_json(made), json_kind("trtopt.plan"))
     return made
 
 

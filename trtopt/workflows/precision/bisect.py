@@ -13,14 +13,15 @@ from trtopt.data import open_data
 from trtopt.data.feeds import specs_of
 from trtopt.errors import BuildError, DataError, UsageError
 from trtopt.files.atomic import scratch_folder
-from trtopt.files.writable import check_writable
+from trtopt.files.outputs import check_output
 from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.seal import MODEL
 from trtopt.precision.bisect.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
 from trtopt.precision.bisect.variants import CastVariants, QuantisedVariants, Variant, Variants, pattern_for
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
-from trtopt.precision.calibration.table import read_table
+from trtopt.precision.calibration.table import TABLE, read_table, table_beside
 from trtopt.precision.casting.decide import CastOptions
 from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.widen import is_low
@@ -241,7 +242,9 @@ def _check(source: Path, target: Path | None, request: Request) -> None:
     if target is not None:
         if source.resolve() == target.resolve():
             raise UsageError("the output would replace the model itself", "choose another place with -o")
-        check_writable(target)
+        check_output(target, MODEL)
+        if request.precision in ("int8", "fp8"):
+            check_output(table_beside(target), TABLE)
 
 
 def _variants(

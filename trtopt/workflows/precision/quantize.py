@@ -15,17 +15,26 @@ from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.value_range import range_notes
 from trtopt.errors import ModelError, OutputError, UsageError
-from trtopt.files.atomic import scratch_beside, write_atomically
-from trtopt.files.writable import check_writable
+from trtopt.files.atomic import scratch_beside
+from trtopt.files.outputs import check_output, write_output
 from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import check_output_room
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.nonfinite_weights import weight_alarms
+from trtopt.onnxio.seal import MODEL
 from trtopt.onnxio.unique_names import name_apart
 from trtopt.precision.alarms import accuracy_alarms
-from trtopt.precision.calibration.table import AUTO, MAX, check_method, read_table
+from trtopt.precision.calibration.table import (
+    AUTO,
+    MAX,
+    TABLE,
+    check_method,
+    read_table,
+    table_beside,
+    table_text,
+)
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
@@ -45,7 +54,6 @@ from trtopt.precision.quantize import (
 )
 from trtopt.precision.temporary_disk import of_quantising
 from trtopt.printable import counted
-from trtopt.records import to_json
 from trtopt.records.forms import PLAIN, Forms
 from trtopt.records.quantisation import CalibrationTable, QuantizeReport
 from trtopt.records.typed_io import NO_REQUEST, IoRequest
@@ -56,7 +64,6 @@ from trtopt.rewrite.typed_io.verification import describe
 from trtopt.targets import DEFAULT, target_named
 from trtopt.workflows.listener import SILENT, Listener
 
-TABLE_SUFFIX = ".calibration.json"
 _MERGING = {"merged": ("merge-matmuls",)}
 
 
@@ -112,7 +119,8 @@ def quantize(
     name_apart(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
     samples = _source(request, original, precision)
     table = read_table(request.table) if request.table else None
-    check_writable(target)
+    check_output(target, MODEL)
+    check_output(table_beside(target), TABLE)
     check_output_room(target, of_quantising(original), listener.note)
     with scratch_beside(target) as scratch:
         listener.note("rewriting the graph")
@@ -252,11 +260,6 @@ def _has_namesakes(graph: GraphProto) -> bool:
     return len(set(names)) < len(names)
 
 
-def table_beside(target: Path) -> Path:
-    """Where the calibration table of a model goes."""
-    return target.with_name(target.name + TABLE_SUFFIX)
-
-
 def save(model: ModelFile, table: CalibrationTable | None, target: Path) -> Path | None:
     """Write the model, and its table if there is one; where the table is.
 
@@ -269,7 +272,7 @@ def save(model: ModelFile, table: CalibrationTable | None, target: Path) -> Path
         raise OutputError(f"cannot write {target}: {error}", "choose another place with -o") from None
     if table is None:
         return None
-    write_atomically(table_beside(target), to_json(table))
+    write_output(table_beside(target), table_text(table), TABLE)
     return table_beside(target)
 
 
