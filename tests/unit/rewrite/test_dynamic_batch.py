@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
+import trtopt
 from tests.rewrite_graphs import model
 from trtopt.errors import FixedBatchError
 from trtopt.rewrite.batch_path import followed
@@ -411,3 +413,88 @@ def test_another_axis_that_is_called_batch_gets_another_name(tmp_path: Path) -> 
         [axis.dim_param for axis in item.type.tensor_type.shape.dim] for item in (*graph.input, *graph.output)
     ]
     assert axes == [["batch", "batch_1"]] * 2
+
+
+def test_the_remedies_of_build_and_of_this_do_not_point_at_each_other(tmp_path: Path) -> None:
+    """The windows of one recording are this model's batch; its data decide how many samples it has."""
+    text = "g (float[1,8] x) => (float[1,4] y) <int64[2] s = {2,4}> {w = Reshape(x, s) y = ReduceMax<axes=[0]>(w)}"
+    onnx.save(model(text), tmp_path / "in.onnx")
+    with pytest.raises(FixedBatchError) as build:
+        trtopt.build(tmp_path / "in.onnx", tmp_path / "out", batch=2, backend="onnxruntime")
+    with pytest.raises(FixedBatchError) as rewrite:
+        trtopt.rewrite(tmp_path / "in.onnx", tmp_path / "out.onnx", dynamic_batch=True)
+    assert "--dynamic-batch" in build.value.remedy
+    assert "--batch 1" in rewrite.value.remedy
+    assert "--dynamic-batch" not in rewrite.value.remedy
+    trtopt.build(tmp_path / "in.onnx", tmp_path / "out", batch=1, backend="onnxruntime")
+
+
+def test_a_scalar_input_serves_all_samples(tmp_path: Path) -> None:
+    _, graph = dynamic("g (float[1,4] x, float s) => (float[1,4] y) {y = Mul(x, s)}", tmp_path)
+    assert declared(graph) == [["batch", 4]]
+
+
+# ── random graphs ───────────────────────────────────────────────────────────────────────────────────────
+
+_STEPS = (
+    "Relu(I)", "Transpose<perm=P>(I)", "Softmax<axis=A>(I)", "ReduceMax<axes=[A],keepdims=K>(I)", "Add(I, J)",
+    "Reshape(I, half)", "Reshape(I, rows)", "Reshape(I, flat)", "Flatten<axis=A>(I)", "MatMul(I, J)", "CumSum(I, a)",
+    "Concat<axis=A>(I, J)", "Gather<axis=A>(I, a)", "Unsqueeze(I, b)", "Squeeze(I)", "GlobalMaxPool(I)", "Size(I)",
+    "LpNormalization<axis=A>(I)", "Expand(I, four)", "Slice(I, b, two)", "TopK<axis=A>(I, c)", "Shape(I)",
+    'Einsum<equation="abc,abd->acd">(I, J)', 'Einsum<equation="abc->cab">(I)', "Cast<to=1>(I)", "Gather(I, b)",
+)  # fmt: skip
+
+
+@st.composite
+def _bodies(draw: st.DrawFn) -> str:
+    names, body = ["x"], []
+    for count in range(draw(st.integers(1, 5))):
+        step = draw(st.sampled_from(_STEPS)).replace("=A", f"={draw(st.integers(0, 2))}")
+        step = step.replace("=[A]", f"=[{draw(st.integers(0, 2))}]").replace(
+            "=K", f"={draw(st.integers(0, 1))}"
+        )
+        step = step.replace("=P", f"={draw(st.permutations([0, 1, 2]))}")
+        step = step.replace("I,", f"{draw(st.sampled_from(names[-2:]))},").replace("I)", f"{names[-1]})")
+        names.append(f"t{count}")
+        body.append(
+            f"{names[-1]}{', u' + str(count) if 'TopK' in step else ''} = {step.replace('J)', names[-2:][0] + ')')}"
+        )
+    return f"{' '.join(body)} y = Identity({names[-1]})"
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(body=_bodies(), batch=st.sampled_from([1, 2]))
+def test_any_graph_that_is_accepted_keeps_samples_apart(body: str, batch: int, tmp_path: Path) -> None:
+    """Also beside a sample of huge values, and at a batch that is not the old one."""
+    text = f"""
+        g (float[{batch},2,3] x) => (float y) <int64 a = {{1}}, int64[1] b = {{0}}, int64[1] c = {{1}}, int64[1] two = {{2}},
+        int64[1] flat = {{-1}}, int64[2] half = {{-1,3}}, int64[2] rows = {{{batch},6}}, int64[4] four = {{1,{batch},2,3}}>
+        {{{body}}}"""
+    proto = model(text)
+    del proto.graph.output[0].type.tensor_type.shape.dim[:]
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(proto, tmp_path / "in.onnx")
+    parts = np.random.default_rng(7).standard_normal((3, batch, 2, 3)).astype(np.float32)
+    parts[1] *= 1e4
+    try:
+        fixed = onnxruntime.InferenceSession(tmp_path / "in.onnx", providers=["CPUExecutionProvider"])
+        wanted = [fixed.run(None, {"x": part})[0] for part in parts]
+    except Exception:  # noqa: BLE001  (of ONNX Runtime's own types: such a graph cannot be)
+        assume(False)
+    try:
+        rewrite_model(
+            tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True, check=False
+        )
+    except FixedBatchError:
+        return
+    made = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    found = made.run(None, {"x": np.concatenate(parts)})[0]
+    axes = [axis for axis in range(found.ndim) if found.shape[axis] != wanted[0].shape[axis]]
+    pieces = np.split(found, 3, axes[0]) if axes else [found] * 3
+    for piece, part in zip(pieces, wanted, strict=True):
+        np.testing.assert_allclose(piece, part, rtol=1e-4, atol=1e-4 * np.abs(part).max(initial=0))
+    alone = made.run(None, {"x": parts[0][:1]})[0]
+    rows = alone.shape[axes[0]] if axes else 0
+    np.testing.assert_allclose(
+        alone, pieces[0].take(range(rows), axes[0]) if axes else pieces[0], rtol=1e-4, atol=1e-4
+    )
