@@ -81,6 +81,7 @@ def build(
     verdict: bool | None = None,
     bounds: Mapping[str, float] | None = None,
     forms: str | None = None,
+    selection_budget: int | None = None,
     exclude: Sequence[str] | None = None,
     rewrite: Rewriting | None = None,
     add_rule: Sequence[str] | None = None,
@@ -137,6 +138,8 @@ def build(
         bounds: the required accuracy, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute)
             and `min_top1` (share, 0 to 1) [default: none].
         forms: the form of an INT8 graph, as `"residual=both,attention=on"` [default: what measures fastest].
+        selection_budget: quantised engines that are built at each batch size at most, in forms of INT8 that
+            may be faster than those before, and without regions that lose [default: 3].
         exclude: nodes not to quantise: patterns of their names or operators, as `head.*` [default: none].
         rewrite: rewrite rules to apply first: `default` those with evidence for the TensorRT that builds,
             `all` those of `trtopt.rewrite`, or `none` [default: `default`].
@@ -212,6 +215,7 @@ def build(
             "verdict": verdict,
             "bounds": dict(bounds) if bounds is not None else None,
             "forms": forms,
+            "selection_budget": selection_budget,
             "exclude": exclude,
             "rewrite": rewrite,
             "add_rule": add_rule,

@@ -51,8 +51,9 @@ class Recipe(Record, frozen=True, kw_only=True):
     `precision` is written into the graph (None: unchanged), with the data that `calib` names; `best` selects
     the fastest of all. With `verdict` quantised engines are measured against FP16 and selected where they are
     no slower. `forms` is the form of an INT8 graph as `records.forms` reads it (None: the one that measures
-    fastest), `exclude` holds patterns of nodes and operators that are not quantised. `bounds` is the required
-    accuracy, with the names of `precision.bounds.Bounds`.
+    fastest, of `selection_budget` quantised engines that are built at each batch size). `exclude` holds
+    patterns of nodes and operators that are not quantised. `bounds` is the required accuracy, with the names
+    of `precision.bounds.Bounds`.
 
     `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
     `records.typed_io` reads them; `preprocess` names a normalisation of the image.
@@ -94,6 +95,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     precision: Precision | None = None
     calib: str | None = None
     forms: str | None = None
+    selection_budget: int = 3
     exclude: tuple[str, ...] = ()
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012
@@ -233,6 +235,7 @@ def check_recipe(recipe: Recipe) -> None:
     check_ranges(recipe)
     io_request(recipe)
     parse_forms(recipe.forms or "")
+    check_range(f"--selection-budget {recipe.selection_budget}", recipe.selection_budget, 1, 100)
     if read_splits(recipe.split) and recipe.dynamic:
         raise UsageError(
             "--split: a chain runs one batch size, and --dynamic asks for one engine of several",

@@ -87,7 +87,6 @@ class Target:
     """Whether fused attention needs the scale before the first product."""
     needs_not_for_softmax: bool
     """Whether Where and Softmax become one kernel only together with a Not."""
-    int8_attention_pays: bool
     half_gelu_pays: bool
     """Whether a GELU between INT8 products takes less time with casts to FP16 around it."""
 
@@ -147,7 +146,6 @@ _8_6 = Target(
     stored_weights=False,
     fuses_scaled_query=False,
     needs_not_for_softmax=True,
-    int8_attention_pays=True,  # encoder layers of BERT took 19 % less time on an H200 (benchmarks/placement)
     half_gelu_pays=True,  # BERT-base took 4.8 % less time at batch 8 on an H100 (benchmarks/kernels)
     network_flags=("EXPLICIT_BATCH",),
     device_memory="device_memory_size",
@@ -194,7 +192,6 @@ _10_0 = replace(
     stored_weights=True,
     fuses_scaled_query=True,
     needs_not_for_softmax=False,
-    int8_attention_pays=False,  # it fuses an attention in FP16
     half_gelu_pays=False,  # it is in FP16 anyway
     network_flags=("STRONGLY_TYPED",),
     progress_monitor=True,

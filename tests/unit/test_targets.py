@@ -25,7 +25,8 @@ from trtopt.workflows.build.engines import check_opset
 
 TABLE = ROOT / "trtopt" / "targets.py"
 EXTRAS = ROOT / "trtopt" / "extras.py"  # an extra is named as a target is
-EVIDENCE = ROOT / "trtopt" / "rewrite" / "evidence.py"  # findings are those of a version
+# findings are those of a version
+EVIDENCE = tuple(ROOT / "trtopt" / name / "evidence.py" for name in ("rewrite", "precision/placement"))
 _READS_TEXT = {"startswith", "partition", "split", "removeprefix"}
 
 
@@ -63,7 +64,7 @@ def _is_version(node: ast.AST) -> bool:
     )
 
 
-FILES = [path for path in sorted((ROOT / "trtopt").rglob("*.py")) if path not in (TABLE, EXTRAS, EVIDENCE)]
+FILES = [path for path in sorted((ROOT / "trtopt").rglob("*.py")) if path not in (TABLE, EXTRAS, *EVIDENCE)]
 
 
 def test_no_version_of_tensorrt_is_named_or_compared_outside_the_table() -> None:

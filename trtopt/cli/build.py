@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 )
 @recipe_options()
 @click.option(
+    "--selection-budget",
+    type=int,
+    metavar="N",
+    help="Quantised engines to build for each batch size at most, in forms that may be faster [default: 3].",
+)
+@click.option(
     "--verdict/--no-verdict",
     default=None,
     help="Measure int8, fp8 and int4 against FP16, and use FP16 where they are slower [default: yes].",
@@ -60,6 +66,7 @@ def build(
     batches: list[tuple[int, ...]],
     backend: str | None,
     data: str | None,
+    selection_budget: int | None,
     verdict: bool | None,
     bounds: Bounds,
     allow_fallback: bool,
@@ -76,7 +83,7 @@ def build(
     The folder holds one engine per batch size (or one dynamic engine), the ONNX file they were built from,
     their logs and manifest.json. Fails if more than 1 % of an engine's weights run in a wider type than the
     graph requests, where TensorRT reports types. For FP16 on TensorRT 8.6 the limit is half of the weights,
-    because it may choose FP32 where that is faster.
+    because it may choose FP32 where that is faster. What measured fastest fails only with --strict.
     """
     from trtopt.cli.console import show, show_notes, warn
     from trtopt.cli.progress import listening
@@ -95,6 +102,7 @@ def build(
             "ranges": batches if len(batches) > 1 else None,
             "backend": backend,
             "calib": data,
+            "selection_budget": selection_budget,
             "verdict": verdict,
             "bounds": bounds.given or None,
         }
@@ -121,5 +129,6 @@ def build(
     notes = dict.fromkeys((*manifest.notes, *engine_notes(manifest), *verdict_notes))
     show_notes(plain(notes), err=takes_stdout(json))
     if not allow_fallback:
-        check_receipts(receipts)
+        was_measured = manifest.verdict is not None and not strict
+        show_notes(plain(check_receipts(receipts, was_measured=was_measured)), err=takes_stdout(json))
     check_alarms(manifest.alarms, strict=strict)

@@ -132,7 +132,7 @@ def quantize(
         exclude=exclude or (),
         include=include,
         smoothquant=smoothquant,
-        forms=parse_forms(forms or ""),
+        forms=None if forms is None else parse_forms(forms),
         store_weights=store_weights,
         random_data=random_data,
         io=io,

@@ -43,6 +43,11 @@ CHOICES: dict[str, tuple[str, ...]] = {name: get_args(kind) for name, kind in ge
 """The choices of each field, its default first."""
 
 
+def forms_in(candidate: str) -> str:
+    """The forms in the name of a candidate such as `int8.attention=on.part1`, as text."""
+    return next((part for part in candidate.split(".")[1:] if "=" in part), "")
+
+
 def parse_forms(text: str) -> Forms:
     """The forms that are written like `residual=both,attention=on`.
 

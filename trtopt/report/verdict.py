@@ -17,7 +17,8 @@ _REGION_WIDTH = 30
 def verdict_summary(verdict: PrecisionVerdict) -> RenderableType:
     """Times by batch size and candidate, the choice with its reason, accuracy, and where the time went."""
     parts: list[RenderableType] = [
-        Text(f"batch {item.batch}: {item.chosen} is selected: {item.reason}") for item in verdict.batches
+        Text(f"batch {item.batch}: {item.chosen} is selected: {item.reason}{_accuracy(verdict, item.chosen)}")
+        for item in verdict.batches
     ]
     parts.append(_times(verdict))
     parts += [Text(accuracy_line(item)) for item in verdict.candidates if item.differences]
@@ -26,6 +27,14 @@ def verdict_summary(verdict: PrecisionVerdict) -> RenderableType:
             parts.append(_regions(item, name, regions))
             parts += [Text(line) for line in _left_out(regions)]
     return Group(*parts)
+
+
+def _accuracy(verdict: PrecisionVerdict, chosen: str) -> str:
+    """The SQNR of the selected graph's worst output, and the bounds that it was to meet."""
+    found = next(one for one in verdict.candidates if one.name == chosen)
+    ratios = [item.sqnr_db for item in found.differences if item.sqnr_db is not None]
+    bounds = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in verdict.bounds.items())
+    return f"; SQNR {min(ratios):.1f} dB, {bounds or 'no bound'}" if ratios else ""
 
 
 def _times(verdict: PrecisionVerdict) -> RenderableType:

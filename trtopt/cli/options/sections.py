@@ -15,7 +15,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Candidates": ("--include KIND", "--exclude KIND"),
     "Precision": (
         *("--precision", "--target", "--method", "--table", "--exclude", "--include", "--smoothquant"),
-        *("--forms", "--store-weights", "--random-data", "--verdict", "--allow-fallback"),
+        *("--forms", "--selection-budget", "--store-weights", "--random-data", "--verdict"),
+        "--allow-fallback",
     ),
     "Accuracy bounds": ("--min-cosine", "--min-sqnr", "--max-error", "--min-top1"),
     "Graph": ("--rewrite", "--add-rule", "--io", "--normalize", "--preprocess", "--split"),

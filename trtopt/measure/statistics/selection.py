@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
-from trtopt.measure.statistics.comparison import Comparison, Verdict
+from trtopt.measure.statistics.comparison import THRESHOLD, Comparison, Verdict
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class TimedCandidate:
     """An engine, its median latency in ms, and how it compares with the baseline's.
 
     Both are None where it was not measured because it is `broken`: the accuracy bounds that it breaks, in
-    words. `requested`: it is what the user requested.
+    words. `requested`: it is what the user requested. `sqnr_db` is the accuracy of its worst output.
     """
 
     name: str
@@ -25,6 +26,7 @@ class TimedCandidate:
     comparison: Comparison | None
     requested: bool = False
     broken: tuple[str, ...] = ()
+    sqnr_db: float = inf
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,9 @@ class Selection:
 def select_engine(baseline: str, candidates_timed: Sequence[TimedCandidate]) -> Selection:
     """The fastest candidate that is FASTER than the baseline; else a requested one that costs no time.
 
-    Where speeds are the SAME, the requested one is taken, and otherwise the baseline. UNDECIDED counts as
-    no cost only if the median is no larger.
+    Of those within `THRESHOLD` of the fastest it is the most accurate. Where speeds are the SAME, the
+    requested one is taken, and otherwise the baseline. UNDECIDED counts as no cost only if the median is no
+    larger.
     """
     usable = [
         (one.ms, one, one.comparison)
@@ -48,15 +51,23 @@ def select_engine(baseline: str, candidates_timed: Sequence[TimedCandidate]) -> 
     ]
     faster = [one for one in usable if one[2].verdict is Verdict.FASTER]
     if faster:
-        _, best, comparison = min(faster, key=lambda one: one[0])
+        _, best, comparison = _most_accurate(faster)
         return Selection(best.name, f"faster than {baseline}: {_change(comparison)}")
     free = [one for one in usable if one[1].requested and _costs_nothing(one[2])]
     if free:
-        _, best, comparison = min(free, key=lambda one: one[0])
+        _, best, comparison = _most_accurate(free)
         return Selection(best.name, f"not slower than {baseline}, and requested: {_change(comparison)}")
     return Selection(
         baseline, "; ".join(_against(one, baseline) for one in candidates_timed) or "there is nothing else"
     )
+
+
+def _most_accurate(
+    usable: Sequence[tuple[float, TimedCandidate, Comparison]],
+) -> tuple[float, TimedCandidate, Comparison]:
+    least = min(ms for ms, _, _ in usable)
+    near = [one for one in usable if one[0] <= least * (1 + THRESHOLD)]
+    return max(near, key=lambda one: (one[1].sqnr_db, -one[0]))
 
 
 def _costs_nothing(comparison: Comparison) -> bool:

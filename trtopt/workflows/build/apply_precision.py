@@ -12,7 +12,7 @@ from trtopt.files.atomic import write_atomically
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, OnnxArtifact, to_json
-from trtopt.records.forms import PLAIN, Forms
+from trtopt.records.forms import Forms
 from trtopt.records.typed_io import TypedTensor, has_int8
 from trtopt.targets import target_of
 
@@ -39,7 +39,7 @@ def apply_precision(
     precision: Precision | None,
     data: str | None,
     backend: Backend,
-    forms: Forms = PLAIN,
+    forms: Forms | None = None,
     exclude: tuple[str, ...] = (),
 ) -> Typed | None:
     """The build folder's model in `precision`, with a trace and notes; None if nothing is to be done.
@@ -97,7 +97,7 @@ def request_for(
     precision: str,
     data: str | None,
     backend: Backend,
-    forms: Forms = PLAIN,
+    forms: Forms | None = None,
     exclude: tuple[str, ...] = (),
 ) -> Request:
     """The quantisation options of a build.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -17,19 +18,14 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibration.table import AUTO, table_beside
-from trtopt.precision.casting.activations import gelus_between_products
-from trtopt.precision.placement import attention
-from trtopt.precision.placement.view import View
 from trtopt.precision.reference_runs import at_most, compared, open_model
-from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact, from_json
+from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
 from trtopt.records.checking import OutputDifference
-from trtopt.records.forms import PLAIN
-from trtopt.records.quantisation import QuantizeReport
+from trtopt.records.forms import PLAIN, Forms
 from trtopt.records.typed_io import TypedTensor, has_int8
 from trtopt.rewrite.typed_io.int8 import move_quantisation, quantise_ends
 from trtopt.workflows.build.apply_precision import (
     QUANTISED,
-    QUANTISED_FILE,
     Precision,
     apply_cast,
     apply_quantisation,
@@ -46,8 +42,7 @@ AS_GIVEN: Precision = "fp32"
 class Entry:
     """A candidate with its graph, its folder and the engines that have been built of it, by label.
 
-    `plainer` is the one of the same precision that errs less by default, if this is not it. `table` has the
-    ranges of a quantised one; `has_half_gelus`: what surrounds its Q/DQ was cast to FP16 where that pays.
+    `table` has the ranges of a quantised one.
     """
 
     candidate: Candidate
@@ -55,9 +50,7 @@ class Entry:
     folder: Path
     request: Request | None
     engines: dict[str, EngineArtifact]
-    plainer: str | None = None
     table: Path | None = None
-    has_half_gelus: bool = False
 
     @property
     def name(self) -> str:
@@ -73,6 +66,12 @@ class Entry:
     def broken(self) -> tuple[str, ...]:
         """The bounds that it misses, as text."""
         return tuple(one.text for one in self.candidate.violations)
+
+    @property
+    def sqnr_db(self) -> float:
+        """Of the output that errs most; infinite where none errs."""
+        ratios = [one.sqnr_db for one in self.candidate.differences if one.sqnr_db is not None]
+        return min(ratios, default=inf)
 
 
 class Candidates:
@@ -111,55 +110,37 @@ class Candidates:
         if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
             onnx = apply_cast(self._base, precision, self._request.calib, self._backend, folder).onnx
             return self._entry(precision, precision, onnx, folder, None)
-        forms = self._request.forms if precision == "int8" else PLAIN
-        request = replace(self._request, precision=precision, forms=forms)
-        onnx = apply_quantisation(self._base, request, folder=folder).onnx
-        made = self._entry(precision, precision, onnx, folder, request)
-        return replace(made, table=_table_of(onnx))
+        return self._quantised(precision, replace(self._request, precision=precision, forms=None))
+
+    def make_int8(self, name: str, forms: Forms, others: Sequence[Entry] = ()) -> Entry:
+        """The model in INT8 in a form, on the ranges of one of the `others` that is smoothed alike."""
+        request = replace(self._request, precision="int8", forms=forms)
+        alike = (one for one in others if one.request and _is_smoothed_as(one.request.forms or PLAIN, forms))
+        return self._quantised(name, request, next(alike, None))
 
     def reduced(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
         """A quantised candidate with some nodes left in float, on the ranges that are there already."""
         assert entry.request is not None
         excluded = (*entry.request.exclude, *map(glob.escape, left))
-        return self._varied(entry, f"part{number}", replace(entry.request, exclude=excluded), tuple(left))
+        request = replace(entry.request, exclude=excluded)
+        return self._quantised(f"{entry.name}.part{number}", request, entry, tuple(left))
 
-    def with_attention(self, entry: Entry) -> Entry | None:
-        """An INT8 candidate with attentions' products quantised, too; None if it leaves none in float."""
-        assert entry.request is not None
-        report = from_json((entry.folder / QUANTISED_FILE).read_bytes(), QuantizeReport)
-        left = {one.node for one in report.decisions if one.rule == attention.RULE and one.node != one.op}
-        found = attention.find(View(model_file.load(Path(entry.onnx.path)).proto))
-        products = [node.name for one in found for node in (one.first, one.second) if node.name in left]
-        if not products:
-            return None
-        included = (*entry.request.include, *map(glob.escape, products))
-        wider = self._varied(entry, "attention", replace(entry.request, include=included))
-        return replace(wider, plainer=entry.name)
-
-    def with_half_gelus(self, entry: Entry) -> Entry | None:
-        """A quantised candidate with the GELUs between its products in FP16; None if it has none."""
-        assert entry.request is not None
-        graph = model_file.load(Path(entry.onnx.path)).proto.graph
-        names, constants = {node.name for node in graph.node}, {item.name for item in graph.initializer}
-        if not gelus_between_products(graph.node, names, constants):
-            return None
-        made = self._varied(replace(entry, has_half_gelus=True), "half", entry.request)
-        return replace(made, plainer=entry.name)
-
-    def _varied(self, entry: Entry, what: str, request: Request, left: tuple[str, ...] = ()) -> Entry:
-        """Another one by another request, on the ranges that are there already."""
-        name = f"{entry.name}.{what}"
+    def _quantised(
+        self, name: str, request: Request, known: Entry | None = None, left: tuple[str, ...] = ()
+    ) -> Entry:
+        """By a request, on the ranges of a `known` one."""
         folder = self._folder / name
-        folder.mkdir()
-        if entry.table is not None and entry.table.is_file() and request.calib is not None:
-            request = replace(request, table=entry.table, smoothquant=AUTO)  # it lists what is smoothed
-        onnx = quantised = apply_quantisation(self._base, request, name, folder).onnx
-        if entry.has_half_gelus:
-            onnx = apply_cast(quantised, "fp16", request.calib, self._backend, folder).onnx
-            onnx = msgspec.structs.replace(onnx, parent=self._base.sha256)
-        made = self._entry(name, entry.candidate.precision, onnx, folder, request, left)
-        table, plainer = _table_of(quantised), entry.plainer
-        return replace(made, table=table, plainer=plainer, has_half_gelus=entry.has_half_gelus)
+        folder.mkdir(exist_ok=True)
+        if (
+            known is not None
+            and known.table is not None
+            and known.table.is_file()
+            and request.calib is not None
+        ):
+            request = replace(request, table=known.table, smoothquant=AUTO)  # it lists what is smoothed
+        onnx = apply_quantisation(self._base, request, name, folder).onnx
+        made = self._entry(name, request.precision, onnx, folder, request, left)
+        return replace(made, table=_table_of(onnx))
 
     def _entry(
         self,
@@ -202,6 +183,13 @@ class Candidates:
         feeds = at_most(self._source.batches(self._specs, 8), _COMPARED, self._specs)
         pairs = ((feed, self._reference.run(feed)) for feed in feeds)
         return compared(pairs, model)
+
+
+def _is_smoothed_as(one: Forms, other: Forms) -> bool:
+    """Whether both have the same factors: a table lists them."""
+    if one.smoothing == other.smoothing == "off":
+        return True
+    return one.smoothing == other.smoothing and (one.residual == "none") == (other.residual == "none")
 
 
 def _table_of(quantised: OnnxArtifact) -> Path:

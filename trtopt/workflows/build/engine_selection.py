@@ -27,7 +27,7 @@ from trtopt.workflows.build.apply_precision import (
     request_for,
 )
 from trtopt.workflows.build.engines import BuildOptions, build_engines, make_plans
-from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
+from trtopt.workflows.build.precision_selection import SELECTION_BUDGET, SelectionTerms, select_precision
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request
 
@@ -188,8 +188,8 @@ def _build_requested(
     return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes), alarms, io)
 
 
-def _forms_of(recipe: Recipe) -> Forms:
-    return parse_forms((recipe.forms or "") if recipe.precision in ("int8", BEST) else "")
+def _forms_of(recipe: Recipe) -> Forms | None:
+    return None if recipe.forms is None else parse_forms(recipe.forms)
 
 
 def _measured(
@@ -217,6 +217,8 @@ def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> Select
         return terms_for(
             request_for(base, requested, recipe.calib, builder.backend, _forms_of(recipe), recipe.exclude),
             bounds_in(recipe.bounds),
+            builder.device.name,
+            recipe.selection_budget,
         )
     bounds = bounds_in(recipe.bounds)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
@@ -227,13 +229,14 @@ def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> Select
         forms=_forms_of(recipe),
         exclude=recipe.exclude,
     )
-    return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS)
+    bounds, gpu = bounds if bounds.any else BEST_BOUNDS, builder.device.name
+    return SelectionTerms(BEST, precisions, request, bounds, gpu, recipe.selection_budget)
 
 
-def terms_for(request: Request, bounds: Bounds) -> SelectionTerms:
+def terms_for(request: Request, bounds: Bounds, gpu: str, budget: int = SELECTION_BUDGET) -> SelectionTerms:
     """What is quantised against FP16: the break-even verdict."""
     requested = cast(Precision, request.precision)
-    return SelectionTerms(requested, (BASELINE, requested), request, bounds)
+    return SelectionTerms(requested, (BASELINE, requested), request, bounds, gpu, budget)
 
 
 def in_folder(onnx: OnnxArtifact) -> OnnxArtifact:

@@ -1,14 +1,15 @@
 """Precision selection: precisions of one model are built and measured interleaved; the best is selected.
 
-Few builds, as they take longest: one per candidate and batch size, and one more of the fastest quantised one
-if regions of it lose. The first measurement only finds those; the selection rests on a last interleaved run
-of all candidates at that batch size.
+Few builds, as they take longest: one per float precision and batch size, and up to `budget` of quantised
+engines. The form of INT8 that is expected to gain most comes first; another one, or the fastest without the
+regions that lose, only where the measurement before leaves a question. The selection rests on a last
+interleaved run of all candidates at that batch size.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import msgspec
 from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
 from trtopt.data.fit import sample_axes
-from trtopt.errors import ArtifactError, DataError, DeviceError, ModelError, UsageError
+from trtopt.errors import BuildError, DataError, DeviceError, ModelError, TrtoptError, UsageError
 from trtopt.executors.api import run_jobs_of
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of
@@ -30,6 +31,7 @@ from trtopt.measure.statistics.comparison import THRESHOLD, Comparison, compare
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
+from trtopt.precision.placement.evidence import ROWS, Expected, expected
 from trtopt.records import (
     BatchVerdict,
     BuildPlan,
@@ -41,13 +43,16 @@ from trtopt.records import (
     PrecisionVerdict,
     RegionTime,
 )
+from trtopt.records.forms import PLAIN, Forms
 from trtopt.records.typed_io import TypedTensor, has_int8
-from trtopt.targets import target_named
+from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
 from trtopt.workflows.bench.interleaved import Setting, loaded, measure_in_turns, turns_job, verdict_record
 from trtopt.workflows.build.apply_precision import QUANTISED, Precision
 from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, moved
 from trtopt.workflows.build.engines import BuildOptions, build_engines
+from trtopt.workflows.build.form_search import FormSearch
+from trtopt.workflows.build.planned_regions import planned_forms
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request
 
@@ -55,6 +60,8 @@ _DURATION_S = 2.0
 """Seconds of sampling for each candidate at each batch size."""
 _LAYERS_S = 0.3
 _BESIDE = "candidates"
+SELECTION_BUDGET = 3
+"""Engines of quantised candidates that are built for a batch size at most, unless the user says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +70,16 @@ class SelectionTerms:
 
     `precisions` are in the order of preference, floats before what is quantised: the first that keeps the
     bounds is what others must beat. `requested` is the user's request: `best`, or a precision that is
-    selected where it costs no time.
+    selected where it costs no time. `request.forms` None: those of INT8 that are worth it on this `gpu`, as
+    far as `budget` quantised engines at each batch size go.
     """
 
     requested: str
     precisions: tuple[Precision, ...]
     request: Request
     bounds: Bounds = field(default_factory=Bounds)
+    gpu: str = ""
+    budget: int = SELECTION_BUDGET
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,7 @@ def select_precision(
         held = _PrecisionSelection(base, plans, beside, how, terms, listener, io)
         held.prepare()
         held.build([entry for entry in held.entries if not entry.broken], plans)
-        first = held.run_in_turns()
+        first = held.try_forms()
         held.report_times(first)
         held.leave_out_what_loses(first)
         last = held.run_in_turns(known=first)
@@ -135,6 +145,9 @@ class _PrecisionSelection:
         data = self._fitting_data()
         self._setting = Setting(None, None, contract_named(DEFAULT), _DURATION_S, data)
         self._regions: dict[str, dict[str, tuple[RegionTime, ...]]] = {plan.label: {} for plan in plans}
+        self._searches: dict[str, FormSearch] = {}
+        self._made: dict[Forms, Entry] = {}
+        self._failures: list[TrtoptError] = []
         self.entries: list[Entry] = []
 
     def _fitting_data(self) -> str | None:
@@ -158,11 +171,16 @@ class _PrecisionSelection:
         return next(entry for entry in self.entries if not entry.is_quantised and not entry.broken)
 
     def prepare(self) -> None:
-        """Make the graphs and evaluate their accuracy; with the unchanged model if no other float is left."""
+        """Make and evaluate all graphs but INT8's; with the unchanged model if no other float is left."""
         precisions = self._terms.precisions
         if self._exchanges_int8:  # what is quantised brings the scales of inputs and outputs
             precisions = tuple(sorted(precisions, key=lambda one: one not in QUANTISED))
+            self._searches = self._searches_of(precisions)
+            for forms in dict.fromkeys(search.next() for search in self._searches.values()):
+                self._make_form(forms)
         for precision in precisions:
+            if precision == "int8":
+                continue
             self._listener.note(f"{precision}: making the graph and comparing its outputs")
             try:
                 self.entries.append(self._candidates.make(precision))
@@ -172,41 +190,113 @@ class _PrecisionSelection:
                 self._listener.note(f"{precision} is left out: {error.problem}")
             else:
                 self._report_if_broken(self.entries[-1])
-                self._try_variants(self.entries[-1])
         self.entries.sort(key=lambda entry: entry.is_quantised)
         if all(entry.broken for entry in self.entries if not entry.is_quantised):
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
+        self._searches = self._searches or self._searches_of(precisions)
 
-    def _try_variants(self, entry: Entry) -> None:
-        """What else an INT8 candidate may quantise, or else cast, on this target.
+    # ── forms of INT8 ───────────────────────────────────────────────────────────────────────────────────
 
-        One of them, for each takes minutes to build: with attention in INT8, GELUs in FP16 gained nothing.
-        """
-        target = target_named(self._terms.request.target)
-        if entry.candidate.precision != "int8":
+    def _searches_of(self, precisions: Sequence[Precision]) -> dict[str, FormSearch]:
+        """One for each plan; none where INT8 is no candidate."""
+        if "int8" not in precisions:
+            return {}
+        request, backend = self._terms.request, self._plans[0].backend
+        if request.forms is not None:
+            only = (Expected(request.forms, 0.0, 0.0),)
+            return {plan.label: FormSearch(only, self._terms.budget) for plan in self._plans}
+        # on a processor forms gain nothing
+        source, target = Path(self._base.path), request.target
+        is_gpu = backend.name != ONNXRUNTIME
+        places = planned_forms(source, self._base.sha256, target, tuple(request.exclude)) if is_gpu else {}
+        if places and all(row.target != target for row in ROWS):
+            self._listener.note(f"the order of INT8's forms is not measured on TensorRT {target}")
+        return {
+            plan.label: FormSearch(
+                expected(places, plan.batch.opt[0], self._terms.gpu, target), self._terms.budget
+            )
+            for plan in self._plans
+        }
+
+    def try_forms(self) -> dict[str, InterleavedRun]:
+        """Build and measure, at every plan, forms of INT8 as long as one may be faster than what is there."""
+        runs: dict[str, InterleavedRun] = {}
+        while True:
+            wanted: dict[Forms, list[BuildPlan]] = {}
+            for plan in self._plans:
+                search = self._searches.get(plan.label)
+                if search is not None and (forms := search.next()) is not None:
+                    wanted.setdefault(forms, []).append(plan)
+            for forms, plans in wanted.items():
+                self._try_form(forms, plans)
+            runs = self.run_in_turns(known=runs)
+            self._learn(runs)
+            if not wanted:
+                self._tell_what_is_not_tried()
+                return runs
+
+    def _try_form(self, forms: Forms, plans: Sequence[BuildPlan]) -> None:
+        """Make and build one, unless it cannot be, or misses a bound."""
+        entry = self._made.get(forms) or self._make_form(forms)
+        searches = [self._searches[plan.label] for plan in plans]
+        for search in searches:
+            search.measured[forms] = None
+        if entry is None or entry.broken:
             return
-        if target.int8_attention_pays and self._tried(
-            entry, self._candidates.with_attention, "attention's products in INT8"
-        ):
-            return
-        if target.half_gelu_pays:
-            self._tried(entry, self._candidates.with_half_gelus, "the GELUs between products in FP16")
-
-    def _tried(self, entry: Entry, vary: Callable[[Entry], Entry | None], what: str) -> bool:
-        """Add the variant; False where it cannot be made or misses a bound: it was not requested."""
-        if entry.broken:
-            return False
         try:
-            varied = vary(entry)
-        except (ModelError, UsageError, DataError, ArtifactError) as error:
-            self._listener.note(f"{entry.name} is not tried with {what}: {error.problem}")
-            return False
-        if varied is None:
-            return False
-        self._listener.note(f"{varied.name}: with {what}, too")
-        self.entries.append(varied)
-        self._report_if_broken(varied)
-        return not varied.broken
+            self.build([entry], plans)
+        except BuildError as error:
+            self._listener.note(f"{entry.name} is left out: it cannot be built: {error.problem}")
+            self._failures.append(error)
+            self.entries.remove(entry)
+            return
+        for search in searches:
+            search.built += 1
+
+    def _make_form(self, forms: Forms | None) -> Entry | None:
+        """INT8 in a form; None where it cannot be made, if that was not requested or others were."""
+        if forms is None:
+            return None
+        name = f"int8.{forms}" if forms != PLAIN else "int8"
+        self._listener.note(f"{name}: making the graph and comparing its outputs")
+        try:
+            entry = self._candidates.make_int8(name, forms, list(self._made.values()))
+        except (ModelError, UsageError) as error:
+            if self._terms.requested == "int8" and not self._made:
+                raise
+            self._listener.note(f"{name} is left out: {error.problem}")
+            return None
+        self._made[forms] = entry
+        self.entries.append(entry)
+        self._report_if_broken(entry)
+        return entry
+
+    def _learn(self, runs: dict[str, InterleavedRun]) -> None:
+        """Tell each search how its forms compare with the baseline."""
+        for plan in self._plans:
+            ms = {turns.name: pooled_ms(turns) for turns in valid_rounds(runs[plan.label]).turns}
+            for forms, entry in self._made.items():
+                if entry.name in ms:
+                    change = ms[entry.name] / ms[self._baseline.name] - 1
+                    self._searches[plan.label].measured[forms] = change
+
+    def _tell_what_is_not_tried(self) -> None:
+        for label, search in self._searches.items():
+            if untried := search.untried():
+                names = "; ".join(
+                    f"{str(one.forms) or 'no form'} ({one.change:+.1%} elsewhere)" for one in untried
+                )
+                self._listener.note(
+                    f"{label}: not tried: {names}; --selection-budget {len(untried) + search.budget}"
+                )
+        broken = [entry for entry in self._made.values() if entry.broken]
+        if broken and len(broken) == len(self._made):
+            nearest = max(broken, key=lambda entry: entry.sqnr_db)
+            self._listener.note(
+                f"no form of INT8 meets the bounds; {nearest.name} comes nearest: {nearest.broken[0]}"
+            )
+        if self._failures and not any(entry.engines for entry in self._made.values()):
+            raise self._failures[0]
 
     def _report_if_broken(self, entry: Entry) -> None:
         if entry.broken:
@@ -311,7 +401,9 @@ class _PrecisionSelection:
                 regions = find_regions(graph)
                 times = region_times(regions, floats, profile, THRESHOLD)
                 self._regions[plan.label][entry.name] = times
-                if entry.name not in ahead:  # a build takes minutes, and variants share what loses
+                search = self._searches.get(plan.label)
+                is_spent = search is not None and not search.has_budget
+                if entry.name not in ahead or is_spent:  # a build takes minutes, and forms share what loses
                     continue
                 vectors = losing_vectors(graph, regions, floats, profile, THRESHOLD)
                 if left := tuple(dict.fromkeys((*losing(times, profile.sum_ms, THRESHOLD), *vectors))):
@@ -331,12 +423,11 @@ class _PrecisionSelection:
 
     @staticmethod
     def _ahead(entries: Sequence[Entry], run: InterleavedRun) -> set[str]:
-        """The fastest entry of each precision, where one that errs more has to gain by it."""
+        """The fastest entry of each precision."""
         ms = {turns.name: pooled_ms(turns) for turns in valid_rounds(run).turns}
         fastest: dict[str, str] = {}
         for entry in sorted(entries, key=lambda entry: ms[entry.name]):
-            if not _is_no_faster(entry, ms):
-                fastest.setdefault(entry.candidate.precision, entry.name)
+            fastest.setdefault(entry.candidate.precision, entry.name)
         return set(fastest.values())
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
@@ -412,16 +503,11 @@ class _PrecisionSelection:
                 entry.name,
                 ms.get(entry.name),
                 compared.get(entry.name),
-                requested=entry.candidate.precision == self._terms.requested and entry.plainer is None,
+                requested=entry.candidate.precision == self._terms.requested,
                 broken=entry.broken,
+                sqnr_db=entry.sqnr_db,
             )
             for entry in self.entries
             if entry is not self._baseline and (entry.broken or entry.name in compared)
-            if entry.broken or not _is_no_faster(entry, ms)
         ]
         return select_engine(self._baseline.name, candidates_timed)
-
-
-def _is_no_faster(entry: Entry, ms: dict[str, float]) -> bool:
-    """Whether one that errs less takes no longer."""
-    return entry.plainer in ms and ms[entry.name] > (1 - THRESHOLD) * ms[entry.plainer]

@@ -87,7 +87,7 @@ def quantize_where_it_pays(
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=rewrite, io=io)
         plans = make_plans(kept.onnx, recipe, builder.backend)
         cache = folder / TIMING_CACHE_FILE if builder.uses_timing_cache else None
-        terms = terms_for(replace(request, target=here, io=NO_REQUEST), Bounds())
+        terms = terms_for(replace(request, target=here, io=NO_REQUEST), Bounds(), builder.device.name)
         places = places_to_build(builder.backend.name, recipe.jobs)
         found = select_precision(
             kept.onnx,

@@ -73,9 +73,9 @@ class Request:
 
     `calib` is what `trtopt.data.open_data` takes; beside a `table` it finds what that lacks. `method` is one
     of `auto`, `max`, `percentile-99.9`, …, `smoothquant` is `auto` (INT8: where it helps), `off` or the
-    exponent alpha, `forms` are choices of an INT8 graph, `store_weights` keeps weights in their
-    narrow type with a DQ alone. `io` types inputs and outputs first; `calib` then has the new inputs, INT8
-    ones in float.
+    exponent alpha, `forms` are choices of an INT8 graph (None: the default of each), `store_weights` keeps
+    weights in their narrow type with a DQ alone. `io` types inputs and outputs first; `calib` then has the
+    new inputs, INT8 ones in float.
     """
 
     precision: str
@@ -86,7 +86,7 @@ class Request:
     exclude: Sequence[str] = ()
     include: Sequence[str] = ()
     smoothquant: Smoothing = AUTO
-    forms: Forms = PLAIN
+    forms: Forms | None = None
     store_weights: bool = False
     random_data: bool = False
     io: IoRequest = NO_REQUEST
@@ -109,7 +109,7 @@ def quantize(
     """
     began = time.perf_counter()
     source, target = Path(model), Path(out)
-    precision, form = evaluated(request)
+    (precision, form), forms = evaluated(request), request.forms or PLAIN
     if source.resolve() == target.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
@@ -126,7 +126,7 @@ def quantize(
         listener.note("rewriting the graph")
         if not request.io.is_empty:
             model_file.save(original, source := scratch / "typed.onnx")
-        file, rewrite_notes = rewritten(source, scratch, request.target, request.forms)
+        file, rewrite_notes = rewritten(source, scratch, request.target, forms)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
         made = quantise(
             file,
@@ -137,10 +137,10 @@ def quantize(
         if samples is not None and not request.random_data:
             made.notes += range_notes(specs_of(original.proto), samples)
         tried = samples or seeded_source(original)
-        if form.strongly_typed or half_nodes(made.model.proto, request.forms):
+        if form.strongly_typed or half_nodes(made.model.proto, forms):
             listener.note("making the rest FP16")
             ranges = measured_for_rest(made.model, tried)
-            make_rest_half(made, request.target, ranges, request.forms, is_real=request.calib is not None)
+            make_rest_half(made, request.target, ranges, forms, is_real=request.calib is not None)
         listener.note("comparing with the original")
         errors, differences, compared = output_error(original, made.model, tried)
         model_file.check_unchanged(original)
@@ -180,7 +180,7 @@ def evaluated(request: Request) -> tuple[Precision, QdqFormat]:
             f"--precision {request.precision}: unknown",
             f"choose one of {', '.join(get_args(Precision))}; trtopt cast makes fp16 and bf16",
         )
-    if request.forms != PLAIN and request.precision != "int8":
+    if request.forms not in (None, PLAIN) and request.precision != "int8":
         raise UsageError(f"--forms {request.forms} is for INT8", "omit it, or give --precision int8")
     precision: Precision = request.precision  # type: ignore[assignment]
     form = qdq_format_for(precision, request.target, stored=request.store_weights)
@@ -212,7 +212,7 @@ def _check_smoothing(request: Request) -> None:
 
 
 def _options(request: Request, precision: Precision) -> PlacementOptions:
-    return PlacementOptions(precision, tuple(request.exclude), tuple(request.include), request.forms)
+    return PlacementOptions(precision, tuple(request.exclude), tuple(request.include), request.forms or PLAIN)
 
 
 def _source(request: Request, model: ModelFile, precision: Precision) -> SampleSource | None:

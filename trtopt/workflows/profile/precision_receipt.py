@@ -41,19 +41,27 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
     return found
 
 
-def check_receipts(receipts: Mapping[str, PrecisionReceipt]) -> None:
-    """Fail if the engines do not run in the requested precision.
+def check_receipts(
+    receipts: Mapping[str, PrecisionReceipt], *, was_measured: bool = False
+) -> tuple[str, ...]:
+    """Fail if the engines do not run in the requested precision; say so if they were measured to be the best.
 
     Raises:
         BuildError: an engine does not; see `inspect.receipt` for the limits.
     """
+    notes = []
     for name, found in receipts.items():
         if fallen := faults(found):
             worst = fallen[0]
             where = " + ".join(worst.nodes) or worst.layer
-            raise BuildError(
+            notes.append(
                 f"{name}: {share_of(fallen):.1%} of the weights run in a wider type than the graph requests, "
-                f"first of all {where!r} in {worst.ran} instead of {worst.requested}",
-                "the folder is complete: accept it with --allow-fallback, or see `trtopt profile` and "
-                "`trtopt lint` for the cause",
+                f"first of all {where!r} in {worst.ran} instead of {worst.requested}"
             )
+    if notes and not was_measured:
+        raise BuildError(
+            notes[0],
+            "the folder is complete: accept it with --allow-fallback, or see `trtopt profile` and "
+            "`trtopt lint` for the cause",
+        )
+    return tuple(notes)

@@ -20,7 +20,7 @@ from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
 from trtopt.recipe import Recipe, io_request
 from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
-from trtopt.records.forms import PLAIN, parse_forms
+from trtopt.records.forms import parse_forms
 from trtopt.version import __version__
 from trtopt.workflows.build.apply_precision import QUANTISED, Precision, apply_precision, exchange_int8
 from trtopt.workflows.build.engine_selection import in_folder
@@ -222,7 +222,7 @@ class Builds:
             data=swept.recipe.calib,
         )
         requested = cast("Precision | None", precision)
-        forms = parse_forms(swept.recipe.forms or "") if precision == "int8" else PLAIN
+        forms = parse_forms(swept.recipe.forms or "") if precision == "int8" else None
         exclude = swept.recipe.exclude if precision in QUANTISED else ()
         typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend, forms, exclude)
         if typed is not None:

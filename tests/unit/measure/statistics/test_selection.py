@@ -1,5 +1,7 @@
 """Which engine is handed out, from verdicts alone."""
 
+from dataclasses import replace
+
 import pytest
 
 from trtopt.measure.statistics.comparison import Comparison, Verdict, compare
@@ -49,6 +51,11 @@ def test_of_several_that_are_faster_the_fastest_is_taken() -> None:
     )
     assert found.name == "int8.part1"
     assert found.reason.startswith("faster than fp16: latency -30.0%")
+
+
+def test_of_those_within_the_threshold_of_the_fastest_the_most_accurate_is_taken() -> None:
+    near, coarse = replace(timed("int8.b", 0.705), sqnr_db=35.0), replace(timed("int8.a", 0.7), sqnr_db=27.0)
+    assert select_engine("fp16", [coarse, near, replace(timed("far", 0.72), sqnr_db=50.0)]).name == "int8.b"
 
 
 def test_one_that_breaks_a_bound_is_not_taken_however_fast() -> None:

@@ -109,6 +109,12 @@ def test_a_hundredth_of_the_weights_may_run_wider() -> None:
         check_receipts(fallen_back(0.011))
 
 
+def test_what_was_measured_to_be_the_fastest_is_told_and_not_refused() -> None:
+    (told,) = check_receipts(fallen_back(0.011), was_measured=True)
+    assert "1.1% of the weights run in a wider type" in told
+    assert check_receipts(fallen_back(0.01), was_measured=True) == ()
+
+
 def test_engines_that_tell_no_types_have_no_receipt_or_an_unknown_one(tmp_path: Path) -> None:
     manifest = folder_of(tmp_path, "first", "second")
     assert receipts_of(tmp_path, manifest) == {}

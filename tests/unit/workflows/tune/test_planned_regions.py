@@ -11,8 +11,8 @@ import pytest
 from tests.rewrite_graphs.case import model
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.regions import find_regions
+from trtopt.workflows.build.planned_regions import planned_regions
 from trtopt.workflows.precision.quantize import Request, quantize
-from trtopt.workflows.tune.planned_regions import planned_regions
 
 TWO = """
     # v: float[16,16]

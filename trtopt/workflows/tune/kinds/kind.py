@@ -9,6 +9,7 @@ from typing import Any
 from trtopt.builder_settings import SETTINGS
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, DeviceInfo, TensorSpec
+from trtopt.records.forms import forms_in
 from trtopt.records.tuning import CandidateKind
 from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.prediction import Prior
@@ -84,6 +85,11 @@ class Situation:
     build_spread: float
     """Standard deviation of the gains of further builds."""
     evidence: Evidence
+
+    @property
+    def forms(self) -> str:
+        """The forms of its INT8 graph: those that were selected, or the recipe's."""
+        return forms_in(self.selected or "") or self.recipe.forms or ""
 
 
 @dataclass(frozen=True)

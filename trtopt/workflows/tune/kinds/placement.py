@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from trtopt.precision.placement.forms import with_choice
 from trtopt.records.forms import parse_forms
 from trtopt.targets import target_of
+from trtopt.workflows.build.planned_regions import planned_forms
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
-from trtopt.workflows.tune.planned_regions import planned_forms
 from trtopt.workflows.tune.prediction import Prior
 
 
@@ -18,7 +18,7 @@ def _changes(situation: Situation) -> Iterator[Change]:
     if not is_int8 or situation.data is None:
         return
     model, sha256 = evidence.float_model or evidence.model, evidence.float_sha256 or evidence.model_sha256
-    now = parse_forms(recipe.forms or "")
+    now = parse_forms(situation.forms)
     for name, choices in planned_forms(
         model, sha256, target_of(situation.backend).name, recipe.exclude
     ).items():

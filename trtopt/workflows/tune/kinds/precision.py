@@ -9,7 +9,6 @@ from trtopt.device.backends import precisions_on
 from trtopt.inspect.graph import QUANTISE
 from trtopt.inspect.join import bits
 from trtopt.records import DevicePeaks, ProfiledLayer
-from trtopt.targets import target_of
 from trtopt.workflows.build.apply_precision import QUANTISED
 from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
@@ -20,8 +19,6 @@ _HALF = {"float16", "bfloat16"}
 _ON_GPUS = ("fp16", "bf16")
 BEST = "precision=best"
 """The candidate that selects among all precisions by measuring."""
-_ATTENTION_BUILDS = 5.0
-"""For one more in INT8: BERT-base's two took 3.4 and 3.6 times FP16's build (benchmarks/headline)."""
 _REALISED = 0.7
 """Of what the roofline promises: other layers and conversions do not shrink with the type."""
 
@@ -44,10 +41,8 @@ def _changes(situation: Situation) -> Iterator[Change]:
 
 
 def _builds_of_best(situation: Situation, offered: Sequence[str], narrow: Sequence[str]) -> float:
-    """One of each, and what has Q/DQ once more without the regions that lose."""
-    has_attention = any(node.op == "Softmax" for node in situation.evidence.graph.nodes)
-    tries_attention = has_attention and target_of(situation.backend).int8_attention_pays
-    return len(offered) + len(narrow) + (_ATTENTION_BUILDS if tries_attention else 0.0)
+    """One of each, and what the selection's budget adds: other forms, or without the regions that lose."""
+    return len(offered) + len(narrow) * (situation.recipe.selection_budget - 1) / 2
 
 
 def _change(situation: Situation, precision: str, dtype: str, builds: float) -> Change:

@@ -15,19 +15,15 @@ from trtopt.inspect.regions import Region, find_regions, predicted_float_ms
 from trtopt.records import ProfiledLayer
 from trtopt.targets import target_of
 from trtopt.workflows.build.apply_precision import QUANTISED
+from trtopt.workflows.build.planned_regions import planned_regions
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
 from trtopt.workflows.tune.kinds.precision import BEST, predicted_gain
-from trtopt.workflows.tune.planned_regions import planned_regions
 from trtopt.workflows.tune.prediction import Prior
 
 _MOST = 4
 """Candidates of one incumbent, besides all of them together."""
 _ON_PROCESSORS = Prior(0.05, 0.2, loss=0.3, risk=0.6)
 """Into INT8: of twelve races eight were lost and none was won (benchmarks/tune)."""
-
-
-_NOT_BROUGHT_BACK = {"attention", "half"}
-"""Variants of a precision that a graph made again, without selecting among precisions, is not."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,8 @@ class _Worth:
 def _changes(situation: Situation) -> Iterator[Change]:
     if situation.data is None or not situation.evidence.layers:
         return
-    precision, _, variant = (situation.selected or situation.recipe.precision or "").partition(".")
-    if precision in QUANTISED and _NOT_BROUGHT_BACK.isdisjoint(variant.split(".")):
+    precision = (situation.selected or situation.recipe.precision or "").partition(".")[0]
+    if precision in QUANTISED:
         yield from _in_float(situation, precision)
     elif precision not in QUANTISED and BEST in situation.tried and _has_int8(situation):
         yield from _in_int8(situation)
@@ -64,7 +60,7 @@ def _in_float(situation: Situation, precision: str) -> Iterator[Change]:
     for some in _groups(situation, worth):
         nodes = [name for one in some for name in one.region.nodes]
         left = (*situation.recipe.exclude, *map(glob.escape, (*situation.left, *nodes)))
-        yield _change("float", precision, some, left, KIND.prior)
+        yield _change("float", precision, some, left, KIND.prior, situation.forms)
 
 
 def _in_int8(situation: Situation) -> Iterator[Change]:
@@ -111,14 +107,26 @@ def _groups(situation: Situation, worth: Sequence[_Worth]) -> Iterator[Sequence[
         yield gaining
 
 
-def _change(into: str, precision: str, some: Sequence[_Worth], left: Sequence[str], usual: Prior) -> Change:
+def _change(
+    into: str,
+    precision: str,
+    some: Sequence[_Worth],
+    left: Sequence[str],
+    usual: Prior,
+    forms: str | None = None,
+) -> Change:
     nodes = [name for one in some for name in one.region.nodes]
     share, gain = sum(one.share for one in some), sum(one.gain for one in some)
     more = f"+{len(nodes) - 1}" if len(nodes) > 1 else ""
     return Change(
         "region",
         f"{into}={nodes[0]}{more}",
-        recipe={"precision": precision, "verdict": False, "exclude": tuple(dict.fromkeys(left))},
+        recipe={
+            "precision": precision,
+            "verdict": False,
+            "exclude": tuple(dict.fromkeys(left)),
+            **({"forms": forms} if forms else {}),
+        },
         prior=replace(usual, gain=gain),
         evidence=f"{len(nodes)} nodes take {share:.1%} of the layers' time, in {into.upper()} {gain:.1%} "
         "of all less by the roofline",

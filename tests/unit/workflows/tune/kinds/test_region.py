@@ -63,17 +63,20 @@ def test_what_a_selection_left_in_float_stays_there() -> None:
     assert proposed(KIND, chosen)["float=b"].recipe["exclude"] == ("c", "b")
 
 
+def test_the_forms_that_a_selection_chose_stay() -> None:
+    chosen = quantised(recipe=Recipe(precision="best"), selected="int8.attention=on,gelu=half.part1")
+    assert proposed(KIND, chosen)["float=b"].recipe["forms"] == "attention=on,gelu=half"
+
+
 @pytest.mark.parametrize(
     "given",
     [
         quantised(recipe=Recipe(precision="fp16")),
-        quantised(recipe=Recipe(precision="best"), selected="int8.attention"),
-        quantised(recipe=Recipe(precision="best"), selected="int8.half"),
         quantised(data=None),
         quantised(threshold=0.2),
         situation(recipe=Recipe(precision="int8"), data="samples.npz"),
     ],
-    ids=["float", "attention", "casts", "no data", "below the threshold", "no profile"],
+    ids=["float", "no data", "below the threshold", "no profile"],
 )
 def test_nothing_is_tried_where_nothing_can_be_gained(given: Situation) -> None:
     assert proposed(KIND, given) == {}

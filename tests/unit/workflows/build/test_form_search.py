@@ -1,0 +1,87 @@
+"""Which forms are built at a batch size: pure decisions on lists of changes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from trtopt.precision.placement.evidence import ROWS, Expected, expected
+from trtopt.records.forms import CHOICES, PLAIN, Forms, parse_forms
+from trtopt.workflows.build.form_search import FormSearch
+
+A, B = Forms(attention="on"), Forms(smoothing="off")
+BOTH = Forms(attention="on", smoothing="off")
+PLACES = {name: choices[1:] for name, choices in CHOICES.items()}
+
+
+def of(*known: tuple[Forms, float, float], budget: int = 3) -> FormSearch:
+    return FormSearch([Expected(*one) for one in known], budget)
+
+
+def build(search: FormSearch, change: float | None) -> Forms:
+    """Take the next one, with its change; None: it could not be built."""
+    forms = search.next()
+    assert forms is not None
+    search.measured[forms] = change
+    search.built += change is not None
+    return forms
+
+
+def test_a_form_that_keeps_its_promise_ends_the_search() -> None:
+    search = of((A, -0.2, 0.0), (B, -0.1, 0.0))
+    assert build(search, -0.19) == A
+    assert search.next() is None
+    assert search.untried() == ()
+
+
+def test_what_was_seen_elsewhere_may_gain_more_here() -> None:
+    search = of((A, -0.2, 0.0), (B, -0.19, 1.0))
+    assert build(search, -0.2) == A
+    assert search.next() == B
+
+
+def test_what_disappoints_is_followed_by_the_next_and_the_budget_ends_it() -> None:
+    search = of((A, -0.2, 0.0), (B, -0.1, 0.0), (PLAIN, -0.05, 0.0), budget=2)
+    assert [build(search, 0.1), build(search, 0.1)] == [A, B]
+    assert search.next() is None
+    assert [one.forms for one in search.untried()] == [PLAIN]
+
+
+def test_what_cannot_be_built_takes_nothing_of_the_budget() -> None:
+    search = of((A, -0.2, 0.0), (B, -0.1, 0.0), budget=1)
+    assert [build(search, None), build(search, -0.1)] == [A, B]
+
+
+def test_two_winners_are_combined_unless_that_is_known() -> None:
+    search = of((A, -0.2, 0.0), (B, -0.2, 0.0))
+    assert {build(search, -0.05), build(search, -0.04)} == {A, B}
+    assert search.next() == BOTH
+    known = of((A, -0.2, 0.0), (B, -0.2, 0.0), (BOTH, 0.1, 0.0))
+    assert {build(known, -0.05), build(known, -0.04)} == {A, B}
+    assert known.next() is None
+
+
+@given(
+    st.fixed_dictionaries({name: st.sampled_from(choices) for name, choices in CHOICES.items()}),
+    st.sets(st.sampled_from(sorted(CHOICES))),
+    st.integers(1, 512),
+)
+def test_forms_are_written_as_they_are_read_and_only_places_of_the_graph_are_expected(
+    chosen: dict[str, str], places: set[str], batch: int
+) -> None:
+    forms = Forms(**chosen)  # type: ignore[arg-type]
+    assert parse_forms(str(forms)) == forms
+    found = expected({name: PLACES[name] for name in places}, batch, "a GPU", "8.6")
+    assert found[0].change == min(one.change for one in found)
+    assert len({one.forms for one in found}) == len(found)
+    assert all(places >= one.forms.chosen.keys() for one in found)
+    assert PLAIN in {one.forms for one in found}
+
+
+def test_the_same_case_comes_before_others() -> None:
+    places = {name: PLACES[name] for name in ROWS[0].places.split()}
+    for batch, first in ((1, "attention=on"), (128, "residual=both,attention=on,smoothing=off")):
+        row = next(row for row in ROWS if row.batch == batch and row.forms == first)
+        assert expected(places, batch, f"NVIDIA {row.gpu} 80GB HBM3", "8.6")[0] == Expected(
+            parse_forms(first), pytest.approx(row.change), 0.0
+        )
