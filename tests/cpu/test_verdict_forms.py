@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
+from tests.support.networks import Net
 from tests.support.selection_builds import TRANSFORMER, build, quantised, script
 from trtopt.errors import BuildError
 from trtopt.precision.placement import evidence
@@ -168,11 +171,14 @@ def test_what_a_form_has_in_fp16_lies_between_q_and_dq_in_fp32(
     assert set(types["DequantizeLinear"]) == {onnx.TensorProto.FLOAT}
 
 
-def test_merged_products_and_attention_in_int8_go_together(calib: dict[Path, str], tmp_path: Path) -> None:
-    apart = element_types(written(calib, tmp_path, ATTENTION))
-    merged = element_types(written(calib, tmp_path, f"{ATTENTION},qkv=merged"))
-    assert len(merged["QuantizeLinear"]) <= len(apart["QuantizeLinear"])
-    assert len(merged["MatMul"]) <= len(apart["MatMul"])
+def test_products_of_one_input_are_merged_before_they_are_quantised(tmp_path: Path) -> None:
+    net = Net(x=["N", 8, 32])
+    total = net.node("Add", "sum", net.linear("q", "x", 32, 32), net.linear("k", "x", 32, 32))
+    onnx.save(net.model(total), tmp_path / "net.onnx")
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 8, 32), np.float32))
+    request = Request("int8", "8.6", str(tmp_path / "x.npz"), method="max", forms=parse_forms("qkv=merged"))
+    quantize(tmp_path / "net.onnx", tmp_path / "q.onnx", request)
+    assert len(quantised(tmp_path / "q.onnx")) == 1
 
 
 def written(calib: dict[Path, str], folder: Path, forms: str) -> Path:
