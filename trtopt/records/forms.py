@@ -15,6 +15,8 @@ class Forms(Record, frozen=True, kw_only=True):
 
     gates: Literal["float", "int8"] = "float"
     """Squeeze-and-excitation: convolutions, pool and product in float, or all in INT8."""
+    activation: Literal["float", "int8"] = "float"
+    """HardSwish behind a quantised layer, which TensorRT does not fuse with it, in float or between Q/DQ."""
     residual: Literal["none", "skip", "both"] = "none"
     """What residual Adds behind matrix products read in INT8; behind convolutions it is always the skip."""
     attention: Literal["off", "on"] = "off"

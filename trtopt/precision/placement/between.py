@@ -1,10 +1,15 @@
-"""Rules 5 and 6: what may stand between quantised layers and run in INT8 itself: pools, Resize, Concat."""
+"""Rules 5 and 6: what may stand between quantised layers and run in INT8 itself: pools, Resize, Concat.
+
+And with the form `activation=int8` HardSwish, which TensorRT 8.6 does not fuse with the convolution in front
+of it: MobileNetV3 at batch 8 on an H200 took 7 % less time than FP16 in Model Optimizer's graph, which has Q
+in front of it too, and 13 % more without.
+"""
 
 from __future__ import annotations
 
 from trtopt.precision.placement.gates import is_own_gate
 from trtopt.precision.placement.placement_plan import Draft
-from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, attribute, is_op
+from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, attribute, is_op
 
 _AVERAGES = ("AveragePool", "GlobalAveragePool")
 _FUSED = {*ACTIVATIONS, "Add", "BatchNormalization"}
@@ -16,6 +21,34 @@ def apply(draft: Draft) -> None:
     for node in reversed(draft.view.nodes):  # readers first: what stands behind one may have become INT8
         if is_op(node, "MaxPool", *_AVERAGES, "Resize", "Concat") and draft.view.is_float(node.output[0]):
             _decide(draft, node)
+    for node in draft.view.nodes if draft.options.forms.activation == "int8" else ():
+        if _is_hard_swish(draft.view, node) and _is_between_quantised(draft, node):
+            _quantise_activation(draft, node)
+
+
+def _is_hard_swish(view: View, node: Node) -> bool:
+    """Whether it is the operator, or the product of x and HardSigmoid(x)."""
+    makers = (view.made_by(name, "HardSigmoid") for name in node.input)
+    return is_op(node, "HardSwish") or (is_own_gate(view, node) and any(makers))
+
+
+def _is_between_quantised(draft: Draft, node: Node) -> bool:
+    return draft.reads_quantised(node.output[0]) and any(
+        draft.is_quantised(draft.view.made_by(name, "Conv", "ConvTranspose", "Gemm")) for name in node.input
+    )
+
+
+def _quantise_activation(draft: Draft, node: Node) -> None:
+    """Every reading of its input, that of HardSigmoid(x) too; not what is computed of it."""
+    if pattern := draft.options.excludes(node):
+        draft.keep(node, "excluded", f"--exclude {pattern}")
+        return
+    for name in node.input:
+        if draft.is_quantised(draft.view.made_by(name, "Conv", "ConvTranspose", "Gemm")):
+            for use in draft.view.uses(name):
+                if use.node is node or is_op(use.node, "HardSigmoid"):
+                    draft.put(use.node, use.index)
+    draft.quantise(node, "activation", "no layer takes it in: it is a kernel that reads and writes INT8")
 
 
 def _decide(draft: Draft, node: Node) -> None:

@@ -16,8 +16,9 @@ from trtopt.records.forms import Forms
 class FormSearch:
     """The form that gained most in the closest case first; others where they may beat what was measured.
 
-    `measured` are changes of latency against the baseline, None for what could not be built or used. A build
-    counts against the `budget`; what misses a bound is not built.
+    Of forms within 1 % of the first the most accurate goes before. `measured` are changes of latency against
+    the baseline, None for what could not be built or used. A build counts against the `budget`; what misses a
+    bound is not built.
     """
 
     expected: Sequence[Expected]
@@ -45,7 +46,10 @@ class FormSearch:
         open_ones = [one for one in (*self.expected, *self._combined()) if one.forms not in self.measured]
         if best is not None:
             open_ones = [one for one in open_ones if one.hope < best - THRESHOLD]
-        return sorted(open_ones, key=lambda one: one.change)
+        least = min((one.change for one in open_ones), default=0.0)
+        near = [one for one in open_ones if one.change <= least + THRESHOLD]
+        first = max(near, key=lambda one: one.sqnr_db, default=None)
+        return sorted(open_ones, key=lambda one: (one is not first, one.change))
 
     def _combined(self) -> list[Expected]:
         """The two fastest in one, if both are faster than the baseline and nothing is known of it."""

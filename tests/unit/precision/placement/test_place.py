@@ -47,6 +47,28 @@ def test_with_the_form_gates_are_in_int8_whole_and_share_the_pair_of_what_they_s
     assert quantised(plan) == {"deep", "pool", "se.reduce", "se.expand", "se.mul", "project"}
 
 
+@pytest.mark.parametrize("is_decomposed", [False, True])
+def test_with_the_form_hard_swish_reads_int8_and_nothing_else_of_its_layer_does(is_decomposed: bool) -> None:
+    net = Net(x=MAPS)
+    first = net.conv("first", "x", 32, 32)
+    if is_decomposed:
+        net.node("Mul", "swish", first, net.node("HardSigmoid", "bounded", first))
+    else:
+        net.node("HardSwish", "swish", first)
+    y = net.conv("last", "swish", 32, 32)
+    net.node("Sigmoid", "aside", first)
+    plain = {("x", "first"), ("swish", "last")}
+    assert edges(net.plan(y, "aside")) == plain
+    reads = {("first", "bounded"), ("first", "swish")} if is_decomposed else {("first", "swish")}
+    assert edges(net.plan(y, "aside", forms=Forms(activation="int8"))) == plain | reads
+
+
+def test_hard_swish_in_front_of_float_gets_no_pair() -> None:
+    net = Net(x=MAPS)
+    net.node("HardSwish", "swish", net.conv("first", "x", 32, 32))
+    assert edges(net.plan("swish", forms=Forms(activation="int8"))) == {("x", "first")}
+
+
 def test_a_gate_in_front_of_float_gets_no_pairs_of_its_own() -> None:
     net = Net(x=MAPS)
     squeeze_and_excite(net, net.conv("deep", "x", 32, 32))
