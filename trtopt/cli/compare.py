@@ -19,6 +19,7 @@ from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.share import share_option
 
 if TYPE_CHECKING:
+    from trtopt.measure.analysis.outcomes import Outcome
     from trtopt.records import Terms
 
 
@@ -139,7 +140,11 @@ def compare(
             compared.failure,
             "earlier measurements are kept; check the GPU with nvidia-smi",
         )
-    if compared.outcome.has_regression:
-        raise click.exceptions.Exit(NOT_MET)
-    if compared.outcome.not_shown:
-        raise click.exceptions.Exit(NOT_SHOWN)
+    raise click.exceptions.Exit(exit_code_of(compared.outcome))
+
+
+def exit_code_of(outcome: Outcome) -> int:
+    """A gate opens only where nothing is slower and the limit is ruled out."""
+    if outcome.has_regression:
+        return NOT_MET
+    return NOT_SHOWN if outcome.not_shown else 0

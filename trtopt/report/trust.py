@@ -88,8 +88,9 @@ def _findings(report: BenchReport) -> Iterator[Note]:
             if load.failure is None and not keeps_up(load):
                 yield Note(Severity.FAILURE, "the target cannot keep up with the load", point.batch)
         doubts = [one for one in doubts_of(point, on_host=on_host) if one.trust is Trust.UNSTEADY]
-        for doubt in doubts:
-            yield Note(Severity.DOUBT, f"unsteady (~): {doubt.short}", point.batch, doubt.remedy)
+        for place, doubt in enumerate(doubts):
+            severity = Severity.FINDING if place else Severity.DOUBT
+            yield Note(severity, f"unsteady (~): {doubt.short}", point.batch, doubt.remedy)
         found = [finding.short for m in measurements_of(point) for finding in oddities(m)]
         for text in dict.fromkeys(found):
             if text not in {doubt.short for doubt in doubts}:

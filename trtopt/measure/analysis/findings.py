@@ -77,7 +77,7 @@ class Doubt:
     remedy: str
 
 
-_TURNS = "its next run may come out elsewhere: sample for longer with --duration, or compare engines in turns"
+_TURNS = "the next run may differ: sample for longer with --duration, or compare engines in turns"
 
 
 def is_on_host(report: BenchReport) -> bool:

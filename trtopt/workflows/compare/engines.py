@@ -79,18 +79,7 @@ def compare_engines(
         runs = measure_in_turns(jobs, labels, listener, setting.timeout)
     notes += notes_of(runs)
     notes += _kept_spread(runs)
-    rows: list[Row] = []
-    controls: list[ControlRow] = []
-    for size in sizes:
-        own = [run for run in runs if run.batch == size]
-        control_runs = [run for run in own if run.purpose == "control"]
-        evaluated = _evaluate_control(control_runs, threshold) if control_runs else None
-        if evaluated is not None:
-            controls.append(ControlRow(size, pooled_ms(control_runs[0].turns[0]), evaluated))
-        failures = [
-            f"the control broke off: {run.failure}" for run in control_runs if run.failure is not None
-        ]
-        rows += [_row(run, evaluated, threshold, failures) for run in own if run.purpose == "comparison"]
+    rows, controls = evaluate_turns(runs, threshold)
     comparisons = Comparisons(
         a=a.name,
         b=b.name if b is not None else a.name,
@@ -103,6 +92,23 @@ def compare_engines(
         again=f"sample for longer: --duration {_LONGER * setting.duration:g}",
     )
     return comparisons, tuple(runs)
+
+
+def evaluate_turns(runs: Sequence[InterleavedRun], threshold: float) -> tuple[list[Row], list[ControlRow]]:
+    """The verdicts on runs in turns, by batch size, and what their controls came to."""
+    rows: list[Row] = []
+    controls: list[ControlRow] = []
+    for size in sorted({run.batch for run in runs}):
+        own = [run for run in runs if run.batch == size]
+        control_runs = [run for run in own if run.purpose == "control"]
+        evaluated = _evaluate_control(control_runs, threshold) if control_runs else None
+        if evaluated is not None:
+            controls.append(ControlRow(size, pooled_ms(control_runs[0].turns[0]), evaluated))
+        failures = [
+            f"the control broke off: {run.failure}" for run in control_runs if run.failure is not None
+        ]
+        rows += [_row(run, evaluated, threshold, failures) for run in own if run.purpose == "comparison"]
+    return rows, controls
 
 
 def _kept_spread(runs: Sequence[InterleavedRun]) -> list[str]:
