@@ -15,16 +15,18 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from trtopt.records import SweepReport, from_json
-from trtopt.serving.packing import MOST, first_fit_decreasing
 from trtopt.serving.planning.traffic import lengths_of
 
 WEIGHTS = Path(__file__).parents[1] / "shared" / "weights.py"
 DRAWN = 6000
+MOST = 3
+"""Sequences in a row: Krell et al. (2021, arXiv:2107.02027) found that more gain next to nothing."""
 
 
 def main() -> None:
@@ -110,6 +112,27 @@ def _rows_per_s(path: Path) -> dict[int, tuple[float, int]]:
         ((_, length),) = point.setting.axes.items()
         found[length] = max(found.get(length, (0.0, 0)), (point.samples_per_s or 0.0, point.setting.batch))
     return found
+
+
+def first_fit_decreasing(lengths: Sequence[int], row: int, most: int = MOST) -> list[list[int]]:
+    """Pack sequences into rows of `row` tokens, at most `most` to a row; rows of indices into `lengths`.
+
+    The longest first, each into the first row that has room for it: first-fit decreasing (Johnson 1973,
+    "Near-optimal bin packing algorithms"), with a bound on the items of a bin (Krause, Shen and Schwetman
+    1975). Of equal lengths the earlier one goes first.
+    """
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda one: -lengths[one]):
+        length = lengths[index]
+        place = next((at for at, left in enumerate(room) if left >= length and len(rows[at]) < most), None)
+        if place is None:
+            rows.append([index])
+            room.append(row - length)
+        else:
+            rows[place].append(index)
+            room[place] -= length
+    return rows
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def planned(measured: Path) -> Path:
 
 def test_a_plan_says_what_it_is_made_of_and_survives_its_file(planned: Path) -> None:
     plan = read_plan(planned)
-    assert plan.schema == "trtopt.plan/4"
+    assert plan.schema == "trtopt.plan/5"
     assert (plan.goal, plan.load.rate, plan.load.arrivals) == (SLO, 200.0, "poisson")
     assert plan.prediction.goal.high <= 500
     assert plan.prediction.requests == 6000
@@ -314,29 +314,6 @@ def test_an_engine_with_profiles_is_planned_with_and_served_from(
     with EnginePool.open(trtopt_cli.folder / "plan.json") as pool:
         (loaded,) = pool.catalogue.engines
         assert [(offer.low, offer.high) for offer in loaded.offers] == [(1, 2), (4, 8), (16, 16)]
-
-
-def test_packing_is_estimated_for_a_model_swept_over_lengths(
-    sequence_model: Path, trtopt_cli: CommandLine
-) -> None:
-    swept = trtopt_cli.folder / "swept"
-    axes = {"length": (32,)}
-    trtopt.sweep(sequence_model, swept, batch=(4,), axes=axes, backend="onnxruntime", duration=0.1)
-    flags = ("-o", "plan.json", "--slo", SLO, "--rate", "50", *NO_TRIALS, "--lengths")
-    done = trtopt_cli("plan", swept, *flags, "6:0.5,12:0.5")
-    assert done.returncode == 0, done.stderr
-    assert "packing, estimated: 72% of the tokens computed are padding" in done.stdout.replace("\n", " ")
-    packing = read_plan(trtopt_cli.folder / "plan.json").packing
-    assert packing is not None
-    assert packing.padding_before == pytest.approx(1 - 9 / 32, abs=0.005)
-    assert (packing.row, packing.most) == (32, 3)
-    assert packing.window == 3 * read_plan(trtopt_cli.folder / "plan.json").policy.max_batch
-    assert packing.padding_after == pytest.approx(
-        1 - packing.requests_per_row * (1 - packing.padding_before), abs=1e-6
-    )
-    assert 2 < packing.requests_per_row < 3
-    assert trtopt_cli("plan", swept, *flags, "32:1").returncode == 0
-    assert read_plan(trtopt_cli.folder / "plan.json").packing is None
 
 
 def test_recorded_arrivals_are_planned_for_at_their_own_rate(measured: Path, trtopt_cli: CommandLine) -> None:

@@ -124,7 +124,6 @@ from trtopt.records.planning import (
     BatchPlan as BatchPlan,
     Beyond as Beyond,
     Estimate as Estimate,
-    PackingEstimate as PackingEstimate,
     PlannedEngine as PlannedEngine,
     PlannedLoad as PlannedLoad,
     Prediction as Prediction,

@@ -8,7 +8,7 @@ from trtopt.records.measuring import Environment
 from trtopt.records.result import Result
 from trtopt.records.serving import BatchPolicy
 
-PLAN_SCHEMA = "trtopt.plan/4"
+PLAN_SCHEMA = "trtopt.plan/5"
 
 
 class PlannedEngine(Record, frozen=True, kw_only=True):
@@ -110,23 +110,6 @@ class ServingCost(Record, frozen=True, kw_only=True):
         return next((entry for entry in reversed(self.beyond) if entry.p <= p), None)
 
 
-class PackingEstimate(Record, frozen=True, kw_only=True):
-    """The estimated, unmeasured effect of packing several sequences into a row.
-
-    Rows have the length `row` and hold at most `most` sequences, packed `window` requests at a time. Padding
-    is its share of all tokens computed; capacities are the requests per second beyond which queues only grow.
-    """
-
-    row: int
-    most: int
-    window: int
-    requests_per_row: float
-    padding_before: float
-    padding_after: float
-    capacity_before: float
-    capacity_after: float
-
-
 class Rejected(Record, frozen=True, kw_only=True):
     """`count` setups that were not chosen, and why; `setup` is the best of them."""
 
@@ -195,7 +178,6 @@ class BatchPlan(Result, Record, frozen=True, kw_only=True):
     memory_bytes: int | None
     serving_cost: ServingCost
     prediction: Prediction
-    packing: PackingEstimate | None = None
     verification: Verification | None = None
     rejected: tuple[Rejected, ...] = ()
     notes: tuple[str, ...] = ()

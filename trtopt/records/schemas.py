@@ -1,8 +1,9 @@
 """The file schemas and versions that this trtopt reads.
 
 A file says `schema: trtopt.KIND/N`. N grows with every release that changes its records. Files of an earlier
-N are read: a field that was added since has the default that an earlier file means by omitting it, and one
-that was renamed since is found under its old name (`_RENAMED`). Tests keep a stored file of each.
+N are read: a field that was added since has the default that an earlier file means by omitting it, one that
+was renamed since is found under its old name, and one that left is dropped (`_RENAMED`). Tests keep a stored
+file of each.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SCHEMA = re.compile(r"(?P<kind>trtopt\.[a-z]+)/(?P<version>[1-9][0-9]{0,5})")
 _START = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(?P<schema>trtopt\.[a-z]+/[0-9]+)"')
 
 
-_RENAMED = {
+_RENAMED: dict[str, dict[str, str | None]] = {
     "BuildPlan": {"several": "multi_profile"},
     "Samples": {"lane": "inference_stream"},
     "PrecisionVerdict": {"asked": "requested"},
@@ -33,8 +34,9 @@ _RENAMED = {
     "PrecisionReceipt": {"weights_asked": "weights_requested"},
     "Beyond": {"rehearsals": "trials"},
     "ServingCost": {"rehearsed": "from_trials"},
+    "BatchPlan": {"packing": None},
 }
-"""Fields by the name of their record, old name → present name."""
+"""Fields by the name of their record, old name → present name; None where the field has left."""
 
 
 class _Header(msgspec.Struct):
@@ -64,7 +66,7 @@ def _upgraded(value: Any, kind: inspect.Type) -> Any:
         return _upgraded(value, structs[0]) if len(structs) == 1 else value
     if isinstance(kind, inspect.StructType) and isinstance(value, dict):
         present = _RENAMED.get(kind.cls.__name__, {})
-        named = {present.get(name, name): item for name, item in value.items()}
+        named = {now: item for name, item in value.items() if (now := present.get(name, name)) is not None}
         kinds = {field.encode_name: field.type for field in kind.fields}
         return {name: _upgraded(item, kinds[name]) if name in kinds else item for name, item in named.items()}
     if isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):

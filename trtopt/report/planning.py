@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trtopt.records import BatchPlan, Estimate, PackingEstimate, Served, Verification
+from trtopt.records import BatchPlan, Estimate, Served, Verification
 from trtopt.report.tables import plain_table, titled
 
 _MOST_REJECTED = 12
@@ -22,7 +22,6 @@ def plan_text(plan: BatchPlan, *, verbose: bool = False) -> RenderableType:
     parts.append(_figures(plan))
     if verbose:
         parts += [Text(line) for line in _cost_lines(plan)]
-    parts += [Text(line) for line in _packing_lines(plan.packing)]
     if plan.verification is not None:
         parts += [Text(line) for line in _verified_lines(plan, plan.verification)]
     if verbose:
@@ -126,22 +125,6 @@ def _verified_lines(plan: BatchPlan, verification: Verification) -> Iterable[str
         yield "the host could not send requests as planned: the measurement says little about the plan"
     elif verification.typical.goal_ms > plan.prediction.goal.high:
         yield "that is above the prediction: the machine was disturbed, or engines ran slower than measured"
-
-
-def _packing_lines(packing: PackingEstimate | None) -> Iterable[str]:
-    if packing is None:
-        return
-    yield (
-        f"packing, estimated: {packing.padding_before:.0%} of the tokens computed are padding; with up to "
-        f"{packing.most} sequences in rows of {packing.row}, packed {packing.window} requests at a time, "
-        f"{packing.padding_after:.0%}, at {packing.requests_per_row:.2f} requests per row"
-    )
-    gain = packing.capacity_after / packing.capacity_before - 1
-    capacities = f"{packing.capacity_before:,.0f} to {packing.capacity_after:,.0f} requests/s"
-    yield (
-        f"  capacity {capacities} ({gain:+.0%}), if packed rows take as long as measured: it "
-        "needs a model that keeps the sequences of a row apart, and no such model was measured"
-    )
 
 
 def _rejected_lines(plan: BatchPlan) -> Iterable[str]:

@@ -66,6 +66,14 @@ def test_fields_that_were_renamed_since_are_found_under_their_old_names() -> Non
     assert len(sweep.measured) == 2
 
 
+def test_a_field_that_left_is_dropped_from_earlier_files_alone() -> None:
+    text = json.loads((DATA / "schema_2" / "plan.json").read_text()) | {"packing": {"row": 32}}
+    plan = read_versioned(json.dumps(text).encode(), BatchPlan)
+    present = json.loads(to_json(plan)) | {"packing": None}
+    with pytest.raises(ValueError, match="packing"):
+        read_versioned(json.dumps(present).encode(), BatchPlan)
+
+
 def test_what_a_model_calls_its_tensors_is_no_field() -> None:
     text = json.loads((DATA / "schema_2" / "bench.json").read_text())
     text["points"][0]["latency"]["shapes"] = {"lane": [1, 8, 8], "several": [1]}

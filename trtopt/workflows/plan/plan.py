@@ -15,7 +15,6 @@ from trtopt.errors import DeviceError, IncompatibleEngineError, TrtoptError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.outputs import json_kind, write_output
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
-from trtopt.serving.packing import packing_estimate
 from trtopt.serving.planning.plan_refinement import MOST_TRIALS, PlanRefinement
 from trtopt.serving.planning.prediction import Demand
 from trtopt.serving.planning.search import Bounds, Outcome
@@ -180,7 +179,6 @@ class _Planner:
             memory_bytes=setup.memory_bytes(),
             serving_cost=setup.cost,
             prediction=chosen.prediction,
-            packing=packing_estimate(setup, demand) if set(measured.buckets) != {0} else None,
         )
 
 
