@@ -59,7 +59,7 @@ def _decide(draft: Draft, node: Node) -> None:
     if not mains:
         draft.keep(node, _RULE, "neither branch comes straight from a quantised convolution, for it alone")
         return
-    main = max(mains, key=lambda index: _depth(view, node.input[index]))
+    main = max(mains, key=lambda index: (_depth(view, node.input[index]), _is_plain(view, node.input[index])))
     skip = draft.put(node, 1 - main)
     maker = view.maker[node.input[main]].name
     draft.quantise(node, _RULE, f"the skip {skip!r} is read in INT8; {maker!r} takes the Add into its kernel")
@@ -110,6 +110,11 @@ def _have_one_shape(view: View, node: Node) -> bool:
 def _is_main(draft: Draft, tensor: str) -> bool:
     maker = draft.view.made_by(tensor, "Conv", "ConvTranspose")
     return draft.is_quantised(maker) and draft.view.only_use(tensor) is not None
+
+
+def _is_plain(view: View, tensor: str) -> bool:
+    """Whether a Conv makes it, into whose kernel an Add is known to fuse, and no ConvTranspose."""
+    return view.made_by(tensor, "Conv") is not None
 
 
 def _is_between_int8_behind_an_activation(draft: Draft, node: Node) -> bool:

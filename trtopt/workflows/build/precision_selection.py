@@ -18,7 +18,16 @@ import msgspec
 from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
 from trtopt.data.fit import sample_axes
-from trtopt.errors import BuildError, DataError, DeviceError, ModelError, TrtoptError, UsageError
+from trtopt.errors import (
+    BuildError,
+    DataError,
+    DeviceError,
+    ModelError,
+    TimingCacheError,
+    TrtoptError,
+    UnsupportedOpError,
+    UsageError,
+)
 from trtopt.executors.api import run_jobs_of
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of
@@ -245,10 +254,14 @@ class _PrecisionSelection:
             return
         try:
             self.build([entry], plans)
-        except BuildError as error:
+        except TimingCacheError:  # which the user holds to
+            raise
+        except (BuildError, UnsupportedOpError) as error:
             self._listener.note(f"{entry.name} is left out: it cannot be built: {error.problem}")
             self._failures.append(error)
             self.entries.remove(entry)
+            for search in self._searches.values():
+                search.measured.setdefault(forms, None)
             return
         for search in searches:
             search.built += 1

@@ -44,6 +44,17 @@ def test_with_a_projection_the_shorter_branch_is_the_skip() -> None:
         assert ("c2", "add") not in edges(again.plan("add"))
 
 
+@pytest.mark.parametrize("order", [("up", "conv"), ("conv", "up")])
+def test_of_two_branches_as_deep_the_convolution_takes_the_add_and_not_the_transposed_one(
+    order: tuple[str, str],
+) -> None:
+    net = Net(x=MAPS)
+    net.node("ConvTranspose", "up", "x", net.constant("up.w", 32, 32, 3, 3), pads=[1, 1, 1, 1])
+    net.conv("conv", "x", 32, 32)
+    net.node("Add", "add", *order)
+    assert {edge for edge in edges(net.plan("add")) if edge[1] == "add"} == {("up", "add")}
+
+
 def test_an_add_after_something_else_than_a_convolution_stays_in_float() -> None:
     net = Net(x=MAPS)
     a = net.node("Relu", "relu", net.conv("c", "x", 32, 32))
