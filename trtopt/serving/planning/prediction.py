@@ -97,6 +97,7 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
     """
     requests = requests_of(goal, demand.rate)
     figures: list[list[float]] = []
+    pooled: list[NDArray[np.float64]] = []
     percentiles = (50.0, 99.0, goal.p)
     busy = batches = served = 0.0
     for seed in range(1, runs + 1):
@@ -106,13 +107,15 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
         services = setup.fleet.drawing(engines)
         run = simulate(services, setup.workers, setup.policy, arrivals, seed, setup.cost)
         every = latencies_ms(run)
+        pooled.append(every)
         figures.append([*(percentile(every, p) for p in percentiles), run.throughput])
         busy += run.busy_s * run.throughput / run.served.sum() / setup.workers / runs
         batches += run.batch.max() + 1
         served += run.served.sum()
     *latencies, throughputs = zip(*figures, strict=True)
     p50, p99, aimed = (
-        estimate(values, setup.cost.beyond_at(p)) for p, values in zip(percentiles, latencies, strict=True)
+        estimate(values, setup.cost.beyond_at(p), percentile(np.concatenate(pooled), p))
+        for p, values in zip(percentiles, latencies, strict=True)
     )
     return Prediction(
         requests=requests,
@@ -126,8 +129,11 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
     )
 
 
-def estimate(values: Sequence[float], beyond: Beyond | None = None) -> Estimate:
+def estimate(values: Sequence[float], beyond: Beyond | None = None, pooled: float | None = None) -> Estimate:
     """The mean of simulated runs times the factor of `beyond`, and the interval of one more run.
+
+    `pooled` is the figure of all runs' requests together, if that is known: where slow spells are rare most
+    runs have none, and the mean of their percentiles is too low.
 
     About 95 of 100 fall into it: mean ± t · √(A + B), where A = s² · (1 + 1/runs) is the runs' part and
     B = mean² · (spread² + error²) the factor's, of which another process has another. Student's t has the
@@ -136,7 +142,7 @@ def estimate(values: Sequence[float], beyond: Beyond | None = None) -> Estimate:
     if not np.isfinite(values).all():
         return Estimate(value=math.inf, low=min(values), high=math.inf)
     factor = beyond.factor if beyond is not None else 1.0
-    mean = float(np.mean(values)) * factor
+    mean = (float(np.mean(values)) if pooled is None else pooled) * factor
     runs = (float(np.std(values, ddof=1)) * factor) ** 2 * (1 + 1 / len(values))
     processes = mean**2 * (beyond.spread**2 + beyond.error**2) if beyond is not None else 0.0
     freedom = float(len(values) - 1)

@@ -1,20 +1,29 @@
-"""How long a batch takes: drawn from what engines were measured to take. Pure."""
+"""How long a batch takes: what engines were measured to take, replayed in the order of time. Pure.
+
+Machines have slow spells, in which one batch after the other is slow and queues grow. So a simulated batch is
+as slow as the machine was when it was measured, at that time of the measurement, whatever engine it runs on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 from numpy.random import RandomState
+from numpy.typing import NDArray
 
 from trtopt.records import ServingCost
 from trtopt.serving.engine_selection import EngineSelector, Offer
 
 Latencies = Mapping[int, Sequence[float]]
-"""By batch size: measured latencies in milliseconds."""
+"""By batch size: measured latencies in milliseconds, in the order of time."""
+
+_BLOCKS = 6
+"""Few, so that a block is longer than a slow spell."""
 
 
 _T = TypeVar("_T")
@@ -48,18 +57,60 @@ class Curve:
         return at_level(self.samples_ms, running)
 
     def resampled(self, random: RandomState) -> Curve:
-        """Resampled with replacement: another measurement that might have been (the bootstrap)."""
+        """Resampled with replacement: another measurement that might have been.
+
+        In blocks, which keep what is slow together (Künsch, Annals of Statistics 17(3), 1989).
+        """
         return Curve(
             self.low,
             self.high,
             {
                 many: {
-                    batch: tuple(np.asarray(values)[random.randint(0, len(values), len(values))].tolist())
+                    batch: tuple(_in_blocks(np.asarray(values), random).tolist())
                     for batch, values in sorted(latencies.items())
                 }
                 for many, latencies in sorted(self.samples_ms.items())
             },
         )
+
+
+def _in_blocks(values: NDArray[np.float64], random: RandomState) -> NDArray[np.float64]:
+    count = len(values)
+    length = max(1, count // _BLOCKS)
+    begins = random.randint(0, count - length + 1, -(-count // length))
+    drawn: NDArray[np.float64] = values[(begins[:, None] + np.arange(length)).ravel()[:count]]
+    return drawn
+
+
+class Slowness:
+    """How slow a machine is at a time: measured latencies over their medians, replayed.
+
+    All that the engines were measured for lies one after the other; the replay begins anywhere, and begins
+    again. What begins at a time is as slow as the query that was measured next, not the one in progress: long
+    ones are in progress more often than they begin.
+    """
+
+    def __init__(self, services: Sequence[Service], random: RandomState) -> None:
+        series = [one for service in services for one in service.series]
+        factors = np.concatenate([one / (np.median(one) or 1.0) for one in series])
+        self._ends_s: list[float] = (np.cumsum(np.concatenate(series)) / 1e3).tolist()
+        self._factors: list[float] = factors.tolist()
+        self._ordered = np.sort(factors)
+        self._whole_s, self._count = self._ends_s[-1], len(factors)
+        self._phase_s = random.random_sample() * self._whole_s
+        self._at = self._since = 0
+
+    def at(self, now_s: float) -> float:
+        """By what a batch takes longer than usual, or shorter. What begins together differs."""
+        at = bisect(self._ends_s, (now_s + self._phase_s) % self._whole_s)
+        self._since = self._since + 1 if at == self._at else 0
+        self._at = at
+        return self._factors[(at + 1 + self._since) % self._count]
+
+    def rank_of(self, factor: float, uniform: float) -> float:
+        """The share of latencies that were quicker; `uniform` chooses among those that were alike."""
+        low, high = (np.searchsorted(self._ordered, factor, side) for side in ("left", "right"))
+        return float(low + (high - low) * uniform) / self._count
 
 
 FREE = ServingCost()
@@ -89,26 +140,45 @@ def added_ms(cost: ServingCost, rows: int) -> float:
 
 
 class Service:
-    """Draws how long batches of one shape take on a set of engines, chosen as the runtime chooses them."""
+    """How long batches of one shape take on a set of engines, chosen as the runtime chooses them."""
 
     def __init__(self, curves: Sequence[Curve]) -> None:
         self.selector = EngineSelector([curve.offer for curve in curves])
         self._curves = tuple(curves)
-        self._parts: dict[tuple[int, int], list[list[float]]] = {}
+        self._parts: dict[tuple[int, int], list[tuple[float, float]]] = {}
         self._typical_ms: dict[tuple[int, int], float] = {}
 
-    def draw_s(self, rows: int, running: int, uniform: Sequence[float]) -> float:
+    @cached_property
+    def series(self) -> list[NDArray[np.float64]]:
+        """All that was measured with one batch at a time, each in the order of time."""
+        return [np.asarray(ms) for curve in self._curves for ms in curve.samples_ms[1].values()]
+
+    @cached_property
+    def _excess_ms(self) -> list[tuple[float, float]]:
+        """Of each series its median, and how much longer its longest query took."""
+        return [(float(np.median(one)), float(one.max() - np.median(one))) for one in self.series]
+
+    def takes_s(self, rows: int, running: int, slow: Iterable[float]) -> float:
         """Seconds for `rows` requests while `running` batches run, this one included.
 
-        `uniform` holds a draw from [0, 1) for each piece at least; there are `rows` pieces at most.
+        `slow` has a factor of `Slowness` for each piece at least; there are `rows` pieces at most. A stall
+        that a quick engine was measured in costs a slow one as much, not more in proportion: no piece takes
+        longer than it was measured to, or by more than what a quicker one lost.
         """
         parts = self._parts.get((rows, running))
         if parts is None:
-            parts = self._parts[rows, running] = self._samples(rows, running)
+            parts = self._parts[rows, running] = [
+                self._usual_and_longest(ms) for ms in self._samples(rows, running)
+            ]
         ms = 0.0
-        for values, draw in zip(parts, uniform, strict=False):
-            ms += values[int(draw * len(values))]
+        for (usual_ms, longest_ms), factor in zip(parts, slow, strict=False):
+            ms += min(usual_ms * factor, longest_ms)
         return ms / 1e3
+
+    def _usual_and_longest(self, latencies: Sequence[float]) -> tuple[float, float]:
+        usual_ms = float(np.median(latencies))
+        excess_ms = max((excess for median, excess in self._excess_ms if median <= usual_ms), default=0.0)
+        return usual_ms, max(float(np.max(latencies)), usual_ms + excess_ms)
 
     def typical_ms(self, rows: int, running: int = 1) -> float:
         """The mean for a batch of that many requests."""
@@ -120,7 +190,7 @@ class Service:
         return known
 
     def _samples(self, rows: int, running: int) -> list[list[float]]:
-        """For each piece that runs, one after the other, the latencies to draw from."""
+        """For each piece that runs, one after the other, its latencies."""
         return [_at(self._curves[piece.offer], piece.batch, running) for piece in self.selector.pieces(rows)]
 
 

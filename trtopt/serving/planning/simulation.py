@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from trtopt.records import BatchPolicy, ServingCost
 from trtopt.serving.batching_policy import Wait, Waiting, decide
-from trtopt.serving.planning.service_times import FREE, Service, added_ms
+from trtopt.serving.planning.service_times import FREE, Service, Slowness, added_ms
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,16 @@ def simulate(
 
 
 class Scatter:
-    """What a host adds by chance, drawn for each request and for each batch, in seconds."""
+    """What a host adds by chance, drawn for each request and each worker that wakes, in seconds."""
 
     def __init__(self, cost: ServingCost, requests: int, random: RandomState) -> None:
         self.late_s = _drawn_s(cost.late_ms or (0.0,), requests, random)
         self.wake_s: list[float] = _drawn_s(cost.wake_ms or (0.0,), requests, random).tolist()
         """From what a sleeping worker was to be woken for until it runs the batch."""
         self.jitter_s: list[float] | None = None
-        """How much longer than usual the batch takes, or shorter; None if not measured."""
+        """How much longer than usual a batch takes, or shorter, in ascending order; None if not measured."""
         if cost.jitter_ms:
-            self.jitter_s = _drawn_s(cost.jitter_ms, requests, random).tolist()
+            self.jitter_s = sorted(ms / 1e3 for ms in cost.jitter_ms)
 
 
 def _drawn_s(values_ms: Sequence[float], count: int, random: RandomState) -> NDArray[np.float64]:
@@ -125,8 +125,9 @@ class _State:
         # after the last one none comes
         self._at_s: list[float] = [*handed_over_s[self._order].tolist(), math.inf]
         self._shape: list[int] = arrivals.shape[self._order].tolist()
-        uniform = draws.random_sample(len(self._shape) + policy.max_batch)
+        uniform = draws.random_sample(len(self._shape))
         self._uniform: list[float] = uniform.tolist()
+        self._slowness = Slowness(services, draws)
         self._waiting = self._next = 0
         self._free_s = [-math.inf] * workers  # a heap of when workers are, or were, done
         self._queues: dict[int, deque[int]] = {}  # requests by shape, the oldest first; none is empty
@@ -173,18 +174,20 @@ class _State:
         running = 1
         for free_s in self._free_s:
             running += free_s > now_s
-        queue, drawn = self._queues[shape], len(self._served)
+        queue = self._queues[shape]
         self._served += [queue.popleft() for _ in range(count)]
         if not queue:
             del self._queues[shape]  # as the batcher's: a queue that comes again comes last
         self._waiting -= count
         service, jitter_s = self._services[shape], self._scatter.jitter_s
+        slow = (self._slowness.at(now_s) for _ in range(count))
         seconds = added_ms(self._cost, count) / 1e3
         if jitter_s is None:
-            seconds += service.draw_s(count, running, self._uniform[drawn : drawn + count])
+            seconds += service.takes_s(count, running, slow)
         else:  # in which the engine's own spread is
             seconds += service.typical_ms(count, running) / 1e3
-            seconds = max(seconds + jitter_s[len(self._counts)], seconds / 2)
+            rank = self._slowness.rank_of(next(slow), self._uniform[len(self._counts)])
+            seconds = max(seconds + jitter_s[int(rank * len(jitter_s))], seconds / 2)
         heapreplace(self._free_s, now_s + seconds)
         self._busy_s += seconds
         self._counts.append(count)

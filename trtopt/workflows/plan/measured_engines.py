@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from trtopt.errors import ArtifactError, UsageError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.manifests import read_manifest
+from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import (
     BenchPoint,
@@ -255,6 +257,10 @@ def _memory(point: BenchPoint) -> EngineMemory | None:
     return EngineMemory(memory.peak_bytes + memory.buffers_bytes, context + memory.buffers_bytes)
 
 
+def _is_unsure(latencies: Sequence[float]) -> bool:
+    return not latencies or percentile_interval(latencies, 99.0).relative_half_width == math.inf
+
+
 def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
     doubtful = [point for point in points if point.point.latency.untrustworthy]
     few = min(len(point.point.latency.samples.start_ms) for point in points)
@@ -265,4 +271,12 @@ def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
         notes.append(f"{len(doubtful)} measurements are not trustworthy ({named.artifact.path}: {why})")
     if few < 100:
         notes.append(f"some latencies have {few} samples only: their spread is poorly known")
+    unsure = [one for one in points if _is_unsure(one.point.latency.samples.latency_ms)]
+    if unsure:
+        named = max(unsure, key=lambda one: one.point.latency.samples.wall_ms)
+        notes.append(
+            f"{len(unsure)} of {len(points)} measurements are too short for their slow spells "
+            f"({named.artifact.path}, batch {named.point.batch}: the 95 % interval of p99 is open after "
+            f"{named.point.latency.samples.wall_ms / 1e3:.1f} s): measure with a longer --duration"
+        )
     return tuple(notes)

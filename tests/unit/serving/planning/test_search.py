@@ -148,8 +148,8 @@ def test_a_simpler_one_may_be_slower_by_a_twentieth(ms: float, chosen: str) -> N
 
 
 def test_memory_is_kept() -> None:
-    free = Search(ENGINES).best(at(900), Bounds(GOAL)).chosen
-    bound = Search(ENGINES).best(at(900), Bounds(GOAL, memory_bytes=150 * MIB))
+    free = Search(ENGINES).best(at(1500), Bounds(GOAL)).chosen
+    bound = Search(ENGINES).best(at(1500), Bounds(GOAL, memory_bytes=150 * MIB))
     assert free is not None
     assert bound.chosen is not None
     assert (free.setup.memory_bytes() or 0) > 150 * MIB

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -156,12 +157,44 @@ def test_the_same_seed_draws_the_same_times_and_another_seed_others() -> None:
     assert not np.array_equal(first.end_s, other.end_s)
 
 
+def in_spells(count: int, usual_ms: float) -> list[float]:
+    """Every 40th to 50th query takes three times as long."""
+    return [usual_ms * (3 if query % 50 >= 40 else 1) for query in range(count)]
+
+
+def test_slow_spells_are_slow_for_all_that_begins_in_them() -> None:
+    """Ten queries of 3 ms every 70 ms; drawn apart, slow ones would seldom meet in a row."""
+    service = Service([fixed(1, *in_spells(1000, 1.0))])
+    run = simulate([service], 1, policy(1), at_ms(*np.arange(0, 2000, 3.5)))
+    took_ms = np.round((run.end_s - run.start_s) * 1e3, 6)
+    assert set(took_ms) == {1, 3}
+    runs = [len(list(same)) for slow, same in groupby(took_ms == 3) if slow][1:-1]
+    assert set(runs) <= {8, 9}
+    assert np.mean(took_ms == 3) == pytest.approx(30 / 70, abs=0.03)
+
+
+def test_queues_that_spells_make_are_served_by_other_engines_as_slowly() -> None:
+    """The batch of eight was measured in a quiet time: it takes what the batch of one lost in its spell."""
+    service = Service([fixed(1, *in_spells(1000, 1.0)), fixed(8, *[2.0] * 500)])
+    times = {round(service.takes_s(8, 1, [factor]) * 1e3, 6) for factor in (1.0, 1.2, 3.0, 100.0)}
+    assert times == {2.0, 2.4, 4.0}
+
+
+def test_one_slow_query_is_met_as_often_as_it_began_not_as_long_as_it_lasted() -> None:
+    measured = [9.0 if RandomState(query).random_sample() < 0.1 else 1.0 for query in range(2000)]
+    run = simulate([Service([fixed(1, *measured)])], 1, policy(1), at_ms(*np.arange(0, 100_000, 10.3)))
+    slow = np.round((run.end_s - run.start_s) * 1e3) == 9
+    assert np.mean(slow) == pytest.approx(np.mean(np.array(measured) == 9), abs=0.015)
+
+
 def test_a_resampled_curve_holds_values_that_were_measured_as_many() -> None:
     curve = Curve(1, 8, {1: {8: [float(value) for value in range(40)]}, 2: {8: [50.0]}})
     drawn = curve.resampled(RandomState(0))
     assert (drawn.low, drawn.high, drawn.samples_ms[2]) == (1, 8, {8: (50.0,)})
     assert len(drawn.samples_ms[1][8]) == 40
     assert set(drawn.samples_ms[1][8]) < set(range(40))
+    steps = np.diff(drawn.samples_ms[1][8])
+    assert (steps == 1).sum() >= 32  # in seven blocks
 
 
 # ── against queueing theory ─────────────────────────────────────────────────────────────────────────────
@@ -181,7 +214,8 @@ def test_waiting_times_are_those_of_pollaczek_and_khinchine(
     mean, square = np.mean(service_ms), np.mean(np.square(service_ms))
     rate = utilisation / mean
     expected_ms = rate * square / (2 * (1 - utilisation))
-    service = Service([fixed(1, *service_ms)])
+    measured = RandomState(7).permutation(np.repeat(service_ms, 3000))  # a replay is as it was measured
+    service = Service([fixed(1, *measured.tolist())])
     waits = []
     for seed in range(25):
         at = np.cumsum(RandomState(seed).exponential(1 / rate, 5000)) / 1e3
