@@ -6,50 +6,93 @@ The description of the layers is written in the layout of TensorRT's inspector, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.errors import MeasurementError
 from trtopt.files.atomic import scratch_folder
+from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.records import LayerPass, LayerTime
 
+if TYPE_CHECKING:
+    import onnx
+
 WARM_RUNS = 3
-_SUFFIX = "_kernel_time"
+_LONGEST_S = 10.0
+_LEAST_RUNS = 20
+"""Where runs under the profiler take longer than that: each pass of each node inside a loop is an event."""
+_NODE = re.compile(rb'"name" :"((?:[^"\\]|\\.)*)_kernel_time"')
 
 
 def time_nodes(engine: bytes, options: Any, feeds: Mapping[str, NDArray[Any]], runs: int) -> LayerPass:
-    """Run an optimised model `runs` times under the profiler, after a few runs that do not count.
+    """Run an optimised model `runs` times under the profiler, or as often as is bearable; a few do not count.
+
+    What runs inside a loop or a branch is part of the node that holds it.
 
     Raises:
         MeasurementError: the profiler reported no node.
     """
+    import onnx
     import onnxruntime
 
+    graph = onnx.ModelProto.FromString(engine).graph
+    held = {node.name for inner in list(graphs_of(graph))[1:] for node in inner.node}
     with scratch_folder() as folder:
         options.enable_profiling = True
         options.profile_file_prefix = str(folder / "profile")
         session = onnxruntime.InferenceSession(engine, options, providers=["CPUExecutionProvider"])
-        for _ in range(WARM_RUNS + runs):
+        for _ in range(WARM_RUNS - 1):
             session.run(None, dict(feeds))
-        events = json.loads(Path(session.end_profiling()).read_bytes())
-    nodes = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX)]
+        began = time.perf_counter()
+        session.run(None, dict(feeds))
+        bearable = max(_LEAST_RUNS, int(_LONGEST_S / (time.perf_counter() - began)))
+        runs = min(runs, bearable)
+        for _ in range(runs):
+            session.run(None, dict(feeds))
+        with Path(session.end_profiling()).open("rb") as lines:
+            nodes = list(_events(lines, held))
     if not nodes:
         raise MeasurementError(
             "ONNX Runtime's profiler reported no node", "omit --layers; the other passes do not need it"
         )
-    return LayerPass(runs=runs, layers=_times(nodes), inspector=json.dumps(_description(engine, nodes)))
+    return LayerPass(runs=runs, layers=_times(nodes), inspector=json.dumps(_description(graph, nodes)))
 
 
-def _times(events: list[dict[str, Any]]) -> tuple[LayerTime, ...]:
+@dataclass(frozen=True)
+class _Event:
+    """One node's run: its time, and whatever else the profiler tells."""
+
+    name: str
+    ms: float
+    args: dict[str, Any]
+
+
+def _events(lines: Iterable[bytes], held: Container[str]) -> Iterator[_Event]:
+    """The runs of nodes, one a line, but for those `held` in others: a long file is mostly these."""
+    for line in lines:
+        found = _NODE.search(line)
+        name = json.loads(b'"%s"' % found[1]) if found else None
+        if name is not None and name not in held:
+            event = json.loads(line.strip().removesuffix(b","))
+            args = event["args"]
+            yield _Event(name, event["dur"] / 1e3, {key: args[key] for key in _TOLD if key in args})
+
+
+_TOLD = ("node_index", "op_name", "provider", "input_type_shape", "output_type_shape")
+
+
+def _times(events: Iterable[_Event]) -> tuple[LayerTime, ...]:
     """The last `runs` times of each node; a name that several nodes have is summed run by run."""
     by_node: dict[tuple[str, str], list[float]] = {}
     for event in events:
-        key = (_name(event), event["args"].get("node_index", ""))
-        by_node.setdefault(key, []).append(event["dur"] / 1e3)
+        by_node.setdefault((event.name, event.args.get("node_index", "")), []).append(event.ms)
     by_name: dict[str, NDArray[np.float64]] = {}
     for (name, _), ms in by_node.items():
         counted = np.array(ms[WARM_RUNS:])
@@ -59,16 +102,9 @@ def _times(events: list[dict[str, Any]]) -> tuple[LayerTime, ...]:
     return tuple(LayerTime(name=name, ms=ms.tolist()) for name, ms in by_name.items())
 
 
-def _name(event: dict[str, Any]) -> str:
-    return str(event["name"]).removesuffix(_SUFFIX)
-
-
-def _description(engine: bytes, events: list[dict[str, Any]]) -> dict[str, Any]:
+def _description(graph: onnx.GraphProto, events: Iterable[_Event]) -> dict[str, Any]:
     """The optimised model's nodes with the shapes and types that the profiler saw."""
-    import onnx
-
-    graph = onnx.ModelProto.FromString(engine).graph
-    seen = {_name(event): event["args"] for event in events}
+    seen = {event.name: event.args for event in events}
     listed = {node.name: node for node in graph.node}
     layers = []
     for name, args in seen.items():
