@@ -236,12 +236,15 @@ def rewrite(model: ModelFile, rules: Sequence[Rule], target: Target) -> Outcome:
     while changed and rounds < ROUND_LIMIT:
         rounds, changed, declined = rounds + 1, False, []
         graph = _with_shapes(proto)
+        scopes = _scopes(graph, context)
         for rule in rules:
-            for scope in _scopes(graph, context):
+            before = len(applied)
+            for scope in scopes:
                 done, left = _sweep(rule, scope)
                 applied += done
                 declined += left
-                changed |= bool(done)
+            if len(applied) > before:
+                scopes, changed = _scopes(graph, context), True
         proto = _export(graph, model.proto) if changed or rounds == 1 else proto
     check(proto)
     return Outcome(replace(model, proto=proto), tuple(applied), tuple(declined), rounds, not changed)

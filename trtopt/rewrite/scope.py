@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ class Scope:
         self.graph = graph
         self.context = context
         self._local = {id(node) for node in graph.nodes}
+        self._cursors: dict[int, int] = {}
+        """Where an input of a node was found last, by the node's identity."""
 
     @property
     def target(self) -> Target:
@@ -233,10 +236,12 @@ class Scope:
 
     def rewire(self, old: Any, new: Any) -> None:
         """Let every reader of `old` read `new` instead."""
-        for user in list(old.outputs):
-            for position, tensor in enumerate(user.inputs):
-                if tensor is old:
-                    user.inputs[position] = new
+        for user in list(old.outputs):  # once for each input that reads it
+            start = self._cursors.get(id(user), 0)  # a Sum of thousands is not searched from its beginning
+            places = chain(range(start, len(user.inputs)), range(start))
+            position = next(place for place in places if user.inputs[place] is old)
+            user.inputs[position] = new
+            self._cursors[id(user)] = position + 1
 
     def why_not_bypass(self, node: Any, source: Any) -> str | None:
         """Why the first output of `node` cannot give way to `source`; None if it can."""
