@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.packing import planar, vectorised
+from trtopt.data.packing import exact, planar, vectorised
 from trtopt.device.api import (
     Binding,
     Context,
@@ -42,15 +42,19 @@ def device_buffers(device: Device, bindings: Bindings, resources: ExitStack) -> 
 def host_buffers(
     device: Device, bindings: Bindings, data: Inputs, resources: ExitStack, *, pinned: bool = True
 ) -> dict[str, HostBuffer]:
-    """Host memory for every input and output of fixed size, page-locked or not, with the input data in it."""
+    """Host memory for every input and output of fixed size, page-locked or not, with the input data in it.
+
+    Raises:
+        DataError: the type of an input does not hold the data, such as INT32 long integers.
+    """
     allocate = device.pinned_buffer if pinned else device.pageable_buffer
     buffers = {}
     for binding in fixed(bindings):
         buffers[binding.name] = buffer = allocate(binding.nbytes)
         resources.callback(buffer.close)
         if binding.is_input:
-            given = vectorised(data[binding.name], binding.layout)
-            array = np.ascontiguousarray(given, dtype=binding.dtype)
+            given = exact(binding.name, data[binding.name], binding.dtype)
+            array = np.ascontiguousarray(vectorised(given, binding.layout))
             buffer.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
     return buffers
 
