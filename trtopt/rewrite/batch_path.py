@@ -160,7 +160,11 @@ class _Walk:
         if any(subgraphs_of(node)):
             return self._entered(node, scope)
         inputs = tuple(scope[name] if name else None for name in node.input)
+        depends = any(item is not None and item.depends for item in inputs)
         types = self._types(node, inputs)
+        if types is None and depends:
+            raise MixesError("does not take the shapes that it gets")
+        types = types or {}
         shapes = tuple(self._shape_of(types.get(name), name) for name in node.output)
         elements = [types[name].tensor_type.elem_type if name in types else 0 for name in node.output]
         own = node.domain in OWN_DOMAINS
@@ -176,7 +180,7 @@ class _Walk:
         numbers = counted(step) if own else None
         if numbers is not None:
             return [Tensor(shapes[0], numbers=numbers, element=elements[0])]
-        if not any(item is not None and item.depends for item in inputs):
+        if not depends:
             rows = self._repeated(step) if own and node.op_type == "Expand" else None
             if rows is None:
                 return [Tensor(shape, element=kind) for shape, kind in zip(shapes, elements, strict=True)]
@@ -209,8 +213,10 @@ class _Walk:
             step.patches.append(Patch(1, (PerSample(1), *(step.numbers("shape", 1) or ())[1:])))
         return rows
 
-    def _types(self, node: onnx.NodeProto, inputs: Sequence[Tensor | None]) -> Mapping[str, onnx.TypeProto]:
-        """The outputs' types at the fixed batch, as far as ONNX infers them from those of the inputs."""
+    def _types(
+        self, node: onnx.NodeProto, inputs: Sequence[Tensor | None]
+    ) -> Mapping[str, onnx.TypeProto] | None:
+        """The outputs' types at the fixed batch, as far as ONNX infers them; None if inputs do not fit."""
         if node.domain not in OWN_DOMAINS or not onnx.defs.has(node.op_type, self._opset, ""):
             return {}
         known, data = {}, {}
@@ -232,7 +238,7 @@ class _Walk:
                 schema, node, known, data, opset_imports=self._imports
             )
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError):
-            return {}
+            return None
         return found
 
     def _types_of_function(
@@ -318,6 +324,8 @@ class _Walk:
     def _scan(
         self, node: onnx.NodeProto, given: Sequence[Tensor | None], scope: ChainMap[str, Tensor]
     ) -> Sequence[Tensor]:
+        if self._opset < 9:
+            raise MixesError("has a batch of its own")
         inner = next(subgraphs_of(node))
         lists = {item.name: list(item.ints) for item in node.attribute}
         count = next(item.i for item in node.attribute if item.name == "num_scan_inputs")
@@ -393,7 +401,8 @@ def _name(text: str) -> str:
 
 
 def _type_of(item: Tensor) -> onnx.TypeProto:
-    return onnx.helper.make_tensor_type_proto(item.element, item.shape)
+    known = item.element != onnx.TensorProto.UNDEFINED
+    return onnx.helper.make_tensor_type_proto(item.element, item.shape) if known else onnx.TypeProto()
 
 
 def _numbers(item: onnx.TensorProto) -> tuple[int, ...] | None:

@@ -531,7 +531,7 @@ def _constant_of_shape(step: Step) -> list[Rows]:
 def _matmul(step: Step, positions: tuple[int, int] = (0, 1)) -> list[Rows]:
     _fixed(step, *positions)
     for position, item in enumerate(step.inputs):
-        if position not in positions and item is not None and ratio(item.shape or ("?",), ()) != 1:
+        if position not in positions and item is not None and ratio(step.shape_at(position), ()) != 1:
             raise MixesError("has scales of its rows")
     found = dict(step.rows)
     left, right = (found.get(position) for position in positions)
