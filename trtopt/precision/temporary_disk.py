@@ -19,8 +19,8 @@ from trtopt.precision.casting.widen import is_low
 
 
 def of_casting(model: ModelFile) -> int:
-    """Bytes at most: the weights in 16 bits, these in FP32 for the comparison, and before if they come so."""
-    return _wide_bytes(model.proto) * (5 if is_low(model.proto) else 3) // 2
+    """Bytes at most: weights in 16 bits, twice in a search, in FP32 to compare, and before if in 16."""
+    return _wide_bytes(model.proto) * (3 if is_low(model.proto) else 2)
 
 
 def of_quantising(model: ModelFile) -> int:

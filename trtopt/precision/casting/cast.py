@@ -144,9 +144,10 @@ def cast_model(
         made = cast(cast_options, spool)
         check_worthwhile(wide, made.decision, precision)
         notes = [*seen.notes, *_notes(made.decision, was_low=wide is not model)]
-        if data is not None and made.used > ALLOWED:
+        costs = _costs(wide.proto, cast_options, made.decision)
+        if data is not None and costs and accuracy_alarms(made.differences) and made.used > ALLOWED:
             note(f"the outputs are too inaccurate: searching what to keep in FP32, in at most {_RUNS} runs")
-            found = _search(wide.proto, cast_options, made, cast, spool)
+            found = _search(costs, cast_options, made, cast, spool)
             notes.append(_search_note(found, made.differences))
             if found.best is not None:
                 made = cast(replace(cast_options, accurate=found.best.kept), spool)
@@ -204,8 +205,18 @@ class _Cast:
         return allowance_used([item for item in self.differences if not item.integer], _ACCURATE)
 
 
+def _costs(proto: onnx.ModelProto, cast_options: CastOptions, decision: Decision) -> dict[str, float]:
+    """The nodes in 16 bits that may be kept in FP32 instead, in the order of the graph; heavy ones cost."""
+    return {
+        node.name: float(node.op_type in HEAVY)
+        for part in graphs_of(proto.graph)
+        for node in part.node
+        if node.name in decision.places and not cast_options.includes(node)
+    }
+
+
 def _search(
-    proto: onnx.ModelProto,
+    costs: Mapping[str, float],
     cast_options: CastOptions,
     lowest: _Cast,
     cast: Callable[[CastOptions, Path], _Cast],
@@ -216,12 +227,6 @@ def _search(
     Nodes alone between kept ones are cast during the search, so that what they add is known.
     """
     low = frozenset(lowest.decision.places)
-    costs = {
-        node.name: float(node.op_type in HEAVY)
-        for part in graphs_of(proto.graph)
-        for node in part.node
-        if node.name in low and not cast_options.includes(node)
-    }
 
     def error(kept: Names) -> float:
         if not kept:
@@ -234,11 +239,10 @@ def _search(
 
 def _search_note(found: Found, before: Sequence[OutputDifference]) -> str:
     """What was kept, and what it was kept for."""
-    (alarm, *_) = accuracy_alarms(before)
-    runs = counted(len(found.trials), "run")
     if found.best is None:
-        return f"no nodes in FP32 that were tried, in {runs}, make the outputs accurate enough"
-    nodes = counted(len(found.best.kept), "node")
+        return "nothing was kept in FP32 for the outputs' accuracy: not even all nodes in FP32 meet it"
+    nodes, runs = counted(len(found.best.kept), "node"), counted(len(found.trials), "run")
+    alarm = accuracy_alarms(before)[0]
     return f"{nodes} stay FP32 for the outputs' accuracy, found in {runs}; with them in 16 bits {alarm}"
 
 
