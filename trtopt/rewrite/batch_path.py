@@ -97,6 +97,7 @@ class _Walk:
         self._imports = [onnx.helper.make_opsetid("", self._opset)]
         self._constants: ChainMap[str, onnx.TensorProto] = ChainMap()
         self._ways: dict[object, Ways] = {}
+        self._inferred: dict[object, Mapping[str, onnx.TypeProto] | None] = {}
         self._path = Path()
         self._unknown = 0
 
@@ -161,7 +162,13 @@ class _Walk:
             return self._entered(node, scope)
         inputs = tuple(scope[name] if name else None for name in node.input)
         depends = any(item is not None and item.depends for item in inputs)
-        types = self._types(node, inputs)
+        given = (
+            node.output[0],
+            *((item.shape, item.element, item.numbers) if item else None for item in inputs),
+        )
+        if given not in self._inferred:  # most nodes are the same on every way
+            self._inferred[given] = self._types(node, inputs)
+        types = self._inferred[given]
         if types is None and depends:
             raise MixesError("does not take the shapes that it gets")
         types = types or {}

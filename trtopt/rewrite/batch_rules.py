@@ -183,8 +183,14 @@ def ratio(lengths: Iterable[Length], others: Iterable[Length]) -> Length | None:
 
 def _factors(lengths: Iterable[Length]) -> tuple[int, list[str]]:
     """The product of all numbers, and all names."""
-    parts = [part for length in lengths for part in str(length).split("*")]
-    return prod(int(part) for part in parts if part.isdigit()), [part for part in parts if not part.isdigit()]
+    number, names = 1, []
+    for length in lengths:
+        if isinstance(length, int):
+            number *= length
+            continue
+        for part in length.split("*"):
+            number, names = (number * int(part), names) if part.isdigit() else (number, [*names, part])
+    return number, names
 
 
 def _placed(step: Step, rows: Rows, axis: int) -> list[Rows]:
