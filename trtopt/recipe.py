@@ -39,6 +39,10 @@ WHERE = ("executor", "gpu_model", "retries")
 ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 
 
+SELECTION_BUDGET = 3
+"""Quantised engines that are built for a batch size at most, unless the user says otherwise."""
+
+
 class Recipe(Record, frozen=True, kw_only=True):
     """All options of a build. Values are those of a recipe file or of options.
 
@@ -95,7 +99,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     precision: Precision | None = None
     calib: str | None = None
     forms: str | None = None
-    selection_budget: int = 3
+    selection_budget: int = SELECTION_BUDGET
     exclude: tuple[str, ...] = ()
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012

@@ -328,6 +328,7 @@ def test_a_model_with_q_dq_of_its_own_is_not_measured(calib: dict[Path, str], tm
             UsageError,
             "min_cosine: has no effect",
         ),
+        ({"precision": "fp16", "selection_budget": 2}, UsageError, "selection_budget=2: has no effect"),
         ({"bounds": {"min_speed": 1.0}}, UsageError, "known bounds: min_cosine"),
     ],
 )

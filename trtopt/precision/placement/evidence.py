@@ -46,6 +46,8 @@ class Expected:
         return self.change - _DOUBT * self.distance
 
 
+_MINOR = {"gelu", "rest", "smoothing"}
+"""Forms without which a row still says something of a graph that has no place for them."""
 _POST_NORM = "attention gelu qkv residual rest smoothing"
 _PRE_NORM = "attention gelu qkv rest smoothing"
 _NORMED = "gelu rest smoothing"
@@ -116,18 +118,22 @@ def expected(
     found: dict[Forms, Expected] = {}
     for row in ROWS:
         forms = _restricted(parse_forms(row.forms), places)
+        if forms is None:
+            continue
         distance = _distance(row, places, batch, gpu, target)
         if forms not in found or distance < found[forms].distance:
             found[forms] = Expected(forms, row.change, distance, row.sqnr_db or -math.inf)
     return tuple(sorted(found.values(), key=lambda one: (one.change, str(one.forms))))
 
 
-def _restricted(forms: Forms, places: Mapping[str, Collection[str]]) -> Forms:
-    """The choices that change this graph."""
+def _restricted(forms: Forms, places: Mapping[str, Collection[str]]) -> Forms | None:
+    """The choices that change this graph; None if one is missing from whose place the gain may have come."""
     kept = PLAIN
     for name, choice in forms.chosen.items():
         if choice in places.get(name, ()):
             kept = with_choice(kept, name, choice)
+        elif name not in _MINOR:
+            return None
     return kept
 
 

@@ -14,7 +14,7 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
 from trtopt.precision.alarms import verdict_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
-from trtopt.recipe import Recipe
+from trtopt.recipe import SELECTION_BUDGET, Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
 from trtopt.records.forms import Forms, parse_forms
 from trtopt.records.typed_io import TypedTensor
@@ -27,7 +27,7 @@ from trtopt.workflows.build.apply_precision import (
     request_for,
 )
 from trtopt.workflows.build.engines import BuildOptions, build_engines, make_plans
-from trtopt.workflows.build.precision_selection import SELECTION_BUDGET, SelectionTerms, select_precision
+from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request
 
@@ -67,6 +67,11 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
         raise UsageError(
             f"--{first}: has no effect, because no precision is selected",
             "use it with --precision best, int8 or fp8, without --no-verdict",
+        )
+    if recipe.selection_budget != SELECTION_BUDGET and not _is_measured(recipe):
+        raise UsageError(
+            f"--selection-budget {recipe.selection_budget}: has no effect, because no precision is selected",
+            "use it with --precision best or int8, without --no-verdict",
         )
     if recipe.forms and recipe.precision not in ("int8", BEST):
         raise UsageError(f"--forms {recipe.forms} is for INT8", "omit it, or give --precision int8 or best")

@@ -41,6 +41,7 @@ from trtopt.measure.statistics.selection import Selection, TimedCandidate, selec
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.placement.evidence import ROWS, Expected, expected
+from trtopt.recipe import SELECTION_BUDGET
 from trtopt.records import (
     BatchVerdict,
     BuildPlan,
@@ -69,8 +70,6 @@ _DURATION_S = 2.0
 """Seconds of sampling for each candidate at each batch size."""
 _LAYERS_S = 0.3
 _BESIDE = "candidates"
-SELECTION_BUDGET = 3
-"""Engines of quantised candidates that are built for a batch size at most, unless the user says otherwise."""
 
 
 @dataclass(frozen=True)
