@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trtopt.measure.analysis.findings import is_on_host
-from trtopt.measure.statistics.summaries import PointFigures, figures_of, summarise
+from trtopt.measure.statistics.intervals import percentile_interval
+from trtopt.measure.statistics.summaries import PointFigures, figures_of, percentile, summarise
 from trtopt.records import (
     Backend,
     BenchPoint,
@@ -103,7 +104,8 @@ def bench_summary(report: BenchReport, subject: str = "", *, verbose: bool = Fal
     parts += [_layer_table(point.batch, point.layers) for point in report.points if point.layers is not None]
     if traced := [(point.batch, point.memory) for point in report.points if point.memory is not None]:
         parts.append(_memory_table(traced))
-    return Group(*parts, *map(Text, trust_lines(report) if verbose else ()))
+    lines = [*map(_known, report.points), *trust_lines(report)] if verbose else ()
+    return Group(*parts, *map(Text, lines))
 
 
 def where_text(report: BenchReport) -> str:
@@ -148,6 +150,14 @@ def _caption(report: BenchReport) -> str:
         f"compute, H2D, D2H: medians {clock}, in separate queries; "
         "rates: measured with the contract's queue"
     )
+
+
+def _known(point: BenchPoint) -> str:
+    """How well its median and its p99 are known."""
+    latency = point.latency.samples.latency_ms
+    supported = [p for p in (50.0, 99.0) if percentile(latency, p) is not None]
+    told = [f"p{p:g} {percentile_interval(latency, p).text}" for p in supported]
+    return f"batch {point.batch}: {'; '.join(told) or 'no latency counts'}"
 
 
 def _layer_table(batch: int, layers: LayerPass) -> RenderableType:

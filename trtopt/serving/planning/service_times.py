@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -91,12 +91,8 @@ class Slowness:
     """
 
     def __init__(self, services: Sequence[Service], random: RandomState) -> None:
-        series = [one for service in services for one in service.series]
-        factors = np.concatenate([one / (np.median(one) or 1.0) for one in series])
-        self._ends_s: list[float] = (np.cumsum(np.concatenate(series)) / 1e3).tolist()
-        self._factors: list[float] = factors.tolist()
-        self._ordered = np.sort(factors)
-        self._whole_s, self._count = self._ends_s[-1], len(factors)
+        self._ends_s, self._factors, self._ordered = _one_after_the_other(tuple(services))
+        self._whole_s, self._count = self._ends_s[-1], len(self._factors)
         self._phase_s = random.random_sample() * self._whole_s
         self._at = self._since = 0
 
@@ -111,6 +107,17 @@ class Slowness:
         """The share of latencies that were quicker; `uniform` chooses among those that were alike."""
         low, high = (np.searchsorted(self._ordered, factor, side) for side in ("left", "right"))
         return float(low + (high - low) * uniform) / self._count
+
+
+@lru_cache(maxsize=2)
+def _one_after_the_other(
+    services: tuple[Service, ...],
+) -> tuple[list[float], list[float], NDArray[np.float64]]:
+    """When each latency that was measured ended, in seconds, and its factor; and the factors in order."""
+    series = [one for service in services for one in service.series]
+    factors = np.concatenate([one / (np.median(one) or 1.0) for one in series])
+    ends_s = np.cumsum(np.concatenate(series)) / 1e3
+    return ends_s.tolist(), factors.tolist(), np.sort(factors)
 
 
 FREE = ServingCost()
