@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 from typing import Literal, TypeAlias
 
 import onnx
@@ -183,13 +182,17 @@ def ratio(lengths: Iterable[Length], others: Iterable[Length]) -> Length | None:
 
 def _factors(lengths: Iterable[Length]) -> tuple[int, list[str]]:
     """The product of all numbers, and all names."""
-    number, names = 1, []
+    number = 1
+    names: list[str] = []
     for length in lengths:
         if isinstance(length, int):
             number *= length
             continue
         for part in length.split("*"):
-            number, names = (number * int(part), names) if part.isdigit() else (number, [*names, part])
+            if part.isdigit():
+                number *= int(part)
+            else:
+                names.append(part)
     return number, names
 
 
