@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -87,6 +88,31 @@ def test_a_sweep_that_says_it_is_of_another_machine_than_its_results_is_reported
     save_sweep(folder, structs.replace(report, terms=structs.replace(report.terms, device=device)))
     (note,) = on_another_machine(read_measured([folder]))
     assert note.startswith("sweep.json says that it is of Another CPU; planned on ")
+
+
+@pytest.mark.parametrize(("slow", "told"), [(False, 0), (True, 1)])
+def test_a_measurement_that_saw_too_few_of_its_slow_spells_is_named(
+    slow: bool, told: int, measured: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(measured, tmp_path / "fixed"))
+    report = from_json((folder / "bench.json").read_bytes(), BenchReport)
+    quiet = np.exp(0.01 * np.random.RandomState(0).standard_normal(3000))
+    spell = np.where((np.arange(3000) > 1000) & (np.arange(3000) < 1100), 3.0, 1.0)
+    points = []
+    for place, point in enumerate(report.points):
+        taken = quiet * spell if slow and place == 0 else quiet
+        ends = np.cumsum(taken)
+        samples = structs.replace(
+            point.latency.samples,
+            start_ms=(ends - taken).tolist(),
+            end_ms=ends.tolist(),
+            inference_stream=[0] * 3000,
+            group=[],
+        )
+        points.append(structs.replace(point, latency=structs.replace(point.latency, samples=samples)))
+    write_atomically(folder / "bench.json", to_json(structs.replace(report, points=tuple(points))))
+    notes = [note for note in read_measured([folder]).notes if "too short for their slow spells" in note]
+    assert [note.split(" are ")[0] for note in notes] == ["1 of 2 measurements"] * told
 
 
 def test_a_request_that_is_longer_than_what_was_swept_is_named(
