@@ -15,6 +15,8 @@ from trtopt.records.forms import PLAIN, Forms, parse_forms
 
 _DOUBT = 0.03
 """By how much more an unlike row may gain here, for each unit of its distance."""
+_LONG_BUILD = 2.3
+"""What `rest=half` takes of other forms' build: 100 to 139 s instead of 40 to 67 (benchmarks/int8-forms)."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,12 @@ class Expected:
     def hope(self) -> float:
         """The change at best."""
         return self.change - _DOUBT * self.distance
+
+    @property
+    def rate(self) -> float:
+        """The change for the seconds that the build takes: the less, the sooner it is worth a build."""
+        builds = _LONG_BUILD if self.forms.rest == "half" else 1.0
+        return self.change / builds if self.change < 0 else self.change * builds
 
 
 _MINOR = {"gelu", "rest", "smoothing"}
@@ -123,7 +131,7 @@ def expected(
         distance = _distance(row, places, batch, gpu, target)
         if forms not in found or distance < found[forms].distance:
             found[forms] = Expected(forms, row.change, distance, row.sqnr_db or -math.inf)
-    return tuple(sorted(found.values(), key=lambda one: (one.change, str(one.forms))))
+    return tuple(sorted(found.values(), key=lambda one: (one.rate, str(one.forms))))
 
 
 def _restricted(forms: Forms, places: Mapping[str, Collection[str]]) -> Forms | None:
@@ -138,8 +146,8 @@ def _restricted(forms: Forms, places: Mapping[str, Collection[str]]) -> Forms | 
 
 
 def _distance(row: Measured, places: Collection[str], batch: int, gpu: str, target: str) -> float:
-    """Unlike places count up to 2, a batch 8 times as large 1, another GPU 0.5, another TensorRT 1."""
-    theirs, ours = set(row.places.split()), set(places)
+    """Other main places count up to 2, a batch 8 times as large 1, another GPU 0.5, another TensorRT 1."""
+    theirs, ours = set(row.places.split()) - _MINOR, set(places) - _MINOR
     alike = len(theirs & ours) / len(theirs | ours) if theirs | ours else 1.0
     return (
         2 * (1 - alike)

@@ -14,7 +14,7 @@ from trtopt.records.forms import Forms
 
 @dataclass
 class FormSearch:
-    """The form that gained most in the closest case first; others where they may beat what was measured.
+    """The form that gained most a second in the closest case first; others where they may be faster.
 
     Of forms within 1 % of the first the most accurate goes before. `measured` are changes of latency against
     the baseline, None for what could not be built or used. A build counts against the `budget`; what misses a
@@ -46,10 +46,10 @@ class FormSearch:
         open_ones = [one for one in (*self.expected, *self._combined()) if one.forms not in self.measured]
         if best is not None:
             open_ones = [one for one in open_ones if one.hope < best - THRESHOLD]
-        least = min((one.change for one in open_ones), default=0.0)
-        near = [one for one in open_ones if one.change <= least + THRESHOLD]
-        first = max(near, key=lambda one: one.sqnr_db, default=None)
-        return sorted(open_ones, key=lambda one: (one is not first, one.change))
+        open_ones.sort(key=lambda one: one.rate)
+        near = [one for one in open_ones if one.change <= open_ones[0].change + THRESHOLD]
+        first = max(near, key=lambda one: (round(one.sqnr_db, 1), -one.rate), default=None)
+        return sorted(open_ones, key=lambda one: one is not first)
 
     def _combined(self) -> list[Expected]:
         """The two fastest in one, if both are faster than the baseline and nothing is known of it."""

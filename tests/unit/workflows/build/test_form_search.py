@@ -71,7 +71,7 @@ def test_forms_are_written_as_they_are_read_and_only_places_of_the_graph_are_exp
     forms = Forms(**chosen)  # type: ignore[arg-type]
     assert parse_forms(str(forms)) == forms
     found = expected({name: PLACES[name] for name in places}, batch, "a GPU", "8.6")
-    assert found[0].change == min(one.change for one in found)
+    assert found[0].rate == min(one.rate for one in found)
     assert len({one.forms for one in found}) == len(found)
     assert all(places >= one.forms.chosen.keys() for one in found)
     assert PLAIN in {one.forms for one in found}
@@ -82,6 +82,13 @@ def test_what_gained_in_a_place_that_a_graph_lacks_says_nothing_of_it() -> None:
         found = expected({name: PLACES[name] for name in places}, 8, "NVIDIA H100", "8.6")
         assert [one.forms for one in found] == [PLAIN]
         assert found[0].change < -0.15
+
+
+def test_of_two_that_gain_as_much_the_one_that_builds_faster_comes_first() -> None:
+    slow = Forms(attention="on", rest="half")
+    assert build(of((slow, -0.2, 0.0), (A, -0.15, 0.0)), -0.1) == A
+    search = FormSearch([Expected(slow, -0.2, 0.0, 32.41), Expected(A, -0.2, 0.0, 32.43)], 3)
+    assert search.next() == A
 
 
 def test_the_same_case_comes_before_others_and_of_forms_as_fast_the_most_accurate() -> None:
