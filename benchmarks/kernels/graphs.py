@@ -25,9 +25,9 @@ MODELS = ROOT / "models"
 LIMIT_S = 3600.0
 SIDE = 320
 """Of the detector's images: at its own 800 pixels its engine took more than four minutes to build."""
-INCLUDED = ("--include", "*.attention.self/MatMul*")
-"""Q and DQ where `trtopt build` has BERT-base fastest: in front of attention's products, too."""
-ATTENTION = ("--residuals", "both", *INCLUDED)
+INCLUDED = ("--forms", "attention=on")
+"""Q and DQ in front of attention's products, too."""
+ATTENTION = ("--forms", "residual=both,attention=on,smoothing=off")
 """Q and DQ where Model Optimizer puts them."""
 
 
