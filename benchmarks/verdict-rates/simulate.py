@@ -1,253 +1,388 @@
-"""How often `trtopt compare` gives which verdict when the truth is known.
+"""How often `trtopt compare` gives which verdict and which exit code when the truth is known.
 
-    python benchmarks/verdict-rates/simulate.py        # writes README.md and rates.json beside itself
+    python benchmarks/verdict-rates/simulate.py                     # writes the tables into README.md
+    python benchmarks/verdict-rates/simulate.py --pairs 10 --no-write
 
-Latencies are simulated: log-normal with autocorrelation (AR(1) on the logarithm), occasional spikes, a slow
-wander that both sides share, a disturbance that comes back every few blocks, and an offset a run that they
-do not share. Every pair goes through the same functions as real measurements. Needs no GPU; takes some
-minutes on one core.
+Latencies of about 1 ms are simulated on machines with known noise. Two files: both are written as `trtopt
+bench` writes them, and the command itself compares them. In turns: the turns go into the record that the
+command makes, and through its evaluation. Needs no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
+import os
+import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+os.environ["TRTOPT_CACHE_DIR"] = tempfile.gettempdir() + "/verdict-rates"  # no figure of this machine's own
+
+import coverage
 import numpy as np
+import peers
+import planning
+from click.testing import CliRunner
+from coverage import states
+from numpy.random import RandomState
 
+from trtopt.cli.compare import exit_code_of
+from trtopt.cli.main import cli
+from trtopt.measure.analysis.outcomes import Comparisons
+from trtopt.measure.contracts import contract_named
 from trtopt.measure.statistics.builds import compare_builds
-from trtopt.measure.statistics.comparison import (
-    RUN_BLOCKS,
-    Noise,
-    Ratio,
-    Verdict,
-    blocks_of,
-    compare,
-    decide,
-    in_turns,
+from trtopt.measure.statistics.comparison import THRESHOLD, Verdict, in_turns
+from trtopt.records import (
+    Backend,
+    BenchPoint,
+    BenchReport,
+    ClockReading,
+    ClockReference,
+    DeviceInfo,
+    EngineRef,
+    Environment,
+    InterleavedRun,
+    Loading,
+    Measurement,
+    Samples,
+    TurnSamples,
+    to_json,
 )
+from trtopt.workflows.bench.interleaved import short_turns
+from trtopt.workflows.compare.compare import TURNS_LIMIT
+from trtopt.workflows.compare.engines import evaluate_turns
 
-EFFECTS = (0.0, 0.01, 0.02, 0.05)
-BLOCKS, BLOCK_LENGTH = RUN_BLOCKS, 100
-PERIODS = (2, 3, 4, 5, 8)
-UNALLOWED = "separate runs, each its own luck, none allowed for"
-COLUMNS = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNDECIDED)
+HERE = Path(__file__).resolve().parent
+EFFECTS = (0.0, 0.02, 0.05, 0.1, 1.0)
+SECONDS = 3.0
+SWITCH_QUERIES, LOAD_QUERIES = 20, 100
+"""What a switch and a load take, in queries of 1 ms: they pass, and do not count."""
+
+ROUNDS_PER_LOAD = 5
+LUCK = 0.003
+"""What a run keeps, and each load: the standard deviation of its logarithm, unless a kind says otherwise."""
+
+_RECIPES = 1000
+
+Noise = Callable[[RandomState, int], np.ndarray]
+
+
+def _bursts(random: RandomState, count: int) -> np.ndarray:
+    return coverage.quiet(random, count) * np.where(states(random, count, 4.0, 2.0), 1.4, 1.0)
+
+
+def _wander(random: RandomState, count: int) -> np.ndarray:
+    steps = random.standard_normal(count) * 0.05 / np.sqrt(3000)
+    return coverage.quiet(random, count) * np.exp(np.cumsum(steps))
+
+
+def _pareto(random: RandomState, count: int) -> np.ndarray:
+    return coverage.quiet(random, count) * (1 + 0.02 * random.pareto(1.5, count))
+
+
+def _settling(random: RandomState, count: int) -> np.ndarray:
+    return coverage.quiet(random, count) * (1 + 0.05 * np.exp(-np.arange(count) / 1000))
+
+
+def _slices(random: RandomState, count: int) -> np.ndarray:
+    slow = np.where(states(random, count, 0.04, 0.06), 1.6, 1.0)
+    return np.exp(0.03 * random.standard_normal(count)) * slow
+
+
+KINDS: dict[str, tuple[Noise, float]] = {
+    **{name: (noise, LUCK) for name, noise in coverage.KINDS.items()},
+    "runs and loads differ by 1 %": (coverage.quiet, 0.01),
+    "bursts of 2 s, a third of the time, 1.4 times": (_bursts, LUCK),
+    "a walk of 5 % in 3 s": (_wander, LUCK),
+    "a heavy tail": (_pareto, LUCK),
+    "settling by 5 % over a second": (_settling, LUCK),
+    "another process, slices of 50 ms, 1.6 times": (_slices, LUCK),
+}
 
 
 @dataclass(frozen=True)
-class Machine:
-    """`sigma`: standard deviation of the log latency; `phi`: correlation of neighbours; `wander`: standard
-    deviation of a random walk over the whole session, felt by both sides; `run_offset`: of what differs
-    between separate runs of the same engine; `place`: of what a load keeps; `second`: by how much what is
-    loaded second is slower. `drift`: by how much all gets slower over the session. A `beat`
-    of 10 % comes back every so many blocks, beginning anywhere: as a sine, or, `switched`, in one half of
-    the period."""
+class Outcome:
+    """Of one pair: exit codes (`tighter`: of files with 4 %), the verdict in turns, and what peers say."""
 
-    name: str
-    sigma: float
-    phi: float
-    spikes: float = 0.0
-    wander: float = 0.0
-    run_offset: float = 0.0
-    drift: float = 0.0
-    place: float = 0.0
-    second: float = 0.0
-    beat: int = 0
-    switched: bool = False
+    files: int
+    tighter: int
+    turns: int
+    verdict: Verdict
+    peers: dict[str, int]
+
+    @property
+    def recipe(self) -> int:
+        """Files first; where they cannot tell, in turns."""
+        return self.turns if self.files == 5 else self.files
+
+    @property
+    def tighter_recipe(self) -> int:
+        """The same, with the tighter limit for files."""
+        return self.turns if self.tighter == 5 else self.tighter
 
 
-MACHINES = (
-    Machine("quiet", sigma=0.01, phi=0.3, spikes=0.001),
-    Machine("usual", sigma=0.03, phi=0.8, spikes=0.005),
-    Machine("sticky", sigma=0.03, phi=0.98, spikes=0.005),
-    Machine("noisy", sigma=0.10, phi=0.9, spikes=0.02),
-    Machine("wandering", sigma=0.03, phi=0.8, spikes=0.005, wander=0.05),
+# ── the records ─────────────────────────────────────────────────────────────────────────────────────────
+
+_ENVIRONMENT = Environment(
+    device=DeviceInfo(kind="cpu", name="simulated"),
+    backend=Backend(name="onnxruntime", version="1"),
+    trtopt="0",
+    python="3",
+    platform="simulated",
+    cpu="simulated",
 )
-MOVING = (
-    Machine("drifting", sigma=0.01, phi=0.3, spikes=0.001, drift=0.2),
-    *(
-        Machine(
-            f"quiet, {'switched' if switched else 'beating'} every {period} blocks",
-            sigma=0.01,
-            phi=0.3,
-            spikes=0.001,
-            beat=period,
-            switched=switched,
-        )
-        for switched in (False, True)
-        for period in PERIODS
-    ),
-)
-SEPARATE = (
-    Machine("usual, separate runs", sigma=0.03, phi=0.8, spikes=0.005),
-    Machine("separate runs, each its own luck", sigma=0.03, phi=0.8, spikes=0.005, run_offset=0.01),
-)
+_ENGINE = EngineRef(path="batch1.onnx", sha256="0" * 64, label="batch1")
+_CONTRACT = contract_named("trtexec-11")
 
 
-def latencies(machine: Machine, count: int, pairs: int, random: np.random.RandomState) -> np.ndarray:
-    """`count` successive latencies of about 1 ms, a column for each of `pairs` sessions."""
-    noise = random.standard_normal((count, pairs)) * np.sqrt(1 - machine.phi**2)
-    logs = np.empty((count, pairs))
-    logs[0] = random.standard_normal(pairs)
-    for index in range(1, count):
-        logs[index] = machine.phi * logs[index - 1] + noise[index]
-    logs *= machine.sigma
-    if machine.wander:
-        logs += np.cumsum(random.standard_normal((count, pairs)), axis=0) * machine.wander / np.sqrt(count)
-    spiked = random.random_sample((count, pairs)) < machine.spikes
-    return np.exp(logs) * np.where(spiked, 1.5 + random.standard_exponential((count, pairs)), 1.0)
-
-
-PLACED = (
-    Machine("quiet, loads differ by 1%", sigma=0.01, phi=0.3, spikes=0.001, place=0.01),
-    Machine("quiet, loads differ by 2%", sigma=0.01, phi=0.3, spikes=0.001, place=0.02),
-    Machine("usual, loads differ by 1%", sigma=0.03, phi=0.8, spikes=0.005, place=0.01),
-    Machine("quiet, the second is 1.6% slower", 0.01, 0.3, 0.001, place=0.002, second=0.016),
-)
-LOADS = (20, 8, 4)
-UNCOUNTED = "loaded once, and blocks taken for independent"
-
-
-def interleaved_rates(
-    machine: Machine, effect: float, pairs: int, seed: int, loads: int | None = None
-) -> Counter[Verdict]:
-    """Verdicts over `pairs` sessions of blocks in turns, in which B's latency is (1 + effect) times A's.
-
-    Each session has an order of its own, as each run has. With `loads` the blocks are of so many loads; of
-    one all blocks are taken for independent, as they were before.
-    """
-    random = np.random.RandomState(seed)
-    session = latencies(machine, 2 * BLOCKS * BLOCK_LENGTH, pairs, random)
-    blocks = session.reshape(2 * BLOCKS, BLOCK_LENGTH, pairs) * common(machine, pairs, random)
-    counts: Counter[Verdict] = Counter()
-    for index in range(pairs):
-        is_b = np.array(in_turns(2, BLOCKS, seed * pairs + index)) == 1
-        one = blocks[:, :, index]
-        a, b = one[~is_b], one[is_b] * (1 + effect)
-        of_load = None
-        if loads is not None:
-            numbers = [block * loads // BLOCKS for block in range(BLOCKS)]
-            places = _places(machine, loads, random)
-            a, b = a * places[0][numbers], b * places[1][numbers]
-            of_load = numbers if loads > 1 else None
-        counts[compare(a.tolist(), b.tolist(), loads=of_load).verdict] += 1
-    return counts
-
-
-def _places(machine: Machine, loads: int, random: np.random.RandomState) -> np.ndarray:
-    """The factor that each load keeps: [side, load, 1]. Every second load is in the reverse order."""
-    logs = machine.place * random.standard_normal((2, loads))
-    drawn = random.randint(2, size=(loads + 1) // 2)
-    for load in range(loads):
-        logs[drawn[load // 2] ^ (load % 2), load] += machine.second
-    return np.exp(logs)[:, :, None]
-
-
-def common(machine: Machine, pairs: int, random: np.random.RandomState) -> np.ndarray:
-    """By how much each block is slower whoever runs in it: [block, 1, pair]."""
-    block = np.arange(2 * BLOCKS)[:, None, None]
-    factor = 1 + machine.drift * block / (2 * BLOCKS) * np.ones((1, 1, pairs))
-    if machine.beat:
-        phase = (block + random.randint(machine.beat, size=pairs)) % machine.beat / machine.beat
-        factor *= 1 + 0.1 * ((phase < 0.5) if machine.switched else np.sin(2 * np.pi * phase + 0.3))
-    return factor
-
-
-def separate_rates(
-    machine: Machine, effect: float, pairs: int, seed: int, noise: Noise | None = None
-) -> Counter[Verdict]:
-    """Verdicts on two runs taken one after the other and read from files."""
-    random = np.random.RandomState(seed)
-    a, b = (latencies(machine, BLOCKS * BLOCK_LENGTH, pairs, random) for _ in range(2))
-    a = a * np.exp(machine.run_offset * random.standard_normal(pairs))
-    b = b * np.exp(machine.run_offset * random.standard_normal(pairs)) * (1 + effect)
-    return Counter(
-        compare(
-            blocks_of(a[:, i].tolist()), blocks_of(b[:, i].tolist()), interleaved=False, noise=noise
-        ).verdict
-        for i in range(pairs)
+def samples_of(latencies: np.ndarray) -> Samples:
+    """Queries one after the other."""
+    ends = np.cumsum(latencies)
+    starts = np.concatenate([[0.0], ends[:-1]])
+    none = [0.0] * len(ends)
+    return Samples(
+        start_ms=starts.tolist(),
+        end_ms=ends.tolist(),
+        enqueue_ms=none,
+        gpu_compute_ms=[],
+        h2d_ms=[],
+        d2h_ms=[],
+        inference_stream=[0] * len(ends),
     )
 
 
-def build_rates(
-    builds: int, runs: int, between: float, effect: float, pairs: int, seed: int
-) -> Counter[Verdict]:
-    """Verdicts on recipes: log medians with a build's luck (`between`) and a run's noise of 0.3 %."""
-    random = np.random.RandomState(seed)
-    luck = between * random.standard_normal((pairs, 2, builds, 1))
-    medians = np.exp(luck + 0.003 * random.standard_normal((pairs, 2, builds, runs)))
-    medians[:, 1] *= 1 + effect
-    return Counter(compare_builds(a.tolist(), b.tolist()).comparison.verdict for a, b in medians)
+def report_of(latencies: np.ndarray) -> BenchReport:
+    """A result file of one batch size."""
+    pass_ = Measurement(
+        mode="latency",
+        contract=_CONTRACT,
+        engine=_ENGINE,
+        batch=1,
+        shapes={"x": (1, 4)},
+        samples=samples_of(latencies),
+        warmups=samples_of(latencies[:0]),
+        stop_reason="time limit",
+    )
+    return BenchReport(
+        created="2026-01-01T00:00:00+00:00",
+        environment=_ENVIRONMENT,
+        model_sha256="1" * 64,
+        source_sha256="1" * 64,
+        points=(BenchPoint(batch=1, latency=pass_),),
+    )
 
 
-def all_rates(pairs: int) -> list[dict[str, object]]:
-    """Every row of the table; the seed is the row's number."""
-    rows: list[dict[str, object]] = []
+def run_of(noise: Noise, luck: float, effect: float, random: RandomState) -> InterleavedRun:
+    """A run in turns as the command takes it, every five rounds in a load of their own."""
+    rounds = short_turns(SECONDS)
+    block = round(SECONDS * 1000 / rounds)
+    loads = rounds // ROUNDS_PER_LOAD
+    queries = noise(random, 2 * rounds * (block + SWITCH_QUERIES) + loads * LOAD_QUERIES)
+    keeps = np.exp(luck * random.standard_normal((loads, 2))) * (1, 1 + effect)
+    order = in_turns(2, rounds, random.randint(2**31))
+    blocks: tuple[list[Samples], list[Samples]] = ([], [])
+    loadings: list[Loading] = []
+    at = 0
+    for turn, side in enumerate(order):
+        number, place = divmod(turn, 2)
+        load = number // ROUNDS_PER_LOAD
+        if not place and number % ROUNDS_PER_LOAD == 0:
+            at += LOAD_QUERIES
+            first = int(random.randint(2)) if load % 2 == 0 else 1 - loadings[-1].order[0]
+            clock = ClockReading(at_ms=float(at))
+            loadings.append(Loading(round=number, order=(first, 1 - first), took_s=0.1, clock=clock))
+        at += SWITCH_QUERIES
+        blocks[side].append(samples_of(queries[at : at + block] * keeps[load, side]))
+        at += block
+    turns = tuple(
+        TurnSamples(
+            name=name, engine=_ENGINE, contract=_CONTRACT, mode="latency", blocks=tuple(own), warmups=()
+        )
+        for name, own in zip("AB", blocks, strict=True)
+    )
+    return InterleavedRun(
+        purpose="comparison",
+        batch=1,
+        environment=_ENVIRONMENT,
+        turns=turns,
+        clocks=(ClockReading(at_ms=0.0),) * (2 * rounds + 1),
+        clock_reference=ClockReference(problem="simulated"),
+        order=order,
+        loadings=tuple(loadings),
+    )
 
-    def add(name: str, effect: float, counts: Counter[Verdict]) -> None:
-        rows.append({"case": name, "effect": effect, **{v.value: counts[v] for v in COLUMNS}})
 
-    for machine in MACHINES:
-        for effect in EFFECTS:
-            add(machine.name, effect, interleaved_rates(machine, effect, pairs, len(rows)))
-    for machine in SEPARATE:
-        for effect in EFFECTS:
-            add(machine.name, effect, separate_rates(machine, effect, pairs, len(rows)))
-    for builds, runs, between in ((2, 5, 0.01), (4, 5, 0.01), (8, 5, 0.01), (4, 5, 0.003)):
-        for effect in EFFECTS:
-            name = f"{builds} builds × {runs} runs, {between:.1%} between builds"
-            add(name, effect, build_rates(builds, runs, between, effect, pairs, len(rows)))
-    silent = Noise(0.0, decide(Ratio.of_log(0.0, 0.0, 0.0), 0.01))
-    add(UNALLOWED, 0.0, separate_rates(SEPARATE[1], 0.0, pairs, len(rows), silent))
-    for machine in PLACED:
-        add(f"{machine.name}, {UNCOUNTED}", 0.0, interleaved_rates(machine, 0.0, pairs, len(rows), 1))
-        for loads in LOADS:
-            for effect in EFFECTS:
-                counts = interleaved_rates(machine, effect, pairs, len(rows), loads)
-                add(f"{machine.name}, {loads} loads", effect, counts)
-    for machine in MOVING:
-        add(machine.name, 0.0, interleaved_rates(machine, 0.0, pairs, len(rows)))
-    return rows
+# ── one pair ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def table(rows: list[dict[str, object]]) -> str:
-    """Markdown."""
-    lines = ["| case | true effect | FASTER | SLOWER | SAME | UNDECIDED |", "|---|---:|---:|---:|---:|---:|"]
-    for row in rows:
-        counts = " | ".join(str(row[verdict.value]) for verdict in COLUMNS)
-        lines.append(f"| {row['case']} | {row['effect']:.0%} | {counts} |")
+def taken(noise: Noise, luck: float, random: RandomState) -> np.ndarray:
+    """The latencies of one run of three seconds."""
+    queries = noise(random, round(SECONDS * 1000)) * np.exp(luck * random.standard_normal())
+    return queries[: int(np.searchsorted(np.cumsum(queries), SECONDS * 1000)) + 1]
+
+
+def outcome_of(name: str, effect: float, seed: int, folder: Path) -> Outcome:
+    """One pair of engines of which B takes 1 + effect times as long as A."""
+    noise, luck = KINDS[name]
+    random = RandomState(seed)
+    a, b = taken(noise, luck, random), taken(noise, luck, random) * (1 + effect)
+    paths = folder / "a.json", folder / "b.json"
+    for path, latencies in zip(paths, (a, b), strict=True):
+        path.write_bytes(to_json(report_of(latencies), indent=None))
+    codes = [
+        CliRunner().invoke(cli, ["compare", *map(str, paths), "--fail-on", limit], catch_exceptions=False)
+        for limit in ("5%", "4%")
+    ]
+    rows, _ = evaluate_turns([run_of(noise, luck, effect, random)], THRESHOLD)
+    outcome = Comparisons("A", "B", "simulated", THRESHOLD, TURNS_LIMIT, tuple(rows))
+    history = np.array([taken(noise, luck, random).mean() for _ in range(peers.RUNS)])
+    return Outcome(
+        files=codes[0].exit_code,
+        tighter=codes[1].exit_code,
+        turns=exit_code_of(outcome),
+        verdict=rows[0].comparison.verdict,
+        peers={
+            "hyperfine's welch_ttest.py": peers.hyperfine(a, b),
+            "criterion": peers.criterion(a, b),
+            "benchstat": peers.benchstat(a, b),
+            "nvbench robust": peers.nvbench_robust(a, b),
+            "bencher": peers.bencher(history, b),
+        },
+    )
+
+
+def cell(name: str, effect: float, pairs: int) -> list[Outcome]:
+    """Independent pairs of one kind of noise and one effect, seeded by the place in the table."""
+    place = list(KINDS).index(name) * len(EFFECTS) + EFFECTS.index(effect)
+    with tempfile.TemporaryDirectory() as folder:
+        return [outcome_of(name, effect, 10_000 * (place + 1) + pair, Path(folder)) for pair in range(pairs)]
+
+
+# ── the tables ──────────────────────────────────────────────────────────────────────────────────────────
+
+Cells = dict[tuple[str, float], list[Outcome]]
+
+
+def _codes(codes: Sequence[int]) -> str:
+    counts = Counter(codes)
+    assert set(counts) <= {0, 3, 5}, counts
+    return " / ".join(f"{100 * counts[code] / len(codes):.3g}" for code in (3, 5, 0))
+
+
+def _over_kinds(cells: Cells, effect: float, pick: Callable[[Outcome], int]) -> list[int]:
+    return [pick(one) for name in KINDS for one in cells[name, effect]]
+
+
+def gate_table(cells: Cells) -> str:
+    """Exit codes 3 / 5 / 0 of the recipe in percent; below, those of all kinds by what is compared."""
+    header = " | ".join("no change" if not effect else f"+{effect:.0%}" for effect in EFFECTS)
+    lines = [f"| noise | {header} |", "|---|" + "---:|" * len(EFFECTS)]
+    for name in KINDS:
+        found = " | ".join(_codes([one.recipe for one in cells[name, effect]]) for effect in EFFECTS)
+        lines.append(f"| {name} | {found} |")
+    picks: tuple[tuple[str, Callable[[Outcome], int]], ...] = (
+        ("two files, `--fail-on 5%`", lambda one: one.files),
+        ("in turns, `--fail-on 2%`", lambda one: one.turns),
+        ("the recipe: files, then turns", lambda one: one.recipe),
+        ("the recipe with 4 % for files", lambda one: one.tighter_recipe),
+    )
+    for title, pick in picks:
+        found = " | ".join(_codes(_over_kinds(cells, effect, pick)) for effect in EFFECTS)
+        lines.append(f"| **all kinds: {title}** | {found} |")
+    return "\n".join(lines)
+
+
+def winners_table(cells: Cells) -> str:
+    """The shares of pairs that get a winner: wrong ones of equal pairs, right ones of regressions."""
+
+    def share(found: Sequence[bool]) -> str:
+        return f"{100 * sum(found) / len(found):.3g}"
+
+    def row(title: str, is_winner: Callable[[Outcome], bool], is_slower: Callable[[Outcome], bool]) -> str:
+        def over(effect: float, test: Callable[[Outcome], bool]) -> str:
+            return share([test(one) for name in KINDS for one in cells[name, effect]])
+
+        found = [over(effect, is_slower) for effect in EFFECTS[1:]]
+        return f"| {title} | {over(0.0, is_winner)} | {' | '.join(found)} |"
+
+    header = " | ".join(f"+{effect:.0%} found" for effect in EFFECTS[1:])
+    lines = [f"| tool | equal, called different | {header} |", "|---|" + "---:|" * len(EFFECTS)]
+    for tool in cells[next(iter(KINDS)), 0.0][0].peers:
+        lines.append(
+            row(
+                tool,
+                lambda one, tool=tool: one.peers[tool] != 0,  # type: ignore[misc]
+                lambda one, tool=tool: one.peers[tool] > 0,  # type: ignore[misc]
+            )
+        )
+    lines.append(row("trtopt, two files: exit 3", lambda one: one.files == 3, lambda one: one.files == 3))
+    decided = (Verdict.FASTER, Verdict.SLOWER)
+    lines.append(
+        row(
+            "trtopt, in turns: FASTER or SLOWER",
+            lambda one: one.verdict in decided,
+            lambda one: one.verdict is Verdict.SLOWER,
+        )
+    )
+    return "\n".join(lines)
+
+
+def builds_table() -> str:
+    """Verdicts on recipes, as `compare --builds` gives them: each build has a luck, each run σ 0.3 %."""
+    effects = EFFECTS[:3]
+    header = " | ".join("no change" if not effect else f"+{effect:.0%}" for effect in effects)
+    lines = [f"| builds a side | {header} |", "|---|" + "---:|" * len(effects)]
+    for place, (builds, between) in enumerate(((2, 0.01), (4, 0.01), (8, 0.01), (4, 0.003))):
+        cells = []
+        for effect in effects:
+            random = RandomState(place)
+            luck = between * random.standard_normal((_RECIPES, 2, builds, 1))
+            medians = np.exp(luck + 0.003 * random.standard_normal((_RECIPES, 2, builds, 5)))
+            medians[:, 1] *= 1 + effect
+            found = Counter(compare_builds(a.tolist(), b.tolist()).comparison.verdict for a, b in medians)
+            cells.append(" / ".join(f"{100 * found[verdict] / _RECIPES:.3g}" for verdict in Verdict))
+        lines.append(f"| {builds}, {between:.1%} between builds | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Simulate, print the table, and write it between README.md's marks."""
+    """Simulate, print the tables, and write them between README.md's marks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=1000)
+    parser.add_argument("--pairs", type=int, default=12, help="of each noise and effect")
+    parser.add_argument("--runs", type=int, default=60, help="of the table of coverage")
+    parser.add_argument("--plans", type=int, default=8, help="of the table of planning")
     parser.add_argument("--no-write", action="store_true", help="only print")
     arguments = parser.parse_args()
-    rows = all_rates(arguments.pairs)
-    print(table(rows))
-    if arguments.no_write:
-        return
-    here = Path(__file__).resolve().parent
-    result = {
-        "pairs": arguments.pairs,
-        "blocks_a_side": BLOCKS,
-        "block_length": BLOCK_LENGTH,
-        "machines": [asdict(machine) for machine in (*MACHINES, *SEPARATE, *PLACED, *MOVING)],
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "rows": rows,
-    }
-    (here / "rates.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    readme = here / "README.md"
-    before, _, rest = readme.read_text("utf-8").partition("<!-- table -->\n")
-    _, _, after = rest.partition("<!-- end of table -->")
-    readme.write_text(f"{before}<!-- table -->\n{table(rows)}\n<!-- end of table -->{after}", "utf-8")
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        others = {
+            "builds": pool.submit(builds_table),
+            "coverage": pool.submit(coverage.table, arguments.runs),
+            "planning": pool.submit(planning.table, arguments.plans),
+        }
+        waiting = {
+            (name, effect): pool.submit(cell, name, effect, arguments.pairs)
+            for name in KINDS
+            for effect in EFFECTS
+        }
+        cells = {place: one.result() for place, one in waiting.items()}
+        tables = {"gate": gate_table(cells), "winners": winners_table(cells)}
+        tables |= {name: one.result() for name, one in others.items()}
+    print("\n\n".join(tables.values()))
+    if not arguments.no_write:
+        readme = HERE / "README.md"
+        readme.write_text(with_tables(readme.read_text("utf-8"), tables), "utf-8")
+
+
+def with_tables(text: str, tables: Mapping[str, str]) -> str:
+    """The page with each table between its marks."""
+    for name, table in tables.items():
+        before, mark, rest = text.partition(f"<!-- {name} -->\n")
+        assert mark, f"README.md has no place for the table of {name}"
+        text = f"{before}{mark}{table}\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    return text
 
 
 if __name__ == "__main__":

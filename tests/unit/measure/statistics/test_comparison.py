@@ -1,8 +1,8 @@
 import importlib.util
-import json
 import math
 import sys
-from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -30,14 +30,18 @@ SIMULATE = ROOT / "benchmarks" / "verdict-rates" / "simulate.py"
 
 
 @pytest.fixture(scope="module")
-def simulate() -> ModuleType:
+def simulate() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(SIMULATE.parent))  # its siblings
     spec = importlib.util.spec_from_file_location("verdict_rates", SIMULATE)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRTOPT_CACHE_DIR", "")
+        spec.loader.exec_module(module)
+        yield module
+    sys.path.remove(str(SIMULATE.parent))
 
 
 def blocks(median: float, sigma: float = 0.01, count: int = 10, seed: int = 0) -> list[list[float]]:
@@ -364,32 +368,35 @@ def test_too_few_values_have_no_interval() -> None:
 # ── known truths ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("number", range(11))
-def test_what_moves_both_sides_makes_no_winner_of_equal_ones(simulate: ModuleType, number: int) -> None:
-    """In a fixed order, A B B A, a period of four blocks did so in nine of ten pairs."""
-    counts = simulate.interleaved_rates(simulate.MOVING[number], 0.0, 40, seed=1)
-    assert counts[Verdict.FASTER] + counts[Verdict.SLOWER] <= 2  # one of twenty
-
-
-def test_no_row_of_the_committed_table_has_a_winner_in_more_than_one_of_twenty_equal_pairs(
-    simulate: ModuleType,
+@pytest.mark.parametrize(
+    ("kind", "effect", "files", "turns"),
+    [
+        ("quiet: σ 1 %", 0.0, {0}, {0}),
+        ("quiet: σ 1 %", 0.1, {3}, {3}),
+        ("AR(1) 0.99, σ 3 %", 0.05, {3, 5}, {3}),
+        ("spells of 0.4 s, 30 %, 1.3 times", 0.0, {0, 5}, {0}),
+        ("spells of 0.4 s, 30 %, 1.3 times", 1.0, {3}, {3}),
+        ("bursts of 2 s, a third of the time, 1.4 times", 1.0, {3, 5}, {3}),
+    ],
+)
+def test_simulated_pairs_end_with_these_exit_codes(
+    simulate: ModuleType, tmp_path: Path, kind: str, effect: float, files: set[int], turns: set[int]
 ) -> None:
-    rows = json.loads(SIMULATE.with_name("rates.json").read_text("utf-8"))
-    assert rows["pairs"] == 1000
-    equal = [row for row in rows["rows"] if row["effect"] == 0]
-    before = [row for row in equal if row["case"].endswith(simulate.UNCOUNTED)]
-    assert min(row["FASTER"] + row["SLOWER"] for row in before) > 250  # what the loads are counted for
-    equal = [row for row in equal if row not in before and row["case"] != simulate.UNALLOWED]
-    machines = len(simulate.MACHINES) + len(simulate.MOVING) + len(simulate.SEPARATE)
-    assert len(equal) == machines + 4 + len(simulate.PLACED) * len(simulate.LOADS)
-    assert max(row["FASTER"] + row["SLOWER"] for row in equal) <= 50
+    found = [simulate.outcome_of(kind, effect, seed, tmp_path) for seed in range(3)]
+    assert {one.files for one in found} <= files
+    assert {one.turns for one in found} <= turns
 
 
-def test_the_table_that_is_committed_is_the_one_that_is_stored(simulate: ModuleType) -> None:
-    rows = json.loads(SIMULATE.with_name("rates.json").read_text("utf-8"))["rows"]
-    assert simulate.table(rows) in SIMULATE.with_name("README.md").read_text("utf-8")
-
-
-def test_an_effect_of_a_tenth_is_found_in_every_simulated_pair(simulate: ModuleType) -> None:
-    counts = simulate.interleaved_rates(simulate.MACHINES[1], 0.1, 100, seed=7)
-    assert counts == Counter({Verdict.SLOWER: 100})
+def test_the_published_rates_keep_what_the_pages_promise(simulate: ModuleType) -> None:
+    text = SIMULATE.with_name("README.md").read_text("utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    rates = {row[0]: row[1:] for row in rows}
+    wrong, *found = map(float, rates["trtopt, in turns: FASTER or SLOWER"])
+    assert wrong <= 1.0
+    assert found[-1] == 100.0
+    assert set(simulate.KINDS) <= set(rates)
+    recipe = [
+        tuple(map(float, cell.split(" / "))) for cell in rates["**all kinds: the recipe: files, then turns**"]
+    ]
+    assert recipe[0][0] <= 2.3
+    assert recipe[-1] == (100.0, 0.0, 0.0)
