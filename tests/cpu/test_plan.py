@@ -69,7 +69,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def planned(measured: Path) -> Path:
     """A plan for 200 requests a second, verified."""
-    path = measured / "plans" / "plan.json"
+    (path := measured / "plans" / "plan.json").parent.mkdir()
     with one_core():
         done = CommandLine(measured)(
             "plan", "fixed", "dynamic", "-o", path, "--slo", SLO, "--rate", "200", "--verify"
