@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.rewrite_graphs import model
+from tests.support.command_line import DIGITS, CommandLine
 from trtopt.cli.main import cli
 from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.precision.calibration.table import table_text
@@ -101,7 +104,7 @@ def attack(folder: Path, seed: int) -> bool:
             assert after.get(name) == content, f"{name} is lost: seed {seed}, {command} {source} {options}"
     if not is_done:
         assert {name: after.get(name) for name in OWN} == {name: before[name] for name in OWN}
-    for name in after:
+    for name in before:
         if name.endswith(".onnx"):
             onnx.load(folder / name)  # with its weights
     return is_done
@@ -156,3 +159,19 @@ def test_a_build_is_not_replaced_by_another_commands(folder: Path) -> None:
     assert run(*again, "--force") == 0
     inside = ("build", "x.trtopt/model.onnx", "-o", "x.trtopt", "--backend", "onnxruntime", "--force")
     assert run(*inside) == UsageError.exit_code
+
+
+@pytest.mark.parametrize("command", [("lint", DIGITS), ("--help",)])
+def test_a_full_standard_output_is_an_error(command: tuple[str | Path, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-m", "trtopt", *command]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == OutputError.exit_code
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["lint", "rewrite", "build", "models", "check"])
+def test_a_name_that_is_too_long_is_an_error(command: str, trtopt_cli: CommandLine) -> None:
+    long = "A" * 300
+    options = {"rewrite": ("-o", "out.onnx"), "check": ("--against", DIGITS)}.get(command, ())
+    trtopt_cli.fails(UsageError.exit_code, command, long, *options)
