@@ -4,7 +4,7 @@
 
 An engine for batches of 1 to 8 is measured in a closed loop, 3 s for each of four batch sizes, on a machine
 with the noise of the row. From these samples alone the plan predicts the p99 of one worker under Poisson
-arrivals. What is true is known from a queue of its own here, served for ten minutes on the same machine.
+arrivals. What is true is known from a queue of its own here, served for six minutes on the same machine.
 """
 
 from __future__ import annotations
