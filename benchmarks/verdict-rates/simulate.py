@@ -115,13 +115,13 @@ class Outcome:
 
     @property
     def recipe(self) -> int:
-        """Files first; where they cannot tell, in turns."""
-        return self.turns if self.files == 5 else self.files
+        """Files first; where they do not pass, turns decide."""
+        return self.turns if self.files else 0
 
     @property
     def tighter_recipe(self) -> int:
         """The same, with the tighter limit for files."""
-        return self.turns if self.tighter == 5 else self.tighter
+        return self.turns if self.tighter else 0
 
 
 # ── the records ─────────────────────────────────────────────────────────────────────────────────────────
