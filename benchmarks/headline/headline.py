@@ -201,7 +201,7 @@ class Bench:
         result = folder / "compare.json"
         words = ["--batch", batch, "--duration", self._args.duration, "--json", result]
         # the sides are unlike graphs of one model: only --force compares those
-        self._trtopt("compare", plain, folder, "--force", *words, fine=(0, 3, 4))
+        self._trtopt("compare", plain, folder, "--force", *words, fine=(0, 3, 4, 5))
         report = json.loads(result.read_text())
         (judged,), (run, *_) = report["verdicts"], report["runs"]
         baseline, ours = (median_ms(turns) for turns in run["turns"])

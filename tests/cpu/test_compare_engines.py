@@ -238,7 +238,7 @@ def test_folders_of_unlike_work_are_compared_only_when_forced_and_report_it(
     assert "batch 2: the outputs, z and y, z" in trtopt_cli.fails(2, "compare", plain, more, *asked)
     assert "batch 2: input 'x', 2×8 and 2×16" in trtopt_cli.fails(2, "compare", plain, longer, *asked)
     done = trtopt_cli("compare", plain, other, *asked, "--force")
-    assert done.returncode in (0, 3), done.stderr  # 3: one was slower just now
+    assert done.returncode in (0, 3, 5), done.stderr  # 3, 5: one was slower just now, or that is open
     assert "note: A and B differ in the models, " in done.stdout
     recipes = (tmp_path / "plain.onnx", tmp_path / "longer.onnx", "--builds", "2", "--backend", "onnxruntime")
     told = trtopt_cli.fails(2, "compare", *recipes, "--batch", "2", *asked)
@@ -299,7 +299,7 @@ def test_engines_that_cannot_run_here_are_compared_on_the_cpu_unless_their_backe
         (["{build}", "{build}", "--executor", "ray"], 2, "--executor: has no effect"),
         (["{build}", "{result}"], 2, "a result file and an engine"),
         (["{result}", "{result}", "--control", "3"], 2, "--control: has no effect"),
-        (["{result}", "{result}", "--batch", "1"], 2, "for trtexec's files"),
+        (["{result}", "{result}", "--batch", "7"], 1, "batch 7"),
         (["{result}", "{result}", "--across-contracts"], 2, "no difference to explain"),
         (["{result}", "{result}", "--across-contracts", "isolated,serving"], 2, "their own contracts"),
         (["{build}", "--across-contracts", "isolated"], 2, "not two contracts"),

@@ -156,14 +156,14 @@ def _result(path: Path) -> None:
     from trtopt.workflows.compare.result_files import compare_files, read_result
 
     Console(quiet=True).print(bench_summary(read_result(path)))
-    outcome = compare_files(path, path, batch=None, assumed=None, threshold=0.01, force=True)
+    outcome = compare_files(path, path, batch=None, assumed=None, threshold=0.01, limit=None, force=True)
     Console(quiet=True).print(comparison_summary(outcome))
 
 
 def _trtexec(path: Path) -> None:
     from trtopt.workflows.compare.result_files import compare_files
 
-    compare_files(path, path, batch=(1,), assumed="trtexec-11", threshold=0.01, force=True)
+    compare_files(path, path, batch=(1,), assumed="trtexec-11", threshold=0.01, limit=None, force=True)
 
 
 def _page(path: Path) -> None:
