@@ -54,7 +54,7 @@ def test_workers_mark_what_they_do(ranges: Path, cpu_build: Path, tmp_path: Path
     trtopt.bench(cpu_build, batch=[8], duration=0.1, nvtx=True, layers=True)
     seen = ranges.read_text().splitlines()
     sampled = ["warm-up", "group 0", "stages 0"]
-    assert seen == ["latency", *sampled, "throughput", *sampled, "layers"]
+    assert seen == ["latency", *sampled, "bare loop 0", "throughput", *sampled, "layers"]
 
 
 def test_a_processor_has_no_cuda_profiler_to_start(cpu_build: Path, trtopt_cli: CommandLine) -> None:
