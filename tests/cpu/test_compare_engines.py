@@ -237,7 +237,7 @@ def test_folders_of_unlike_work_are_compared_only_when_forced_and_report_it(
     assert "A and B differ in the models, " in trtopt_cli.fails(2, "compare", plain, other, *asked)
     assert "batch 2: the outputs, z and y, z" in trtopt_cli.fails(2, "compare", plain, more, *asked)
     assert "batch 2: input 'x', 2×8 and 2×16" in trtopt_cli.fails(2, "compare", plain, longer, *asked)
-    done = trtopt_cli("compare", plain, other, *asked, "--force")
+    done = trtopt_cli("compare", plain, other, *asked, "--force", "-v")
     assert done.returncode in (0, 3, 5), done.stderr  # 3, 5: one was slower just now, or that is open
     assert "note: A and B differ in the models, " in done.stdout
     recipes = (tmp_path / "plain.onnx", tmp_path / "longer.onnx", "--builds", "2", "--backend", "onnxruntime")
