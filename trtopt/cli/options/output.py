@@ -15,7 +15,7 @@ Writes = Callable[[Path], "Mapping[Path, Kind]"]
 
 
 class Output(click.Path):
-    """A path to write to; `writes` tells its files and their kinds. Folders are checked as they are made."""
+    """A path to write to; `writes` lists its files and their kinds. Folders are checked as they are made."""
 
     def __init__(self, writes: Writes = lambda path: {}) -> None:
         super().__init__(path_type=Path)

@@ -259,7 +259,7 @@ class TensorRTContext:
             )
 
     def bare_enqueue(self, stream: Stream) -> Callable[[], object]:
-        """`execute_async_v3`, whose result nobody looks at."""
+        """`execute_async_v3`, whose result is not read."""
         return partial(self._execute, stream.handle)
 
     def sized_outputs(self) -> dict[str, SizedOutput]:
