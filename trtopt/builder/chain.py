@@ -39,12 +39,7 @@ def build_chain(
     progress: ProgressSink,
     log: LogSink,
 ) -> BuiltChain:
-    """Build every segment of a plan with splits, each with the timings of those before it.
-
-    Raises:
-        UsageError: the graph cannot be cut there.
-        BuildError: an engine lacks a tensor that it is to exchange; or see `EngineBuilder.build`.
-    """
+    """Build every segment of a plan with splits, each with the timings of those before it."""
     on_gpu = builder.backend.name != ONNXRUNTIME
     shapes = {name: given.opt for name, given in plan.shapes.items()}
     model = model_file.load(onnx)
@@ -105,11 +100,7 @@ def _plan_of(segment: GraphSegment, plan: BuildPlan) -> BuildPlan:
 
 
 def _check_formats(segment: GraphSegment, plan: BuildPlan, known: Mapping[str, Sequence[str]]) -> None:
-    """Refuse formats that the backend does not have for a tensor's type, or for one that is no image.
-
-    Raises:
-        UsageError: one; with those that it has.
-    """
+    """Refuse formats that the backend does not have for a tensor's type, or for one that is no image."""
     for spec in (*segment.inputs, *segment.outputs):
         layout = plan.io_layouts.get(spec.name)
         if layout is None:
@@ -129,11 +120,7 @@ def _check_formats(segment: GraphSegment, plan: BuildPlan, known: Mapping[str, S
 
 
 def _typed(known: Sequence[TensorSpec], built: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The segment's tensors in the engine's types.
-
-    Raises:
-        BuildError: the engine lacks one.
-    """
+    """The segment's tensors in the engine's types."""
     by_name = {spec.name: spec for spec in built}
     if missing := [spec.name for spec in known if spec.name not in by_name]:
         raise BuildError(

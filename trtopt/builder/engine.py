@@ -134,12 +134,7 @@ class BuildLog:
 
 
 def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) -> EngineArtifact:
-    """Build the job's engine, write engine and log, save the timing cache.
-
-    Raises:
-        DeviceMemoryError: there is no room for the weights.
-        BuildError, UsageError, ModelError, DeviceError, OutputError: see `EngineBuilder.build`.
-    """
+    """Build the job's engine, write engine and log, save the timing cache."""
     if builder.backend != job.plan.backend:
         raise BuildError(
             f"the plan is for {job.plan.backend}, this is {builder.backend}",
@@ -194,9 +189,6 @@ def _check_room(builder: EngineBuilder, job: BuildJob) -> None:
 
     The estimate is a rule of thumb: the weights twice, as given and in the layout of timed tactics, and the
     workspace where it is bounded; without a bound TensorRT makes do with the free memory.
-
-    Raises:
-        DeviceMemoryError: the weights do not fit.
     """
     device_memory = builder.device_memory()
     if device_memory is None:

@@ -21,9 +21,6 @@ def axis_lengths(inputs: Sequence[TensorSpec], axes: Mapping[str, Sequence[int]]
 
     An axis is named as in the model, and is then the same in every input; or as INPUT.INDEX. The batch axis
     is not among them.
-
-    Raises:
-        UsageError: no such axis, the batch axis, or an axis given under two names.
     """
     places = _places(inputs)
     lengths: dict[Place, Lengths] = {}
@@ -60,11 +57,7 @@ def by_own_names(inputs: Sequence[TensorSpec], axes: Mapping[str, Sequence[int]]
 
 
 def check_shared_axes(inputs: Sequence[TensorSpec], shapes: Mapping[str, ShapeRange]) -> None:
-    """Inputs that share an axis must have the same lengths along it.
-
-    Raises:
-        UsageError: two contradict each other; names both.
-    """
+    """Inputs that share an axis must have the same lengths along it."""
     first: dict[str, tuple[str, Lengths]] = {}
     for spec in inputs:
         built = shapes[spec.name]

@@ -29,13 +29,7 @@ def shape_ranges(
     flags: Sequence[ShapeFlag],
     axes: Mapping[str, Sequence[int]] = _NO_AXES,
 ) -> dict[str, ShapeRange]:
-    """The range of every input for one engine; `axes` gives one or three lengths to axes by name.
-
-    Raises:
-        FixedBatchError: the model fixes another batch.
-        UsageError: a flag names no input or axis, has the wrong rank, contradicts a fixed axis or another
-            flag, has min > max, or an open axis is given by no flag.
-    """
+    """The range of every input for one engine; `axes` gives one or three lengths to axes by name."""
     given = _by_input(model.inputs, flags)
     lengths = axis_lengths(model.inputs, axes)
     fixed = model.fixed_batch
@@ -166,11 +160,7 @@ def _fill(spec: TensorSpec, axes: tuple[int | str, ...], batch: int) -> Shape:
 
 
 def batch_range(batches: Sequence[int]) -> ShapeRange:
-    """The range of an optimisation profile: one value, MIN,MAX (tuned for MAX) or MIN,OPT,MAX, in any order.
-
-    Raises:
-        UsageError: more than three values, or none.
-    """
+    """The range of a profile: one value, MIN,MAX (tuned for MAX) or MIN,OPT,MAX, in any order."""
     if not 1 <= len(batches) <= 3:
         raise UsageError(
             f"--dynamic takes at most three batch sizes (min, opt, max); {len(batches)} were given",
@@ -190,9 +180,6 @@ def profiles_for(
 ) -> tuple[Profile, ...]:
     """The optimisation profiles of one dynamic engine, by the smallest batch and then the largest; the other
     axes are the same in all.
-
-    Raises:
-        UsageError, FixedBatchError: see `batch_range` and `shape_ranges`; too many profiles, or two alike.
     """
     if len(ranges) > MAX_PROFILES:
         raise UsageError(
@@ -240,9 +227,6 @@ def shapes_at(
 
     Other axes have the length that the engine is tuned for, or the one that `flags` and `axes` give; of a
     smallest, a tuned and a largest one the tuned.
-
-    Raises:
-        UsageError: a flag names no input or axis, or gives a length that the engine does not admit.
     """
     given, lengths, name = _by_input(inputs, flags), axis_lengths(inputs, axes), batch_name(inputs)
     shapes = {}

@@ -93,11 +93,7 @@ def terms_of(settings: BuildSettings) -> CacheTerms:
 
 
 def load_cache(path: Path, here: Identity, terms: CacheTerms | None = None) -> StoredCache | None:
-    """The cache in `path`, or None if the file does not exist yet. With `terms` it must be of those.
-
-    Raises:
-        TimingCacheError: it is damaged, or was made elsewhere; says what differs.
-    """
+    """The cache in `path`, or None if the file does not exist yet. With `terms` it must be of those."""
     if not path.exists():
         return None
     stored = read_cache(path)
@@ -126,10 +122,6 @@ def save_cache(
     """Write `blob`, merged with what another build has saved since `grown_from` was read.
 
     `merge(ours, theirs)` is TensorRT's; `build` is the one that `blob` comes from.
-
-    Raises:
-        TimingCacheError: what is there by now does not belong with it.
-        OutputError: the file cannot be written, or its lock is held for too long.
     """
     with lock(path):
         remove_abandoned(path)
@@ -155,11 +147,7 @@ def write_cache(path: Path, header: Header, blob: bytes) -> StoredCache:
 
 
 def read_cache(path: Path) -> StoredCache:
-    """The cache in `path`, wherever it was made.
-
-    Raises:
-        TimingCacheError: it cannot be read, or is damaged.
-    """
+    """The cache in `path`, wherever it was made."""
     try:
         content = read_bounded(path)
     except ValueError as error:

@@ -33,11 +33,7 @@ class BuildCaches:
         self.notes: list[str] = []
 
     def start(self) -> StoredCache | None:
-        """What to start from: the file's, else the store's.
-
-        Raises:
-            TimingCacheError: the file is damaged or was made elsewhere.
-        """
+        """What to start from: the file's, else the store's."""
         from_file = load_cache(self._file, self._here) if self._file is not None else None
         from_store = self._load_stored()
         self._began_with = from_file or from_store
@@ -53,11 +49,7 @@ class BuildCaches:
         return self._store.path(self._here, self._terms)
 
     def refused(self, error: TimingCacheError) -> None:
-        """TensorRT refuses what the build started from: the store's is set aside, so that it can go on.
-
-        Raises:
-            TimingCacheError: it was the file's.
-        """
+        """TensorRT refuses what the build started from: the store's is set aside, so that it can go on."""
         if self._began_with is None or not self._is_stores:
             raise error
         self._began_with = None
@@ -74,11 +66,7 @@ class BuildCaches:
         )
 
     def save(self, blob: bytes | None, seconds: float, clocks: BuildClocks) -> StoredCache | None:
-        """Save what the build has timed, unless it did so on a slowed GPU; returns what the file now holds.
-
-        Raises:
-            TimingCacheError, OutputError: see `timing_cache.save_cache`; of the file only.
-        """
+        """Save what the build has timed, unless on a slowed GPU; returns what the file now holds."""
         if blob is None:
             return None
         if clocks.slowed:

@@ -55,11 +55,7 @@ class TimingStore:
         return self.folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', words)}-{digest[:_KEY_DIGITS]}{SUFFIX}"
 
     def load(self, identity: Identity, terms: CacheTerms) -> StoredCache | None:
-        """What earlier builds have timed.
-
-        Raises:
-            TimingCacheError: the file is damaged or not what its name says: set it aside.
-        """
+        """What earlier builds have timed; a file that raises is to be set aside."""
         path = self.path(identity, terms)
         found = load_cache(path, identity, terms)
         if found is not None:
@@ -77,12 +73,7 @@ class TimingStore:
         grown_from: StoredCache | None,
         merge: Callable[[bytes, bytes], bytes],
     ) -> StoredCache:
-        """Add what a build has timed to what is there, and make room if the store has outgrown its bound.
-
-        Raises:
-            TimingCacheError: what is there is damaged or cannot be merged.
-            OutputError: it cannot be written.
-        """
+        """Add what a build has timed to what is there, and make room if the store has outgrown its bound."""
         path = self.path(identity, terms)
         saved = save_cache(path, blob, identity, terms=terms, build=build, grown_from=grown_from, merge=merge)
         self.prune(self.limit_bytes, keep=path)
@@ -100,12 +91,7 @@ class TimingStore:
         return aside
 
     def take_in(self, cache: StoredCache, merge: Callable[[bytes, bytes], bytes]) -> Path:
-        """Merge a cache of the same identity and terms, as another store has exported it; returns the file.
-
-        Raises:
-            TimingCacheError: it does not say where and with which settings it was made, or TensorRT will not
-                merge it with what is there.
-        """
+        """Merge a cache of the same identity and terms that another store has exported; returns the file."""
         header = cache.header
         if header is None or header.terms is None:
             raise TimingCacheError(
@@ -129,11 +115,7 @@ class TimingStore:
         return tuple(sorted(found, key=lambda entry: entry.used, reverse=True))
 
     def find(self, name: str) -> Path:
-        """The one file whose name contains `name`.
-
-        Raises:
-            UsageError: none, or several.
-        """
+        """The one file whose name contains `name`."""
         paths = [path for path in self._files() if name in path.name and path.suffix == SUFFIX]
         exact = [path for path in paths if name in (path.name, path.stem)]
         chosen = exact or paths

@@ -14,9 +14,6 @@ def points(
     """Which engine is measured at which batch size.
 
     Dynamic engines stand for the smallest and largest batch of each profile, and what it is tuned for.
-
-    Raises:
-        UsageError: a batch size that no engine admits.
     """
     if batch is None:
         sizes = {(index, size) for index, engine in enumerate(engines) for size in _telling(engine.plan)}

@@ -26,11 +26,7 @@ def export_model(
     external_data: bool = False,
     allow_traced_branches: bool = False,
 ) -> Exported:
-    """Export a model and compare the file with PyTorch; see `trtopt.export`.
-
-    Raises:
-        TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
-    """
+    """Export a model and compare the file with PyTorch; see `trtopt.export`."""
     need("torch", "onnxscript")
     from trtopt.device.ort.reference import open_reference
     from trtopt.export import checkpoint as checkpoints, export as run

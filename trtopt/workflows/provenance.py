@@ -16,11 +16,7 @@ def engines_of(report: BenchReport | ProfileReport) -> list[tuple[int, EngineRef
 
 
 def check_model(found: str, expected: str, where: Path, model: str, remedy: str) -> None:
-    """Both hashes must be of one model.
-
-    Raises:
-        ArtifactError: they are not.
-    """
+    """Both hashes must be of one model."""
     if found != expected:
         raise ArtifactError(f"{where}: is of another model than {model} (hashes differ)", remedy)
 
@@ -28,11 +24,7 @@ def check_model(found: str, expected: str, where: Path, model: str, remedy: str)
 def check_engines(
     report: BenchReport | ProfileReport, manifest: Manifest, where: Path, folder: Path, remedy: str
 ) -> None:
-    """Engines must be the folder's, unless the model ran on another backend than they are for.
-
-    Raises:
-        ArtifactError: they are others.
-    """
+    """Engines must be the folder's, unless the model ran on another backend than they are for."""
     environment = report.environment
     if environment is not None and environment.backend.name != manifest.engines[0].plan.backend.name:
         return

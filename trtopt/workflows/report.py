@@ -41,10 +41,6 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
 
     What is not for a report is left out with a reason; a file of trtopt's that is broken is an error. So is
     one of another build than the manifest's, which with `leave_out_others` is left out too.
-
-    Raises:
-        ArtifactError: no such folder; nothing in it; a file that cannot be read or is of a newer trtopt;
-            files of more than one model, or of other engines than the folder's manifest lists.
     """
     if not folder.is_dir():
         raise _no_folder(folder)
@@ -147,11 +143,7 @@ def _nothing(folder: Path, left_out: dict[str, str]) -> ArtifactError:
 
 
 def _kind(file: Path) -> str | None:
-    """What of trtopt's a file is.
-
-    Raises:
-        ArtifactError: it cannot be read.
-    """
+    """What of trtopt's a file is."""
     try:
         return kind_of(read_bounded(file)) if file.is_file() else None
     except ValueError:  # too large for a file of trtopt's

@@ -18,11 +18,7 @@ _HASH_DIGITS = 12
 
 
 def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms | TuneTerms) -> None:
-    """Refuse to continue on other terms; `what` is such as `out: was tuned`.
-
-    Raises:
-        ArtifactError: with all that differs.
-    """
+    """Refuse to continue on other terms; `what` is such as `out: was tuned`."""
     there, here = _with_whole_recipe(there), _with_whole_recipe(here)
     if there == here:
         return

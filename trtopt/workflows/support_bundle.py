@@ -30,10 +30,6 @@ def write_bundle(path: Path, survey: MachineSurvey, folder: Path | None) -> tupl
 
     Returns:
         The names of its files.
-
-    Raises:
-        ArtifactError: `folder` is none.
-        OutputError: it cannot be written.
     """
     contents = {
         _FIRST: to_json(survey).decode(),

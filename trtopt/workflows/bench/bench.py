@@ -40,11 +40,7 @@ _RANGES_LIMIT_S = 300.0
 
 
 def bench(path: str | Path, request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
-    """Measure the engines of a build folder, one engine of it, or an ONNX file; see `trtopt.bench`.
-
-    Raises:
-        TrtoptError: with what is wrong and what to do.
-    """
+    """Measure the engines of a build folder, one engine of it, or an ONNX file; see `trtopt.bench`."""
     path = Path(path)
     check_request(path, request)
     job_of = partial(
@@ -120,10 +116,6 @@ def _run(
     """One job after the other: a device measures one thing at a time. The listener receives each report.
 
     An engine that is missing or damaged leaves the others to be measured.
-
-    Raises:
-        TrtoptError: a job failed. The last report sent to the listener has all measurements, and
-            says what failed.
     """
     listener.plans([f"batch{job.batch}" for job in jobs])
     created = now()

@@ -22,11 +22,7 @@ _ZEROS = "context holds a first run on zeros, by which ONNX Runtime finds the sh
 def measure_cold_starts(
     job: BenchJob, index: int, limit_s: float | None, on_progress: OnProgress
 ) -> ColdStarts:
-    """Start the job's engine in processes of their own, `STARTS` times with each state of the page cache.
-
-    Raises:
-        TrtoptError: a start failed.
-    """
+    """Start the job's engine in processes of their own, `STARTS` times with each state of the page cache."""
     made: list[ColdStart] = []
     module_loading = ""
     notes = [_ZEROS] if job.artifact.plan.backend.name == ONNXRUNTIME else []

@@ -28,12 +28,7 @@ def is_external(path: Path, trust: Sequence[str]) -> bool:
 
 
 def external_engine(path: Path, backend: str) -> EngineArtifact:
-    """The engine as a worker process that loads it with `backend` finds it.
-
-    Raises:
-        ArtifactError: it leaves axes open, and has no profiles that bound them.
-        TrtoptError: it cannot be loaded.
-    """
+    """The engine as a worker process that loads it with `backend` finds it."""
     sha256 = sha256_of(path)
     job = DescribeJob(path=str(path.absolute()), sha256=sha256, backend=backend)
     described = run_job(job, Described)
@@ -54,11 +49,7 @@ def external_engine(path: Path, backend: str) -> EngineArtifact:
 
 
 def plan_of(path: Path, described: Described) -> BuildPlan:
-    """The plan of the engine at `path`, from its own shapes. Its model and settings are unknown.
-
-    Raises:
-        ArtifactError: see `external_engine`.
-    """
+    """The plan of the engine at `path`, from its own shapes. Its model and settings are unknown."""
     ranges = described.profiles or ({spec.name: _only_shape(path, spec) for spec in described.inputs},)
     profiles = tuple(
         Profile(batch=_batch(described.inputs, shapes), shapes=dict(shapes)) for shapes in ranges

@@ -111,10 +111,6 @@ def measure_in_turns(
     """One job after the other on each host, in a process of its own; none after one whose device failed.
 
     A job that takes longer than `limit_s` seconds has failed.
-
-    Raises:
-        UsageError: engines of different backends, which one process cannot load.
-        TrtoptError: what a job reported.
     """
     backends = {str(engine.artifact.plan.backend) for job in jobs for engine in job.engines}
     if len(backends) > 1:
@@ -154,10 +150,6 @@ def verdict_record(batch: int | None, comparison: Comparison) -> ComparisonVerdi
 
 
 def check_repeats(flag: str, count: int, least: int) -> None:
-    """Validate the value of `--builds` or `--control`.
-
-    Raises:
-        UsageError: out of range.
-    """
+    """Validate the value of `--builds` or `--control`."""
     if not least <= count <= MAX_REPEATS:
         raise UsageError(f"{flag} {count}: out of range", f"give {least} to {MAX_REPEATS}")

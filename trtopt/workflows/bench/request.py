@@ -46,22 +46,12 @@ class BenchRequest:
 
     @property
     def sizes(self) -> Recipe:
-        """The shapes and axes, as a recipe that gives nothing else.
-
-        Raises:
-            UsageError: lengths of an axis that are none.
-        """
+        """The shapes and axes, as a recipe that gives nothing else."""
         return input_sizes(self.shapes, self.axes)
 
 
 def check_request(path: Path, request: BenchRequest) -> None:
-    """Validate what no engine is needed for.
-
-    Raises:
-        UsageError: out of range, or nothing here has a use for it.
-        DataError: data that cannot be read.
-        BackendMissingError: NVTX without its package.
-    """
+    """Validate what no engine is needed for."""
     if not 0 < request.duration <= 86400 or not 0 <= request.warmup <= 3600:
         raise UsageError(
             f"--duration {request.duration:g} --warmup {request.warmup:g}: out of range",

@@ -81,11 +81,6 @@ def resolve_engines(
 
     Engines that `trust` names, by their own name or by path, are described by their present hash, with which
     they are loaded.
-
-    Raises:
-        ArtifactError: no engine that a manifest describes or `trust` names, and no ONNX file; or plugins that
-            `trust` does not name.
-        UsageError: a batch size that no engine admits.
     """
     if is_external(path, trust):
         yield _external(path, _chosen((), backend), notes)
@@ -109,22 +104,13 @@ def resolve_engines(
 
 
 def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
-    """The backend of the engines that `resolve_engines` yields.
-
-    Raises:
-        ArtifactError, UsageError: see there; before anything is built.
-    """
+    """The backend of the engines that `resolve_engines` yields."""
     engines = () if is_external(path, trust) else _found(path)[2]
     return _chosen(engines, backend).name
 
 
 def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
-    """Validate `--trust` before anything is built: engines, plugins of `paths`, engines by path.
-
-    Raises:
-        UsageError: a name is neither.
-        ArtifactError: see `resolve_engines`.
-    """
+    """Validate `--trust` before anything is built: engines, plugins of `paths`, engines by path."""
     known: dict[str, None] = {}
     libraries: set[str] = set()
     for path in paths if names else ():
@@ -191,11 +177,7 @@ def _chosen(engines: Sequence[EngineArtifact], backend: str | None) -> BackendCh
 
 
 def _listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
-    """The manifest's engines that `path` (a folder or a file in it) means; none for the folder's ONNX file.
-
-    Raises:
-        ArtifactError: a file that is neither an engine of the manifest's nor ONNX.
-    """
+    """The manifest's engines that `path` (a folder or a file in it) means; none for its ONNX file."""
     if path.is_dir():
         return manifest.engines
     named = tuple(engine for engine in manifest.engines if engine.path == path.name)

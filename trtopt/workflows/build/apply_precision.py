@@ -42,12 +42,7 @@ def apply_precision(
     forms: Forms | None = None,
     exclude: tuple[str, ...] = (),
 ) -> Typed | None:
-    """The build folder's model in `precision`, with a trace and notes; None if nothing is to be done.
-
-    Raises:
-        UsageError: FP32 of a graph that has 16-bit types, DATA for no cast, or no DATA to calibrate on.
-        ModelError, DataError, OutputError: see `cast_model` and `quantize`.
-    """
+    """The build folder's model in `precision`, with a trace and notes; None if nothing is to be done."""
     if precision is None or precision == "fp32":
         if data is not None:
             raise UsageError(
@@ -71,11 +66,7 @@ def apply_cast(
     backend: Backend,
     folder: Path | None = None,
 ) -> Typed:
-    """The model in 16 bits, in its own folder or another.
-
-    Raises:
-        ModelError, DataError, OutputError: see `cast_model`.
-    """
+    """The model in 16 bits, in its own folder or another."""
     from trtopt.precision.casting.cast import cast_model
 
     source = Path(kept.path)
@@ -100,11 +91,7 @@ def request_for(
     forms: Forms | None = None,
     exclude: tuple[str, ...] = (),
 ) -> Request:
-    """The quantisation options of a build.
-
-    Raises:
-        DataError: there is no data to calibrate on, and the model brings no scales.
-    """
+    """The quantisation options of a build."""
     from trtopt.workflows.precision.quantize import Request
 
     if data is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
@@ -121,9 +108,6 @@ def apply_quantisation(
     """The model with Q/DQ, its calibration table and its report, in its own folder or another; and a note.
 
     `name` is part of the file's name [default: the precision].
-
-    Raises:
-        DataError, ModelError, ArtifactError, UsageError, OutputError: see `quantize`.
     """
     from trtopt.workflows.precision.quantize import quantize
 
@@ -147,12 +131,7 @@ class Exchanged(NamedTuple):
 
 
 def exchange_int8(kept: OnnxArtifact, io: tuple[TypedTensor, ...]) -> Exchanged | None:
-    """The quantised model with the requested INT8 inputs and outputs; None without any.
-
-    Raises:
-        UsageError: one is not quantised first, or is used as numbers elsewhere.
-        ModelError, OutputError: see `rewrite.typed_io.int8.move_quantisation`.
-    """
+    """The quantised model with the requested INT8 inputs and outputs; None without any."""
     if not has_int8(io):
         return None
     from trtopt.rewrite.typed_io.int8 import move_quantisation

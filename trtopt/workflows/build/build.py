@@ -46,9 +46,6 @@ def build(
     """Build the engines of a recipe from an ONNX file into a folder; see `trtopt.build`.
 
     `executor` is one that is open [default: what the recipe names].
-
-    Raises:
-        TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
     """
     from trtopt.workflows.build.engine_selection import (  # which builds with the installed backend
         check_request,
@@ -127,11 +124,7 @@ def _opened(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder,
 
 
 def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
-    """A message about the existing build that the new one will replace.
-
-    Raises:
-        OutputError: it is of another model or command, or cannot be read, and `force` is not given.
-    """
+    """A message about the existing build that the new one will replace."""
     try:
         with locked_folder(target.resolve().parent):  # another build may be replacing it
             if not is_build_folder(target):

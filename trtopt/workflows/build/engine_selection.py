@@ -53,14 +53,7 @@ class SelectedEngines:
 
 
 def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
-    """Validate a recipe's precision and its data before anything is written.
-
-    Raises:
-        DataError: the data are not of a kind that can be read.
-        UsageError: no such data, or none for a precision that needs them; a bound for nothing, the best
-            precision where nothing can be measured, or a precision that GPUs lack for which engines are to be
-            built.
-    """
+    """Validate a recipe's precision and its data before anything is written."""
     _check_capabilities(recipe)
     if bounds_in(recipe.bounds).any and not _is_measured(recipe):
         first = next(iter(recipe.bounds)).replace("_", "-")
@@ -146,9 +139,6 @@ def select_engines(
 
     Quantised engines are measured against FP16 on machines that can run them, and selected only where they
     are no slower; where they cannot be measured a note says so.
-
-    Raises:
-        TrtoptError: what keeps an engine from being built, or the best precision from being chosen.
     """
     notes: list[str] = []
     if recipe.precision in (*QUANTISED, BEST):

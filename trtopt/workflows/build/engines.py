@@ -86,11 +86,7 @@ class BuildOptions:
 
 
 def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[BuildPlan]:
-    """The engines that a recipe requests.
-
-    Raises:
-        UsageError, FixedBatchError: see `builder.shapes`.
-    """
+    """The engines that a recipe requests."""
     batches = recipe.batch or (onnx.fixed_batch or 1,)
     flags = shape_flags(recipe)
     engines = (
@@ -117,11 +113,7 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
 
 
 def _check_splits(splits: Sequence[BatchSplit], profile: Profile, backend: Backend) -> None:
-    """Refuse parts and shapes that a chain cannot have.
-
-    Raises:
-        UsageError: parts that do not divide the batch, an axis with a range, or a format that ONNX lacks.
-    """
+    """Refuse parts and shapes that a chain cannot have."""
     for split in splits if backend.name == ONNXRUNTIME else ():
         if split.layouts:
             raise UsageError(
@@ -146,11 +138,7 @@ def _check_splits(splits: Sequence[BatchSplit], profile: Profile, backend: Backe
 
 
 def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
-    """Refuse an opset that the builder does not read.
-
-    Raises:
-        ModelError: it is newer.
-    """
+    """Refuse an opset that the builder does not read."""
     newest = builder.max_opset
     if newest is not None and onnx.opset > newest:
         raise ModelError(
@@ -247,11 +235,7 @@ def _verify_splits(requested: Sequence[EngineRequest], listener: Listener) -> No
 def build_each(
     requested: Sequence[EngineRequest], how: BuildOptions, listener: Listener
 ) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
-    """Build engines; yields (index, engine or error) as they are done.
-
-    Raises:
-        ModelError: a graph that is to be cut does not give what the whole gives.
-    """
+    """Build engines; yields (index, engine or error) as they are done."""
     _verify_splits(requested, listener)
     jobs = [
         BuildJob(

@@ -44,9 +44,6 @@ def rewritten(
     Returns:
         The rewritten model, None if `source` is used unchanged; what the manifest says of the rewrite,
         None if there was none; and a note.
-
-    Raises:
-        TrtoptError: a rule failed, which is a bug in trtopt; or nothing can be written.
     """
     from trtopt.rewrite.catalogue import build_rules
     from trtopt.rewrite.driver import RuleFailed
@@ -126,10 +123,6 @@ def keep_model(
     """The user's model in a folder, its inputs and outputs as requested, rewritten if requested and possible.
 
     `data` takes part in verifying the new inputs, which it has.
-
-    Raises:
-        UsageError: the model or the backend does not have the requested inputs or outputs.
-        ModelError: a tensor is an input and an output.
     """
     _check_roles(onnx)
     if not io.is_empty:
@@ -163,11 +156,7 @@ def _recorded(source: Path) -> tuple[TypedTensor, ...]:
 
 
 def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxArtifact:
-    """The model as its inputs and outputs will be, to check shapes before anything is written.
-
-    Raises:
-        UsageError: the backend, or a tensor, cannot have a requested type or format.
-    """
+    """The model as its inputs and outputs will be, to check shapes before anything is written."""
     if io.is_empty:
         return onnx
     from trtopt.rewrite.typed_io.requested import check_formats, typed_specs
@@ -218,12 +207,7 @@ def _typed(
 
 
 def _copied(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
-    """Copy the model, and its external data under the names that the model knows, into the build folder.
-
-    Raises:
-        InvalidModelError: its data is in a file that is called like one of the build's own.
-        OutputError: it cannot be copied.
-    """
+    """Copy the model, and its external data under the names that the model knows, into the build folder."""
     files = external_files(load_graph(source), source)
     for name in {str(file.relative_to(source.parent)) for file in files} & _OWN_NAMES:
         raise InvalidModelError(

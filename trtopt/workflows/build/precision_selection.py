@@ -114,9 +114,6 @@ def select_precision(
     `base` is the float model, in `folder`, `io` are its typed tensors: all candidates exchange the same INT8
     values, which a float one converts. An engine for a range of batch sizes is judged at the one that it
     is tuned for.
-
-    Raises:
-        TrtoptError: what keeps a candidate from being made, built or measured.
     """
     beside = folder / _BESIDE
     beside.mkdir()

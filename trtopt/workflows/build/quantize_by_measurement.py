@@ -59,10 +59,6 @@ def quantize_where_it_pays(
         profile: a recipe to build with, by name or file.
         backend: what to build and run with.
         listener: receives progress and notes.
-
-    Raises:
-        UsageError: another target than the installed TensorRT, or nothing can be measured here.
-        TrtoptError: see `quantize`, `build` and `compare`.
     """
     source, target = Path(model), Path(out)
     recipe = make_recipe(profile, {"batch": batch, "precision": request.precision, "backend": backend})

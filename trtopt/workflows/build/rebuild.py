@@ -25,11 +25,7 @@ from trtopt.workflows.listener import SILENT, Listener
 
 
 def check_folder(folder: Path) -> FolderCheck:
-    """Hash every file of a build folder again.
-
-    Raises:
-        ArtifactError: no manifest that can be read.
-    """
+    """Hash every file of a build folder again."""
     return compared_files(folder, read_manifest(folder))
 
 
@@ -51,12 +47,7 @@ def _expected(manifest: Manifest) -> dict[str, str]:
 
 
 def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
-    """Enter the present hashes of engines into the manifest, as the user trusts them by name.
-
-    Raises:
-        UsageError: a name is no engine of this folder.
-        ArtifactError: see `check_folder`; or the engine is not there.
-    """
+    """Enter the present hashes of engines into the manifest, as the user trusts them by name."""
     manifest = read_manifest(folder)
     known = {engine.path for engine in manifest.engines}
     if unknown := [name for name in names if name not in known]:
@@ -85,10 +76,6 @@ def rebuild_locked(
         output: the folder to make; by default `rebuilt_name`.
         listener: receives progress and notes.
         plugins: the libraries that may be loaded; see `check_plugins`.
-
-    Raises:
-        ArtifactError: plugins that are not named; or the folder's graphs are not the manifest's.
-        TrtoptError: see `build`.
     """
     manifest = read_manifest(source)
     target = output or rebuilt_name(source)

@@ -37,22 +37,14 @@ def entries(cache_dir: str | Path | None = None) -> tuple[CacheEntry, ...]:
 
 
 def entry(name: str, cache_dir: str | Path | None = None) -> CacheEntry:
-    """One cache by its name or a part of it.
-
-    Raises:
-        TimingCacheError: none or several have that name, or it is damaged.
-    """
+    """One cache by its name or a part of it."""
     path = _store(cache_dir).find(name)
     read_cache(path)
     return next(one for one in entries(cache_dir) if one.path == str(path))
 
 
 def verify(cache_dir: str | Path | None = None) -> tuple[CacheEntry, ...]:
-    """Read every cache whole, against its hash.
-
-    Raises:
-        ArtifactError: some are damaged; names them.
-    """
+    """Read every cache whole, against its hash."""
     found = entries(cache_dir)
     bad = [f"{one.name}: {one.problem}" for one in found if one.problem]
     if bad:
@@ -71,12 +63,7 @@ def prune(limit_bytes: int = LIMIT_BYTES, cache_dir: str | Path | None = None) -
 
 
 def take_in(files: Sequence[Path], cache_dir: str | Path | None = None) -> tuple[Path, ...]:
-    """Merge exported caches into the store; those of other machines too. Returns the store's files.
-
-    Raises:
-        TimingCacheError: one is damaged, says nothing of where it was made, or cannot be merged here.
-        BackendMissingError, NoGpuError: two are to be merged, and that TensorRT is not here.
-    """
+    """Merge exported caches into the store; those of other machines too. Returns the store's files."""
     store, taken = _store(cache_dir), []
     for file in files:
         if not file.exists():
@@ -91,24 +78,14 @@ def take_in(files: Sequence[Path], cache_dir: str | Path | None = None) -> tuple
 
 
 def export(name: str, out: Path, *, raw: bool = False, cache_dir: str | Path | None = None) -> None:
-    """Write one cache to a file: for another store or `--timing-cache`, or `raw`, for other tools.
-
-    Raises:
-        TimingCacheError: no such cache, or it is damaged.
-        OutputError: it cannot be written.
-    """
+    """Write one cache to a file: for another store or `--timing-cache`, or `raw`, for other tools."""
     path = _store(cache_dir).find(name)
     blob = read_cache(path).blob
     write_output(out, blob if raw else path.read_bytes(), CACHE)
 
 
 def tactics(name: str, cache_dir: str | Path | None = None) -> tuple[Tactic, ...]:
-    """What an editable cache holds; `name` is one of the store's or a file.
-
-    Raises:
-        UsageError: its TensorRT has no editable caches.
-        TrtoptError: it is damaged, or its TensorRT or GPU is not here.
-    """
+    """What an editable cache holds; `name` is one of the store's or a file."""
     return _tactics([_cache(name, cache_dir)])[0]
 
 

@@ -13,11 +13,7 @@ from trtopt.records import EngineArtifact, Manifest, OnnxArtifact
 
 
 def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
-    """The engine with the hash and size that its file has now, because the user trusts it by name.
-
-    Raises:
-        ArtifactError: it is not there.
-    """
+    """The engine with the hash and size that its file has now, because the user trusts it by name."""
     file = folder / engine.path
     if not file.is_file():
         raise ArtifactError(
@@ -32,11 +28,7 @@ def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
 
 
 def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
-    """The graphs that a folder's engines are made of, where they lie.
-
-    Raises:
-        ArtifactError: a file is not the one of the manifest.
-    """
+    """The graphs that a folder's engines are made of, where they lie."""
     found = [read_onnx(folder / Path(graph.path).name) for graph in (manifest.onnx, *manifest.graphs)]
     for there, graph in zip(found, (manifest.onnx, *manifest.graphs), strict=True):
         if there.sha256 != graph.sha256:

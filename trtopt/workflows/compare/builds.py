@@ -73,12 +73,6 @@ def compare_recipes(
 
     `paths` are ONNX files, built as `recipe` says (but for its verdict), or build folders, whose plans are
     built again. With one path its builds are compared to one another.
-
-    Raises:
-        UsageError: a shared timing cache, build options for a folder, a count out of range; unlike input
-            shapes or outputs, unless forced.
-        ArtifactError: a batch size that one side lacks.
-        TrtoptError: what keeps a model from being built or measured.
     """
     check_repeats("--builds", count, 2)
     notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]

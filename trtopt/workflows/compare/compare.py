@@ -97,11 +97,7 @@ class Compared(Result):
 def compare(
     a: str | Path, b: str | Path | None, request: CompareRequest, listener: Listener = SILENT
 ) -> Compared:
-    """Judge B against the baseline A; see `trtopt.compare`.
-
-    Raises:
-        TrtoptError: with what is wrong and what to do.
-    """
+    """Judge B against the baseline A; see `trtopt.compare`."""
     first, second = Path(a), Path(b) if b is not None else None
     kind = _kind_of(first, second, request)
     setting = _setting(kind, request, listener)
@@ -155,11 +151,7 @@ def compare(
 
 
 def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
-    """What the two are, and what is asked of them.
-
-    Raises:
-        UsageError: they do not go together, or something is missing.
-    """
+    """What the two are, and what is asked of them."""
     files = [is_result_file(path) for path in (a, b) if path is not None]
     if request.across_contracts is not None and b is not None:
         if not all(files):
@@ -218,12 +210,7 @@ def _is_model(path: Path) -> bool:
 
 
 def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting:
-    """How to measure.
-
-    Raises:
-        UsageError: an option that has no use here, or is out of range.
-        DataError: input data that cannot be read.
-    """
+    """How to measure."""
     what, useful = kind.value
     requested = {
         one.name

@@ -32,11 +32,7 @@ class _Subject:
 
 
 def parse_contracts(text: str) -> tuple[Contract, Contract]:
-    """`trtexec-10,trtexec-11` as two contracts.
-
-    Raises:
-        UsageError: not two different names of contracts.
-    """
+    """`trtexec-10,trtexec-11` as two contracts."""
     names = [name.strip() for name in text.split(",")]
     if len(names) != 2 or names[0] == names[1]:
         raise UsageError(
@@ -49,11 +45,7 @@ def parse_contracts(text: str) -> tuple[Contract, Contract]:
 def explain_engines(
     path: Path, ends: tuple[Contract, Contract], setting: Setting, listener: Listener
 ) -> tuple[Gaps, tuple[InterleavedRun, ...]]:
-    """The ledger between two contracts for every engine of a folder, or one engine, at every batch size.
-
-    Raises:
-        TrtoptError: what keeps an engine from being measured.
-    """
+    """The ledger between two contracts for every engine of a folder, or one engine, at every batch size."""
     notes: list[str] = []
     check_trust(setting.trust, [path])
     with resolve_engines(path, setting.batch, setting.backend, notes, listener, setting.trust) as found:
@@ -70,10 +62,6 @@ def explain_results(
     """The ledger between two result files of one engine under unlike contracts.
 
     The ends are the files' figures; the steps between them are measured here, on the engine that both name.
-
-    Raises:
-        UsageError: unlike machines, shapes or engines, or the same contract.
-        ArtifactError: the engine is not where the files say, or a file lacks a batch size.
     """
     notes = machine_notes(a, b, force) + work_notes(a, b, force)
     pairs = paired_points(a, b, setting.batch)

@@ -46,12 +46,6 @@ def compare_engines(
 
     With `control` A is also measured against itself, as many times, each in a process of its own; what that
     finds is allowed for in the verdict on B. Without B there is only that.
-
-    Raises:
-        UsageError: unlike backends, a count out of range; or, unless forced, unlike models, input shapes or
-            outputs.
-        ArtifactError: a batch size that one side lacks.
-        TrtoptError: what keeps an engine from being measured.
     """
     if control is not None:
         check_repeats("--control", control, 1)

@@ -40,13 +40,7 @@ def compare_files(
     limit: float | None,
     force: bool,
 ) -> Comparisons | Layers:
-    """Compare what two files hold: latencies, or layers where one is a profile of trtexec's.
-
-    Raises:
-        UsageError: they do not belong together; see `measure.results`. A limit on profiles, which get no
-            verdict.
-        ArtifactError: a file that is no result file, is cut short or written by a newer trtopt.
-    """
+    """Compare what two files hold: latencies, or layers where one is a profile of trtexec's."""
     first, second = _read(a), _read(b)
     if isinstance(first, BenchReport) and isinstance(second, BenchReport):
         if assumed is not None:
@@ -100,12 +94,7 @@ def _read(path: Path) -> ResultFile:
 
 
 def read_result(path: Path) -> BenchReport:
-    """A result file of `trtopt bench`.
-
-    Raises:
-        ArtifactError: no such file, not a result file, cut short, edited beyond its schema, of a newer
-            trtopt, or without samples.
-    """
+    """A result file of `trtopt bench`."""
     with reading_as(_WHAT, path, _REMEDY):
         report = read_versioned(read_bounded(path), BenchReport)
         _check_kept(path, report)
@@ -114,11 +103,7 @@ def read_result(path: Path) -> BenchReport:
 
 
 def _check_kept(path: Path, report: BenchReport) -> None:
-    """Refuse a pass that was disturbed from its first sample to its last.
-
-    Raises:
-        ArtifactError: none of its samples was kept.
-    """
+    """Refuse a pass that was disturbed from its first sample to its last."""
     for point in report.points:
         for measurement in (point.latency, point.throughput):
             if measurement is None or measurement.samples.start_ms or not measurement.discarded:

@@ -115,11 +115,7 @@ class Builds:
                     self._failed[wanted[index][1].plan.key] = outcome
 
     def build(self, setting: SweepSetting) -> PointEngine:
-        """Build it, with the timing cache that all share, and enter it into its folder's manifest.
-
-        Raises:
-            TrtoptError: what keeps it from being built, or kept it when it was tried ahead.
-        """
+        """Build it, with the timing cache that all share, and enter it into its folder's manifest."""
         requested = self._requested(setting)
         if requested.plan.key in self._failed:
             raise self._failed[requested.plan.key]
@@ -130,11 +126,7 @@ class Builds:
         return self._enter(setting, outcome)
 
     def _requested(self, setting: SweepSetting) -> EngineRequest:
-        """The engine that a setting needs; its folder is there, with the graph.
-
-        Raises:
-            TrtoptError: the model cannot be given the setting's precision.
-        """
+        """The engine that a setting needs; its folder is there, with the graph."""
         folder, prepared = self._folder(setting), self._prepared(setting.precision)
         if not folder.exists():
             with folder_in_progress(folder) as work:
@@ -189,11 +181,7 @@ class Builds:
         return plan
 
     def _prepared(self, precision: str | None) -> Path:
-        """The folder of the model in that precision; made if it is not there.
-
-        Raises:
-            TrtoptError: the model cannot be given that precision.
-        """
+        """The folder of the model in that precision; made if it is not there."""
         folder = self._swept.folder / "graphs" / _name(precision)
         if (folder / _PREPARED).exists():
             return folder

@@ -34,11 +34,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def read_sweep(folder: Path) -> SweepReport:
-    """The report of a sweep.
-
-    Raises:
-        ArtifactError: no sweep's folder, or its report is cut short, edited, or of a newer trtopt.
-    """
+    """The report of a sweep."""
     path = folder / REPORT if folder.is_dir() else folder
     try:
         if folder.is_dir() and path.exists() and not path.is_file():
@@ -63,12 +59,7 @@ def save_sweep(folder: Path, report: SweepReport) -> None:
 
 @contextmanager
 def sweep_in_progress(folder: Path, model: str, terms: SweepTerms) -> Iterator[SweepReport]:
-    """Hold a sweep's folder, new or to be continued; yields the report of what is there.
-
-    Raises:
-        OutputError: it is something else, or another process sweeps into it.
-        ArtifactError: it holds a sweep of another model, of another machine or on other terms.
-    """
+    """Hold a sweep's folder, new or to be continued; yields the report of what is there."""
     guard = folder / REPORT
     if not guard.exists() and _is_anything(folder):
         raise OutputError(

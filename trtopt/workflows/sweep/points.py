@@ -82,12 +82,7 @@ def job_of(setting: SweepSetting, terms: SweepTerms, engine: PointEngine, data: 
 def measured_point(
     folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine, result: Benched
 ) -> tuple[SweepPoint, Environment]:
-    """What the job of a point has come to. Only a point that went through leaves a result file.
-
-    Raises:
-        DeviceError: not one sample counts.
-        OutputError: the result file cannot be written.
-    """
+    """What the job of a point has come to. Only a point that went through leaves a result file."""
     measured = result.point
     if not measured.latency.samples.start_ms:
         raise DeviceError(
@@ -110,11 +105,7 @@ def measured_point(
 
 
 def contract_for(contract: Contract, streams: int) -> Contract:
-    """The terms with so many streams.
-
-    Raises:
-        UsageError: more than there can be.
-    """
+    """The terms with so many streams."""
     return changed(contract, {"streams": streams}) if streams > 1 else contract
 
 

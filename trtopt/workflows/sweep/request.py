@@ -78,11 +78,7 @@ class SweepPlan:
 
 
 def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
-    """All that is to be measured.
-
-    Raises:
-        UsageError: sizes or neighbours that are none, or nothing to refine between.
-    """
+    """All that is to be measured."""
     recipe = swept.recipe
     fixed = swept.onnx.fixed_batch
     batches = tuple(request.batch or recipe.batch or ((fixed,) if fixed is not None else DEFAULT_BATCHES))
@@ -113,12 +109,7 @@ def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
 
 
 def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
-    """What all points share.
-
-    Raises:
-        UsageError: no such contract or term, or times out of range.
-        DataError: data that cannot be read.
-    """
+    """What all points share."""
     if "streams" in request.terms:
         raise UsageError("terms: streams are swept", "give them as `streams`, not among the terms")
     if not 0 < request.duration <= 86400 or not 0 <= request.warmup <= 3600:
@@ -155,11 +146,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
 
 
 def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
-    """Validate all options before anything is built.
-
-    Raises:
-        UsageError, FixedBatchError: options that are wrong, contradict each other or do not fit the model.
-    """
+    """Validate all options before anything is built."""
     recipe, backend = swept.recipe, swept.builder.backend
     _check_recipe(recipe)
     for precision in plan.precisions:

@@ -24,13 +24,7 @@ Outcomes = dict[Path, SweepReport | TrtoptError]
 def sweep_models(
     models: Sequence[Path], output: Path, request: SweepRequest, listener: Listener = SILENT
 ) -> Outcomes:
-    """Sweep each model into `output`/MODEL.sweep; one that fails leaves the others alone.
-
-    Raises:
-        UsageError, ModelError: two models of one name, a file that is no model, or options that do not fit
-            one of the models; before anything is built.
-        OutputError: a folder cannot be written to.
-    """
+    """Sweep each model into `output`/MODEL.sweep; one that fails leaves the others alone."""
     check_timeout(request.timeout)
     _check_names(models)
     graphs = {model: read_onnx(model) for model in models}
@@ -58,11 +52,7 @@ def sweep_models(
 
 
 def require_reports(outcomes: Outcomes) -> None:
-    """Find out whether each model has a report.
-
-    Raises:
-        MeasurementError: one or more have none.
-    """
+    """Find out whether each model has a report."""
     failed = [f"{model}: {one}" for model, one in outcomes.items() if isinstance(one, TrtoptError)]
     if failed:
         raise MeasurementError(

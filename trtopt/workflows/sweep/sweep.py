@@ -38,11 +38,7 @@ class CheckedSweep:
     request: SweepRequest
 
     def run(self, listener: Listener) -> SweepReport:
-        """Build and measure what is not there yet.
-
-        Raises:
-            ArtifactError, OutputError, MeasurementError: see `sweep`.
-        """
+        """Build and measure what is not there yet."""
         with sweep_in_progress(self.swept.folder, self.swept.source.name, self.terms) as report:
             data = measured_on(self.request.recipe, self.request.data, listener.note)
             run = _Run(self.swept, report, data, self.request.timeout, listener)
@@ -57,14 +53,7 @@ def sweep(
     request: SweepRequest,
     listener: Listener = SILENT,
 ) -> SweepReport:
-    """Build and measure a model at every combination, into a folder that can be resumed; see `trtopt.sweep`.
-
-    Raises:
-        UsageError: options that are wrong or contradict each other; before anything is built.
-        ArtifactError: the folder holds a sweep of another model or machine, or on other terms.
-        MeasurementError: not one point could be measured.
-        OutputError: the folder cannot be written to, or another process sweeps into it.
-    """
+    """Build and measure a model at every combination, into a resumable folder; see `trtopt.sweep`."""
     check_timeout(request.timeout)
     source = Path(model)
     folder = Path(output) if output is not None else Path(f"{source.stem}.sweep")
@@ -77,12 +66,7 @@ def sweep(
 def executor_for(
     models: Sequence[OnnxArtifact], request: SweepRequest, listener: Listener
 ) -> Iterator[tuple[EngineBuilder, Executor]]:
-    """What plans the engines of these models, and what builds and measures them.
-
-    Raises:
-        ModelError: the backend does not read one of them.
-        BackendMissingError, DeviceError: nothing can build or measure.
-    """
+    """What plans the engines of these models, and what builds and measures them."""
     choice = choose_for_running(request.recipe.backend)
     builder = open_builder(choice.name)
     listener.note(f"sweeping with {builder.backend}: {choice.reason}")
@@ -101,11 +85,7 @@ def checked(
     builder: EngineBuilder,
     executor: Executor,
 ) -> CheckedSweep:
-    """Validate all options for a model.
-
-    Raises:
-        UsageError, FixedBatchError: options that are wrong, contradict each other or do not fit the model.
-    """
+    """Validate all options for a model."""
     swept = Swept(onnx, source, request.recipe, builder, folder, executor, request.cache_dir)
     plan, terms = plan_of(swept, request), terms_of(swept, request)
     check(plan, swept, terms)
@@ -208,11 +188,7 @@ class _Run:
     def _recorded(
         self, setting: SweepSetting, engine: PointEngine, outcome: Result | TrtoptError
     ) -> tuple[SweepPoint, Environment | None]:
-        """The point that a job's outcome makes.
-
-        Raises:
-            OutputError: its files cannot be written.
-        """
+        """The point that a job's outcome makes."""
         try:
             if isinstance(outcome, TrtoptError):
                 raise outcome

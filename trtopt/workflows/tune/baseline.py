@@ -15,13 +15,7 @@ from trtopt.workflows.tune.tuned_folder import kept_baseline
 
 
 def built_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, Built]:
-    """The baseline in `folder`, which is to be made, and a ledger without entries.
-
-    Raises:
-        UsageError: that took the whole budget.
-        BoundError: it is not accurate enough.
-        TrtoptError: what keeps it from being built or measured.
-    """
+    """The baseline in `folder`, which is to be made, and a ledger without entries."""
     samples, name = setup.samples, setup.source
     began_s, limit_s = time.monotonic(), setup.limit_s(setup.budget_s)
     built = evaluation.build_baseline(folder, limit_s)

@@ -47,27 +47,15 @@ class Evaluation:
         self._checking = threading.Lock()
 
     def build_baseline(self, folder: Path, limit_s: float) -> Built:
-        """Today's defaults, in a folder to be made.
-
-        Raises:
-            TrtoptError: what keeps it from being built.
-        """
+        """Today's defaults, in a folder to be made."""
         return self._maker(limit_s, self._setup.listener).baseline(folder, self._setup.terms.batch[0])
 
     def build(self, incumbent: Built, change: Change, folder: Path, limit_s: float, own: Listener) -> Built:
-        """The incumbent with a change, in a folder to be made; `own` hears of it.
-
-        Raises:
-            TrtoptError: what keeps it from being built.
-        """
+        """The incumbent with a change, in a folder to be made; `own` hears of it."""
         return self._maker(limit_s, own).make(incumbent, change, folder)
 
     def check(self, built: Built, limit_s: float, own: Listener) -> CheckedSubject:
-        """Its outputs against those of the model with the build's inputs and outputs.
-
-        Raises:
-            TrtoptError: it cannot be run.
-        """
+        """Its outputs against those of the model with the build's inputs and outputs."""
         there = resolved(built.folder, built.manifest, (built.engine,))
         with self._checking, samples_for(built.manifest, self._setup.samples.data) as data:
             checker = self._checker_of(there.io)
@@ -83,22 +71,13 @@ class Evaluation:
         return self._checkers[io]
 
     def measure(self, built: Built, limit_s: float) -> Cost:
-        """What it costs on its own.
-
-        Raises:
-            UsageError: it cannot keep up with the rate.
-            TrtoptError: it cannot be measured.
-        """
+        """What it costs on its own."""
         given = self._setup
         setting = self._setting(built, limit_s)
         return cost_of(_racer(built), given.measure, setting, given.executor, given.listener)
 
     def race(self, built: Built, incumbent: Built, limit_s: float, own: Listener) -> Outcome:
-        """What becomes of a candidate: checked, then measured in turns with the incumbent.
-
-        Raises:
-            TrtoptError: it cannot be run or measured.
-        """
+        """What becomes of a candidate: checked, then measured in turns with the incumbent."""
         given = self._setup
         if _runs_alike(built, incumbent):
             selection = built.manifest.verdict

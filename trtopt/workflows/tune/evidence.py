@@ -52,11 +52,7 @@ class Evidence:
 
 
 def evidence_of(built: Built) -> Evidence:
-    """What its folder shows: the graph, and a profile if that is of its engine.
-
-    Raises:
-        ModelError: the graph cannot be read.
-    """
+    """What its folder shows: the graph, and a profile if that is of its engine."""
     engine, manifest = built.engine, built.manifest
     onnx, first = manifest.graph_of(engine), next(iter(manifest.intermediates), None)
     model = built.folder / onnx.path

@@ -23,11 +23,7 @@ _NAME_DIGITS = 16
 
 
 def read_ledger(path: Path) -> Ledger:
-    """A ledger's file.
-
-    Raises:
-        ArtifactError: there is none, it is cut short, edited, or of a newer trtopt.
-    """
+    """A ledger's file."""
     try:
         return read_versioned(read_bounded(path), Ledger)
     except (OSError, ValueError) as error:

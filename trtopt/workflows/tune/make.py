@@ -54,20 +54,12 @@ class Maker:
     listener: Listener
 
     def baseline(self, folder: Path, batch: int) -> Built:
-        """Today's defaults.
-
-        Raises:
-            TrtoptError: what keeps it from being built.
-        """
+        """Today's defaults."""
         recipe = self._limited(msgspec.structs.replace(self.recipe, batch=(batch,)))
         return Built(folder, self._build(recipe, folder), recipe, batch, 1)
 
     def make(self, incumbent: Built, change: Change, folder: Path) -> Built:
-        """The incumbent with a change, in a folder to be made.
-
-        Raises:
-            TrtoptError: what keeps it from being built.
-        """
+        """The incumbent with a change, in a folder to be made."""
         recipe = self._limited(msgspec.structs.replace(incumbent.recipe, **change.recipe))
         assert recipe.batch is not None
         manifest = (

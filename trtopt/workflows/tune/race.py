@@ -43,11 +43,7 @@ def race(
     executor: Executor,
     listener: Listener,
 ) -> Comparison:
-    """The candidate's cost against the incumbent's; one that is slower after a few rounds gets no more.
-
-    Raises:
-        TrtoptError: what keeps them from being measured.
-    """
+    """The candidate's cost against the incumbent's; one that is slower after a few rounds gets no more."""
     racers = (incumbent, candidate)
     for rounds in (MIN_BLOCKS, None):
         run = _run(racers, measure, setting, rounds, executor, listener)
@@ -76,12 +72,7 @@ class Cost:
 
 
 def cost_of(racer: Racer, measure: Measure, setting: Setting, executor: Executor, listener: Listener) -> Cost:
-    """The typical cost of an engine on its own.
-
-    Raises:
-        UsageError: it cannot keep up with the rate.
-        TrtoptError: what keeps it from being measured.
-    """
+    """The typical cost of an engine on its own."""
     run = _run((racer,), measure, setting, None, executor, listener)
     served = None if measure.rate is None else capacity(run.turns[0].blocks)
     if served is not None:

@@ -58,11 +58,7 @@ class TuneRequest:
 
 
 def parse_budget(text: str) -> float:
-    """`90s`, `30m`, `1h30m` or plain seconds.
-
-    Raises:
-        UsageError: not of that form, or not above 0 and at most a week.
-    """
+    """`90s`, `30m`, `1h30m` or plain seconds."""
     parts = _PART.findall(text)
     if parts and "".join(number + unit for number, unit in parts) == text:
         seconds = sum(float(number) * _PER_UNIT[unit] for number, unit in parts)
@@ -76,12 +72,7 @@ def parse_budget(text: str) -> float:
 
 
 def check_request(request: TuneRequest, backend: str) -> None:
-    """Validate what no model is needed for.
-
-    Raises:
-        UsageError: an option is wrong, or two contradict each other.
-        DataError: the samples cannot be read.
-    """
+    """Validate what no model is needed for."""
     parse_budget(request.budget)
     check_timeout(request.timeout)
     for flag, names in (("--include", request.include), ("--exclude", request.exclude)):
@@ -141,11 +132,7 @@ def _check_recipe(recipe: Recipe) -> None:
 
 
 def batches_of(request: TuneRequest, fixed: int | None, onnx: OnnxArtifact) -> tuple[int, ...]:
-    """The batch sizes that may be chosen; the first is the baseline's.
-
-    Raises:
-        UsageError: several where the objective is the latency of one, or another than the model fixes.
-    """
+    """The batch sizes that may be chosen; the first is the baseline's."""
     sizes = tuple(dict.fromkeys(request.batch or request.recipe.batch or (fixed or 1,)))
     if len(sizes) > 1 and not MEASURES[request.objective].per_sample:
         raise UsageError(

@@ -43,9 +43,6 @@ def write_quantised(
     """The samples as INT8 inputs take them, a file per batch: clipped as QuantizeLinear does.
 
     `inputs` are those of the model, with the types that the samples have; `scales` are by input.
-
-    Raises:
-        DataError: the samples do not fit the inputs.
     """
     for number, batch in enumerate(open_data(data).batches(inputs, _BATCH)):
         levels = {name: quantised(name, batch[name], scale, saturate=True) for name, scale in scales.items()}
@@ -56,13 +53,7 @@ def write_quantised(
 def samples_of(
     data: str | Path | None, onnx: OnnxArtifact, folder: Path, limit_s: float, listener: Listener
 ) -> Iterator[Samples]:
-    """The samples that `data` names; those of a function as files beside `folder` until the block ends.
-
-    Raises:
-        DataError: they do not fit the model, or the function fails or takes longer than `limit_s` seconds.
-        UsageError: there is no such function.
-        OutputError: they cannot be written.
-    """
+    """The samples that `data` names; those of a function as files beside `folder` until the block ends."""
     if data is None or not names_function(str(data)):
         yield Samples(None if data is None else str(data), None if data is None else str(data))
         return

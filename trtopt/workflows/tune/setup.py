@@ -85,13 +85,7 @@ def default_folder(model: Path) -> Path:
 def set_up(
     model: str | Path, output: str | Path | None, request: TuneRequest, listener: Listener
 ) -> Iterator[Setup]:
-    """All that a run needs, with the folder locked until the block ends.
-
-    Raises:
-        UsageError: an option is wrong.
-        OutputError: the folder holds a tuned build that is not to be continued, or something else.
-        TrtoptError: the model or the samples cannot be read, or nothing here can measure.
-    """
+    """All that a run needs, with the folder locked until the block ends."""
     source = Path(model)
     choice = choose_for_running(request.recipe.backend)
     check_request(request, choice.name)

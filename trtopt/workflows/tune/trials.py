@@ -55,12 +55,7 @@ class Trials:
     def of(
         self, chosen: Queued, waiting: Sequence[Queued], left_s: float, ledger: Ledger, incumbent: Built
     ) -> Trial:
-        """The trial of the candidate whose turn it is; of its folder only a better engine is left.
-
-        Raises:
-            OutputError: the tuned folder's disk cannot be written to.
-            ArtifactError: the best engine so far is damaged, so that nothing can be raced against it.
-        """
+        """The trial of the candidate whose turn it is; of its folder only a better engine is left."""
         name = chosen.change.name
         if name not in self._ahead:
             rest = [one for one in waiting if one.change.name not in self._ahead]
@@ -111,11 +106,7 @@ def _at_a_time(
     executor: Executor,
     listener: Listener,
 ) -> None:
-    """Take a step with all trials, as many at a time as the executor runs; a failure is a trial's outcome.
-
-    Raises:
-        OutputError: the tuned folder's disk cannot be written to.
-    """
+    """Take a step with all trials, as many at a time as the executor runs; a failure is a trial's outcome."""
 
     def guarded(trial: Trial, own: Listener) -> None:
         try:

@@ -25,14 +25,7 @@ from trtopt.workflows.tune.trials import Trials
 def tune(
     model: str | Path, output: str | Path | None, request: TuneRequest, listener: Listener = SILENT
 ) -> Tuned:
-    """Find a faster engine of a model within a budget; see `trtopt.tune`.
-
-    Raises:
-        UsageError: an option is wrong, or the budget is too small for the baseline; nothing is left then.
-        BoundError: the baseline misses the accuracy bound.
-        ArtifactError: the folder's ledger is of another model, machine, or on other terms.
-        TrtoptError: what keeps the baseline from being built or measured.
-    """
+    """Find a faster engine of a model within a budget; see `trtopt.tune`."""
     with set_up(model, output, request, listener) as setup, scratch_beside(setup.folder.path) as temporary:
         scratch = temporary / "work"  # the outer one is locked, and builds lock the folder that they are in
         scratch.mkdir()

@@ -38,11 +38,7 @@ class TunedFolder:
     cache_dir: str | Path | None
 
     def continues(self, resume: bool) -> bool:
-        """Whether there is a ledger to continue.
-
-        Raises:
-            OutputError: there is one, and it is not to be continued; or the folder holds something else.
-        """
+        """Whether there is a ledger to continue."""
         if (self.path / LEDGER).is_file():
             if not resume:
                 raise OutputError(
@@ -57,12 +53,7 @@ class TunedFolder:
         return False
 
     def read(self, terms: TuneTerms) -> tuple[Ledger, Built]:
-        """Where an earlier run on the same terms ended.
-
-        Raises:
-            ArtifactError: the ledger cannot be read or is on other terms, or the build is damaged.
-            OutputError: the build is not a tuned one.
-        """
+        """Where an earlier run on the same terms ended."""
         ledger = read_ledger(self.path / LEDGER)
         check_same_terms(f"{self.path}: was tuned", ledger.terms, terms)
         if not (self.path / MANIFEST).is_file():
@@ -90,12 +81,7 @@ class TunedFolder:
         return ledger, Built(self.path, manifest, recipe, chosen.batch, chosen.streams, chosen.changes)
 
     def check_undamaged(self, when: str) -> None:
-        """Whether the best engine so far is as it was put there.
-
-        Raises:
-            ArtifactError: files are missing or changed; `when` ends the message.
-            OutputError: the folder is not there any more.
-        """
+        """Refuse a best engine so far that is not as it was put there; `when` ends the message."""
         _refuse_damage(self.path, compared_files(self.path, self._manifest()), when)
 
     def _manifest(self) -> Manifest:
@@ -106,11 +92,7 @@ class TunedFolder:
         return read_manifest(self.path)
 
     def save(self, ledger: Ledger) -> None:
-        """Replace the ledger, with its hash in the manifest, and this machine's copy.
-
-        Raises:
-            OutputError: the folder cannot be written to.
-        """
+        """Replace the ledger, with its hash in the manifest, and this machine's copy."""
         content = to_json(ledger)
         manifest = self._manifest()
         write_atomically(self.path / LEDGER, content)
@@ -123,11 +105,7 @@ class TunedFolder:
         store_ledger(ledger, self.cache_dir)
 
     def replace(self, built: Built, ledger: Ledger) -> Built:
-        """Put a build, whose files move, and the ledger in place at once.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
+        """Put a build, whose files move, and the ledger in place at once."""
         with folder_in_progress(self.path) as temporary:
             try:
                 for path in sorted(built.folder.iterdir()):
@@ -152,11 +130,7 @@ class TunedFolder:
 
 
 def kept_baseline(built: Built) -> EngineArtifact:
-    """The engine of the baseline, kept in its folder under a name that no candidate's engine has.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """The engine of the baseline, kept in its folder under a name that no candidate's engine has."""
     try:
         link_or_copy(built.folder / built.engine.path, built.folder / BASELINE)
     except OSError as error:
