@@ -29,12 +29,7 @@ class SamplesJob(Record, frozen=True, kw_only=True, tag="samples"):
 
 
 def write_samples(job: SamplesJob, progress: Callable[[str, float | None], None]) -> int:
-    """Write a file per batch; returns how many there were.
-
-    Raises:
-        DataError: the samples do not fit the inputs, the function fails, or the disk is full.
-        UsageError: there is no such function.
-    """
+    """Write a file per batch; returns how many there were."""
     folder = Path(job.folder)
     progress("importing", None)
     written = 0

@@ -138,11 +138,7 @@ def _lengths(inputs: list[list[_Axis]], alike: Alike) -> list[list[int]]:
 
 
 def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that a caller must give: those without a default.
-
-    Raises:
-        ModelError: one is a sequence, a map or optional, or of no known type.
-    """
+    """The inputs that a caller must give: those without a default."""
     default = {item.name for item in model.graph.initializer}
     wanted = [item for item in model.graph.input if item.name not in default]
     for item in wanted:
@@ -220,11 +216,7 @@ def _shape_of(item: onnx.ValueInfoProto) -> tuple[int | str, ...]:
 
 
 def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
-    """The first of the user's own samples, for what `trtopt.data.open_data` takes.
-
-    Raises:
-        DataError: they cannot be read or do not fit the model.
-    """
+    """The first of the user's own samples, for what `trtopt.data.open_data` takes."""
     source = open_data(data)
     return Feed(source.name, next(source.batches(specs_of(model), _SAMPLES)))
 
@@ -241,9 +233,6 @@ def on_seeded(
     Some models have a longest or a shortest length, and some need axes of equal length: an axis's name shows
     none of that. With `one_batch` first axes without a name are so from the start. With `spared` `run` has
     data of its own, and is given no seeded inputs at last.
-
-    Raises:
-        ModelError: `run` raised it whatever it was given: the first one.
     """
     usual, *others = _choices(model, one_batch)
     try:
@@ -270,11 +259,7 @@ def _choices(model: onnx.ModelProto, one_batch: bool = True) -> list[tuple[Lengt
 
 
 def seeded_source(model: ModelFile) -> SampleSource:
-    """Seeded random samples in place of DATA, as a source. Where axes leave a choice the model runs once.
-
-    Raises:
-        ModelError: it runs on none of them.
-    """
+    """Seeded random samples in place of DATA, as a source. Where axes leave a choice the model runs once."""
 
     def tried(feeds: tuple[Feed, ...]) -> tuple[Feed, ...]:
         Unoptimised(*runnable(model)).run(feeds[-1].values)

@@ -73,11 +73,7 @@ def samples_in(batch: Arrays, inputs: Sequence[TensorSpec]) -> int:
 
 
 def cut(batch: Arrays, axes: Mapping[str, int], size: int) -> Iterator[Arrays]:
-    """`batch` in parts of at most `size` samples, which lie along `axes`; other inputs are in each part.
-
-    Raises:
-        DataError: inputs hold different numbers of samples.
-    """
+    """`batch` in parts of at most `size` samples, which lie along `axes`; other inputs are in each part."""
     counts = {name: batch[name].shape[axis] for name, axis in axes.items()}
     first = next(iter(counts))
     for name, count in counts.items():
@@ -95,12 +91,7 @@ def cut(batch: Arrays, axes: Mapping[str, int], size: int) -> Iterator[Arrays]:
 
 
 def fitted(spec: TensorSpec, array: NDArray[Any], rows: int | None, first: int) -> NDArray[Any]:
-    """`array` in the type of the input `spec`; its first row is sample number `first`.
-
-    Raises:
-        DataError: another rank or shape, a type that does not fit, a value that the input's type cannot
-            hold, or one that is not finite: names the tensor and the sample.
-    """
+    """`array` in the type of the input `spec`; its first row is sample number `first`."""
     _check_shape(spec, array, rows)
     dtype = numpy_dtype(spec.dtype)
     if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
@@ -174,11 +165,7 @@ def _check_values(
 
 
 def check_lengths(lengths: Mapping[str, int], rows: Rows) -> None:
-    """All arrays, of `lengths` rows, must hold the same number of samples.
-
-    Raises:
-        DataError: they do not; names two that differ.
-    """
+    """All arrays, of `lengths` rows, must hold the same number of samples."""
     batches = {name: lengths[name] / count for name, count in rows.items() if count and name in lengths}
     for name, count in batches.items():
         reference = next(iter(batches))
@@ -196,9 +183,6 @@ def repeated(name: str, parts: Sequence[NDArray[Any]], shape: Shape) -> NDArray[
     """The rows of `parts`, one after the other, as one array of `shape`: cut or repeated as needed.
 
     Of scalars the first: one holds for all samples.
-
-    Raises:
-        DataError: no rows, or rows of another shape.
     """
     for part in parts:
         if part.shape[1:] != shape[1:]:

@@ -153,12 +153,7 @@ class NpzReader:
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays of any names; `numpy.savez` takes none that is called like one of its own arguments.
-
-    Raises:
-        DataError: a name that no `.npz` can hold.
-        OSError: it cannot be written.
-    """
+    """Write arrays of any names; `numpy.savez` takes none that is called like one of its own arguments."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             if "\0" in name or len(name.encode()) > _MAX_NAME_BYTES:
@@ -170,11 +165,7 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_npz(path: Path) -> Arrays:
-    """All arrays of a file that `write_npz` wrote.
-
-    Raises:
-        DataError: it is none.
-    """
+    """All arrays of a file that `write_npz` wrote."""
     reader = NpzReader(path)
     return next(reader.pieces(dict.fromkeys(reader.names)))
 

@@ -45,11 +45,7 @@ def planar(array: Array, layout: str, channels: int) -> Array:
 
 
 def quantised(name: str, array: Array, scale: float, *, saturate: bool) -> Array:
-    """Q(array) as QuantizeLinear computes it: division, rounding half to even, INT8.
-
-    Raises:
-        DataError: a value beyond INT8's range without `saturate`, or one that is not finite; with its sample.
-    """
+    """Q(array) as QuantizeLinear computes it: division, rounding half to even, INT8."""
     with np.errstate(over="ignore", invalid="ignore"):
         levels = np.rint(array.astype(np.float32) / np.float32(scale))
     _refuse(name, array, ~np.isfinite(levels), "is not finite", "clean the data")
@@ -64,11 +60,7 @@ def quantised(name: str, array: Array, scale: float, *, saturate: bool) -> Array
 
 
 def packed(spec: TensorSpec, array: Array, tensor: TypedTensor | None, *, saturate: bool = False) -> Array:
-    """`array`, of the shape that the graph's input `spec` takes, in the engine's type and format.
-
-    Raises:
-        DataError: a shape, a type or a value that the input cannot take; names the sample.
-    """
+    """`array`, of the shape that the graph's input `spec` takes, in the engine's type and format."""
     dtype = numpy_dtype(spec.dtype)
     if not _fits(spec, array):
         raise DataError(
@@ -106,11 +98,7 @@ def _integers_of(dtype: np.dtype[Any]) -> str:
 
 
 def exact(name: str, array: Array, dtype: np.dtype[Any], first: int = 0) -> Array:
-    """`array` in another type, if that type is of its kind and holds its values.
-
-    Raises:
-        DataError: floats for an integer type, or values out of its range; names the sample.
-    """
+    """`array` in another type, if that type is of its kind and holds its values."""
     if array.dtype == dtype:
         return array
     if array.dtype.kind not in "fiubV":
@@ -145,11 +133,7 @@ def _refuse(name: str, array: Array, bad: NDArray[np.bool_], reason: str, remedy
 
 
 def unpacked(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Array:
-    """What the engine's output holds, in the shape of the graph's output; INT8 with a scale becomes FP32.
-
-    Raises:
-        DataError: an array that is not in the output's format, or an open number of channels.
-    """
+    """What the engine's output holds, in the shape of the graph's output; INT8 with a scale becomes FP32."""
     layout = tensor.layout if tensor is not None else "nchw"
     if layout in VECTORS:
         channels = spec.shape[1]
@@ -181,11 +165,7 @@ def unpacked(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Arra
 
 
 def on_host(array: object) -> Array:
-    """An array of NumPy, or a copy on the host of one on the GPU (CuPy, Numba, PyTorch).
-
-    Raises:
-        DataError: it is no array.
-    """
+    """An array of NumPy, or a copy on the host of one on the GPU (CuPy, Numba, PyTorch)."""
     if isinstance(array, np.ndarray):
         return array
     if hasattr(array, "detach"):

@@ -68,12 +68,7 @@ _KINDS = "an .npz, a folder of them, Polygraphy's .json, or module:function (FIL
 
 
 def open_data(text: str | Path) -> SampleSource:
-    """The samples that `text` names: a path, or `module:function`.
-
-    Raises:
-        DataError: not of a kind that can be read.
-        UsageError: no such file, or the function cannot be imported.
-    """
+    """The samples that `text` names: a path, or `module:function`."""
     path, text = Path(text), str(text)
     if path.is_file() and path.suffix == ".npy":
         program = f'import numpy; numpy.savez("inputs.npz", INPUT=numpy.load({json.dumps(str(path))}))'
@@ -151,9 +146,6 @@ class SampleSource:
         Samples lie along the first axis. Inputs whose first axis is fixed while others' are open are given
         whole. If every input's first axis is fixed, batches have that size, and samples that do not fill
         one are left out. A batch ends early where other axes change their length.
-
-        Raises:
-            DataError: an input is missing, of another shape or type, not finite, or there are no samples.
         """
         rows, axes = rows_of(inputs, size), sample_axes(inputs)
         batch = _Batch(rows, is_open=any(isinstance(axis, str) for spec in inputs for axis in spec.shape[:1]))
@@ -184,9 +176,6 @@ class SampleSource:
         """The first samples as one batch of exactly `shapes`, repeated if there are too few.
 
         `axes` are the model's `sample_axes` where `inputs` are an engine's, whose shapes are fixed.
-
-        Raises:
-            DataError: see `batches`.
         """
         if axes := axes or sample_axes(inputs):
             return self._first_along([_open(spec, axes) for spec in inputs], axes, shapes)

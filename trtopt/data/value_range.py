@@ -22,9 +22,6 @@ def range_notes(inputs: Sequence[TensorSpec], source: SampleSource) -> tuple[str
     """Floating-point inputs whose first samples are converted, or whole numbers up to 255; samples left out.
 
     A function of the user's is not called for this: what it does may end the process.
-
-    Raises:
-        DataError: the samples do not fit the inputs.
     """
     if source.is_function:
         return ()

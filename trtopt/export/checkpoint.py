@@ -24,11 +24,6 @@ def load(module: torch.nn.Module, path: Path, *, strict: bool, unused: tuple[str
     """Copy the checkpoint's tensors into the module, each cast to the type that the module has.
 
     Keys that match a pattern of `unused` may be in the file though the module has none of them.
-
-    Raises:
-        UsageError: no such file, no checkpoint, shapes that differ, or, when strict, missing or unexpected
-            keys; all are listed. The module is unchanged then.
-        BackendMissingError: a safetensors file without the package.
     """
     found = read(path)
     wanted = module.state_dict()
@@ -55,12 +50,7 @@ def load(module: torch.nn.Module, path: Path, *, strict: bool, unused: tuple[str
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint by name; `{"state_dict": …}` and the like are unwrapped.
-
-    Raises:
-        UsageError: it is none.
-        BackendMissingError: a safetensors file without the package.
-    """
+    """The tensors of a checkpoint by name; `{"state_dict": …}` and the like are unwrapped."""
     import torch
 
     if not path.is_file():

@@ -20,11 +20,7 @@ def files() -> dict[str, Path]:
 
 
 def find(name: str) -> Path:
-    """The file of a model of the collection, or the model file that `name` is the path of.
-
-    Raises:
-        UsageError: neither; the nearest name is suggested.
-    """
+    """The file of a model of the collection, or the model file that `name` is the path of."""
     if name.endswith(".toml"):
         return Path(name)
     known = files()

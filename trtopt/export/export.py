@@ -67,10 +67,6 @@ def export(
 
     The exporter and the opset are the subject's own unless they are given. `allow_traced_branches` lets
     torchscript keep the way that a branch took for one input.
-
-    Raises:
-        ModelError: it cannot be exported, or the file differs from PyTorch.
-        OutputError: `out` cannot be written.
     """
     opset_version = opset_version or (max(subject.opset, BF16_OPSET) if dtype == "bf16" else subject.opset)
     check_output(out, MODEL)

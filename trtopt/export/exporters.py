@@ -53,10 +53,6 @@ def export_raw(
 
     The dynamo exporter writes at least opset 18. Inputs and outputs are called as `raw_names` has it, axes as
     the exporter likes. `allow_traced_branches` leaves branches that tracing loses to PyTorch's warnings.
-
-    Raises:
-        UnsupportedOpError: an operator has no ONNX form; names the module path and the line.
-        ModelError: Python branches on tensors, with the line; or the exporter failed in another way.
     """
     with _quiet():
         if exporter == "torchscript":

@@ -16,11 +16,7 @@ from trtopt.files.user_code import where
 
 
 def need(*modules: str, line: str = install("export")) -> None:
-    """Raise unless the modules are installed; nothing is imported.
-
-    Raises:
-        BackendMissingError: names the first missing one and the install line.
-    """
+    """Raise unless the modules are installed; nothing is imported."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise BackendMissingError(f"{module} is not installed", line)
@@ -30,9 +26,6 @@ def sibling_function(path: Path, reference: str) -> Callable[..., Any]:
     """`FILE.py:FUNCTION` of the folder that the model file `path` lies in.
 
     Files of one folder may import one another by name.
-
-    Raises:
-        UsageError: there is no such file or function, or the file cannot be imported.
     """
     file, _, name = reference.partition(":")
     source = path.parent / file

@@ -24,11 +24,7 @@ _IR_VERSION = {17: 8, 18: 8}
 
 
 def lower_to_17(model: onnx.ModelProto) -> None:
-    """Rewrite an opset-18 model to opset 17 in place.
-
-    Raises:
-        UnsupportedOpError: an operator or an option that 17 does not have; names its node.
-    """
+    """Rewrite an opset-18 model to opset 17 in place."""
     import onnx
 
     parts = list(graphs_of(model.graph))

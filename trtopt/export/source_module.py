@@ -81,9 +81,6 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
 
     The `full` variant of a model that comes with weights gets them; others get calibrated BatchNorms. Neither
     if `use_own_weights` is false, because a checkpoint is to be loaded.
-
-    Raises:
-        UsageError: the file, the variant or the constructor is wrong.
     """
     spec = read_spec(path)
     if variant not in spec.variants:
@@ -137,11 +134,7 @@ def _module_name(package: str) -> str:
 
 
 def construct(path: Path, spec: ModelSpec, variant: str, device: str = "cpu") -> torch.nn.Module:
-    """The variant's module with seeded weights; on device `meta` it has shapes and no memory.
-
-    Raises:
-        UsageError: the constructor cannot be found, raises, or returns something else.
-    """
+    """The variant's module with seeded weights; on device `meta` it has shapes and no memory."""
     import torch
 
     build = sibling_function(path, str(spec.construct))
@@ -211,9 +204,6 @@ def from_callable(reference: str) -> Subject:
     input is `batch`. A third element `{input name: {axis number: axis name}}` names further axes that vary,
     or axis 0 otherwise; None fixes it. Inputs are passed to the module in the order given. Examples for other
     sizes repeat or cut the given ones along the varying axes.
-
-    Raises:
-        UsageError: it cannot be imported, raises, or returns something else.
     """
     import torch
 
@@ -263,11 +253,7 @@ def _described(made: object) -> str:
 
 
 def _check_axes(named: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], reference: str) -> None:
-    """See that every axis that is named is one.
-
-    Raises:
-        UsageError: it is none, or its name is no text.
-    """
+    """See that every axis that is named is one."""
     for name, axes in named.items():
         rank = tensors[name].ndim if name in tensors else 0
         problem = "" if name in tensors else f"there is no input {name!r}"

@@ -136,11 +136,7 @@ class ModelSpec(Record, frozen=True, kw_only=True):
 
 
 def read_spec(path: Path) -> ModelSpec:
-    """Read a model file.
-
-    Raises:
-        UsageError: no such file, not TOML, or a field is unknown, missing or wrong; the message names it.
-    """
+    """Read a model file."""
     table = read_toml(path, "correct the file; `trtopt models` lists names")
     try:
         return msgspec.convert(table, ModelSpec)

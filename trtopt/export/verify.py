@@ -115,20 +115,12 @@ def difference(
 def compare(
     subject: Subject, module: torch.nn.Module, run: Run, inputs: Arrays
 ) -> tuple[float, list[Difference]]:
-    """Run both with FP32 inputs: the largest relative difference, and what is wrong.
-
-    Raises:
-        ModelError: the file, or the module itself, does not run with them.
-    """
+    """Run both with FP32 inputs: the largest relative difference, and what is wrong."""
     return _compared(subject, _wanted(subject, module, inputs), run(inputs))
 
 
 def _wanted(subject: Subject, module: torch.nn.Module, inputs: Arrays) -> Arrays:
-    """PyTorch's outputs by name.
-
-    Raises:
-        ModelError: the module fails.
-    """
+    """PyTorch's outputs by name."""
     import torch
 
     try:
@@ -161,9 +153,6 @@ def verify(
     """Compare at two sizes of every axis, and with other inputs at the smaller ones.
 
     `module` computes in FP32. `blame(axis, traced size, failing node)` names the node that fixed the axis.
-
-    Raises:
-        ModelError: outputs differ; when only because of an axis that was fixed at its traced size, names it.
     """
     checks = []
     for sizes in check_sizes(subject.axes):

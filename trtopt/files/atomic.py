@@ -18,9 +18,6 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file under a temporary name beside `path`, flush it to disk and rename it.
 
     What killed runs have left of it is taken away.
-
-    Raises:
-        OutputError: the folder cannot be written to, or the disk is full; nothing is left behind.
     """
     temporary: Path | None = None
     try:
@@ -42,11 +39,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """A file may be replaced; a device or a pipe is somebody's way to something else.
-
-    Raises:
-        OSError: there is one.
-    """
+    """A file may be replaced; a device or a pipe is somebody's way to something else."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "not a regular file")
 
@@ -65,9 +58,6 @@ def scratch_beside(final: Path, mode: int = 0o700) -> Iterator[Path]:
 
     Only its owner may enter it, unless `mode` says otherwise. What killed runs have left of such folders is
     taken away first.
-
-    Raises:
-        OutputError: it cannot be made.
     """
     remove_unfinished(final)
     try:

@@ -30,10 +30,6 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
 
     The reported file size does not bound the content: files grow, and pipes and devices report 0. Pipes are
     read too, as a user may name one; reading ends if a pipe is silent for a minute.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is larger.
     """
     pieces: list[bytes] = []
     with _opened(path) as file:
@@ -54,11 +50,7 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file, opened for reading: reading a pipe would block, and a device has no end.
-
-    Raises:
-        OSError: there is none, or it is not a regular file.
-    """
+    """A regular file, opened for reading: reading a pipe would block, and a device has no end."""
     file = _opened(path)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -72,11 +64,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _wait_for(file: BinaryIO, path: Path) -> None:
-    """Wait until there is something to read, or the end.
-
-    Raises:
-        OSError: the wait timed out.
-    """
+    """Wait until there is something to read, or the end."""
     poll = select.poll()
     poll.register(file, select.POLLIN | select.POLLHUP)
     if not poll.poll(_ANNOUNCED_S * 1e3):
@@ -92,11 +80,7 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def reading_as(what: str, path: Path, remedy: str) -> Iterator[None]:
-    """Read `path` as `what` it should be.
-
-    Raises:
-        ArtifactError: it cannot be read, or is something else.
-    """
+    """Read `path` as `what` it should be."""
     try:
         yield
     except NewerSchemaError as error:

@@ -20,9 +20,6 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
 
     An earlier build folder of the same name is replaced, and the new one keeps the user's files of it;
     a folder that trtopt did not make is not replaced.
-
-    Raises:
-        OutputError: `final` cannot be made, or is something else than a build folder of trtopt's.
     """
     final = final.resolve()  # a link is followed, and the current folder has a name to take
     with locked_folder(final.parent):

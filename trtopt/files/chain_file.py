@@ -38,11 +38,7 @@ def pack_chain(chain: Chain, engines: Sequence[bytes]) -> bytes:
 
 
 def unpack_chain(content: bytes) -> tuple[Chain, tuple[bytes, ...]]:
-    """A chain and its engines.
-
-    Raises:
-        IncompatibleEngineError: the file is cut short or damaged, or from another version of trtopt.
-    """
+    """A chain and its engines."""
     start = len(_MARK) + _LENGTH
     length = int.from_bytes(content[len(_MARK) : start], "little")
     if length > _MAX_HEADER:

@@ -8,11 +8,7 @@ from pathlib import Path
 
 
 def link_or_copy(path: Path, target: Path) -> None:
-    """Give a file another name, which is free, or copy it there.
-
-    Raises:
-        OSError: it cannot be copied either.
-    """
+    """Give a file another name, which is free, or copy it there."""
     try:
         os.link(path, target, follow_symlinks=False)
     except OSError:  # no links on this file system, or not to another user's file

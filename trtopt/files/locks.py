@@ -14,12 +14,7 @@ _LOCK_TIMEOUT_S = WAIT_S
 
 @contextmanager
 def lock(path: Path, wait_s: float | None = None) -> Iterator[None]:
-    """Hold `path` + `.lock` against other processes.
-
-    Raises:
-        OutputError: another process has held it for ten minutes (or as long as `wait_s` says), or the folder
-            cannot be written to.
-    """
+    """Hold `path` + `.lock` against other processes."""
     with ExitStack() as held:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

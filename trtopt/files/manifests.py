@@ -66,13 +66,7 @@ def hashes_of(folder: Path) -> dict[str, str]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a build folder.
-
-    Raises:
-        ArtifactError: there is none, it is cut short or edited beyond its schema, names files outside the
-            folder, or is of a newer trtopt.
-        UsageError: the environment asks for signatures.
-    """
+    """Read the manifest of a build folder."""
     _refuse_earlier_keys()
     path = folder / MANIFEST
     try:
@@ -105,11 +99,7 @@ def _refuse_earlier_keys() -> None:
 
 
 def read_plan(path: Path) -> BatchPlan:
-    """Read the file that `trtopt plan` wrote.
-
-    Raises:
-        ArtifactError: there is none, it is cut short or edited beyond its schema, or of a newer trtopt.
-    """
+    """Read the file that `trtopt plan` wrote."""
     with reading_as("a plan", path, "give a file that `trtopt plan -o` wrote"):
         plan = read_versioned(read_bounded(path, _MAX_MANIFEST_BYTES), BatchPlan)
         check_plan(plan)
@@ -117,12 +107,7 @@ def read_plan(path: Path) -> BatchPlan:
 
 
 def read_listed(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """A file of a build; builds of before every file's hash was kept are read as they are.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
-        ArtifactError: it is another one than was built.
-    """
+    """A file of a build; builds of before every file's hash was kept are read as they are."""
     content = read_bounded(folder / name)
     if manifest.files.get(name) not in (None, hashlib.sha256(content).hexdigest()):
         raise ArtifactError(
@@ -133,11 +118,7 @@ def read_listed(folder: Path, manifest: Manifest, name: str) -> bytes:
 
 
 def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
-    """A file's content, once its hash is what the `vouching` file says: an engine is native code.
-
-    Raises:
-        ArtifactError: the file is missing, or is another one than was built.
-    """
+    """A file's content, once its hash is what the `vouching` file says: an engine is native code."""
     again = {
         "plan": "plan again, or move the plan back: its paths to engines are relative to its folder",
         "manifest": f"`trtopt build --locked {shlex.quote(str(path.parent))}` builds the folder again",

@@ -84,12 +84,7 @@ def reading(files: Files) -> Iterator[None]:
 
 
 def check_output(path: Path, kind: Kind) -> None:
-    """Find out whether a file of this kind may be, and can be, written at `path`. Makes nothing.
-
-    Raises:
-        UsageError: this command reads what is there, or it belongs to a folder of trtopt's.
-        OutputError: trtopt did not write what is there, or nothing can be written.
-    """
+    """Find out whether a file of this kind may be, and can be, written at `path`. Makes nothing."""
     try:
         if not path.parent.is_dir():
             raise OutputError(f"{path}: there is no folder {path.parent}", "make it, or name another file")
@@ -102,11 +97,7 @@ def check_output(path: Path, kind: Kind) -> None:
 
 
 def write_output(path: Path, content: bytes, kind: Kind) -> None:
-    """Write a file of this kind, if it may still be written.
-
-    Raises:
-        UsageError, OutputError: see `check_output`; or the disk is full.
-    """
+    """Write a file of this kind, if it may still be written."""
     check_output(path, kind)
     write_atomically(path, content)
 

@@ -11,11 +11,7 @@ import numpy as np
 
 
 def cached_share(path: Path) -> float:
-    """How much of a file is in the page cache, from 0 to 1.
-
-    Raises:
-        OSError: the file cannot be read, or the system does not report it.
-    """
+    """How much of a file is in the page cache, from 0 to 1."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if not size:
@@ -34,11 +30,7 @@ def cached_share(path: Path) -> float:
 
 
 def drop_from_cache(path: Path) -> bool:
-    """Have a file's next reader read the disk; takes no privileges. False where the system kept it.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Have a file's next reader read the disk; takes no privileges. False where the system kept it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)  # pages that are not yet on the disk stay

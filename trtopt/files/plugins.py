@@ -20,11 +20,7 @@ def is_library(name: str, library: str) -> bool:
 
 
 def check_plugins(engines: Iterable[EngineArtifact], trust: Sequence[str], flag: str = "--trust") -> None:
-    """Check whether the user names engines' plugin libraries too: anyone can write a manifest that names any.
-
-    Raises:
-        ArtifactError: a library is needed that is not in `trust`.
-    """
+    """Check that the user names engines' plugin libraries too: anyone can write a manifest that names any."""
     for library in sorted(plugin_libraries(engines)):
         if not any(is_library(name, library) for name in trust):
             raise ArtifactError(

@@ -33,11 +33,7 @@ _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
 def user_files_in(folder: Path, made: Set[str]) -> Iterator[Path]:
-    """Files, links and empty folders in `folder` that are not among the `made` files.
-
-    Raises:
-        OSError: a folder cannot be listed.
-    """
+    """Files, links and empty folders in `folder` that are not among the `made` files."""
     for path in sorted(folder.iterdir()):
         if not _is_folder(path):
             if path.name not in made:
@@ -49,11 +45,7 @@ def user_files_in(folder: Path, made: Set[str]) -> Iterator[Path]:
 
 
 def names_of_user_files(folder: Path, made: Set[str]) -> list[str]:
-    """Top-level names of the user's files in `folder`.
-
-    Raises:
-        OSError: a folder cannot be listed.
-    """
+    """Top-level names of the user's files in `folder`."""
     return list(dict.fromkeys(path.relative_to(folder).parts[0] for path in user_files_in(folder, made)))
 
 
@@ -62,9 +54,6 @@ def put_in_place(new: Path, final: Path, made: Set[str]) -> Path | None:
 
     Returns:
         Where the earlier folder is now, if there was one, to be removed: see `emptied`.
-
-    Raises:
-        OSError: it cannot be done; the earlier folder is in its place.
     """
     if not final.exists() or not any(final.iterdir()):
         os.replace(new, final)
@@ -95,11 +84,7 @@ def emptied(aside: Path, final: Path, made: Set[str]) -> Path:
 
 
 def carry_over(earlier: Path, new: Path, made: Set[str]) -> None:
-    """Link the user's files of `earlier` into `new`; where a name is taken, next to it under another name.
-
-    Raises:
-        OSError: something cannot be linked or copied.
-    """
+    """Link the user's files of `earlier` into `new`; where a name is taken, next to it under another name."""
     for path in sorted(earlier.iterdir()):
         target = new / path.name
         if not _is_folder(path):
@@ -146,11 +131,7 @@ def _is_same(path: Path, target: Path) -> bool:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Exchange two names at once; False where the system cannot.
-
-    Raises:
-        OSError: it can, but not these.
-    """
+    """Exchange two names at once; False where the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
@@ -164,11 +145,7 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Take away what killed runs have left of `path`, and bring back what they had set aside for it.
-
-    Raises:
-        OutputError: there is such, and another process keeps its folder for itself.
-    """
+    """Take away what killed runs have left of `path`, and bring back what they had set aside for it."""
     remove_unfinished(path)
     if not _set_aside(path):
         return

@@ -35,12 +35,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def locked(path: Path, wait_s: float) -> Iterator[None]:
-    """Lock the file `path` + `.lock`, which exists as long as a process holds it.
-
-    Raises:
-        OutputError: another process holds it for longer than `wait_s`.
-        OSError: it cannot be made, or is not a regular file.
-    """
+    """Lock the file `path` + `.lock`, which exists as long as a process holds it."""
     file = Path(f"{path}.lock")
     until = time.monotonic() + wait_s
     while True:
@@ -69,9 +64,6 @@ def locked_folder(folder: Path) -> Iterator[None]:
     """Keep other processes from renaming folders in `folder`; without file locks this has no effect.
 
     A temporary folder is not locked again: its process holds it already, and would wait for itself.
-
-    Raises:
-        OutputError: another process holds the folder for ten minutes.
     """
     if folder.name.startswith(".") and folder.name.endswith(".tmp"):
         yield
@@ -90,12 +82,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def _take(handle: int, lock: Path, what: Path, until: float, wait_s: float) -> None:
-    """Lock an open file.
-
-    Raises:
-        OutputError: another process holds it until then.
-        OSError: the file system has no locks.
-    """
+    """Lock an open file."""
     announced = time.monotonic() + _ANNOUNCED_S
     while True:
         try:
@@ -141,11 +128,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def temporary_file(path: Path) -> tuple[int, Path]:
-    """A temporary file for `path`, open and locked; readable as the umask allows.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """A temporary file for `path`, open and locked; readable as the umask allows."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     while True:
         temporary = temporary_path(path, "tmp")
@@ -157,11 +140,7 @@ def temporary_file(path: Path) -> tuple[int, Path]:
 
 
 def temporary_folder(final: Path, mode: int) -> tuple[int, Path]:
-    """A temporary folder for `final`, locked while the descriptor is open; the umask is taken off `mode`.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """A temporary folder for `final`, locked while the descriptor is open; the umask is taken off `mode`."""
     while True:
         temporary = temporary_path(final, "tmp")
         with suppress(FileExistsError):

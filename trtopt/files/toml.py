@@ -22,11 +22,7 @@ _LONG_KEY = re.compile(rf"(?:[^.\n=]*\.){{{_MAX_DEPTH}}}[^\n=]*[=\]]")
 
 
 def read_toml(path: Path, remedy: str) -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    Raises:
-        UsageError: it cannot be read, is not TOML, or is too large or too deep; with `remedy`.
-    """
+    """The tables of a TOML file."""
     try:
         content = read_bounded(path, _MAX_BYTES)
     except OSError as error:

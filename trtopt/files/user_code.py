@@ -16,11 +16,7 @@ from trtopt.errors import UsageError
 
 
 def function_of_user(reference: str) -> Callable[[], Any]:
-    """`package.module:callable`, or `FILE.py:callable`, with the module's folder importable.
-
-    Raises:
-        UsageError: the module cannot be imported or has no such callable.
-    """
+    """`package.module:callable`, or `FILE.py:callable`, with the module's folder importable."""
     module_name, _, name = reference.rpartition(":")
     file = Path(module_name) if module_name.endswith(".py") else None
     if file is not None and not file.is_file():

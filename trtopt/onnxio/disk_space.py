@@ -18,20 +18,12 @@ def silent(note: str) -> None:
 
 
 def check_output_room(out: Path, needed: int, note: Note = silent) -> None:
-    """Check that the folder of `out` has room for so many bytes, and note it if they are many.
-
-    Raises:
-        OutputError: it has not.
-    """
+    """Check that the folder of `out` has room for so many bytes, and note it if they are many."""
     _check_room(out.parent, needed, note, "write elsewhere with -o")
 
 
 def check_temporary_room(needed: int, note: Note = silent) -> None:
-    """Check that the system's temporary folder has room for so many bytes, and note it if they are many.
-
-    Raises:
-        OutputError: it has not.
-    """
+    """Check that the system's temporary folder has room for so many bytes, and note it if they are many."""
     _check_room(Path(tempfile.gettempdir()), needed, note, "set TMPDIR to a folder that has more room")
 
 

@@ -21,11 +21,7 @@ _EXTENSION_TYPES = (
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
-    """The dtype of that name; types that NumPy lacks come from ml_dtypes (which onnx brings).
-
-    Raises:
-        DataError: a type that is no number, such as strings.
-    """
+    """The dtype of that name; types that NumPy lacks come from ml_dtypes (which onnx brings)."""
     if name in _EXTENSION_TYPES:
         import ml_dtypes
 

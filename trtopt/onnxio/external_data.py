@@ -49,12 +49,7 @@ class FilePart:
 
 
 def external_files(model: onnx.ModelProto, path: Path, *, but: str | None = None) -> list[Path]:
-    """The files that hold the model's external weights, sorted; without what is at the location `but`.
-
-    Raises:
-        InvalidModelError: one is missing, too short, no regular file of the model's own folder, or is
-            described in a way that makes no sense.
-    """
+    """The files that hold the model's external weights, sorted; without what is at the location `but`."""
     needed: dict[str, FilePart] = {}
     for tensor in tensors_of(model):
         if refers_to_file(tensor) and (part := file_part(tensor, path)).location != but:
@@ -86,11 +81,7 @@ def refers_to_file(tensor: onnx.TensorProto) -> bool:
 
 
 def take_in(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
-    """Read the data of tensors of the model `path` that refer to files, into their messages.
-
-    Raises:
-        InvalidModelError: see `external_files`.
-    """
+    """Read the data of tensors of the model `path` that refer to files, into their messages."""
     for tensor in tensors:
         if refers_to_file(tensor):
             tensor.raw_data = mapped(file_part(tensor, path), path.parent).tobytes()
@@ -99,11 +90,7 @@ def take_in(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
 
 
 def take_in_inner(model: onnx.ModelProto, path: Path, most: int) -> None:
-    """Read what is in files but is no initializer of the graph: in attributes, subgraphs, functions, sparse.
-
-    Raises:
-        InvalidModelError: it is more than `most` bytes; or see `external_files`.
-    """
+    """Read what is in files but no initializer of the graph: in attributes, subgraphs, functions, sparse."""
     inner = [*tensors_of(model, "graph"), *tensors_of(model.graph, "initializer")]
     outside = [tensor for tensor in inner if refers_to_file(tensor)]
     if sum(file_part(tensor, path).size for tensor in outside) > most:
@@ -115,11 +102,7 @@ def take_in_inner(model: onnx.ModelProto, path: Path, most: int) -> None:
 
 
 def mapped(part: FilePart, folder: Path) -> np.ndarray[Any, Any]:
-    """The bytes of a weight of a model in `folder`, mapped read-only from its file.
-
-    Raises:
-        InvalidModelError: see `external_files`.
-    """
+    """The bytes of a weight of a model in `folder`, mapped read-only from its file."""
     import numpy as np
 
     with os.fdopen(_opened(part, folder), "rb") as file:
@@ -134,9 +117,6 @@ def check_values(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
     """Each must have as many values as its shape needs; those in files next to the model are skipped.
 
     ONNX's own checker does not count them.
-
-    Raises:
-        InvalidModelError: too few, too many, of no known type, or an axis of negative length.
     """
     import onnx
 
@@ -210,11 +190,7 @@ def _bits(dtype: str) -> int:
 
 
 def file_part(tensor: onnx.TensorProto, where: Path) -> FilePart:
-    """Where a tensor that refers to a file lies; `where` the model is, for messages.
-
-    Raises:
-        InvalidModelError: its reference makes no sense, or gives the weight fewer bytes than its shape needs.
-    """
+    """Where a tensor that refers to a file lies; `where` the model is, for messages."""
     import onnx
 
     weight, again = f"{where}: weight {tensor.name!r}", "export the model again"
@@ -274,11 +250,7 @@ def _is_known(data_type: int) -> bool:
 
 
 def _opened(part: FilePart, folder: Path) -> int:
-    """The file of a weight, opened: a regular one of the model's folder, and long enough.
-
-    Raises:
-        InvalidModelError: it is not.
-    """
+    """The file of a weight, opened: a regular one of the model's folder, and long enough."""
     parts = PurePosixPath(part.location)
     shown = repr(part.location[:_MAX_NAME])
     what = f"{part.weight}: its weights file {shown}"

@@ -76,11 +76,7 @@ def reads_of(node: onnx.NodeProto) -> set[str]:
 
 
 def check_texts(message: Message) -> None:
-    """Every text of a model must be one: protobuf returns text that is no UTF-8 as bytes.
-
-    Raises:
-        UnicodeDecodeError: the first that is none.
-    """
+    """Every text of a model must be one: protobuf returns text that is no UTF-8 as bytes."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
             for inner in (value,) if hasattr(value, "ListFields") else value:
@@ -95,9 +91,6 @@ def check_types(model: onnx.ModelProto, path: Path) -> None:
     """Every element type that tensors are declared with or cast to must be one that ONNX has.
 
     ONNX's checker does not check it, and later readers of the model expect no other.
-
-    Raises:
-        InvalidModelError: the first that is none, with its tensor or node.
     """
     import onnx
 

@@ -74,11 +74,7 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def check_unchanged(model: ModelFile) -> None:
-    """Check that the model's files are still those that it was read from: its weights lie there.
-
-    Raises:
-        InvalidModelError: one of them was written to, or is gone.
-    """
+    """Check that the model's files are still those that it was read from: its weights lie there."""
     for stamp in model.stamps:
         if not stamp[0].is_file() or _stamp(stamp[0]) != stamp:
             raise InvalidModelError(
@@ -111,22 +107,14 @@ def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) ->
 
 
 def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.TensorProto:
-    """A weight whose values are written to a new file in `spool`.
-
-    Raises:
-        OutputError: they cannot be: the disk is full.
-    """
+    """A weight whose values are written to a new file in `spool`."""
     return spooled_parts([values], values.dtype, values.shape, name, spool)
 
 
 def spooled_parts(
     parts: Iterable[np.ndarray[Any, Any]], dtype: Any, shape: Sequence[int], name: str, spool: Path
 ) -> onnx.TensorProto:
-    """As `spooled`, of values that come in parts, each written before the next is made.
-
-    Raises:
-        OutputError: they cannot be: the disk is full.
-    """
+    """As `spooled`, of values that come in parts, each written before the next is made."""
     try:
         handle, path = tempfile.mkstemp(dir=spool)
         with os.fdopen(handle, "wb") as file:
@@ -154,11 +142,7 @@ def size_in_bytes(tensor: onnx.TensorProto) -> int:
 
 
 def raw_bytes(tensor: onnx.TensorProto, folder: Path) -> Any:
-    """The data of an external tensor, mapped read-only.
-
-    Raises:
-        InvalidModelError: the file that it refers to is missing, too short or no regular one of `folder`.
-    """
+    """The data of an external tensor, mapped read-only."""
     entries = _entries(tensor)
     own = _own_files.get(entries.get("location", ""))
     if own is None:
@@ -242,11 +226,7 @@ def _skeleton(data: Any, location: str) -> bytes:
 
 
 def load(path: Path) -> ModelFile:
-    """Read the ONNX file at `path`, its weights left where they are.
-
-    Raises:
-        InvalidModelError: missing, empty, truncated, not ONNX, or with weights that cannot be found.
-    """
+    """Read the ONNX file at `path`, its weights left where they are."""
     remedy = "give an ONNX file; export the model again if this one was cut off"
     own = _own_location(path)
     if not path.is_file():
@@ -281,11 +261,7 @@ def load(path: Path) -> ModelFile:
 
 
 def _check_left(tensor: onnx.TensorProto, path: Path) -> None:
-    """A weight in the model's own file must have a type and a shape, and as many bytes as that takes.
-
-    Raises:
-        InvalidModelError: it has not.
-    """
+    """A weight in the model's own file must have a type and a shape, and as many bytes as that takes."""
     remedy = "export the model again"
     try:
         needed = size_in_bytes(tensor)
@@ -376,10 +352,6 @@ def save(model: ModelFile, path: Path) -> Path | None:
 
     That file has a name that was free, `PATH.data` if possible: all changes in one step, when the model takes
     its name. Then what trtopt wrote of the weights of an earlier `path` is removed, if no model needs it.
-
-    Raises:
-        OutputError: the place cannot be written, or the model is read from there.
-        InvalidModelError: what the weights are read from was changed since.
     """
     _refuse_own_files(model, path)
     rest = onnx.ModelProto()

@@ -32,14 +32,7 @@ _MOST_INNER_BYTES = 1 << 31
 
 
 def read_onnx(path: Path) -> OnnxArtifact:
-    """Check an ONNX file and describe it. Weights kept in external files are hashed, not loaded.
-
-    Raises:
-        InvalidModelError: no such file, not ONNX, truncated, empty graph, duplicate names; an input that is
-            no tensor; weights missing or kept outside the model's folder; an opset of the future; or
-            anything else that ONNX's own checker objects to.
-        UnsupportedOpError: an operator of ONNX's own domain that the model's opset does not have.
-    """
+    """Check an ONNX file and describe it. Weights kept in external files are hashed, not loaded."""
     model = load_graph(path)
     externals = external_files(model, path)
     check_values(tensors_of(model), path)
@@ -70,12 +63,7 @@ _OTHER_FORMATS = {
 
 
 def load_graph(path: Path) -> onnx.ModelProto:
-    """The model without its external weights.
-
-    Raises:
-        InvalidModelError: no such file, not ONNX, truncated, names that are not text, or a graph with no
-            nodes or no outputs.
-    """
+    """The model without its external weights."""
     import onnx
     from google.protobuf.message import DecodeError
 

@@ -38,11 +38,6 @@ def raise_opset(model: onnx.ModelProto, to: int) -> None:
     """Write the model's nodes as opset `to`, 13 or newer, wants them, in place; one that is as new stays.
 
     Nodes keep their names, metadata and order; new ones are named after the node that they belong to.
-
-    Raises:
-        UnsupportedOpError: a node has no form in the newer opset, or is no operator of the old one but
-            of the newer; names it. The model is half written then.
-        InvalidModelError: the model's shapes contradict each other.
     """
     now = opset_of(model)
     if now >= to:

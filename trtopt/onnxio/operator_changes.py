@@ -49,11 +49,7 @@ Change: TypeAlias = Callable[[onnx.NodeProto, Surroundings], list[onnx.NodeProto
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """The attribute's value.
-
-    Raises:
-        NoNewerFormError: it is an attribute of the function around it, known where that is called.
-    """
+    """The attribute's value."""
     for entry in node.attribute:
         if entry.name == name:
             if entry.ref_attr_name:

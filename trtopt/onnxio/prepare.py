@@ -48,11 +48,7 @@ def count_nodes(model: onnx.ModelProto) -> int:
 
 
 def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> None:
-    """Put nodes after those they read from, in place; nodes in order stay in order, subgraphs included.
-
-    Raises:
-        InvalidModelError: a cycle, a name made twice, or one that no node makes.
-    """
+    """Put nodes after those they read from, in place; nodes in order stay in order, subgraphs included."""
     known = set(outer) | {item.name for item in (*graph.input, *graph.initializer)}
     known |= {item.values.name for item in graph.sparse_initializer}
     maker: dict[str, int] = {}
@@ -99,12 +95,7 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
 
 
 def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
-    """What a Constant node holds, as an initializer of its output's name.
-
-    Raises:
-        InvalidModelError: it holds nothing, several things, or what no tensor can.
-        UnsupportedOpError: it is sparse, and huge if written out.
-    """
+    """What a Constant node holds, as an initializer of its output's name."""
     if len(node.attribute) != 1:
         raise InvalidModelError(
             f"Constant {node.name or node.output[0]!r} has {len(node.attribute)} values", EXPORT_AGAIN
@@ -196,11 +187,7 @@ def _refuse_lossy_attributes(graph: onnx.GraphProto) -> None:
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model's skeleton with all types and shapes that ONNX's inference finds.
-
-    Raises:
-        InvalidModelError: they contradict each other.
-    """
+    """The model's skeleton with all types and shapes that ONNX's inference finds."""
     try:
         return infer_shapes(skeleton(model))
     except onnx.shape_inference.InferenceError as error:
@@ -230,11 +217,7 @@ def fix_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int | None]
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """The version of the standard operators that the model imports.
-
-    Raises:
-        InvalidModelError: it imports none.
-    """
+    """The version of the standard operators that the model imports."""
     version = onnxgraph.opset_of(model)
     if not version:
         raise InvalidModelError("the model names no version of the standard operators", EXPORT_AGAIN)
@@ -276,12 +259,7 @@ def _refuse_functions_left(model: onnx.ModelProto) -> None:
 
 
 def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
-    """A sound copy of the model, its functions inlined, and how many Constant nodes became initializers.
-
-    Raises:
-        InvalidModelError: the graph is unsound.
-        UnsupportedOpError: it has an attribute that would be lost, or a function that cannot be inlined.
-    """
+    """A sound copy of the model, its functions inlined, and how many Constant nodes became initializers."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     _spell_plainly(copy)

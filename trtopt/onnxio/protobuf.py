@@ -49,9 +49,6 @@ def fields(data: Any, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Each field of the message in `data[at:end]`: number, start of its tag, start and end of its content.
 
     A field that is no run of bytes has its number or fixed-size value as content.
-
-    Raises:
-        ValueError: these bytes are no message, or one that was cut off.
     """
     while at < end:
         begin = at

@@ -28,11 +28,7 @@ def runs_of_rows(array: np.ndarray[Any, Any], multiple: int = 1) -> Iterator[Any
 
 
 def constant(values: np.ndarray[Any, Any], name: str, spool: Path | None) -> onnx.TensorProto:
-    """A new constant; a large one in a file of its own, if there is a spool.
-
-    Raises:
-        OutputError: see `spooled`.
-    """
+    """A new constant; a large one in a file of its own, if there is a spool."""
     if spool is not None and values.nbytes >= model_file.SPOOLED_BYTES:
         return spooled(values, name, spool)
     return onnx.numpy_helper.from_array(values, name)
@@ -41,11 +37,7 @@ def constant(values: np.ndarray[Any, Any], name: str, spool: Path | None) -> onn
 def constant_of_parts(
     parts: Iterable[np.ndarray[Any, Any]], dtype: Any, shape: Sequence[int], name: str, spool: Path | None
 ) -> onnx.TensorProto:
-    """As `constant`, of values that come in runs of rows: of a large one, one is in memory at a time.
-
-    Raises:
-        OutputError: see `spooled`.
-    """
+    """As `constant`, of values that come in runs of rows: of a large one, one is in memory at a time."""
     if spool is not None and math.prod(shape) * np.dtype(dtype).itemsize >= model_file.SPOOLED_BYTES:
         return spooled_parts(parts, dtype, shape, name, spool)
     runs = list(parts)

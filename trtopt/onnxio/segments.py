@@ -94,11 +94,7 @@ class CutGraph:
         return found
 
     def spec(self, name: str, parts: int = 1) -> TensorSpec:
-        """A tensor that segments exchange, of one of `parts` parts of the batch.
-
-        Raises:
-            UsageError: its shape is not known, or the batch is not its first axis.
-        """
+        """A tensor that segments exchange, of one of `parts` parts of the batch."""
         known = self._specs.get(name)
         if known is None or not self._has_batch(name) or known.shape[:1] != self.batch:
             why = "its shape is not known" if known is None else f"of shape {list(known.shape)} at batch "
@@ -150,11 +146,7 @@ class CutGraph:
         return found & set(self.working)
 
     def assigned(self, splits: Sequence[BatchSplit]) -> dict[int, int]:
-        """The segment of every working node, from 0.
-
-        Raises:
-            UsageError: a tensor that no cut may name, a segment has no node, or another tensor crosses.
-        """
+        """The segment of every working node, from 0."""
         for name in (name for split in splits for name in split.tensors):
             self._check_name(name)
         segments = dict.fromkeys(self.working, len(splits))
@@ -263,9 +255,6 @@ def segments_of(
     """The segments of a model at the whole batch's `shapes`, in the order in which they run.
 
     `aligned`: slices must begin where CUDA engines can read them.
-
-    Raises:
-        UsageError: the graph cannot be cut there.
     """
     cut = CutGraph(model.proto, shapes)
     _check_ends(cut)

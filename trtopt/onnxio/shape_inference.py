@@ -24,12 +24,7 @@ _WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
 def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `model` with all types and shapes that ONNX's inference gets right.
-
-    Raises:
-        onnx.shape_inference.InferenceError: they contradict each other.
-        ValueError: a type that there is not.
-    """
+    """A copy of `model` with all types and shapes that ONNX's inference gets right."""
     barred: dict[str, str] = {}
     model = _with_named_axes(model)
     found = onnx.shape_inference.infer_shapes(model, data_prop=True)

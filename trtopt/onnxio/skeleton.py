@@ -61,9 +61,6 @@ def check(model: onnx.ModelProto) -> None:
     """Run ONNX's own checker on the graph.
 
     It wants the shape of every output, which TensorRT and ONNX Runtime do without.
-
-    Raises:
-        InvalidModelError: with its words; or an input has no shape.
     """
     light = skeleton(model)
     for role, values in (("input", light.graph.input), ("output", light.graph.output)):
@@ -89,11 +86,7 @@ _Key = tuple[str, str, str]
 
 
 def check_functions(model: onnx.ModelProto) -> None:
-    """Check a model's functions: none may call itself, and the graph may not become too large by them.
-
-    Raises:
-        InvalidModelError: one does, or it would.
-    """
+    """Check a model's functions: none may call itself, and the graph may not become too large by them."""
     calls = {_key(item.domain, item.name, item): _called(item) for item in model.functions}
     sizes: dict[_Key, int] = {}
     try:

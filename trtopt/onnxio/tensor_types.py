@@ -28,9 +28,6 @@ def types_of(model: onnx.ModelProto) -> dict[str, int]:
 
     ONNX's inference finds most. Results of other domains' operators it does not know, but their readers
     may: all tensors of one type parameter of an operator have one type.
-
-    Raises:
-        InvalidModelError: the types contradict each other.
     """
     found: dict[str, int] = {item.name: item.data_type for item in model.graph.initializer}
     for part in graphs_of(inferred(model).graph):

@@ -42,11 +42,7 @@ _RANGES = {"min_cosine": (-1, 1), "min_sqnr": (-inf, inf), "max_error": (0, inf)
 
 
 def bounds_in(values: Mapping[str, object]) -> Bounds:
-    """Bounds by name; None is no bound.
-
-    Raises:
-        UsageError: there is no such bound, it is no number, or out of range.
-    """
+    """Bounds by name; None is no bound."""
     try:
         bounds = msgspec.convert(dict(values), Bounds)
     except msgspec.ValidationError as error:
@@ -65,9 +61,6 @@ def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Vio
 
     Values that are NaN or infinite in one only violate whatever bound there is, and so do other sizes, and an
     output that has no other values.
-
-    Raises:
-        UsageError: a bound on top-1 agreement, and no output is a classifier's.
     """
     if bounds.min_top1 is not None and all(item.top1 is None for item in outputs):
         raise UsageError(
@@ -106,9 +99,6 @@ def allowance_used(outputs: Sequence[OutputDifference], bounds: Bounds) -> float
     The largest, over outputs and bounds, of (1 - cosine) / (1 - bound), 10^((bound - SQNR) / 20),
     max error / bound and (1 - agreement) / (1 - bound); `HOPELESS` at most, and for NaN.
     It is above 1 exactly where `violations` finds something.
-
-    Raises:
-        UsageError: see `violations`.
     """
     used = max((share for item in outputs for share in _shares(item, bounds)), default=0.0)
     if violations(outputs, bounds):

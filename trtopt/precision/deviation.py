@@ -64,11 +64,7 @@ class Deviation:
         self._reference, self._other, self._dot, self._error = (_Sum() for _ in range(4))
 
     def add(self, reference: NDArray[Any], other: NDArray[Any]) -> None:
-        """Take a batch of both, of one shape and any numeric type.
-
-        Raises:
-            ValueError: the shapes differ.
-        """
+        """Take a batch of both, of one shape and any numeric type."""
         if reference.shape != other.shape:
             raise ValueError(f"shapes {reference.shape} and {other.shape}")
         if self._classifies and reference.size:

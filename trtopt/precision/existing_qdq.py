@@ -80,12 +80,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
 
 def take_out(file: ModelFile) -> Existing:
-    """Remove every Q/DQ pair from the main graph, in place, and return their places and scales.
-
-    Raises:
-        UsageError: UINT8, an asymmetric or computed scale, several of an activation, several types at once, a
-            Q without its DQ or the reverse, weights that are stored in a narrow type, Q/DQ of another domain.
-    """
+    """Remove every Q/DQ pair from the main graph, in place, and return their places and scales."""
     found, model = Existing(), file.proto
     _check_domains(model)
     pairs = dict(_pairs(model, file.folder))

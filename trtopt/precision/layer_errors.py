@@ -27,9 +27,6 @@ def layer_differences(
 
     What a node adds is the error's share of the energy in what it makes, less the largest such share among
     the tensors that it reads.
-
-    Raises:
-        ModelError, DataError: see `observe`.
     """
     made = {name: node for node in other.proto.graph.node for name in node.output}
     names = [name for name in float_tensors(reference, (FLOAT, *LOW.values())) if name in made]

@@ -64,10 +64,6 @@ def observe(
     be observed. The model runs once over the data, at most `at_once` samples at a time. The memory that is
     bounded is that of the observed tensors; ONNX Runtime also needs that of one run, which includes what
     stages pass on, and weights are mapped from their file.
-
-    Raises:
-        ModelError: ONNX Runtime cannot run the model.
-        DataError: the data does not fit.
     """
     specs = specs_of(model.proto)
     first = next(source.batches(specs, 1))

@@ -46,11 +46,7 @@ from trtopt.targets import INTEGER_ARITHMETIC, target_named
 
 
 def fit_opset(model: onnx.ModelProto, form: QdqFormat) -> None:
-    """Raise the model, in place, to an opset that has the form's operators and that the target reads.
-
-    Raises:
-        ModelError: the model's opset is newer than the target reads, or cannot be raised.
-    """
+    """Raise the model, in place, to an opset that has the form's operators and that the target reads."""
     now = opset_of(model)
     if now > form.most:
         raise ModelError(
@@ -118,12 +114,7 @@ def no_data(precision: str) -> UsageError:
 
 
 def quantise(file: ModelFile, requested: QuantizeOptions, material: Material) -> Quantised:
-    """Place, calibrate and write Q/DQ into a copy of `file`.
-
-    Raises:
-        UsageError: the request contradicts itself or the model, or leaves nothing to be quantised.
-        DataError, ArtifactError, ModelError: see `with_pairs`.
-    """
+    """Place, calibrate and write Q/DQ into a copy of `file`."""
     made = with_pairs(file, requested, material)
     if not made.plan.weights and not made.plan.edges:
         raise _nothing_quantised(file, made.plan)
@@ -160,14 +151,7 @@ def _why_none(plan: Plan) -> str:
 
 
 def with_pairs(file: ModelFile, requested: QuantizeOptions, material: Material) -> Quantised:
-    """As `quantise`, also where the request leaves nothing to be quantised: then without any Q/DQ.
-
-    Raises:
-        UsageError: the request contradicts itself or the model.
-        DataError: data is needed and not there, does not fit, or makes the model overflow.
-        ArtifactError: the table lacks a tensor.
-        ModelError: the model's opset cannot be raised, or ONNX Runtime cannot run it.
-    """
+    """As `quantise`, also where the request leaves nothing to be quantised: then without any Q/DQ."""
     model = copied(file)
     put_back(model)
     existing = take_out(model)
@@ -358,11 +342,7 @@ def _coarsened(plan: Plan, scales: Scales, form: QdqFormat) -> list[str]:
 
 
 def measured_for_rest(model: ModelFile, samples: SampleSource) -> dict[str, float]:
-    """The largest |x| by tensor over the first samples, for `make_rest_half`.
-
-    Raises:
-        ModelError, DataError: see `casting.api.measured`.
-    """
+    """The largest |x| by tensor over the first samples, for `make_rest_half`."""
     return measured(model, First(samples, _CAST_SAMPLES))[0]
 
 
@@ -384,9 +364,6 @@ def make_rest_half(
     """Cast to FP16, in place, what is not quantised, as a strongly typed TensorRT needs it; scales too.
 
     Where scales are FP32: what the form wants. `ranges` are the largest |x| by tensor, `is_real`: real.
-
-    Raises:
-        ModelError: see `casting.api.cast_graph`.
     """
     limit = None if is_real else largest(LOW["fp16"])
     only = None if target_named(target).half_scales else half_nodes(made.model.proto, forms)
@@ -400,9 +377,6 @@ def output_error(
     """SQNR in dB of each output of numbers of `found` against `original`, and all that differs.
 
     The third is over how many samples: the first of `source`.
-
-    Raises:
-        ModelError: ONNX Runtime cannot run one of them.
     """
     samples = 0
     differences: dict[str, Deviation] = {}

@@ -23,12 +23,7 @@ from trtopt.records.checking import OutputDifference
 
 
 def open_model(model: ModelFile) -> Unoptimised:
-    """The model, its 16-bit arithmetic emulated if it has any.
-
-    Raises:
-        ModelError: ONNX Runtime cannot load it.
-        OutputError: there is no room for its weights in FP32.
-    """
+    """The model, its 16-bit arithmetic emulated if it has any."""
     # ONNX Runtime reads weights that are mapped from files, also once these have no name any more.
     with passing(model) as spooling:
         wide = in_fp32(with_weights_dequantised(spooling))
@@ -39,9 +34,6 @@ def compared(pairs: Iterable[tuple[Arrays, Arrays]], model: ModelFile) -> tuple[
     """How far every output of `model` lies from that of the reference; `pairs` are its inputs and outputs.
 
     Texts and sequences are left out of both.
-
-    Raises:
-        ModelError: the model fails.
     """
     found: dict[str, Deviation] = {}
     sized, other = data_dependent_outputs(model.proto.graph), open_model(model)
@@ -52,11 +44,7 @@ def compared(pairs: Iterable[tuple[Arrays, Arrays]], model: ModelFile) -> tuple[
 
 
 def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized: Container[str] = ()) -> None:
-    """Add a batch's outputs, by name; what is no number is left out. Those of `sized` may differ in size.
-
-    Raises:
-        ModelError: their names or shapes differ.
-    """
+    """Add a batch's outputs, by name; what is no number is left out. Those of `sized` may differ in size."""
     _check_names(wanted, got)
     for name, value in wanted.items():
         if not _is_numeric(value):

@@ -114,9 +114,6 @@ def round_by_data(
 
     The data runs once for as many layers as second moments fit into `most_bytes`, one sample at a time, so
     that the result does not depend on how many these are. Layers that read the same tensor share its moments.
-
-    Raises:
-        DataError, ModelError: see `observe`.
     """
     weights = {item.name: item for item in model.proto.graph.initializer}
     matrices = _matrices(View(model.proto), plan)

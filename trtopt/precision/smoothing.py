@@ -287,9 +287,6 @@ def smooth_by_data(
 
     With `alpha`: SmoothQuant behind normalisations. Without: wherever the form allows it and it is expected
     to halve the error of the layers behind at least. A residual in INT8 reads a normalisation as it is.
-
-    Raises:
-        DataError, ModelError: see `observe`.
     """
     view = View(model.proto)
     places, declined = find(view)
@@ -318,11 +315,7 @@ def smooth_by_data(
 
 
 def smooth_by_table(model: ModelFile, factors: Mapping[str, Factors], table: str) -> None:
-    """Smooth in place by a table's factors.
-
-    Raises:
-        ArtifactError: the model has no such place.
-    """
+    """Smooth in place by a table's factors."""
     places = {item.tensor: item for item in find(View(model.proto))[0]}
     for tensor, row in factors.items():
         if tensor not in places or not all(0 <= channel < places[tensor].readers[0].k for channel in row):

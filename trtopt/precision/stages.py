@@ -60,20 +60,12 @@ def cut(
 
 
 def part_of(model: ModelFile, names: Sequence[str]) -> Unoptimised:
-    """The part of the model that makes `names`, with just these as its outputs.
-
-    Raises:
-        ModelError: ONNX Runtime cannot load it.
-    """
+    """The part of the model that makes `names`, with just these as its outputs."""
     return open_proto(model, _part(model.proto, names, frozenset())[0])
 
 
 def open_proto(model: ModelFile, proto: onnx.ModelProto) -> Unoptimised:
-    """`proto` with the large weights of `model`, of which it may be a part.
-
-    Raises:
-        ModelError: ONNX Runtime cannot load it.
-    """
+    """`proto` with the large weights of `model`, of which it may be a part."""
     prepack = sum(map(size_in_bytes, model.proto.graph.initializer)) <= _PREPACK_BYTES
     return Unoptimised(*runnable(replace(model, proto=proto)), prepack=prepack)
 

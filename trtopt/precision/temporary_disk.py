@@ -38,9 +38,6 @@ def passing(model: ModelFile) -> Iterator[ModelFile]:
     """The model with a spool that goes when the block ends: what is mapped from it stays readable.
 
     It lies in the model's own or, if that has none, in the system's temporary folder.
-
-    Raises:
-        OutputError: it cannot be made, or there is no room for what opening the model takes.
     """
     if model.spool is None:
         check_temporary_room(of_opening(model))

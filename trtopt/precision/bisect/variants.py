@@ -52,17 +52,10 @@ class Variants(Protocol):
         """The model with the nodes in `kept` in higher precision and all other candidates in low.
 
         Large new weights go to files in `spool`.
-
-        Raises:
-            ModelError: the model cannot be written so, or cannot run.
         """
 
     def tidied(self, kept: frozenset[str], spool: Path) -> Variant | None:
-        """The model as users get it who keep these nodes, if that is another.
-
-        Raises:
-            ModelError: see `variant`.
-        """
+        """The model as users get it who keep these nodes, if that is another."""
 
 
 def pattern_for(node: str) -> str:
@@ -78,11 +71,7 @@ class CastVariants:
     def __init__(
         self, model: ModelFile, samples: SampleSource, cast_options: CastOptions, spool: Path
     ) -> None:
-        """Run `samples` through the prepared model once.
-
-        Raises:
-            ModelError, DataError: see `casting.api`.
-        """
+        """Run `samples` through the prepared model once."""
         self._model, self._cast_options = model, cast_options
         self._ranges, _ = measured(model, samples)
         decision = self._cast(cast_options, spool)[1]
@@ -115,11 +104,7 @@ class QuantisedVariants:
         material: Material,
         target: str,
     ) -> None:
-        """Place and calibrate once, by the `material`; `samples` show which nodes must stay FP32 among FP16.
-
-        Raises:
-            UsageError, DataError, ArtifactError, ModelError: see `precision.quantize.quantise`.
-        """
+        """Place and calibrate once, by the `material`; `samples` show which nodes stay FP32 among FP16."""
         self._model, self._target = model, target
         made = quantise(model, requested, material)
         self.notes = tuple(made.notes)

@@ -20,11 +20,7 @@ class Ranges:
         self.seen = {name: Histogram() for name in tensors}
 
     def visit(self, name: str, values: NDArray[Any], samples: Sequence[int]) -> None:
-        """Take in one batch of a tensor; `samples` are the numbers of the samples in it.
-
-        Raises:
-            DataError: a value is NaN or infinite; names the tensor and the sample.
-        """
+        """Take in one batch of a tensor; `samples` are the numbers of the samples in it."""
         try:
             self.seen[name].add(values)
         except NotFinite as error:
@@ -48,11 +44,7 @@ class PerChannel:
         self._rows: dict[str, int] = {}
 
     def visit(self, name: str, values: NDArray[Any], first: int) -> None:
-        """Take in one batch of a tensor; its first sample is number `first`.
-
-        Raises:
-            DataError: a value is NaN or infinite; names the tensor and the sample.
-        """
+        """Take in one batch of a tensor; its first sample is number `first`."""
         rows = values.reshape(-1, values.shape[-1])
         peaks = np.abs(rows).max(axis=0, initial=0).astype(np.float32)
         if not np.isfinite(peaks).all():
@@ -91,11 +83,7 @@ class Products:
         self._waiting: dict[str, NDArray[np.float32]] = {}
 
     def visit(self, name: str, values: NDArray[Any], first: int) -> None:
-        """Take in one batch of a tensor; its first sample is number `first`.
-
-        Raises:
-            DataError: a value is NaN or infinite; names the tensor and the sample.
-        """
+        """Take in one batch of a tensor; its first sample is number `first`."""
         check_finite(name, values, range(first, first + len(values)))
         rows = values.reshape(-1, values.shape[-1])
         if name not in self._waiting:
@@ -133,11 +121,7 @@ _REMEDY = "take that sample out of the data, or find out why the model overflows
 
 
 def check_finite(name: str, values: NDArray[Any], samples: Sequence[int], remedy: str = _REMEDY) -> None:
-    """Refuse NaN and infinity in one batch of a tensor; `samples` are the numbers of the samples in it.
-
-    Raises:
-        DataError: names the tensor and the sample.
-    """
+    """Refuse NaN and infinity in one batch of a tensor; `samples` are the numbers of the samples in it."""
     finite = np.atleast_1d(np.isfinite(values))
     if not finite.all():
         row = int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))

@@ -46,11 +46,7 @@ class Histogram:
         return self.zeros + int(self.counts.sum())
 
     def add(self, values: NDArray[Any]) -> None:
-        """Count all elements of `values`, of any shape and floating type.
-
-        Raises:
-            NotFinite: one is NaN or infinite; nothing was counted.
-        """
+        """Count all elements of `values`, of any shape and floating type."""
         if not values.size:
             return
         flat = np.ravel(values, order="K").astype(np.float32, copy=False)

@@ -53,10 +53,6 @@ def calibrate(
     """The ranges of the plan's tensors over the data, by `method` (`auto`: the best on held-out samples).
 
     `given` are scales that the model brought along: the comparison of methods uses them too.
-
-    Raises:
-        DataError: the data does not fit, or a tensor becomes NaN or infinite.
-        ModelError: a weight is NaN or infinite, or ONNX Runtime cannot run the model.
     """
     _check_weights(model, plan)
     automatic = method == AUTO and bool(plan.tensors)
@@ -92,11 +88,7 @@ def _evaluate(
     form: QdqFormat,
     given: Scales,
 ) -> tuple[tuple[MethodScore, ...], int]:
-    """Every method's score; and how many samples were held out, 0 if there were too few.
-
-    Raises:
-        DataError: a calibrated tensor or an output is NaN or infinite on one of these samples.
-    """
+    """Every method's score; and how many samples were held out, 0 if there were too few."""
     specs = specs_of(model.proto)
     part = Part(source, held=True)
     batches = at_most(part.batches(specs, _AT_ONCE), _HELD_SAMPLES, specs)
@@ -142,11 +134,7 @@ def _with_outputs(
 
 
 def _check_weights(model: ModelFile, plan: Plan) -> None:
-    """Before the data runs: else what is wrong with a weight would be put down to a sample.
-
-    Raises:
-        ModelError: names the weight and its node.
-    """
+    """Before the data runs: else what is wrong with a weight would be put down to a sample."""
     graph = model.proto.graph
     nodes = {node.name: node for node in graph.node}
     maker = {name: node for node in graph.node for name in node.output}

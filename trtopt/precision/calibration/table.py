@@ -69,21 +69,13 @@ def by_group(rows: Mapping[str, float], groups: Iterable[frozenset[str]]) -> dic
 
 
 def check_method(method: str) -> None:
-    """Refuse a method that does not exist.
-
-    Raises:
-        UsageError: with the names there are.
-    """
+    """Refuse a method that does not exist."""
     if method not in (*METHODS, AUTO):
         raise UsageError(f"--method {method}: unknown", f"choose one of {', '.join((AUTO, *METHODS))}")
 
 
 def read_table(path: Path) -> CalibrationTable:
-    """A table from its file.
-
-    Raises:
-        ArtifactError: not there, not a table, of another version, or with a number that cannot be used.
-    """
+    """A table from its file."""
     remedy = "make one with trtopt quantize --data DATA"
     try:
         table = from_json(read_bounded(path), CalibrationTable)
@@ -111,11 +103,7 @@ def read_table(path: Path) -> CalibrationTable:
 
 
 def with_method(table: CalibrationTable, method: str | None) -> CalibrationTable:
-    """The table with another method chosen; as it stands for None and for `auto`, whose choice is in it.
-
-    Raises:
-        UsageError: the table has no such column.
-    """
+    """The table with another method chosen; as it stands for None and for `auto`, whose choice is in it."""
     if method in (None, AUTO):
         return table
     lacking = [name for name, row in table.tensors.items() if method not in row.amax]
@@ -128,11 +116,7 @@ def with_method(table: CalibrationTable, method: str | None) -> CalibrationTable
 
 
 def check_complete(table: CalibrationTable, tensors: Iterable[str], name: str) -> None:
-    """Every tensor that is to be quantised must be in the table.
-
-    Raises:
-        ArtifactError: names the first that is not.
-    """
+    """Every tensor that is to be quantised must be in the table."""
     lacking = [tensor for tensor in tensors if tensor not in table.tensors]
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""

@@ -115,11 +115,6 @@ def cast_model(
     The options are those of `trtopt.cast`. Without `data`, a model with operators that ONNX Runtime lacks
     need not run. Nodes that are 16-bit already are decided again. `accept` gets the report before anything is
     written, `note` the size of temporary files.
-
-    Raises:
-        UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, `out` is `source`.
-        ModelError: the file is unsound, cannot run, or holds nothing heavy that takes this type.
-        DataError, OutputError: `data` does not fit the model, or `out` cannot be written: nothing is then.
     """
     began = time.perf_counter()
     original = _loaded(source, out, target, threshold, note)
@@ -178,11 +173,7 @@ def cast_model(
 def cast_graph(
     model: ModelFile, ranges: Mapping[str, float], cast_options: CastOptions, *, cast_io: bool = False
 ) -> tuple[ModelFile, Decision]:
-    """Cast a prepared model in memory; its spool takes large weights. `ranges`: the largest |x| by tensor.
-
-    Raises:
-        UsageError: a pattern that fits no node.
-    """
+    """Cast a prepared model in memory; its spool takes large weights. `ranges`: the largest |x| by tensor."""
     check_patterns(model.proto, cast_options.keep, cast_options.keep_op, cast_options.include)
     types = types_of(model.proto)
     decision = CastDecider(model, types, ranges, cast_options, cast_io=cast_io).decide()
@@ -260,11 +251,7 @@ def _loaded(source: Path, out: Path, target: str, threshold: float | None, note:
 
 
 def check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> None:
-    """Something heavy must have become 16-bit if only the opset stands in the way.
-
-    Raises:
-        ModelError: nothing has.
-    """
+    """Something heavy must have become 16-bit if only the opset stands in the way."""
     operators = {node.name: node.op_type for part in graphs_of(model.proto.graph) for node in part.node}
     if HEAVY & {operators[name] for name in decision.places}:
         return
@@ -375,9 +362,6 @@ def measured(
     """The largest finite |x| of every FP32 tensor, and over how many samples; `reference` keeps its share.
 
     Tensors of subgraphs are in it if a sample ran them.
-
-    Raises:
-        ModelError, DataError: see `observe`.
     """
     with passing(model) as spooling:
         return _measured(model, with_weights_dequantised(spooling), samples, reference)

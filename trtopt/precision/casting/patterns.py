@@ -25,9 +25,6 @@ def check_patterns(
     """Refuse a pattern that matches no node: it would silently have no effect.
 
     What is in both `keep` and `keep_op` may be either, as `--exclude` of a bisection is.
-
-    Raises:
-        UsageError: with the pattern, and the option that takes such words if there is one.
     """
     nodes = [node for part in graphs_of(model.graph) for node in part.node]
     for pattern in dict.fromkeys((*keep, *keep_op)):

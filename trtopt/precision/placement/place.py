@@ -51,11 +51,7 @@ RULES = (weighted.apply, attention.apply, gates.apply, residual.apply, between.a
 
 
 def place(view: View, options: PlacementOptions) -> Plan:
-    """Decide for each node of floating-point numbers whether it is quantised, and on which edges Q/DQ go.
-
-    Raises:
-        UsageError: a pattern that fits no node.
-    """
+    """Decide for each node of floating-point numbers whether it is quantised, and on which edges Q/DQ go."""
     for flag, patterns in (("--exclude", options.exclude), ("--include", options.include)):
         for pattern in patterns:
             alone = PlacementOptions(options.precision, (pattern,))

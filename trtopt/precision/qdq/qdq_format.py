@@ -46,11 +46,7 @@ class QdqFormat:
 
 
 def qdq_format_for(precision: Precision, target: str, *, stored: bool = False) -> QdqFormat:
-    """The form for a target, named as `trtopt rewrite` names them.
-
-    Raises:
-        UsageError: no such target, or one that has no such precision.
-    """
+    """The form for a target, named as `trtopt rewrite` names them."""
     row = target_named(target)
     if precision not in row.qdq_opsets:
         able = targets_where(lambda other: precision in other.qdq_opsets)

@@ -44,11 +44,7 @@ def held_by_half(scale: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def check_weight(weight: NDArray[Any], name: str, node: str) -> None:
-    """Refuse a weight that has no scale because not all of it is finite.
-
-    Raises:
-        ModelError: names the weight, the node that reads it and where the first such value lies.
-    """
+    """Refuse a weight that has no scale because not all of it is finite."""
     finite = np.isfinite(weight)
     if finite.all():
         return

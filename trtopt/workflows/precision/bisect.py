@@ -57,12 +57,7 @@ class Trials:
         return (*self._notes, f"{count}: {self._unbuilt[0]}")
 
     def error(self, kept: Names) -> float:
-        """What the model with these nodes kept uses of the bounds; all, where no engine can be built of it.
-
-        Raises:
-            BuildError: the model with nothing kept, or with everything, cannot be built.
-            TrtoptError: it cannot be made or run.
-        """
+        """What the model with these nodes kept uses of the bounds; all, where no engine can be built."""
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:  # its weights live as long as it does
             made = self._variants.variant(kept, Path(folder))
             try:
@@ -128,9 +123,6 @@ def bisect(
 
     Every set of nodes is judged against `model` by its engine where a GPU and TensorRT are here, otherwise on
     ONNX Runtime. Where `out` is given and the bounds can be met, the model that was found is written there.
-
-    Raises:
-        TrtoptError: with what is wrong and what to do; nothing stands under the output's name then.
     """
     began = time.perf_counter()
     source, target = Path(model), Path(out) if out is not None else None

@@ -81,11 +81,7 @@ class CheckRequest:
 def check(
     path: str | Path, against: str | Path, request: CheckRequest, listener: Listener = SILENT
 ) -> CheckReport:
-    """Compare an ONNX file, or engines, with the model `against` on ONNX Runtime; see `trtopt.check`.
-
-    Raises:
-        TrtoptError: with what is wrong and what to do.
-    """
+    """Compare an ONNX file, or engines, with the model `against` on ONNX Runtime; see `trtopt.check`."""
     path, against, data = Path(path), Path(against), request.data
     sizes = input_sizes(request.shapes, request.axes)
     if data is not None and sizes.given:

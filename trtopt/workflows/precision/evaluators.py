@@ -31,11 +31,7 @@ class Evaluator(Protocol):
     target: str
 
     def evaluated(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
-        """How far the model lies from the reference; `folder` is empty and for this one model.
-
-        Raises:
-            TrtoptError: it cannot be built or run.
-        """
+        """How far the model lies from the reference; `folder` is empty and for this one model."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +46,7 @@ class EngineTerms:
 def evaluator_for(
     checker: Checker, data: str, backend: str, target: str | None, terms: EngineTerms
 ) -> Evaluator:
-    """Engines where a GPU and TensorRT are here, or where `backend` asks for them; else ONNX Runtime.
-
-    Raises:
-        UsageError: no such backend, a target that is not the backend's, or terms of engines without engines.
-        BackendMissingError: the requested backend is not installed.
-    """
+    """Engines where a GPU and TensorRT are here, or where `backend` asks for them; else ONNX Runtime."""
     choice = choose_for_running(backend)
     if choice.name != ONNXRUNTIME:
         try:

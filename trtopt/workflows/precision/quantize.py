@@ -102,10 +102,6 @@ def quantize(
     """Rewrite, place, calibrate and write Q/DQ: `model` becomes `out`, its table `out` + `.calibration.json`.
 
     `accept` is shown the report before anything is written; what it raises is raised.
-
-    Raises:
-        UsageError, DataError, ModelError, ArtifactError, OutputError: with what is wrong and what to do;
-            nothing stands under the output's name then.
     """
     began = time.perf_counter()
     source, target = Path(model), Path(out)
@@ -170,11 +166,7 @@ def quantize(
 
 
 def evaluated(request: Request) -> tuple[Precision, QdqFormat]:
-    """The request's own contradictions, before any work.
-
-    Raises:
-        UsageError: with the flag.
-    """
+    """The request's own contradictions, before any work."""
     if request.precision not in get_args(Precision):
         raise UsageError(
             f"--precision {request.precision}: unknown",
@@ -261,11 +253,7 @@ def _has_namesakes(graph: GraphProto) -> bool:
 
 
 def save(model: ModelFile, table: CalibrationTable | None, target: Path) -> Path | None:
-    """Write the model, and its table if there is one; where the table is.
-
-    Raises:
-        OutputError: the place cannot be written.
-    """
+    """Write the model, and its table if there is one; where the table is."""
     try:
         model_file.save(model, target)
     except OSError as error:

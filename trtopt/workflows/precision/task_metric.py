@@ -21,9 +21,6 @@ class Task:
     """Collects one output of both sides, and the labels where there are any, and scores them.
 
     A metric takes (outputs, labels) where the data has labels, else (reference's outputs, outputs).
-
-    Raises:
-        UsageError: no such model, or it names no metric.
     """
 
     def __init__(self, model: str) -> None:
@@ -47,11 +44,7 @@ class Task:
                 kept.append(array)
 
     def score(self) -> TaskScore:
-        """The metric over all added batches; then starts again.
-
-        Raises:
-            DataError: the metric refuses the data; with its words.
-        """
+        """The metric over all added batches; then starts again."""
         reference, checked, labels = (np.concatenate(kept) if kept else None for kept in self._kept)
         self._kept = ([], [], [])
         try:
