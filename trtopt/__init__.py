@@ -69,10 +69,21 @@ _HOMES = dict.fromkeys(__all__, "trtopt.api") | {
 }
 
 
+def _views() -> Any:
+    from trtopt import results
+
+    return results
+
+
 class _PublicModule(ModuleType):
-    """`trtopt.export` and `trtopt.rewrite` are functions, also once packages of these names are loaded."""
+    """`trtopt.export` and `trtopt.rewrite` are functions, also once packages of these names are loaded.
+
+    Records know nothing of how they are shown: their views are attached here, when they are loaded.
+    """
 
     def __setattr__(self, name: str, value: object) -> None:
+        if name == "records" and isinstance(value, ModuleType):
+            value.Result.views = _views
         if not (name in _HOMES and isinstance(value, ModuleType)):  # as import does for a loaded package
             super().__setattr__(name, value)
 

@@ -34,12 +34,9 @@ from trtopt.records import (
     TensorSpec,
     Terms,
 )
-from trtopt.records.casting import CastReport
-from trtopt.records.checking import CheckReport
-from trtopt.records.forms import parse_forms
-from trtopt.records.quantisation import QuantizeReport
-from trtopt.records.tuning import CandidateKind, Objective, Tuned
-from trtopt.records.typed_io import TypedTensor, read_io_request
+from trtopt.records.precision import CastReport, CheckReport, QuantizeReport, parse_forms
+from trtopt.records.tensors import TypedTensor, read_io_request
+from trtopt.records.tune import CandidateKind, Objective, Tuned
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.typed_io.recorded import recorded_in

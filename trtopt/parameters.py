@@ -19,7 +19,7 @@ from trtopt.errors import TrtoptError, UsageError
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import Recipe
 from trtopt.records import Terms
-from trtopt.records.typed_io import split_io, split_normalize
+from trtopt.records.tensors import split_io, split_normalize
 
 P = ParamSpec("P")
 R = TypeVar("R")

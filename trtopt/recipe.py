@@ -16,9 +16,9 @@ from trtopt.errors import UsageError
 from trtopt.files.shipped import shipped_folder
 from trtopt.files.toml import read_toml
 from trtopt.records import Record
-from trtopt.records.batch_split import read_splits
-from trtopt.records.forms import parse_forms
-from trtopt.records.typed_io import IoRequest, read_io_request
+from trtopt.records.build import read_splits
+from trtopt.records.precision import parse_forms
+from trtopt.records.tensors import IoRequest, read_io_request
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
@@ -54,13 +54,13 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `precision` is written into the graph (None: unchanged), with the data that `calib` names; `best` selects
     the fastest of all. With `verdict` quantised engines are measured against FP16 and selected where they are
-    no slower. `forms` is the form of an INT8 graph as `records.forms` reads it (None: the one that measures
+    no slower. `forms` is the form of an INT8 graph, see `records.Forms` (None: the one that measures
     fastest, of `selection_budget` quantised engines that are built at each batch size). `exclude` holds
     patterns of nodes and operators that are not quantised. `bounds` is the required accuracy, with the names
     of `precision.bounds.Bounds`.
 
     `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
-    `records.typed_io` reads them; `preprocess` names a normalisation of the image.
+    `records.tensors` reads them; `preprocess` names a normalisation of the image.
 
     `rewrite` says which rewrite rules are applied first: `default` those that have earned it for the target
     (see `rewrite.evidence`), `all` those of `trtopt rewrite`, or `none`; `add_rule` names others, for after.
@@ -273,7 +273,7 @@ def io_request(recipe: Recipe) -> IoRequest:
     """The types and layouts of a recipe, read.
 
     Raises:
-        UsageError: see `records.typed_io.read_io_request`.
+        UsageError: see `records.tensors.read_io_request`.
     """
     return read_io_request(recipe.io, recipe.normalize, recipe.preprocess)
 

@@ -30,11 +30,9 @@ from trtopt.records import (
     SweepReport,
     Tuned,
 )
-from trtopt.records.casting import CastReport
-from trtopt.records.checking import CheckReport
-from trtopt.records.optimizing import Optimized
-from trtopt.records.quantisation import QuantizeReport
-from trtopt.records.result import Cell, Result, Row
+from trtopt.records.base import Cell, Result, Row
+from trtopt.records.precision import CastReport, CheckReport, QuantizeReport
+from trtopt.records.tune import Optimized
 from trtopt.report.casting import cast_summary
 from trtopt.report.checking import check_summary
 from trtopt.report.comparison import comparison_summary

@@ -56,7 +56,7 @@ from trtopt.measure.loop.sampling import Finished, Until, drive, no_garbage_coll
 from trtopt.measure.statistics.comparison import in_turns
 from trtopt.precision.deviation import Deviation
 from trtopt.records import BatchPolicy, EngineRef
-from trtopt.records.typed_io import LINEAR
+from trtopt.records.tensors import LINEAR
 from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
 
 INPUTS = {

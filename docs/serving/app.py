@@ -50,7 +50,7 @@ from trtopt.errors import (
 from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Manifest
-from trtopt.records.typed_io import VECTORS
+from trtopt.records.tensors import VECTORS
 from trtopt.serving import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool, serve_promptly
 
 

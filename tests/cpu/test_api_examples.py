@@ -7,7 +7,7 @@ import pytest
 from tests.support.api_examples import example_files, run_example
 from tests.unit.test_api import JOBS
 from trtopt.records import to_json
-from trtopt.records.result import Result
+from trtopt.records.base import Result
 
 IN_ORDER = ("build", "bench", "profile", "compare", "check", "sweep", "tune", "rewrite", "cast", "quantize")
 """Later ones use what earlier ones made."""

@@ -22,7 +22,7 @@ from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
-from trtopt.records.bisecting import BisectReport
+from trtopt.records.precision import BisectReport
 from trtopt.workflows.precision.bisect import Request, bisect
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms

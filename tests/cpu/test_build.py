@@ -21,7 +21,7 @@ from trtopt.errors import BuildError, FixedBatchError, UsageError
 from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import from_json
-from trtopt.records.casting import CastReport
+from trtopt.records.precision import CastReport
 
 
 def test_the_build_folder_holds_one_engine_a_batch_the_model_and_a_manifest_of_their_hashes(

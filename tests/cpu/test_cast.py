@@ -24,7 +24,7 @@ from trtopt.onnxio.tensor_types import types_of
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
 from trtopt.records import from_json
-from trtopt.records.casting import CastReport
+from trtopt.records.precision import CastReport
 
 MODELS = ROOT / "models"
 

@@ -15,7 +15,7 @@ from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.unique_names import name_apart
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
-from trtopt.records.casting import CastReport
+from trtopt.records.precision import CastReport
 
 TWINS = """
 # w: float[8,8]

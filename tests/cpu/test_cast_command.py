@@ -16,7 +16,7 @@ from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.deviation import Deviation
-from trtopt.records.casting import CastReport
+from trtopt.records.precision import CastReport
 from trtopt.report.casting import cast_summary, difference_line
 from trtopt.workflows.precision.bisect import Request, bisect
 

@@ -24,7 +24,7 @@ from trtopt.onnxio.tensor_types import types_of
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.weights import fit_of
 from trtopt.precision.reference_runs import at_most, compared, open_model
-from trtopt.records.checking import OutputDifference
+from trtopt.records.precision import OutputDifference
 
 TRANSFORMER = ROOT / "models" / "digits_transformer"
 OUTPUTS = """# w: float[8,8]

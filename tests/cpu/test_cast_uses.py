@@ -15,7 +15,7 @@ from trtopt.onnxio.model_file import load
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
 from trtopt.precision.subgraph_peaks import gives_peaks
-from trtopt.records.casting import CastReport
+from trtopt.records.precision import CastReport
 
 INDEX = """
 # w: float[8,8]

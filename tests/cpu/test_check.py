@@ -22,7 +22,7 @@ from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
-from trtopt.records.checking import CheckReport
+from trtopt.records.precision import CheckReport
 from trtopt.workflows.precision.check import Checker
 
 FLOAT = onnx.TensorProto.FLOAT

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import trtopt
-from trtopt.records.starting import GRAPH_CAPTURE, START_PHASES
+from trtopt.records.bench import GRAPH_CAPTURE, START_PHASES
 from trtopt.workflows.bench import cold_start
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from trtopt.files.manifests import read_manifest
 from trtopt.records import from_json
-from trtopt.records.optimizing import Optimized
+from trtopt.records.tune import Optimized
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from trtopt.cli.main import cli
 from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.precision.calibration.table import table_text
 from trtopt.records import from_json
-from trtopt.records.quantisation import CalibrationTable
+from trtopt.records.precision import CalibrationTable
 
 GRAPH = (
     "# w: float[64,64]\ng (float[N,64] x) => (float[N,64] y) {a = MatMul(x, w) b = Relu(a) y = Identity(b)}"

@@ -20,7 +20,7 @@ from trtopt.precision.calibration.table import read_table
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
 from trtopt.records import from_json
-from trtopt.records.quantisation import QuantizeReport
+from trtopt.records.precision import QuantizeReport
 from trtopt.report.quantize import explain
 from trtopt.workflows.precision.quantize import Request, quantize
 

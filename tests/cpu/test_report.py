@@ -17,7 +17,7 @@ from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.manifests import read_manifest
 from trtopt.files.outputs import check_output
 from trtopt.records import BenchReport, Collected, EngineRef, ProfileReport, to_json
-from trtopt.records.checking import CheckReport
+from trtopt.records.precision import CheckReport
 from trtopt.report.html.folder import report_page
 from trtopt.report.html.page import page_of
 from trtopt.workflows.report import PAGE, collect, default_output

@@ -17,7 +17,7 @@ from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
 from trtopt.records import Collected
-from trtopt.records.typed_io import TYPES
+from trtopt.records.tensors import TYPES
 from trtopt.report.html.blocks import Section
 from trtopt.report.html.provenance import build_section
 from trtopt.serving import EnginePool

@@ -14,7 +14,7 @@ from trtopt.errors import BuildError
 from trtopt.precision.placement import evidence
 from trtopt.precision.placement.evidence import Measured
 from trtopt.records import Manifest
-from trtopt.records.forms import parse_forms
+from trtopt.records.precision import parse_forms
 from trtopt.workflows.build import precision_selection
 from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 from trtopt.workflows.listener import Listener

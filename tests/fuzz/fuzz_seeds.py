@@ -21,7 +21,7 @@ from trtopt.builder.timing_cache_file import identity_of, save_cache
 from trtopt.device.backends import open_builder
 from trtopt.files.manifests import write_manifest
 from trtopt.records import AllocationEvent, MemoryPass, to_json
-from trtopt.records.quantisation import CalibrationTable, TensorRange
+from trtopt.records.precision import CalibrationTable, TensorRange
 from trtopt.workflows.profile.profile import PROFILE_FILE
 
 _OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

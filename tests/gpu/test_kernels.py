@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import trtopt
-from trtopt.records.starting import START_PHASES
+from trtopt.records.bench import START_PHASES
 
 pytest.importorskip("cupti")
 

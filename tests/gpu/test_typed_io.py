@@ -10,7 +10,7 @@ import pytest
 import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, IMAGES, SOURCES, close
 from trtopt.device.backends import open_builder
-from trtopt.records.typed_io import TYPES
+from trtopt.records.tensors import TYPES
 from trtopt.serving import EnginePool
 from trtopt.targets import target_of
 

@@ -48,7 +48,7 @@ from trtopt.records import (
     TensorSpec,
     TurnSamples,
 )
-from trtopt.records.checking import OutputDifference, Violation
+from trtopt.records.precision import OutputDifference, Violation
 
 TENSORRT = Backend(name="tensorrt", version="10.16.1")
 X = TensorSpec(name="x", dtype="float32", shape=("N", 4))

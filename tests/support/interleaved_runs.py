@@ -15,7 +15,7 @@ from trtopt.records import (
     Samples,
     TurnSamples,
 )
-from trtopt.records.measuring import EngineRef
+from trtopt.records.bench import EngineRef
 
 CONTRACT = contract_named("trtexec-11")
 Blocks = Sequence[Sequence[float]]

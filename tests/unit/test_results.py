@@ -11,7 +11,7 @@ from tests.support import examples, pages, sweeps
 from trtopt import api
 from trtopt.errors import BackendMissingError
 from trtopt.records import Record, SweepReport
-from trtopt.records.result import Result
+from trtopt.records.base import Result
 from trtopt.results import _SHOWN, headline
 from trtopt.rewrite.rewrite_trace import Applied, Declined, RewriteTrace, Undone
 

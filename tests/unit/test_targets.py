@@ -20,7 +20,7 @@ from trtopt import targets
 from trtopt.errors import ArtifactError, ModelError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend
-from trtopt.records.typed_io import TYPES
+from trtopt.records.tensors import TYPES
 from trtopt.workflows.build.engines import check_opset
 
 TABLE = ROOT / "trtopt" / "targets.py"

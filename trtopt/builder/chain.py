@@ -17,7 +17,7 @@ from trtopt.files.chain_file import Chain, pack_chain
 from trtopt.onnxio import model_file
 from trtopt.onnxio.segments import GraphSegment, segments_of
 from trtopt.records import AllocationEvent, BuildPlan, MemoryPass, Segment, ShapeRange, TensorSpec
-from trtopt.records.typed_io import IMAGE_RANK
+from trtopt.records.tensors import IMAGE_RANK
 from trtopt.targets import ONNXRUNTIME, target_of
 
 

@@ -22,7 +22,7 @@ from trtopt.targets import DEFAULT, targets_where
 
 if TYPE_CHECKING:
     from trtopt.precision.quantize import Smoothing
-    from trtopt.records.typed_io import IoRequest
+    from trtopt.records.tensors import IoRequest
     from trtopt.workflows.precision.quantize import Request
 
 
@@ -117,7 +117,7 @@ def quantize(
     from trtopt.cli.console import say, show_notes, warn
     from trtopt.cli.progress import phases
     from trtopt.errors import UsageError
-    from trtopt.records.forms import parse_forms
+    from trtopt.records.precision import parse_forms
     from trtopt.report.notes import plain
     from trtopt.report.quantize import explain as explained, quantize_summary
     from trtopt.workflows.listener import Listener

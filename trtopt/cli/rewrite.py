@@ -16,7 +16,7 @@ from trtopt.cli.options.output import model_file, output_option
 from trtopt.cli.options.target import target_option
 
 if TYPE_CHECKING:
-    from trtopt.records.typed_io import IoRequest
+    from trtopt.records.tensors import IoRequest
 
 
 def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...] | None:

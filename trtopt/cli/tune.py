@@ -21,7 +21,7 @@ from trtopt.cli.options.recipe import cache_dir_option, executor_options, recipe
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.cli.options.shapes import shape_options
 from trtopt.precision.bounds import TUNING_BOUNDS, Bounds
-from trtopt.records.tuning import CandidateKind, Objective
+from trtopt.records.tune import CandidateKind, Objective
 
 _KINDS = get_args(CandidateKind)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trtopt.errors import DataError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import TensorSpec
-from trtopt.records.typed_io import VECTORS, TypedTensor, nchw_sample
+from trtopt.records.tensors import VECTORS, TypedTensor, nchw_sample
 
 Array = NDArray[Any]
 

@@ -32,7 +32,7 @@ from trtopt.records import (
     TensorSpec,
     TracedRun,
 )
-from trtopt.records.typed_io import stored_shape
+from trtopt.records.tensors import stored_shape
 
 Inputs = Mapping[str, NDArray[np.generic]]
 """Input data by the input's name."""

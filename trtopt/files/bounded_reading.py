@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trtopt.errors import ArtifactError
-from trtopt.records.schemas import NewerSchemaError
+from trtopt.records.base import NewerSchemaError
 
 MAX_BYTES = 1 << 30
 """For files without a narrower bound: results and profiles hold raw samples."""

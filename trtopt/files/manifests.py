@@ -15,7 +15,8 @@ from trtopt.errors import ArtifactError, UsageError, WrongPathError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as, reason_of, sha256_of
 from trtopt.records import BatchPlan, Manifest, read_versioned, to_json
-from trtopt.records.validation import check_manifest, check_plan
+from trtopt.records.build import check_manifest
+from trtopt.records.plan import check_plan
 
 MANIFEST = "manifest.json"
 _EARLIER_KEYS = ("TRTOPT_SIGNER", "TRTOPT_SIGN_WITH", "TRTOPT_SIGNING_KEY")

@@ -16,7 +16,7 @@ from trtopt.measure.engine import check_fits, input_batch
 from trtopt.measure.engine_memory import vouched_engine
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
 from trtopt.records import Contract, EngineArtifact, Record, Shape
-from trtopt.records.starting import (
+from trtopt.records.bench import (
     CONTEXT,
     DESERIALISE,
     FIRST_INFERENCE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trtopt.records import PrecisionVerdict
-from trtopt.records.checking import OutputDifference
+from trtopt.records.precision import OutputDifference
 
 LEAST_SQNR_DB = 20.0
 """Below it the error's energy exceeds a hundredth of the signal's."""

@@ -10,7 +10,7 @@ import msgspec
 
 from trtopt.errors import UsageError
 from trtopt.records.base import Record
-from trtopt.records.checking import OutputDifference, Violation
+from trtopt.records.precision import OutputDifference, Violation
 
 HOPELESS = 1e9
 """What is used of an allowance at most: NaN or infinite values, or any error where none is allowed."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.onnxio.element_types import gaps
-from trtopt.records.checking import OutputDifference
+from trtopt.records.precision import OutputDifference
 
 _FEWEST_CLASSES = 2
 _SAFE_EXPONENT = 400

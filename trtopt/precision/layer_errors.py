@@ -15,7 +15,7 @@ from trtopt.precision.deviation import Deviation
 from trtopt.precision.observe import float_tensors, shards_of
 from trtopt.precision.reference_runs import at_most
 from trtopt.precision.stages import part_of
-from trtopt.records.checking import LayerDifference
+from trtopt.records.precision import LayerDifference
 
 _SAMPLES = 16
 

@@ -38,10 +38,7 @@ from trtopt.precision.reference_runs import First, add_outputs, at_most, open_mo
 from trtopt.precision.rounding import MOST_CHANNELS, WeightScales, round_by_data
 from trtopt.precision.smoothing import Factors, smooth_by_data, smooth_by_table
 from trtopt.precision.stored_integers import put_back
-from trtopt.records.casting import KeptNode
-from trtopt.records.checking import OutputDifference
-from trtopt.records.forms import PLAIN, Forms
-from trtopt.records.quantisation import CalibrationTable
+from trtopt.records.precision import PLAIN, CalibrationTable, Forms, KeptNode, OutputDifference
 from trtopt.targets import INTEGER_ARITHMETIC, target_named
 
 

@@ -19,7 +19,7 @@ from trtopt.precision.stages import open_proto
 from trtopt.precision.temporary_disk import passing
 from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.records import TensorSpec
-from trtopt.records.checking import OutputDifference
+from trtopt.records.precision import OutputDifference
 
 
 def open_model(model: ModelFile) -> Unoptimised:

@@ -1,4 +1,4 @@
-"""Records of the machine: devices and what is installed."""
+"""Records of the machine: devices, backends, clocks, and what is installed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,81 @@ class DeviceInfo(Record, frozen=True, kw_only=True):
     """The last cache in front of the memory: of a GPU its L2 cache."""
     binding: str | None = None
     """The CUDA binding and its version."""
+
+
+class Backend(Record, frozen=True, kw_only=True):
+    """What builds and runs: `name` is `tensorrt`, `tensorrt-rtx` or `onnxruntime`."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+class Environment(Record, frozen=True, kw_only=True):
+    """Where a measurement was taken."""
+
+    device: DeviceInfo
+    backend: Backend
+    trtopt: str
+    python: str
+    platform: str
+    cpu: str
+    git_revision: str | None = None
+    cpus: tuple[int, ...] = ()
+    """The cores that the host threads were allowed to run on, by number; empty where unknown."""
+    node: str | None = None
+    """The host of a cluster that it was taken on; None: this one."""
+    beside: tuple[str, ...] = ()
+    """What trtopt ran on that host meanwhile."""
+
+
+class ClockReading(Record, frozen=True, kw_only=True):
+    """The device's readings between groups of samples; None: not reported.
+
+    `energy_j` is the energy drawn since some earlier time, such as its driver's start. `throttle` holds what
+    NVML gives as reasons for the clock (its constants' names in snake case); `other_processes` is the number
+    of other processes on the device.
+    """
+
+    at_ms: float
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    temperature_c: int | None = None
+    throttle: tuple[str, ...] = ()
+    other_processes: int | None = None
+
+
+class ClockReference(Record, frozen=True, kw_only=True):
+    """The SM clock that readings are compared with, and its kind.
+
+    The application clock is the best reference; where the driver no longer has one, its default, then the
+    device's maximum clock. `problem` says what could not be read, and why.
+    """
+
+    mhz: int | None = None
+    kind: Literal["application", "default application", "maximum"] | None = None
+    problem: str | None = None
+
+
+class BuildClocks(Record, frozen=True, kw_only=True):
+    """NVML's readings of the GPU while an engine was built: before, about once per second, and after.
+
+    `sm_mhz_low` and `sm_mhz_high` are of the readings with a busy GPU, `slowed` is what slowed it;
+    `other_processes` is the highest number of other processes on the GPU. `problem`: why nothing was read.
+    """
+
+    readings: int
+    reference_mhz: int | None = None
+    sm_mhz_low: int | None = None
+    sm_mhz_high: int | None = None
+    temperature_c: int | None = None
+    slowed: tuple[str, ...] = ()
+    other_processes: int | None = None
+    problem: str | None = None
 
 
 class Component(Record, frozen=True, kw_only=True):

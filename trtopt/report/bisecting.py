@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from trtopt.records.bisecting import BisectReport, KeptSet
+from trtopt.records.precision import BisectReport, KeptSet
 from trtopt.report.casting import difference_line
 from trtopt.targets import target_named
 

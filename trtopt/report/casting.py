@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from trtopt.errors import UsageError
-from trtopt.records.casting import CastReport, KeptNode
-from trtopt.records.checking import OutputDifference
+from trtopt.records.precision import CastReport, KeptNode, OutputDifference
 from trtopt.report.notes import Note, Severity, plain
 
 _NAMED = 3

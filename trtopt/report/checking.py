@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtopt.records.checking import CheckReport
+from trtopt.records.precision import CheckReport
 from trtopt.report.casting import difference_line
 from trtopt.report.notes import Note, Severity, plain
 

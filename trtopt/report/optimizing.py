@@ -7,7 +7,7 @@ from rich.text import Text
 
 from trtopt.printable import counted
 from trtopt.records import Trust
-from trtopt.records.optimizing import Optimized, OptimizedPoint
+from trtopt.records.tune import Optimized, OptimizedPoint
 from trtopt.report.notes import Note, Severity, plain
 from trtopt.report.tables import plain_table, shown
 

@@ -6,7 +6,7 @@ from collections import Counter
 from fnmatch import fnmatchcase
 
 from trtopt.errors import UsageError
-from trtopt.records.quantisation import Decision, QuantizeReport
+from trtopt.records.precision import Decision, QuantizeReport
 
 _OF_INTEREST = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
 

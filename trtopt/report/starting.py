@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from trtopt.records import BenchPoint, ColdStarts, IdlePass
-from trtopt.records.starting import FIRST_INFERENCE, SECOND_INFERENCE, START_PHASES
+from trtopt.records.bench import FIRST_INFERENCE, SECOND_INFERENCE, START_PHASES
 from trtopt.report.tables import plain_table, titled
 
 _MIB = 2**20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtopt.records.building import Change, FolderCheck
+from trtopt.records.build import FolderCheck, RebuildDifference
 
 _SIGNATURE = "manifest.sig"  # of versions that signed builds themselves
 
@@ -21,7 +21,7 @@ def check_lines(folder: str, check: FolderCheck) -> list[str]:
     return [f"{folder}: {whole} files are unchanged since the build", *lines]
 
 
-def change_lines(changes: Sequence[Change]) -> list[str]:
+def change_lines(changes: Sequence[RebuildDifference]) -> list[str]:
     """The differences of a rebuild."""
     if not changes:
         return ["the rebuild is the same in versions, machine, settings and hashes"]

@@ -18,7 +18,7 @@ from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.onnxio.seal import MODEL
-from trtopt.records.typed_io import NO_REQUEST, IoRequest
+from trtopt.records.tensors import NO_REQUEST, IoRequest
 from trtopt.rewrite import batch_check, equivalence
 from trtopt.rewrite.branch_coverage import notes_on_branches
 from trtopt.rewrite.catalogue import RULES

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Literal
 
 from trtopt.records import Record, RewriteSummary
-from trtopt.records.result import Result
+from trtopt.records.base import Result
 
 TRACE_SCHEMA = "trtopt.rewrite/1"
 

@@ -25,7 +25,7 @@ from trtopt.errors import (
     WorkerError,
 )
 from trtopt.records import BatcherStatistics, BatchPolicy
-from trtopt.records.validation import check_policy
+from trtopt.records.plan import check_policy
 from trtopt.serving.batching_policy import Run, decide
 from trtopt.serving.counters import Counters
 from trtopt.serving.engine_catalogue import Part

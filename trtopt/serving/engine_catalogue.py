@@ -13,7 +13,7 @@ from trtopt.device.api import Session
 from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import BuildPlan, EngineArtifact, Shape
-from trtopt.records.typed_io import nchw_sample
+from trtopt.records.tensors import nchw_sample
 from trtopt.serving.arrays import Tensor, tensor_of
 from trtopt.serving.engine_selection import EngineSelector, Offer
 

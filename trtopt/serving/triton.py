@@ -10,7 +10,7 @@ from typing import Any
 from trtopt.errors import ArtifactError, BackendMissingError, UsageError
 from trtopt.extras import install
 from trtopt.records import Backend, BatchPlan, BuildPlan, EngineArtifact, PlannedLoad, TensorSpec
-from trtopt.records.typed_io import TypedTensor
+from trtopt.records.tensors import TypedTensor
 from trtopt.targets import target_of
 
 _FILES = {"tensorrt": ("tensorrt_plan", "model.plan"), "onnxruntime": ("onnxruntime_onnx", "model.onnx")}

@@ -18,7 +18,7 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import bounds_in
 from trtopt.recipe import batch_sizes, make_recipe
 from trtopt.records import BenchPoint, Trust, to_json
-from trtopt.records.optimizing import Optimized, OptimizedPoint
+from trtopt.records.tune import Optimized, OptimizedPoint
 from trtopt.rewrite.lint.lint import lint_model
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench

@@ -24,7 +24,7 @@ from trtopt.records import (
     kind_of,
     read_versioned,
 )
-from trtopt.records.checking import CheckReport
+from trtopt.records.precision import CheckReport
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.profile.profile import read_profile
 from trtopt.workflows.provenance import check_engines, check_model, engines_of

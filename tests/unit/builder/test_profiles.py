@@ -18,7 +18,7 @@ from trtopt.records import (
     TensorSpec,
     suited,
 )
-from trtopt.records.profiles import spans_of
+from trtopt.records.tensors import spans_of
 
 
 def batches(low: int, best: int, high: int) -> ShapeRange:

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from trtopt.data.packing import on_host, packed, planar, quantised, unpacked, vectorised
 from trtopt.errors import DataError
 from trtopt.records import TensorSpec
-from trtopt.records.typed_io import VECTORS, TypedTensor, stored_shape
+from trtopt.records.tensors import VECTORS, TypedTensor, stored_shape
 
 SPEC = TensorSpec(name="x", dtype="int8", shape=("N", 3, 2, 2))
 FLOATS = TensorSpec(name="y", dtype="float16", shape=("N", 3, 2, 2))

@@ -12,7 +12,7 @@ from tests.unit.measure.test_engine import job_in
 from trtopt.errors import ArtifactError
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
 from trtopt.records import ColdStart
-from trtopt.records.starting import START_PHASES
+from trtopt.records.bench import START_PHASES
 
 
 def start_in(folder: Path, device: ScriptedDevice, **changes: object) -> ColdStarted:

@@ -13,7 +13,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.deviation import Deviation
-from trtopt.records.checking import OutputDifference
+from trtopt.records.precision import OutputDifference
 from trtopt.rewrite.rewrite import rewrite_model
 
 SOUND = OutputDifference(output="y", values=8, cosine=0.99, sqnr_db=20.0, max_abs=0.1)

@@ -20,7 +20,7 @@ from trtopt.precision.quantize import (
     output_error,
     quantise,
 )
-from trtopt.records.forms import CHOICES, PLAIN, Forms
+from trtopt.records.precision import CHOICES, PLAIN, Forms
 from trtopt.targets import target_named
 
 FORMS = st.fixed_dictionaries({name: st.sampled_from(choices) for name, choices in CHOICES.items()})

@@ -267,8 +267,8 @@ def test_every_record_is_frozen_and_strict_and_takes_its_fields_by_name(kind: ty
 def test_the_records_of_all_packages_are_known_here() -> None:
     homes = {kind.__module__ for kind in subclasses(Record)}
     assert {
-        records.building.__name__,
-        records.measuring.__name__,
+        records.build.__name__,
+        records.bench.__name__,
         jobs.__name__,
         timing_cache_file.__name__,
         Recipe.__module__,

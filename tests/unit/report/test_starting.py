@@ -3,7 +3,7 @@
 import msgspec
 
 from trtopt.records import ColdStart, ColdStarts
-from trtopt.records.starting import START_PHASES
+from trtopt.records.bench import START_PHASES
 from trtopt.report.starting import cold_start_lines
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.support import examples
 from tests.support.ledgers import entry, ledger, won
 from trtopt.records import Collected, FinalRace, Ledger, MeasuredRunSpread, Tuned
-from trtopt.records.tuning import Objective
+from trtopt.records.tune import Objective
 from trtopt.report.html.blocks import Section, Table
 from trtopt.report.html.folder import report_page
 from trtopt.report.tuning import deploy_line, gain_line, ledger_row, separate_runs_line, tuned_summary

@@ -8,8 +8,8 @@ import pytest
 from tests.support import examples
 from trtopt.measure.load.arrivals import Goal
 from trtopt.records import BenchPoint, Trust
-from trtopt.records.checking import Violation
-from trtopt.records.optimizing import Optimized, OptimizedPoint
+from trtopt.records.precision import Violation
+from trtopt.records.tune import Optimized, OptimizedPoint
 from trtopt.report.optimizing import optimized_notes, verdict_line
 from trtopt.workflows.optimize import best_of, point_of
 

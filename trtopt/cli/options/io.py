@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from trtopt.errors import UsageError
-from trtopt.records.typed_io import PREPROCESSING, read_io_request, split_io, split_normalize
+from trtopt.records.tensors import PREPROCESSING, read_io_request, split_io, split_normalize
 
 
 def _by_name(

@@ -16,7 +16,7 @@ from trtopt.cli.options.completion import files, names_or_files, recipe_names
 from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.shapes import axis_option, shape_option
 from trtopt.recipe import LOCAL, PRECISIONS, RAY, REWRITINGS, Recipe, make_recipe
-from trtopt.records.forms import CHOICES
+from trtopt.records.precision import CHOICES
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 

@@ -29,7 +29,7 @@ from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineErro
 from trtopt.files.chain_file import is_chain
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Backend, Plugin, Shape, TensorSpec
-from trtopt.records.typed_io import VECTORS
+from trtopt.records.tensors import VECTORS
 from trtopt.targets import NUMPY_TYPES, Target
 
 Errors = deque[str]

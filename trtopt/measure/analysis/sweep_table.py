@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 
 from trtopt.records import SweepPoint, SweepReport
-from trtopt.records.result import Row
+from trtopt.records.base import Row
 
 COLUMNS = (
     *("label", "precision", "batch", "streams", "axes", "p50_ms", "p90_ms", "p99_ms", "max_ms", "queries"),

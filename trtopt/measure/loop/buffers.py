@@ -20,7 +20,7 @@ from trtopt.device.api import (
     Stream,
 )
 from trtopt.records import Shape
-from trtopt.records.typed_io import VECTORS
+from trtopt.records.tensors import VECTORS
 
 Bindings = tuple[Binding, ...]
 

@@ -26,7 +26,7 @@ from trtopt.precision.quantize import (
     quantise,
     with_pairs,
 )
-from trtopt.records.quantisation import CalibrationTable
+from trtopt.records.precision import CalibrationTable
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from trtopt.data import SampleSource
 from trtopt.data.fit import rows_of, sample_axes, samples_in
 from trtopt.precision.deviation import Deviation, decibels
 from trtopt.records import TensorSpec
-from trtopt.records.quantisation import MethodScore
+from trtopt.records.precision import MethodScore
 
 EVERY = 8
 """One sample of so many is held out."""

@@ -29,7 +29,7 @@ from trtopt.precision.stages import open_proto
 from trtopt.precision.temporary_disk import passing
 from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.records import TensorSpec
-from trtopt.records.quantisation import CalibrationTable, MethodScore
+from trtopt.records.precision import CalibrationTable, MethodScore
 
 _HELD_SAMPLES = 32
 _AT_ONCE = 8

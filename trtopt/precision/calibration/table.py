@@ -16,7 +16,7 @@ from trtopt.files.outputs import Kind
 from trtopt.precision.calibration.histogram import Histogram
 from trtopt.precision.calibration.methods import METHODS, all_amax
 from trtopt.records import from_json, to_json
-from trtopt.records.quantisation import CALIBRATION_SCHEMA, CalibrationTable, TensorRange
+from trtopt.records.precision import CALIBRATION_SCHEMA, CalibrationTable, TensorRange
 
 MAX = "max"
 AUTO: Literal["auto"] = "auto"

@@ -47,8 +47,7 @@ from trtopt.precision.subgraph_peaks import NOT_RUN, with_subgraph_peaks
 from trtopt.precision.temporary_disk import of_casting, passing
 from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.printable import counted
-from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
-from trtopt.records.checking import OutputDifference
+from trtopt.records.precision import CastPrecision, CastReport, OutputDifference, VanishingWeight
 from trtopt.targets import DEFAULT, target_named
 
 

@@ -18,7 +18,7 @@ from trtopt.precision.casting.patterns import is_called
 from trtopt.precision.casting.places import Places, places_of, takes
 from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
 from trtopt.precision.subgraph_peaks import gives_peaks
-from trtopt.records.casting import CastPrecision, KeepRule, KeptNode
+from trtopt.records.precision import CastPrecision, KeepRule, KeptNode
 from trtopt.targets import target_named
 
 NEVER = {

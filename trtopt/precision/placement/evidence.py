@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from trtopt.precision.placement.forms import with_choice
-from trtopt.records.forms import PLAIN, Forms, parse_forms
+from trtopt.records.precision import PLAIN, Forms, parse_forms
 
 _DOUBT = 0.03
 """By how much more an unlike row may gain here, for each unit of its distance."""

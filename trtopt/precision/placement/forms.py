@@ -9,7 +9,7 @@ import msgspec
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.placement.view import View, is_op
-from trtopt.records.forms import CHOICES, PLAIN, Forms
+from trtopt.records.precision import CHOICES, PLAIN, Forms
 from trtopt.targets import Target
 
 _NORMS = ("LayerNormalization", "RMSNormalization")

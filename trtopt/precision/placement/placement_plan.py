@@ -7,8 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from trtopt.precision.placement.view import Node, View
-from trtopt.records.forms import PLAIN, Forms
-from trtopt.records.quantisation import Decision
+from trtopt.records.precision import PLAIN, Decision, Forms
 
 Precision = Literal["int8", "fp8", "int4"]
 SOFTMAX_AMAX = 1.0

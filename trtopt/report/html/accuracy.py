@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtopt.records import Collected, PrecisionVerdict
-from trtopt.records.checking import CheckReport, OutputDifference
+from trtopt.records.precision import CheckReport, OutputDifference
 from trtopt.report.casting import difference_line
 from trtopt.report.html.blocks import (
     Block,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from trtopt.records import Collected, Environment, Manifest
-from trtopt.records.typed_io import TypedTensor
+from trtopt.records.tensors import TypedTensor
 from trtopt.report.html.blocks import Block, Cell, Column, Command, Lines, Missing, Panel, Section, Table
 
 _ENGINES = (

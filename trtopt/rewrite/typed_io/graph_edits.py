@@ -18,7 +18,7 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.unique_names import unused_name
-from trtopt.records.typed_io import TypedTensor
+from trtopt.records.tensors import TypedTensor
 
 Array = np.ndarray[Any, Any]
 FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}

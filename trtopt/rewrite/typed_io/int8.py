@@ -14,7 +14,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 from trtopt.errors import UsageError
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.records.typed_io import TypedTensor
+from trtopt.records.tensors import TypedTensor
 from trtopt.rewrite.typed_io.graph_edits import FLOATS, Chain, constant_in, readers_of, rename
 from trtopt.rewrite.typed_io.recorded import record
 from trtopt.rewrite.typed_io.typed_graph import TypedGraph

@@ -9,7 +9,7 @@ import msgspec
 import onnx
 from onnx import helper
 
-from trtopt.records.typed_io import LINEAR, VECTORS, TypedTensor
+from trtopt.records.tensors import LINEAR, VECTORS, TypedTensor
 
 _KEY = "trtopt.io"
 """Metadata of this key holds the typed tensors of a file, as JSON."""

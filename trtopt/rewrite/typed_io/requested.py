@@ -12,7 +12,7 @@ from trtopt.errors import UsageError
 from trtopt.onnxio.graph_walk import graphs_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.records import TensorSpec
-from trtopt.records.typed_io import (
+from trtopt.records.tensors import (
     IMAGE_RANK,
     LINEAR,
     TYPES,

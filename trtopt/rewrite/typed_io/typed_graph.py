@@ -12,7 +12,7 @@ import onnx
 from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
-from trtopt.records.typed_io import IoRequest, TypedTensor
+from trtopt.records.tensors import IoRequest, TypedTensor
 from trtopt.rewrite.rewrite_trace import Deviation
 from trtopt.rewrite.typed_io.graph_edits import Edit, type_input, type_output
 from trtopt.rewrite.typed_io.recorded import record, recorded_in

@@ -15,7 +15,7 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.printable import counted
-from trtopt.records.typed_io import TypedTensor
+from trtopt.records.tensors import TypedTensor
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.rewrite_trace import Deviation
 from trtopt.rewrite.typed_io.graph_edits import TO_NCHW, TO_NHWC

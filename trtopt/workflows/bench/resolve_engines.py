@@ -17,7 +17,7 @@ from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.files.plugins import check_plugins, is_library, plugin_libraries
 from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, TensorSpec
-from trtopt.records.typed_io import TypedTensor
+from trtopt.records.tensors import TypedTensor
 from trtopt.workflows.bench.external_engine import external_engine, is_external
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.engines import BuildOptions, build_engines

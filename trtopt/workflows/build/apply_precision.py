@@ -12,8 +12,8 @@ from trtopt.files.atomic import write_atomically
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, OnnxArtifact, to_json
-from trtopt.records.forms import Forms
-from trtopt.records.typed_io import TypedTensor, has_int8
+from trtopt.records.precision import Forms
+from trtopt.records.tensors import TypedTensor, has_int8
 from trtopt.targets import target_of
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibration.table import AUTO, table_beside
 from trtopt.precision.reference_runs import at_most, compared, open_model
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
-from trtopt.records.checking import OutputDifference
-from trtopt.records.forms import PLAIN, Forms
-from trtopt.records.typed_io import TypedTensor, has_int8
+from trtopt.records.precision import PLAIN, Forms, OutputDifference
+from trtopt.records.tensors import TypedTensor, has_int8
 from trtopt.rewrite.typed_io.int8 import move_quantisation, quantise_ends
 from trtopt.workflows.build.apply_precision import (
     QUANTISED,

@@ -16,8 +16,8 @@ from trtopt.precision.alarms import verdict_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import SELECTION_BUDGET, Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
-from trtopt.records.forms import Forms, parse_forms
-from trtopt.records.typed_io import TypedTensor
+from trtopt.records.precision import Forms, parse_forms
+from trtopt.records.tensors import TypedTensor
 from trtopt.targets import target_of
 from trtopt.workflows.build.apply_precision import (
     QUANTISED,

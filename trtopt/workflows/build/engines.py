@@ -38,7 +38,7 @@ from trtopt.records import (
     OnnxArtifact,
     Profile,
 )
-from trtopt.records.batch_split import read_splits
+from trtopt.records.build import read_splits
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workers.protocol import Built
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder

@@ -9,7 +9,7 @@ import msgspec
 
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.precision.placement.evidence import Expected
-from trtopt.records.forms import Forms
+from trtopt.records.precision import Forms
 
 
 @dataclass

@@ -17,7 +17,7 @@ from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.recipe import Rewriting
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
-from trtopt.records.typed_io import NO_REQUEST, IoRequest, TypedTensor
+from trtopt.records.tensors import NO_REQUEST, IoRequest, TypedTensor
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.build.engines import MODEL_FILE, TIMING_CACHE_FILE
 from trtopt.workflows.listener import Listener

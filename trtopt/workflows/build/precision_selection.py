@@ -53,8 +53,8 @@ from trtopt.records import (
     PrecisionVerdict,
     RegionTime,
 )
-from trtopt.records.forms import PLAIN, Forms
-from trtopt.records.typed_io import TypedTensor, has_int8
+from trtopt.records.precision import PLAIN, Forms
+from trtopt.records.tensors import TypedTensor, has_int8
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
 from trtopt.workflows.bench.interleaved import Setting, loaded, measure_in_turns, turns_job, verdict_record

@@ -18,7 +18,7 @@ from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibration.table import TABLE, table_beside
 from trtopt.recipe import make_recipe
 from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
-from trtopt.records.typed_io import NO_REQUEST
+from trtopt.records.tensors import NO_REQUEST
 from trtopt.targets import target_of
 from trtopt.workflows.build.engine_selection import obstacle, terms_for
 from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, make_plans

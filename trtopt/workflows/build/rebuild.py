@@ -16,7 +16,7 @@ from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import hashes_of, is_build_folder, read_manifest, write_manifest
 from trtopt.files.plugins import check_plugins
 from trtopt.records import EngineArtifact, Manifest
-from trtopt.records.building import Change, FolderCheck
+from trtopt.records.build import FolderCheck, RebuildDifference
 from trtopt.version import __version__
 from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, build_engines
 from trtopt.workflows.build.verified_graphs import as_it_is, verified_graphs
@@ -68,7 +68,7 @@ def rebuilt_name(source: Path) -> Path:
 
 def rebuild_locked(
     source: Path, output: Path | None = None, listener: Listener = SILENT, plugins: Sequence[str] = ()
-) -> tuple[Manifest, tuple[Change, ...]]:
+) -> tuple[Manifest, tuple[RebuildDifference, ...]]:
     """Build a folder's engines again, from its graphs, plans and timing cache; returns the differences.
 
     Args:
@@ -114,7 +114,7 @@ def _is_rebuild_of(source: Manifest, target: Path) -> bool:
     return "--locked" in there.argv and there.source_sha256 == source.source_sha256
 
 
-def differences(before: Manifest, after: Manifest) -> list[Change]:
+def differences(before: Manifest, after: Manifest) -> list[RebuildDifference]:
     """What differs between two builds of the same plans: versions, machine, settings, hashes; pure."""
     pairs = [("trtopt", before.trtopt, after.trtopt)]
     for old, new in zip(before.engines, after.engines, strict=True):
@@ -128,7 +128,7 @@ def differences(before: Manifest, after: Manifest) -> list[Change]:
             pairs.append((f"{name}: {setting}", then, now_))
         pairs.append((f"{name}: timing cache", old.timing_cache_out or "–", new.timing_cache_in or "–"))
         pairs.append((f"{name}: SHA-256", old.sha256, new.sha256))
-    return [Change(what=what, before=then, after=new) for what, then, new in pairs if then != new]
+    return [RebuildDifference(what=what, before=then, after=new) for what, then, new in pairs if then != new]
 
 
 def _engines_again(

@@ -15,7 +15,7 @@ from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_name
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.recipe import LOCAL, Recipe, check_timeout, input_sizes, measured_on
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
-from trtopt.records.result import Result
+from trtopt.records.base import Result
 from trtopt.workflows.bench.interleaved import Setting, verdict_record
 from trtopt.workflows.compare.builds import compare_recipes
 from trtopt.workflows.compare.contracts import explain_engines, explain_results, parse_contracts

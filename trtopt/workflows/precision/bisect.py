@@ -29,8 +29,7 @@ from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.quantize import Material, QuantizeOptions
 from trtopt.recipe import check_timeout
-from trtopt.records.bisecting import BisectReport, KeptSet, Sensitivity
-from trtopt.records.checking import CheckedSubject
+from trtopt.records.precision import BisectReport, CheckedSubject, KeptSet, Sensitivity
 from trtopt.targets import target_named
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener

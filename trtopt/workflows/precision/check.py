@@ -41,8 +41,8 @@ from trtopt.precision.temporary_disk import of_opening
 from trtopt.printable import visible
 from trtopt.recipe import Recipe, check_timeout, input_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
-from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
-from trtopt.records.typed_io import TypedTensor
+from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference
+from trtopt.records.tensors import TypedTensor
 from trtopt.rewrite.typed_io.recorded import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import typed_reference
 from trtopt.workers.protocol import OutputsWritten

@@ -14,7 +14,7 @@ from trtopt.errors import BackendMissingError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.recipe import make_recipe
-from trtopt.records.checking import CheckedSubject
+from trtopt.records.precision import CheckedSubject
 from trtopt.targets import DEFAULT, ONNXRUNTIME, target_of
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.build.build import build

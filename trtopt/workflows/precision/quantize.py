@@ -54,9 +54,8 @@ from trtopt.precision.quantize import (
 )
 from trtopt.precision.temporary_disk import of_quantising
 from trtopt.printable import counted
-from trtopt.records.forms import PLAIN, Forms
-from trtopt.records.quantisation import CalibrationTable, QuantizeReport
-from trtopt.records.typed_io import NO_REQUEST, IoRequest
+from trtopt.records.precision import PLAIN, CalibrationTable, Forms, QuantizeReport
+from trtopt.records.tensors import NO_REQUEST, IoRequest
 from trtopt.rewrite.typed_io.int8 import move_quantisation
 from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import type_graph

@@ -10,7 +10,7 @@ from trtopt.export.collection import find
 from trtopt.export.imports import sibling_function
 from trtopt.export.spec import read_spec
 from trtopt.records import TensorSpec
-from trtopt.records.checking import TaskScore
+from trtopt.records.precision import TaskScore
 
 LABELS = TensorSpec(name="labels", dtype="int64", shape=("samples",))
 """What DATA calls the right answers, one a sample."""

@@ -33,7 +33,7 @@ from trtopt.records import (
     Shape,
     read_versioned,
 )
-from trtopt.records.validation import check_profile
+from trtopt.records.profile import check_profile
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.external_engine import is_external

@@ -20,7 +20,7 @@ from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
 from trtopt.recipe import Recipe, io_request
 from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
-from trtopt.records.forms import parse_forms
+from trtopt.records.precision import parse_forms
 from trtopt.version import __version__
 from trtopt.workflows.build.apply_precision import QUANTISED, Precision, apply_precision, exchange_int8
 from trtopt.workflows.build.engine_selection import in_folder

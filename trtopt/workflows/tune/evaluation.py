@@ -11,9 +11,9 @@ from trtopt.errors import DataError, TrtoptError
 from trtopt.files.atomic import write_atomically
 from trtopt.measure.statistics.comparison import Verdict
 from trtopt.records import FinalRace, Ledger, to_json
-from trtopt.records.checking import CheckedSubject
-from trtopt.records.tuning import TuneVerdict
-from trtopt.records.typed_io import TypedTensor
+from trtopt.records.precision import CheckedSubject
+from trtopt.records.tensors import TypedTensor
+from trtopt.records.tune import TuneVerdict
 from trtopt.workflows.bench.interleaved import Setting, loaded
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.listener import Listener

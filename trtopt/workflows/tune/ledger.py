@@ -13,7 +13,7 @@ from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.records import DeviceInfo, Ledger, LedgerEntry, TuneScore, read_versioned, to_json
-from trtopt.records.tuning import CandidateKind
+from trtopt.records.tune import CandidateKind
 from trtopt.workflows.build.timing_cache_commands import store_folder
 from trtopt.workflows.tune.prediction import score
 

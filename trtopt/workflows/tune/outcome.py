@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trtopt.measure.statistics.comparison import Comparison
 from trtopt.records import LedgerEntry
-from trtopt.records.tuning import TuneVerdict
+from trtopt.records.tune import TuneVerdict
 from trtopt.workflows.tune.queue import Queued
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from trtopt.measure.statistics.comparison import RUN_LUCK, RunSpread
-from trtopt.records.tuning import LedgerEntry, PredictionScore
+from trtopt.records.tune import LedgerEntry, PredictionScore
 
 PRIOR_WEIGHT = 4.0
 """So many outcomes weigh as much as what is believed of gains, noise and costs."""

@@ -14,7 +14,7 @@ from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.precision.bounds import TUNING_BOUNDS, Bounds
 from trtopt.recipe import Recipe, check_timeout
 from trtopt.records import Objective, OnnxArtifact
-from trtopt.records.tuning import CandidateKind
+from trtopt.records.tune import CandidateKind
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.tune.objective import MEASURES
 

@@ -19,7 +19,7 @@ from trtopt.files.links import link_or_copy
 from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
 from trtopt.recipe import Recipe, recipe_json
 from trtopt.records import EngineArtifact, Ledger, Manifest, TuneTerms, TuningChoice, to_json
-from trtopt.records.building import FolderCheck
+from trtopt.records.build import FolderCheck
 from trtopt.workflows.build.rebuild import check_folder, compared_files
 from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.same_terms import check_same_terms

@@ -13,7 +13,7 @@ from tests.support.trt_behaviour import IMAGES
 from tests.support.trt_exercise import SHAPES, VERSIONS, build, each_version, load, target
 from tests.support.trt_surface import Surface
 from trtopt.errors import BuildError
-from trtopt.records.typed_io import TYPES, VECTORS
+from trtopt.records.tensors import TYPES, VECTORS
 from trtopt.targets import NUMPY_TYPES
 
 NAME = IMAGES[0]

@@ -24,7 +24,7 @@ from trtopt.precision.qdq.quantised_values import check_weight, held_by_half
 from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
 from trtopt.records import TensorSpec, to_json
-from trtopt.records.quantisation import CalibrationTable, MethodScore, QuantizeReport, TensorRange
+from trtopt.records.precision import CalibrationTable, MethodScore, QuantizeReport, TensorRange
 from trtopt.report.quantize import quantize_summary
 
 Floats = NDArray[np.float32]

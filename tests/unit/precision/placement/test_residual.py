@@ -13,7 +13,7 @@ from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
 from trtopt.precision.placement.view import View
 from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.quantize import Material, QuantizeOptions, output_error, quantise
-from trtopt.records.forms import CHOICES, Forms, parse_forms
+from trtopt.records.precision import CHOICES, Forms, parse_forms
 
 MAPS = ["N", 32, 16, 16]
 

@@ -309,7 +309,7 @@ def test_raising_the_opset_converts_operators_that_changed() -> None:
 
 
 def test_records_of_quantisation_are_strict() -> None:
-    from trtopt.records.quantisation import Decision
+    from trtopt.records.precision import Decision
 
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"node": "a", "op": "Conv", "quantised": 1}', type=Decision)

@@ -17,7 +17,7 @@ from tests.support import examples
 from tests.support.pages import renamed, resnet
 from trtopt.errors import BackendMissingError
 from trtopt.records import Collected, PrecisionReceipt
-from trtopt.records.checking import CheckedSubject, CheckReport, OutputDifference, Violation
+from trtopt.records.precision import CheckedSubject, CheckReport, OutputDifference, Violation
 from trtopt.report.html.folder import report_page
 from trtopt.report.html.library import plotting_library
 from trtopt.report.html.page import page_of

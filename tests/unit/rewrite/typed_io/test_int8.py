@@ -9,7 +9,7 @@ from tests.support.graphs import model_of, value
 from tests.support.typed_graphs import MISTAKES, SHAPE, constant, conv, file_of, in_half, quantised, run
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.records.typed_io import read_io_request
+from trtopt.records.tensors import read_io_request
 from trtopt.rewrite.typed_io import int8
 from trtopt.rewrite.typed_io.int8 import move_quantisation
 from trtopt.rewrite.typed_io.typed_graph import type_graph

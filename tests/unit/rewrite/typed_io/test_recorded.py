@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.typed_graphs import NORMALISE, conv, file_of, typed
-from trtopt.records.typed_io import TypedTensor, read_io_request
+from trtopt.records.tensors import TypedTensor, read_io_request
 from trtopt.rewrite.typed_io.recorded import record, recorded_in
 from trtopt.rewrite.typed_io.typed_graph import type_graph
 

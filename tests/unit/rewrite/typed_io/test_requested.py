@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from tests.support.graphs import model_of, value
 from tests.support.typed_graphs import NORMALISE, SHAPE, constant, conv, file_of, normalising, typed
 from trtopt.errors import UsageError
-from trtopt.records.typed_io import IoRequest, read_io_request
+from trtopt.records.tensors import IoRequest, read_io_request
 from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import type_graph
 from trtopt.targets import target_named

@@ -12,7 +12,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bisect.search import Names, search
 from trtopt.precision.bisect.variants import Variant
 from trtopt.precision.bounds import HOPELESS, Bounds
-from trtopt.records.checking import CheckedSubject, OutputDifference
+from trtopt.records.precision import CheckedSubject, OutputDifference
 from trtopt.workflows.precision.bisect import Trials
 
 NODES = ("a", "b", "c", "d")

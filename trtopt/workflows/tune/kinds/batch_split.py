@@ -8,7 +8,7 @@ from trtopt.inspect.batch_split import predicted_splits
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.segments import Cut, CutGraph
 from trtopt.records import BatchSplit, TensorSpec
-from trtopt.records.typed_io import IMAGE_RANK, VECTORS
+from trtopt.records.tensors import IMAGE_RANK, VECTORS
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
 from trtopt.workflows.tune.prediction import Prior

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trtopt.inspect.graph import QUANTISE
 from trtopt.inspect.join import bits
 from trtopt.records import ProfiledLayer, TensorSpec
-from trtopt.records.typed_io import IMAGE_RANK, TYPES, VECTORS
+from trtopt.records.tensors import IMAGE_RANK, TYPES, VECTORS
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation
 from trtopt.workflows.tune.prediction import Prior

@@ -9,8 +9,8 @@ from typing import Any
 from trtopt.builder_settings import SETTINGS
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, DeviceInfo, TensorSpec
-from trtopt.records.forms import forms_in
-from trtopt.records.tuning import CandidateKind
+from trtopt.records.precision import forms_in
+from trtopt.records.tune import CandidateKind
 from trtopt.workflows.tune.evidence import Evidence
 from trtopt.workflows.tune.prediction import Prior
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtopt.precision.placement.forms import with_choice
-from trtopt.records.forms import parse_forms
+from trtopt.records.precision import parse_forms
 from trtopt.targets import target_of
 from trtopt.workflows.build.planned_regions import planned_forms
 from trtopt.workflows.tune.kinds.kind import Change, Kind, Situation

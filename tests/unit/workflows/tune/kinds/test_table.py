@@ -13,7 +13,7 @@ from tests.support.tuning import proposed, situation
 from trtopt.builder_settings import SETTINGS, check_backend, check_ranges, recorded_settings
 from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings
-from trtopt.records.tuning import CandidateKind
+from trtopt.records.tune import CandidateKind
 from trtopt.workflows.tune.kinds import builder_setting
 from trtopt.workflows.tune.kinds.kind import Situation
 from trtopt.workflows.tune.kinds.table import KINDS

@@ -7,12 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from trtopt.records.base import Record, Shape
-from trtopt.records.building import Backend
-from trtopt.records.machine import DeviceInfo
-from trtopt.records.measuring import Contract, EngineRef, Environment, Trust
-from trtopt.records.result import Result
-from trtopt.records.serving import Spread
+from trtopt.records.base import Record, Result, Shape
+from trtopt.records.bench import Contract, EngineRef, Spread, Trust
+from trtopt.records.machine import Backend, DeviceInfo, Environment
 
 SWEEP_SCHEMA = "trtopt.sweep/1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtopt.records.checking import Violation
+from trtopt.records.precision import Violation
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal, TypedDict
 
-from trtopt.records.base import Record, Shape
-from trtopt.records.building import Backend
-from trtopt.records.kernels import KernelPass
-from trtopt.records.machine import DeviceInfo
-from trtopt.records.result import Result
-from trtopt.records.starting import ColdStarts, IdlePass
+from trtopt.records.base import Record, Result, Shape
+from trtopt.records.machine import ClockReading, ClockReference, Environment
 
 BENCH_SCHEMA = "trtopt.bench/4"
 
-AllocationKind = Literal["allocate", "reallocate", "deallocate"]
 
-MORE_CONTEXTS = "more contexts"
-"""The phase of a memory pass that creates further contexts only to measure their memory."""
+# ── terms ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Contract(Record, frozen=True, kw_only=True):
@@ -49,6 +43,39 @@ class Terms(TypedDict, total=False):
     sync: Literal["blocking", "spin"]
     streams: int
     threads: Literal["one", "per-stream"]
+
+
+class EngineRef(Record, frozen=True, kw_only=True):
+    """Which engine was measured, by hash; `path` only helps people find it."""
+
+    path: str
+    sha256: str
+    label: str
+
+
+class Trust(str, Enum):
+    """What figures are worth, the worst first; a table marks those that are doubtful."""
+
+    NONE = "not trustworthy"
+    UNSTEADY = "unsteady"
+    FULL = "trustworthy"
+
+    @property
+    def mark(self) -> str:
+        """What stands after a row's name."""
+        return {Trust.NONE: "!", Trust.UNSTEADY: "~", Trust.FULL: ""}[self]
+
+
+class Spread(Record, frozen=True, kw_only=True):
+    """The distribution of times; all None where there are none yet."""
+
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    max_ms: float | None
+
+
+# ── latency and throughput ──────────────────────────────────────────────────────────────────────────────
 
 
 class Samples(Record, frozen=True, kw_only=True):
@@ -84,75 +111,6 @@ class Samples(Record, frozen=True, kw_only=True):
             first[group] = min(start, first.get(group, start))
             last[group] = max(end, last.get(group, end))
         return sum(last[group] - first[group] for group in first)
-
-
-class ClockReading(Record, frozen=True, kw_only=True):
-    """The device's readings between groups of samples; None: not reported.
-
-    `energy_j` is the energy drawn since some earlier time, such as its driver's start. `throttle` holds what
-    NVML gives as reasons for the clock (its constants' names in snake case); `other_processes` is the number
-    of other processes on the device.
-    """
-
-    at_ms: float
-    sm_mhz: int | None = None
-    memory_mhz: int | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-    temperature_c: int | None = None
-    throttle: tuple[str, ...] = ()
-    other_processes: int | None = None
-
-
-class ClockReference(Record, frozen=True, kw_only=True):
-    """The SM clock that readings are compared with, and its kind.
-
-    The application clock is the best reference; where the driver no longer has one, its default, then the
-    device's maximum clock. `problem` says what could not be read, and why.
-    """
-
-    mhz: int | None = None
-    kind: Literal["application", "default application", "maximum"] | None = None
-    problem: str | None = None
-
-
-class Environment(Record, frozen=True, kw_only=True):
-    """Where a measurement was taken."""
-
-    device: DeviceInfo
-    backend: Backend
-    trtopt: str
-    python: str
-    platform: str
-    cpu: str
-    git_revision: str | None = None
-    cpus: tuple[int, ...] = ()
-    """The cores that the host threads were allowed to run on, by number; empty where unknown."""
-    node: str | None = None
-    """The host of a cluster that it was taken on; None: this one."""
-    beside: tuple[str, ...] = ()
-    """What trtopt ran on that host meanwhile."""
-
-
-class EngineRef(Record, frozen=True, kw_only=True):
-    """Which engine was measured, by hash; `path` only helps people find it."""
-
-    path: str
-    sha256: str
-    label: str
-
-
-class Trust(str, Enum):
-    """What figures are worth, the worst first; a table marks those that are doubtful."""
-
-    NONE = "not trustworthy"
-    UNSTEADY = "unsteady"
-    FULL = "trustworthy"
-
-    @property
-    def mark(self) -> str:
-        """What stands after a row's name."""
-        return {Trust.NONE: "!", Trust.UNSTEADY: "~", Trust.FULL: ""}[self]
 
 
 class Measurement(Record, frozen=True, kw_only=True):
@@ -191,6 +149,9 @@ class Measurement(Record, frozen=True, kw_only=True):
     def stages(self) -> Samples:
         """The queries whose compute and copies the device timed."""
         return self.samples if self.staged is None else self.staged
+
+
+# ── load ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class LoadPass(Record, frozen=True, kw_only=True):
@@ -278,6 +239,9 @@ class LoadSearch(Record, frozen=True, kw_only=True):
     failure: str | None = None
 
 
+# ── layers and memory ───────────────────────────────────────────────────────────────────────────────────
+
+
 class LayerTime(Record, frozen=True, kw_only=True):
     """One layer's time in each run of the profiling pass."""
 
@@ -298,6 +262,12 @@ class LayerPass(Record, frozen=True, kw_only=True):
     inspector: str | None = None
     """The engine's description of its layers at these shapes, in its backend's own JSON; None where it gives
     none, or one beyond 64 MiB."""
+
+
+AllocationKind = Literal["allocate", "reallocate", "deallocate"]
+
+MORE_CONTEXTS = "more contexts"
+"""The phase of a memory pass that creates further contexts only to measure their memory."""
 
 
 class AllocationEvent(Record, frozen=True, kw_only=True):
@@ -354,6 +324,171 @@ class MemoryPass(Record, frozen=True, kw_only=True):
         """The most that was live while one context was in use."""
         live = zip(self.events, self.live_bytes, strict=True)
         return max((now for event, now in live if event.phase != MORE_CONTEXTS), default=0)
+
+
+# ── kernels ─────────────────────────────────────────────────────────────────────────────────────────────
+
+ActivityKind = Literal["kernel", "copy", "memset"]
+
+Dim = tuple[int, int, int]
+
+
+class KernelActivity(Record, frozen=True, kw_only=True):
+    """One kernel, copy or memset as the device's tracer reports it; times in nanoseconds on its clock.
+
+    `graph_node` is 0 for what no CUDA graph launched. `nbytes` is what a copy or memset moves.
+    """
+
+    kind: ActivityKind
+    name: str
+    start_ns: int
+    end_ns: int
+    correlation_id: int = 0
+    stream: int = 0
+    graph_node: int = 0
+    grid: Dim = (1, 1, 1)
+    block: Dim = (1, 1, 1)
+    registers: int = 0
+    shared_bytes: int = 0
+    nbytes: int = 0
+
+
+class LaunchCall(Record, frozen=True, kw_only=True):
+    """A call of the driver on a host thread; what it launched has its correlation id."""
+
+    correlation_id: int
+    start_ns: int
+    end_ns: int
+    thread: int
+
+
+class NvtxRange(Record, frozen=True, kw_only=True):
+    """An NVTX range that a host thread opened and closed; `thread` is None where the tracer does not tell."""
+
+    name: str
+    domain: str
+    start_ns: int
+    end_ns: int
+    thread: int | None
+
+
+class TracedRun(Record, frozen=True, kw_only=True):
+    """What a tracer saw of one inference; calls and ranges only where they were requested."""
+
+    activities: tuple[KernelActivity, ...] = ()
+    calls: tuple[LaunchCall, ...] = ()
+    ranges: tuple[NvtxRange, ...] = ()
+
+
+class KernelLaunch(Record, frozen=True, kw_only=True):
+    """One launch of an inference over all recorded runs; `start_ms` counts from the run's first launch."""
+
+    kind: ActivityKind
+    name: str
+    start_ms: list[float]
+    ms: list[float]
+    stream: int = 0
+    grid: Dim = (1, 1, 1)
+    block: Dim = (1, 1, 1)
+    registers: int = 0
+    shared_bytes: int = 0
+    nbytes: int = 0
+
+
+class KernelPass(Record, frozen=True, kw_only=True):
+    """A pass under the device's tracer. `graph`: whether the runs were replays of a CUDA graph.
+
+    `dropped` records did not fit the tracer's buffers. `different_runs` had another sequence of launches than
+    most, and count for nothing. `marked_runs` are plain, and in them the backend opened a range for each
+    layer.
+    """
+
+    runs: int
+    launches: tuple[KernelLaunch, ...]
+    graph: bool = False
+    dropped: int = 0
+    different_runs: int = 0
+    marked_runs: tuple[TracedRun, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+# ── starts and pauses ───────────────────────────────────────────────────────────────────────────────────
+
+PROCESS_START = "process start"
+
+LIBRARY_LOAD = "library load"
+
+READ = "read"
+
+DESERIALISE = "deserialise"
+
+CONTEXT = "context"
+
+FIRST_INFERENCE = "first inference"
+
+SECOND_INFERENCE = "second inference"
+
+GRAPH_CAPTURE = "graph capture"
+
+START_PHASES = (
+    *(PROCESS_START, LIBRARY_LOAD, READ, DESERIALISE, CONTEXT),
+    *(FIRST_INFERENCE, SECOND_INFERENCE, GRAPH_CAPTURE),
+)
+"""In the order in which they happen. `context` has the buffers as well; an engine that cannot be captured, or
+a contract without a CUDA graph, has no `graph capture`."""
+
+
+class ColdStart(Record, frozen=True, kw_only=True):
+    """One start in a fresh process: milliseconds by phase, of `START_PHASES`.
+
+    `page_cache` is that of the engine's file; Python and the libraries were always in it. The check of the
+    file's hash and the making of the input belong to no phase.
+    """
+
+    page_cache: Literal["warm", "cold"]
+    ms: dict[str, float]
+    graph_refused: str | None = None
+
+    @property
+    def first_result_ms(self) -> float:
+        """From the start of the process to the first output."""
+        after = (SECOND_INFERENCE, GRAPH_CAPTURE)
+        return sum(ms for phase, ms in self.ms.items() if phase not in after)
+
+
+class ColdStarts(Record, frozen=True, kw_only=True):
+    """All starts of one engine. `module_loading` is CUDA_MODULE_LOADING, empty without a GPU.
+
+    `notes` say what was not measured, and why.
+    """
+
+    engine_bytes: int
+    starts: tuple[ColdStart, ...]
+    module_loading: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class IdleGap(Record, frozen=True, kw_only=True):
+    """Queries after a pause of `gap_ms`: the pauses that it came to, the latencies, and the SM clock.
+
+    The clock was read at the end of each pause and after its query; None: not reported.
+    """
+
+    gap_ms: float
+    idle_ms: list[float]
+    latency_ms: list[float]
+    sm_mhz_before: list[int | None]
+    sm_mhz_after: list[int | None]
+
+
+class IdlePass(Record, frozen=True, kw_only=True):
+    """Latency after pauses, and `busy_ms` of queries that follow one another at once."""
+
+    busy_ms: list[float]
+    gaps: tuple[IdleGap, ...]
+
+
+# ── the report ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class BenchPoint(Record, frozen=True, kw_only=True):

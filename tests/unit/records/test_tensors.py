@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trtopt.errors import UsageError
-from trtopt.records.typed_io import (
+from trtopt.records.tensors import (
     VECTORS,
     Normalisation,
     TensorFormat,

@@ -1,4 +1,4 @@
-"""Records of tuning: the terms, the ledger of candidates, and the result."""
+"""Records of `tune` and `optimize`: the terms, the ledger of candidates, and the result."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from trtopt.records.base import Record
-from trtopt.records.building import Backend, EngineArtifact, TensorSpec
-from trtopt.records.comparing import MeasuredRunSpread
-from trtopt.records.machine import DeviceInfo
-from trtopt.records.measuring import Contract
-from trtopt.records.result import Result
+from trtopt.records.base import Record, Result
+from trtopt.records.bench import Contract, Trust
+from trtopt.records.build import EngineArtifact
+from trtopt.records.compare import MeasuredRunSpread
+from trtopt.records.machine import Backend, DeviceInfo
+from trtopt.records.precision import Violation
+from trtopt.records.tensors import TensorSpec
 
 LEDGER_SCHEMA = "trtopt.ledger/1"
 
 Seconds = Annotated[float, Meta(ge=0)]
+
 Objective = Literal["latency", "throughput", "p99", "energy"]
+
 CandidateKind = Literal[
     "precision",
     "placement",
@@ -29,6 +32,7 @@ CandidateKind = Literal[
     "rewrite-rule",
     "build-lottery",
 ]
+
 TuneVerdict = Literal["accepted", "same", "slower", "undecided", "inaccurate", "failed", "unchanged"]
 """`accepted`: significantly better, and the incumbent from then on; `unchanged`: the engine is the same."""
 
@@ -220,3 +224,54 @@ class TuneScore(Record, frozen=True, kw_only=True):
     ledgers: int
     all: PredictionScore | None
     kinds: tuple[PredictionScore, ...]
+
+
+# ── optimize ────────────────────────────────────────────────────────────────────────────────────────────
+
+OPTIMIZE_SCHEMA = "trtopt.optimize/1"
+
+
+class OptimizedPoint(Record, frozen=True, kw_only=True):
+    """A measured batch size.
+
+    `precision` is what its engine was built in, None where the graph's types were kept. `latency_ms` is the
+    percentile of the latency goal, p99 without one; None where there were too few samples for it.
+    """
+
+    batch: int
+    precision: str | None
+    latency_ms: float | None
+    samples_per_s: float
+    meets_goal: bool
+    trust: Trust
+
+
+class Optimized(Result, Record, frozen=True, kw_only=True):
+    """The result of `trtopt optimize`.
+
+    `best` is the point to deploy: the highest throughput among those that meet the latency goal, None if none
+    does; `met` whether both the goal and the accuracy bound are kept.
+    `folder` has the build and the result file. `goal` is the latency goal as given, such as `p99=10ms`;
+    `cosine` the lowest of any output against the model, on `samples` samples; `violations` what keeps the
+    engines from being accurate, and `alarms` what to see before they are used.
+    """
+
+    schema: str = OPTIMIZE_SCHEMA
+    model: str
+    folder: str
+    backend: str
+    device: str
+    goal: str | None
+    percentile: float
+    points: tuple[OptimizedPoint, ...]
+    best: OptimizedPoint | None
+    cosine: float
+    min_cosine: float
+    is_accurate: bool
+    met: bool
+    data: str
+    samples: int
+    findings: int
+    violations: tuple[Violation, ...] = ()
+    notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from trtopt.records.base import Record
-from trtopt.records.building import EngineArtifact
-from trtopt.records.machine import DeviceInfo
-from trtopt.records.measuring import ClockReading, ClockReference, Contract, EngineRef, Environment, Samples
-from trtopt.records.verdicts import ComparisonVerdict
+from trtopt.records.bench import Contract, EngineRef, Samples
+from trtopt.records.build import EngineArtifact
+from trtopt.records.machine import ClockReading, ClockReference, DeviceInfo, Environment
+from trtopt.records.precision import ComparisonVerdict
 
 COMPARE_SCHEMA = "trtopt.compare/3"
+
 RUN_SPREAD_SCHEMA = "trtopt.runspread/1"
 
 

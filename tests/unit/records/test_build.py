@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtopt.errors import UsageError
-from trtopt.records.batch_split import read_splits
+from trtopt.records.build import read_splits
 
 
 def test_tensors_formats_and_parts_are_read_and_written_alike() -> None:

@@ -1,12 +1,85 @@
-"""Records of plans: the setup that serves a load within a latency, its prediction and its verification."""
+"""Records of plans and of serving: the setup that serves a load within a latency, and what was served."""
 
 from __future__ import annotations
 
-from trtopt.records.base import Record, Shape
-from trtopt.records.building import EngineArtifact
-from trtopt.records.measuring import Environment
-from trtopt.records.result import Result
-from trtopt.records.serving import BatchPolicy
+from numbers import Integral, Real
+
+from trtopt.records.base import Record, Result, Shape
+from trtopt.records.bench import Spread
+from trtopt.records.build import EngineArtifact, check_shapes
+from trtopt.records.machine import Environment
+
+# ── serving ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class BatchPolicy(Record, frozen=True, kw_only=True):
+    """When waiting requests become a batch, and how many may wait.
+
+    A batch runs when it holds `max_batch` requests, or when its oldest has waited for `max_delay_ms`, as soon
+    as a worker is free. While `max_waiting` requests wait, more are rejected. A request of several rows
+    counts as so many.
+    """
+
+    max_batch: int
+    max_delay_ms: float = 2.0
+    max_waiting: int = 1024
+
+
+def check_policy(policy: BatchPolicy) -> None:
+    """Batches hold at least one request, at least one may wait, and the delay is not negative."""
+    for name in ("max_batch", "max_waiting"):
+        value = getattr(policy, name)  # the types of a policy made by a program are unchecked
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name} is {value!r}, a whole number from 1 on is needed")
+    if not isinstance(policy.max_delay_ms, Real) or not policy.max_delay_ms >= 0:
+        raise ValueError(f"max_delay_ms is {policy.max_delay_ms!r}, a number from 0 on is needed")
+
+
+class BatcherStatistics(Record, frozen=True, kw_only=True):
+    """A batcher's requests so far, by outcome.
+
+    `invalid` and `rejected` requests were never accepted: they did not fit the model, or too many were
+    waiting. Each accepted one was `answered`, `failed`, `expired` or `cancelled`, or is still `waiting` or
+    `running`. `batch_sizes` counts batches by how many rows they held. `queue` is from acceptance to the
+    batch's start, one value a request; `compute` from there to the answers, one value a batch; both of the
+    latest 4,096 values.
+    """
+
+    accepted: int
+    rejected: int
+    invalid: int
+    answered: int
+    failed: int
+    expired: int
+    cancelled: int
+    waiting: int
+    running: int
+    batch_sizes: dict[int, int]
+    queue: Spread
+    compute: Spread
+
+
+class PoolUsage(Record, frozen=True, kw_only=True):
+    """The state of a pool.
+
+    `prepared` counts engines that are ready at some shapes, over all workers, and `graphs` those of them
+    with a CUDA graph; `prepared_bytes` is their device memory: inputs, outputs, and activations where the
+    engine reports them. `bound_bytes` bounds it, but each worker keeps one, however large. `graph_refused`
+    says why there is no graph, if one was tried. `workers` counts those left; `replaced` those that failed
+    and were replaced.
+    """
+
+    workers: int
+    replaced: int
+    prepared: int
+    graphs: int
+    evicted: int
+    prepared_bytes: int
+    bound_bytes: int
+    graph_refused: str | None
+
+
+# ── plans ───────────────────────────────────────────────────────────────────────────────────────────────
 
 PLAN_SCHEMA = "trtopt.plan/5"
 
@@ -181,3 +254,22 @@ class BatchPlan(Result, Record, frozen=True, kw_only=True):
     verification: Verification | None = None
     rejected: tuple[Rejected, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def check_plan(plan: BatchPlan) -> None:
+    """Engines are listed and have valid shapes, also to pad requests to; workers and policy are valid.
+
+    The engines' files may lie anywhere: hashes identify them.
+    """
+    if not plan.engines:
+        raise ValueError("it lists no engines")
+    if plan.workers < 1:
+        raise ValueError(f"workers is {plan.workers}, one at least is needed")
+    check_policy(plan.policy)
+    for planned in plan.engines:
+        check_shapes(planned.artifact, planned.artifact.inputs)
+    if not plan.buckets:
+        raise ValueError("it has no shapes that requests are padded to")
+    for length, shapes in plan.buckets.items():
+        if lost := {spec.name for spec in plan.engines[0].artifact.inputs} - {*shapes}:
+            raise ValueError(f"length {length} has no shape for input {min(lost)[:60]!r}")

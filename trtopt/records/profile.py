@@ -1,26 +1,22 @@
-"""Records of profiles: layers, their nodes and costs, and the report of `trtopt profile`."""
+"""Records of profiles: layers, kernels and memory, and what of a folder is on its page."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from trtopt.records.base import Record, Shape
-from trtopt.records.building import Manifest
-from trtopt.records.checking import CheckReport
-from trtopt.records.kernels import KernelChange, KernelReport
-from trtopt.records.measuring import BenchReport, EngineRef, Environment
-from trtopt.records.result import Result
-from trtopt.records.tuning import Ledger
+from trtopt.records.base import Record, Result, Shape
+from trtopt.records.bench import ActivityKind, BenchReport, Dim, EngineRef
+from trtopt.records.build import Manifest
+from trtopt.records.machine import Environment
+from trtopt.records.precision import CheckReport
+from trtopt.records.tune import Ledger
 
 PROFILE_SCHEMA = "trtopt.profile/2"
+
 PEAKS_SCHEMA = "trtopt.peaks/1"
 
-MappedBy = Literal["metadata", "name", "graph", "inferred", "nothing"]
-"""`inferred` stands in earlier files alone."""
-"""How ONNX nodes were found: TensorRT's metadata, the layer's name, tensors walked through the graph, or the
-layer inferred for a node that no layer names."""
 
-Change = Literal["same", "tactic", "type", "kind", "split", "merged", "regrouped", "only in one"]
+# ── the engine as its inspector describes it ────────────────────────────────────────────────────────────
 
 
 class EngineTensor(Record, frozen=True, kw_only=True):
@@ -54,6 +50,14 @@ class EngineDescription(Record, frozen=True, kw_only=True):
 
     layers: tuple[EngineLayer, ...]
     io: tuple[str, ...] = ()
+
+
+# ── layers and their nodes ──────────────────────────────────────────────────────────────────────────────
+
+MappedBy = Literal["metadata", "name", "graph", "inferred", "nothing"]
+"""`inferred` stands in earlier files alone."""
+"""How ONNX nodes were found: TensorRT's metadata, the layer's name, tensors walked through the graph, or the
+layer inferred for a node that no layer names."""
 
 
 class LayerCost(Record, frozen=True, kw_only=True):
@@ -173,6 +177,9 @@ class PrecisionReceipt(Record, frozen=True, kw_only=True):
     fallbacks: tuple[Fallback, ...] = ()
 
 
+# ── the device's peaks ──────────────────────────────────────────────────────────────────────────────────
+
+
 class Peak(Record, frozen=True, kw_only=True):
     """One peak rate of a device, and its source."""
 
@@ -206,6 +213,9 @@ class RooflineTotal(Record, frozen=True, kw_only=True):
     floor_ms: float | None
     measured_ms: float
     costed_share: float
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class PhaseMemory(Record, frozen=True, kw_only=True):
@@ -259,6 +269,118 @@ class MemoryTimeline(Record, frozen=True, kw_only=True):
     failure: str | None = None
 
 
+# ── kernels ─────────────────────────────────────────────────────────────────────────────────────────────
+
+Confidence = Literal["certain", "likely", "unknown"]
+"""Of what a kernel belongs to: nothing else is possible, or the backend says so; order, kinds and times
+agree; or neither."""
+
+KernelFamily = Literal[
+    "product", "attention", "softmax", "normalisation", "reduction", "pointwise", "pooling", "reformat",
+    "split-k", "weight copy", "copy", "memset", "other",
+]  # fmt: skip
+
+
+class KernelRow(Record, frozen=True, kw_only=True):
+    """One launch: medians over the runs, what its name says, and what it belongs to.
+
+    `gap_ms` is how long the device had nothing to do before it, `overlap_ms` for how much of `ms` an earlier
+    launch still ran: some start early and wait. `dtype`, `tile` and `tensor_cores` are read
+    from the name; empty or None where it says nothing. `nodes` are ONNX nodes, with `confidence`, which is
+    at most `layer_confidence`. `flops` is the work of the one product that the launch stands for,
+    `peak_share` its rate against the device's peak.
+    """
+
+    kind: ActivityKind
+    name: str
+    family: KernelFamily
+    start_ms: float
+    ms: float
+    gap_ms: float
+    overlap_ms: float = 0.0
+    dtype: str = ""
+    tile: tuple[int, ...] = ()
+    tensor_cores: bool | None = None
+    stream: int = 0
+    grid: Dim = (1, 1, 1)
+    block: Dim = (1, 1, 1)
+    registers: int = 0
+    shared_bytes: int = 0
+    nbytes: int = 0
+    layer: str = ""
+    layer_confidence: Confidence = "unknown"
+    nodes: tuple[str, ...] = ()
+    confidence: Confidence = "unknown"
+    flops: int | None = None
+    peak_share: float | None = None
+
+    @property
+    def own_ms(self) -> float:
+        """Its time beyond what earlier launches take: that of all launches adds up to the busy time."""
+        return self.ms - self.overlap_ms
+
+
+class KernelGroup(Record, frozen=True, kw_only=True):
+    """Launches that have a name, a node or a type in common, by their `own_ms`; `share` is of all launches'.
+
+    `confidence` is the least of its launches'; `peak_share` is that of all together, None where one lacks it.
+    """
+
+    key: str
+    launches: int
+    ms: float
+    share: float
+    confidence: Confidence = "unknown"
+    peak_share: float | None = None
+
+
+class KernelReport(Record, frozen=True, kw_only=True):
+    """The kernels of an inference. `busy_ms` is when at least one ran, `gap_ms` when none did in between.
+
+    Both together are the time from the first launch's start to the last one's end; `remainder_ms` is by how
+    much the latency without the tracer exceeds it, None where that is unknown. Time of launches that belong
+    to no known node is in the row `unknown` of `by_node`, never spread over nodes. `by_dtype` and
+    `by_family` go by names, `by_block` by nodes, those of repeated blocks together.
+    """
+
+    runs: int
+    graph: bool
+    dropped: int
+    different_runs: int
+    rows: tuple[KernelRow, ...]
+    by_name: tuple[KernelGroup, ...]
+    by_node: tuple[KernelGroup, ...]
+    by_dtype: tuple[KernelGroup, ...]
+    by_family: tuple[KernelGroup, ...] = ()
+    by_block: tuple[KernelGroup, ...] = ()
+    sum_ms: float
+    busy_ms: float
+    gap_ms: float
+    latency_ms: float | None
+    remainder_ms: float | None
+    unknown_ms: float
+    notes: tuple[str, ...] = ()
+
+
+class KernelChange(Record, frozen=True, kw_only=True):
+    """Kernels of two engines that serve the same ONNX nodes, or those of so many blocks; else of one name."""
+
+    nodes: tuple[str, ...]
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    a_ms: float
+    b_ms: float
+    blocks: int = 1
+
+    @property
+    def cost_ms(self) -> float:
+        """Negative where B is faster."""
+        return self.b_ms - self.a_ms
+
+
+# ── the report ──────────────────────────────────────────────────────────────────────────────────────────
+
+
 class EngineProfile(Record, frozen=True, kw_only=True):
     """The profile of one engine at one batch size. `sum_ms` adds the layers' medians."""
 
@@ -287,6 +409,9 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     layers_graph: bool = False
     """Whether the layers were timed in replays of a CUDA graph."""
     kernels: KernelReport | None = None
+
+
+Change = Literal["same", "tactic", "type", "kind", "split", "merged", "regrouped", "only in one"]
 
 
 class LayerChange(Record, frozen=True, kw_only=True):
@@ -334,6 +459,25 @@ class ProfileReport(Result, Record, frozen=True, kw_only=True):
     differences: tuple[EngineDifference, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def check_profile(report: ProfileReport) -> None:
+    """Parts fit together: a curve's times and values, nodes and operators, names and layers.
+
+    Peaks are positive.
+    """
+    if report.peaks is not None:
+        peaks = (report.peaks.bandwidth, *report.peaks.flops.values())
+        if min(peak.value for peak in peaks) <= 0:
+            raise ValueError(f"the peaks of {report.peaks.device[:60]!r} are not positive")
+    for engine in report.engines:
+        for layer in engine.layers:
+            if len(layer.onnx_nodes) != len(layer.onnx_ops):
+                raise ValueError(f"batch {engine.batch}: {layer.name[:60]!r} has not one operator per node")
+        if unknown := {*engine.furthest} - {layer.name for layer in engine.layers}:
+            raise ValueError(f"batch {engine.batch}: has no layer {min(unknown)[:60]!r}")
+        if engine.memory is not None and len(engine.memory.at_ms) != len(engine.memory.live_bytes):
+            raise ValueError(f"batch {engine.batch}: its columns of live bytes are of unlike length")
 
 
 class Collected(Record, frozen=True, kw_only=True):

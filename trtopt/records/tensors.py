@@ -1,27 +1,140 @@
-"""How a model's inputs and outputs are typed and laid out: the request, how it is read, and the result."""
+"""What a model and its engines exchange: shapes and profiles, types and layouts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 from trtopt.errors import UsageError
 from trtopt.records.base import Record, Shape
 
+
+class TensorSpec(Record, frozen=True, kw_only=True):
+    """An input or output: `dtype` is a NumPy name (`float32`, `bfloat16`, `int64`, `bool`, …)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+# ── shapes that an engine admits ────────────────────────────────────────────────────────────────────────
+
+MAX_PROFILES = 16
+"""Of one engine; each is built, and takes its share of the engine's file, by itself."""
+
+
+class ShapeRange(Record, frozen=True, kw_only=True):
+    """The shapes that an optimisation profile admits for one input, and the one it is tuned for."""
+
+    min: Shape
+    opt: Shape
+    max: Shape
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it admits only one shape."""
+        return self.min == self.max
+
+    @property
+    def fixed(self) -> tuple[int | None, ...]:
+        """The lengths of the axes that have only one, None for the others."""
+        return tuple(low if low == high else None for low, high in zip(self.min, self.max, strict=True))
+
+    def admits(self, shape: Shape) -> bool:
+        """Whether every axis lies within."""
+        return len(shape) == len(self.min) and all(
+            low <= axis <= high for low, axis, high in zip(self.min, shape, self.max, strict=True)
+        )
+
+
+class Profile(Record, frozen=True, kw_only=True):
+    """One of several optimisation profiles: a range of batch sizes, and of every input, batch included."""
+
+    batch: ShapeRange
+    shapes: dict[str, ShapeRange]
+
+
+class Span(NamedTuple):
+    """Batch sizes `low` to `high` run under the profile of that index."""
+
+    low: int
+    high: int
+    profile: int
+
+
+def suited(profiles: Sequence[Mapping[str, ShapeRange]], shapes: Mapping[str, Shape]) -> int | None:
+    """The index of the profile to run shapes under: the narrowest that admits them, of equally narrow ones
+    the one tuned nearest, and of those the first; None if none admits them.
+
+    Profiles have a range for every input; width and distance are summed over all axes.
+    """
+    fitting = [
+        (_width(ranges), _distance(ranges, shapes), index)
+        for index, ranges in enumerate(profiles)
+        if all(ranges[name].admits(shape) for name, shape in shapes.items())
+    ]
+    return min(fitting)[-1] if fitting else None
+
+
+def _width(ranges: Mapping[str, ShapeRange]) -> int:
+    return sum(sum(one.max) - sum(one.min) for one in ranges.values())
+
+
+def _distance(ranges: Mapping[str, ShapeRange], shapes: Mapping[str, Shape]) -> int:
+    return sum(
+        abs(best - axis)
+        for name, shape in shapes.items()
+        for best, axis in zip(ranges[name].opt, shape, strict=True)
+    )
+
+
+def spans_of(batches: Sequence[ShapeRange]) -> tuple[Span, ...]:
+    """All batch sizes that profiles admit, by ascending size, with the profile `suited` to each.
+
+    Which one that is changes only where a range begins or ends, and, among equally narrow ones, halfway
+    between the sizes that two are tuned for.
+    """
+    starts = {one.min[0] for one in batches} | {one.max[0] + 1 for one in batches}
+    halfway = {(one.opt[0] + other.opt[0]) // 2 for one in batches for other in batches}
+    cuts = sorted(starts | halfway | {place + 1 for place in halfway})
+    profiles = [{"batch": one} for one in batches]
+    spans: list[Span] = []
+    for low, end in pairwise(cuts):
+        profile = suited(profiles, {"batch": (low,)})
+        if profile is None:
+            continue
+        if spans and (spans[-1].high, spans[-1].profile) == (low - 1, profile):
+            low = spans.pop().low
+        spans.append(Span(low, end - 1, profile))
+    return tuple(spans)
+
+
+# ── types and layouts ───────────────────────────────────────────────────────────────────────────────────
+
 TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8", "uint8": "uint8"}
 """The types of `--io` by NumPy name."""
+
 LINEAR = ("nchw", "nhwc")
 """The layouts that an ONNX graph can express."""
+
 VECTORS = {"chw2": 2, "chw4": 4, "chw16": 16, "chw32": 32, "hwc8": 8, "hwc16": 16}
 """TensorRT's vectorised formats, with the number of channels that each pads to a multiple of."""
+
 PREPROCESSING = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}
 """Mean and standard deviation of each channel, of pixels from 0 to 1."""
+
 IMAGE_RANK = 4
+
 _LARGEST_PIXEL = 255.0
+
 _LARGEST_FLOAT = 3.4028234e38
+
 _NORMALIZE = re.compile(r"(?P<name>.+):(?P<rest>(mean|std)=[^:]*:(mean|std)=[^:]*)", re.DOTALL)
+
 _IO_EXAMPLE = "write, say, --io image=uint8:nhwc"
+
 _NORMALIZE_EXAMPLE = "write, say, --normalize image:mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
 
 
@@ -116,11 +229,7 @@ def has_int8(tensors: Sequence[TypedTensor]) -> bool:
 
 
 def read_io_request(io: Mapping[str, str], normalize: Mapping[str, str], preprocess: str | None) -> IoRequest:
-    """The request that a recipe's `io`, `normalize` and `preprocess` make.
-
-    Raises:
-        UsageError: an unknown type, layout or preprocessing, not a number, or normalisation twice.
-    """
+    """The request that a recipe's `io`, `normalize` and `preprocess` make."""
     if preprocess is not None and preprocess not in PREPROCESSING:
         raise UsageError(f"--preprocess {preprocess}: unknown", f"choose among {', '.join(PREPROCESSING)}")
     if preprocess is not None and normalize:
@@ -140,11 +249,7 @@ def read_io_request(io: Mapping[str, str], normalize: Mapping[str, str], preproc
 
 
 def split_io(text: str) -> tuple[str, str]:
-    """`image=uint8:nhwc` as the tensor's name and the rest.
-
-    Raises:
-        UsageError: not of that form.
-    """
+    """`image=uint8:nhwc` as the tensor's name and the rest."""
     name, equals, rest = text.rpartition("=")
     if not equals or not name or not rest:
         raise UsageError(f"--io {text!r}: expected NAME=TYPE[:LAYOUT]", _IO_EXAMPLE)
@@ -152,11 +257,7 @@ def split_io(text: str) -> tuple[str, str]:
 
 
 def split_normalize(text: str) -> tuple[str, str]:
-    """`image:mean=…:std=…` as the input's name and the rest.
-
-    Raises:
-        UsageError: not of that form.
-    """
+    """`image:mean=…:std=…` as the input's name and the rest."""
     found = _NORMALIZE.fullmatch(text)
     if found is None:
         raise UsageError(f"--normalize {text!r}: expected NAME:mean=…:std=…", _NORMALIZE_EXAMPLE)
