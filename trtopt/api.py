@@ -18,6 +18,7 @@ from trtopt.files.manifests import is_build_folder, read_manifest
 from trtopt.measure.contracts import DURATION_S, WARMUP_S
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.onnxio.model_info import load_graph, read_onnx
+from trtopt.options import keywords_of
 from trtopt.parameters import naming_parameters
 from trtopt.precision.bounds import TUNING_BOUNDS, Bounds, bounds_in
 from trtopt.precision.calibration.table import AUTO
@@ -37,12 +38,14 @@ from trtopt.records import (
 from trtopt.records.precision import CastReport, CheckReport, QuantizeReport, parse_forms
 from trtopt.records.tensors import TypedTensor, read_io_request
 from trtopt.records.tune import CandidateKind, Objective, Tuned
+from trtopt.requests.bench import BenchRequest
+from trtopt.requests.check import CheckRequest
+from trtopt.requests.profile import ProfileRequest
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.typed_io.recorded import recorded_in
 from trtopt.targets import DEFAULT as DEFAULT_TARGET
 from trtopt.workflows.bench import bench as benching
-from trtopt.workflows.bench.request import BenchRequest
 from trtopt.workflows.build import build as building
 from trtopt.workflows.compare import compare as comparing
 from trtopt.workflows.compare.compare import Compared, CompareRequest
@@ -52,9 +55,7 @@ from trtopt.workflows.optimize import optimize as run_optimize
 from trtopt.workflows.plan import plan as planning
 from trtopt.workflows.plan.request import PlanRequest
 from trtopt.workflows.precision import check as checking, quantize as quantising
-from trtopt.workflows.precision.check import CheckRequest
 from trtopt.workflows.profile import profile as profiling
-from trtopt.workflows.profile.request import ProfileRequest
 from trtopt.workflows.sweep import sweep as sweeping
 from trtopt.workflows.sweep.request import SweepRequest
 from trtopt.workflows.tune import tune as tuning
@@ -255,68 +256,9 @@ def build(
     )
 
 
-@naming_parameters
-def bench(
-    path: str | Path,
-    *,
-    batch: int | Sequence[int] | None = None,
-    shapes: Mapping[str, str] | None = None,
-    axes: Mapping[str, int | Sequence[int]] | None = None,
-    backend: Backend | None = None,
-    contract: str | None = None,
-    terms: Terms | None = None,
-    duration: float = DURATION_S,
-    stop_early: bool = False,
-    warmup: float = WARMUP_S,
-    data: str | Path | None = None,
-    layers: bool = False,
-    memory: bool = False,
-    load: str | None = None,
-    max_latency: str | None = None,
-    idle: str | None = None,
-    cold_start: bool = False,
-    cpu_affinity: str | None = None,
-    lock_clocks: int | bool = False,
-    nvtx: bool = False,
-    cuda_profiler: bool = False,
-    timeout: float | None = None,
-    trust: Sequence[str] = (),
-    listener: Listener = SILENT,
-) -> BenchReport:
+@keywords_of(BenchRequest)
+def bench(request: BenchRequest) -> BenchReport:
     """Measure the engines of a build folder, one engine of it, or an ONNX file.
-
-    Args:
-        path: the folder, engine or ONNX file.
-        batch: batch sizes [default: all that there are engines for; 1 for an ONNX file].
-        shapes, axes: as for `build`, of inputs with dynamic axes besides the batch: what an ONNX file is
-            built for; a built engine is measured at the optimum of a range.
-        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`, the engines' own,
-            or the CPU where there is no GPU]. Another backend than the engines' own builds the folder's
-            model again, in a temporary folder.
-        contract: the terms of the measurement: `trtexec-11`, `trtexec-10`, `isolated` or `serving`
-            [default: `trtexec-11`].
-        terms: changes to the contract, as `{"graph": False, "streams": 2}`; the keys are graph, transfers,
-            pinned, queue_ahead, sync (`spin` or `blocking`), streams and threads (`one` or `per-stream`).
-        duration: seconds of sampling per pass, up to a day [default: 3].
-        stop_early: end a pass sooner where it is steady: 20 blocks whose medians agree within 0.5 %, after
-            3 seconds and a third of the duration at the earliest.
-        warmup: seconds before samples count, up to an hour [default: 0.2].
-        data: input samples: an .npz, a folder of them, Polygraphy's JSON or `module:function`
-            [default: seeded random input].
-        layers: time every layer, in a separate pass.
-        memory: trace every allocation, in a separate pass.
-        load: let requests arrive at this rate per second, `RATE` or `poisson:RATE`, in a separate pass.
-        max_latency: find the highest rate that meets this latency, as `p99=5ms` (us, ms or s).
-        idle: measure the latency after such pauses, as `1,10,100ms`, in a separate pass.
-        cold_start: start each engine in fresh processes as well, and time every phase.
-        cpu_affinity: keep host threads on cores: `auto` (those near the GPU), or a list as `0-3,8`.
-        lock_clocks: lock the GPU's clocks at this many MHz, or at their reference (True), while measuring.
-            They are restored on any exit; on a signal only if it becomes an exception.
-        nvtx: mark the phases with NVTX ranges, for profilers.
-        cuda_profiler: let CUDA's profiler capture the measured part only.
-        timeout: seconds that a batch size may take, up to a week [default: no limit].
-        trust: engines without a manifest, or plugins, to load: native code.
-        listener: receives progress, notes and, after each engine, the report so far.
 
     Returns:
         The measurements, one point per engine and batch size, raw samples included.
@@ -335,71 +277,12 @@ def bench(
         >>> text = report.table()
         >>> frame = report.to_pandas()  # doctest: +SKIP
     """
-    request = BenchRequest(
-        batch=batch_sizes(batch),
-        shapes=shapes,
-        axes=axes,
-        backend=backend,
-        contract=contract,
-        terms=terms or {},
-        duration=duration,
-        stop_early=stop_early,
-        warmup=warmup,
-        data=data,
-        layers=layers,
-        memory=memory,
-        load=load,
-        max_latency=max_latency,
-        idle=idle,
-        cold_start=cold_start,
-        cpu_affinity=cpu_affinity,
-        lock_clocks=lock_clocks,
-        nvtx=nvtx,
-        cuda_profiler=cuda_profiler,
-        timeout=timeout,
-        trust=trust,
-    )
-    return benching.bench(path, request, listener)
+    return benching.bench(request, request.listener)
 
 
-@naming_parameters
-def profile(
-    path: str | Path,
-    *,
-    batch: int | Sequence[int] | None = None,
-    shapes: Mapping[str, str] | None = None,
-    axes: Mapping[str, int | Sequence[int]] | None = None,
-    data: str | Path | None = None,
-    backend: Backend | None = None,
-    result: str | Path | None = None,
-    against: str | Path | None = None,
-    memory: bool = False,
-    kernels: bool = False,
-    nvtx: bool = False,
-    probe_peaks: bool = False,
-    duration: float = 1.0,
-    timeout: float | None = None,
-    trust: Sequence[str] = (),
-    listener: Listener = SILENT,
-) -> ProfileReport:
+@keywords_of(ProfileRequest)
+def profile(request: ProfileRequest) -> ProfileReport:
     """Time every layer, and join the times with the inspector's layers and the ONNX file's nodes.
-
-    Args:
-        path: a build folder, an engine in one, or an ONNX file.
-        batch: batch sizes [default: those of the engines].
-        shapes, axes, data: as for `bench`.
-        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: the engines' own].
-        result: a result file of `trtopt bench --layers`, instead of measuring here.
-        against: an earlier profile (file or folder) to show the differences from, layer by layer: from its
-            engine of the same batch size, or its only one.
-        memory: trace every allocation, in a separate pass.
-        kernels: record every kernel with CUPTI, in a separate process.
-        nvtx: mark the phases with NVTX ranges, for profilers.
-        probe_peaks: measure the device's peak rates, and store them for its next profiles.
-        duration: seconds of the latency pass that accompanies the layer pass, up to a day [default: 1].
-        timeout: seconds that a batch size may take, up to a week [default: no limit].
-        trust: engines without a manifest, or plugins, to load: native code.
-        listener: receives progress and notes.
 
     Returns:
         The profile, one part per engine and batch size: layers, fusions, precisions and floors.
@@ -416,23 +299,7 @@ def profile(
         >>> len(layers) > 0
         True
     """
-    request = ProfileRequest(
-        batch=batch_sizes(batch),
-        shapes=shapes,
-        axes=axes,
-        data=data,
-        backend=backend,
-        result=result,
-        against=against,
-        memory=memory,
-        kernels=kernels,
-        nvtx=nvtx,
-        probe_peaks=probe_peaks,
-        duration=duration,
-        timeout=timeout,
-        trust=trust,
-    )
-    return profiling.profile(path, request, listener)
+    return profiling.profile(request, request.listener)
 
 
 @naming_parameters
@@ -858,41 +725,9 @@ def plan(
     return planning.plan(sources, output, request, listener)
 
 
-@naming_parameters
-def check(
-    path: str | Path,
-    against: str | Path,
-    *,
-    data: str | Path | None = None,
-    task: str | None = None,
-    batch: int | Sequence[int] | None = None,
-    shapes: Mapping[str, str] | None = None,
-    axes: Mapping[str, int | Sequence[int]] | None = None,
-    backend: Backend | None = None,
-    bounds: Bounds | Mapping[str, float] | None = None,
-    layers: bool = False,
-    timeout: float | None = None,
-    trust: Sequence[str] = (),
-    listener: Listener = SILENT,
-) -> CheckReport:
+@keywords_of(CheckRequest)
+def check(request: CheckRequest) -> CheckReport:
     """Compare an ONNX file, or the engines of a build folder, with a reference model on ONNX Runtime.
-
-    Args:
-        path: an ONNX file (its 16-bit arithmetic is emulated), a build folder, or an engine in one.
-        against: the reference ONNX file; it runs with ONNX Runtime's own optimisations off.
-        data: samples: an .npz, a folder of them, Polygraphy's JSON or `module:function`
-            [default: seeded random input].
-        task: a model of the collection, or a model file (TOML), whose task metric is measured too.
-        batch: batch sizes of engines [default: each engine's own].
-        shapes, axes: of engines on random data: lengths of dynamic axes, as for `bench`.
-        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`, the engines' own, or
-            the CPU where there is no GPU].
-        bounds: what every output must meet, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error`
-            (absolute) and `min_top1` (share, 0 to 1) [default: none].
-        layers: compare inner tensors too, to rank where the error enters (ONNX files only).
-        timeout: seconds that a batch size may take, up to a week [default: no limit].
-        trust: engines without a manifest, or plugins, to load: native code.
-        listener: receives progress and notes.
 
     Returns:
         The differences of every output; `passed` is whether all bounds are met.
@@ -908,19 +743,7 @@ def check(
         >>> report.passed
         True
     """
-    request = CheckRequest(
-        data=data,
-        task=task,
-        batch=batch_sizes(batch),
-        shapes=shapes,
-        axes=axes,
-        backend=backend,
-        bounds=bounds if isinstance(bounds, Bounds) else bounds_in(bounds or {}),
-        layers=layers,
-        timeout=timeout,
-        trust=trust,
-    )
-    return checking.check(path, against, request, listener)
+    return checking.check(request, request.listener)
 
 
 @naming_parameters

@@ -8,10 +8,13 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+OnProgress = Callable[[int, str, float | None], None]
+"""Receives (index of the job, phase, fraction of the job or None); the last phase of a job is `DONE`."""
+DONE = "done"
 _PACKAGE = Path(__file__).resolve().parent
 _CRASHES = {
     signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP,

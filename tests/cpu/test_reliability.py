@@ -14,9 +14,9 @@ from tests.support.killing import run_killed
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.manifests import read_listed, read_manifest
 from trtopt.records import Manifest
+from trtopt.requests.profile import ProfileRequest
 from trtopt.workflows.build.rebuild import check_folder, differences, rebuild_locked, trust
 from trtopt.workflows.profile.profile import profile
-from trtopt.workflows.profile.request import ProfileRequest
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_what_the_manifest_vouches_for_is_checked_before_it_is_read(folder: Path
     for name in ("model.onnx", "batch8.log"):
         edited(folder / name)
     with pytest.raises(ArtifactError, match=r"model\.onnx"):
-        profile(folder, ProfileRequest(duration=0.05))
+        profile(ProfileRequest(folder, duration=0.05))
     with pytest.raises(ArtifactError, match=r"batch8\.log"):
         read_listed(folder, read_manifest(folder), "batch8.log")
 

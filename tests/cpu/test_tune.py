@@ -23,10 +23,10 @@ from trtopt.files.manifests import read_manifest
 from trtopt.inspect.regions import find_regions
 from trtopt.recipe import Recipe
 from trtopt.records import to_json
+from trtopt.requests.profile import ProfileRequest
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
-from trtopt.workflows.profile.request import ProfileRequest
 from trtopt.workflows.tune.built import Built
 from trtopt.workflows.tune.evidence import evidence_of
 from trtopt.workflows.tune.kinds import region
@@ -247,7 +247,7 @@ def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) ->
         listener=SILENT,
     )
     built = maker.baseline(tmp_path / "0", 8)
-    report = profile(built.folder, ProfileRequest(batch=(8,), duration=0.1))
+    report = profile(ProfileRequest(built.folder, batch=(8,), duration=0.1))
     (built.folder / PROFILE_FILE).write_bytes(to_json(report))
     given = situation(
         "onnxruntime", evidence=evidence_of(built), recipe=built.recipe, data=samples, threshold=1e-6
@@ -278,7 +278,7 @@ def test_regions_of_a_profiled_float_engine_are_built_in_int8(tmp_path: Path) ->
         listener=SILENT,
     )
     built = maker.baseline(tmp_path / "0", 8)
-    report = profile(built.folder, ProfileRequest(batch=(8,), duration=0.1))
+    report = profile(ProfileRequest(built.folder, batch=(8,), duration=0.1))
     (built.folder / PROFILE_FILE).write_bytes(to_json(report))
     tried, found = frozenset(["precision=best"]), evidence_of(built)
     given = situation("onnxruntime", evidence=found, data=samples, tried=tried, threshold=1e-6)

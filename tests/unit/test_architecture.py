@@ -10,7 +10,7 @@ import pytest
 from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "trtopt"
-FREE = {"errors", "extras", "records", "logs", "printable", "version"}
+FREE = {"errors", "options", "extras", "records", "logs", "printable", "version"}
 """What everything may import."""
 ENTRANCES = {"__init__", "__main__"}
 STAGES = {"export", "rewrite", "precision", "builder", "measure", "inspect", "serving", "report"}

@@ -2,114 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.bench_outputs import Outputs, output_flags
+from trtopt.cli.declared import command
 from trtopt.cli.exit_codes import UNTRUSTWORTHY
-from trtopt.cli.options.batch import batch_option
-from trtopt.cli.options.contract import contract_flags
-from trtopt.cli.options.measuring import (
-    backend_option,
-    duration_option,
-    inputs_option,
-    nvtx_option,
-    timeout_option,
-    trust_option,
-    warmup_option,
-)
-from trtopt.cli.options.sections import SectionedCommand
-from trtopt.cli.options.shapes import shape_options
+from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.output import Output
+from trtopt.requests.bench import BenchRequest
 
 if TYPE_CHECKING:
-    from trtopt.records import Terms
+    from trtopt.files.outputs import Kind
+    from trtopt.records import BenchReport
 
-REFERENCE = "reference"
+
+def times_file(path: Path) -> Mapping[Path, Kind]:
+    """Times in trtexec's form."""
+    from trtopt.files.outputs import kind_beginning
+    from trtopt.report.trtexec import TIMES_BEGIN
+
+    return {path: kind_beginning("bench's times", TIMES_BEGIN)}
 
 
-@click.command(cls=SectionedCommand)
-@click.argument("path", type=click.Path(exists=True, path_type=Path))
-@batch_option("Batch sizes [default: those of the engines].")
-@shape_options
-@backend_option
-@contract_flags
-@duration_option
-@click.option(
-    "--stop-early", is_flag=True, help="End a pass sooner if it is steady, after 3 s at the earliest."
-)
-@warmup_option
-@inputs_option
-@click.option("--layers", is_flag=True, help="Time every layer, in a separate pass.")
-@click.option("--memory", is_flag=True, help="Trace every allocation, in a separate pass.")
-@click.option(
-    "--load",
-    metavar="[poisson:]RATE",
-    help="Send requests at RATE per second, evenly or as a Poisson process, in a separate pass.",
-)
-@click.option(
-    "--max-latency",
-    metavar="pN=LIMIT",
-    help="Find the highest request rate that meets this latency, as p99=5ms; --load poisson (default), "
-    "constant or a first rate set how requests arrive.",
-)
-@click.option(
-    "--idle", metavar="1,10,100ms", help="Measure the latency after such pauses, in a pass of its own."
-)
-@click.option(
-    "--cold-start", is_flag=True, help="Start each engine in fresh processes too, and time every phase."
-)
-@click.option(
-    "--cpu-affinity",
-    metavar="auto|LIST",
-    help="Keep host threads on the cores near the GPU, or on 0-3,8.",
-)
-@click.option(
-    "--lock-clocks",
-    is_flag=False,
-    flag_value=REFERENCE,
-    metavar="[MHZ]",
-    help="Lock the GPU's clocks while measuring, at MHZ or at their reference; restored on any exit.",
-)
-@timeout_option
-@trust_option
-@nvtx_option
-@click.option(
-    "--cuda-profiler",
-    is_flag=True,
-    help="Let nsys profile --capture-range=cudaProfilerApi capture the measured part only.",
-)
+def layers_file(path: Path) -> Mapping[Path, Kind]:
+    """Layers in trtexec's form."""
+    from trtopt.files.outputs import kind_beginning
+    from trtopt.report.trtexec import LAYERS_BEGIN
+
+    return {path: kind_beginning("bench's layers", LAYERS_BEGIN)}
+
+
+@command(BenchRequest, has_sections=True)
 @click.option("--strict", is_flag=True, help="Exit with 4 if a figure is not trustworthy, or unsteady.")
-@output_flags
-@click.pass_context
+@json_option("trtopt.bench", "the result, raw samples included,")
+@click.option(
+    "--export-times",
+    type=Output(times_file),
+    metavar="FILE",
+    help="Write latencies as trtexec --exportTimes does; several batch sizes: FILE.batchN each.",
+)
+@click.option(
+    "--export-profile",
+    type=Output(layers_file),
+    metavar="FILE",
+    help="Write layer times as trtexec --exportProfile does; turns on --layers.",
+)
 def bench(
-    context: click.Context,
-    path: Path,
-    batch: tuple[int, ...] | None,
-    shapes: dict[str, str] | None,
-    axes: dict[str, tuple[int, ...]] | None,
-    backend: str | None,
-    contract: str | None,
-    terms: Terms,
-    duration: float,
-    stop_early: bool,
-    warmup: float,
-    data: str | None,
-    layers: bool,
-    memory: bool,
-    load: str | None,
-    max_latency: str | None,
-    idle: str | None,
-    cold_start: bool,
-    cpu_affinity: str | None,
-    lock_clocks: str | None,
-    timeout: float | None,
-    trust: tuple[str, ...],
-    nvtx: bool,
-    cuda_profiler: bool,
+    request: BenchRequest,
     strict: bool,
-    outputs: Outputs,
+    json: JsonOutput | None,
+    export_times: Path | None,
+    export_profile: Path | None,
 ) -> None:
     """Measure PATH: a build folder, one engine of it, or an ONNX file.
 
@@ -119,50 +66,59 @@ def bench(
     from trtopt.errors import TrtoptError
     from trtopt.report.trust import is_trustworthy
     from trtopt.workflows.bench.bench import bench as run
-    from trtopt.workflows.bench.request import BenchRequest
 
-    request = BenchRequest(
-        batch=batch,
-        shapes=shapes,
-        axes=axes,
-        backend=backend,
-        contract=contract,
-        terms=terms,
-        duration=duration,
-        stop_early=stop_early,
-        warmup=warmup,
-        data=data,
-        layers=layers or outputs.need_layers,
-        memory=memory,
-        load=load,
-        max_latency=max_latency,
-        idle=idle,
-        cold_start=cold_start,
-        cpu_affinity=cpu_affinity,
-        lock_clocks=_clock(lock_clocks),
-        nvtx=nvtx,
-        cuda_profiler=cuda_profiler,
-        timeout=timeout,
-        trust=trust,
-    )
+    request = replace(request, layers=request.layers or export_profile is not None)
+    latest: BenchReport | None = None
+
+    def save(report: BenchReport) -> None:
+        """After every engine: a later failure must not take finished measurements along."""
+        nonlocal latest
+        latest = report
+        if not takes_stdout(json):
+            write_json(json, report, indent=None)
+
+    def finish() -> None:
+        if latest is not None:
+            _export(latest, export_times, export_profile)
+            _show(latest, Path(request.path).name, json)
+
     try:
-        with listening(outputs.save) as listener:
-            report = run(path, request, listener)
+        with listening(save) as listener:
+            report = run(request, listener)
     except TrtoptError:
-        outputs.finish(path.name)
+        finish()
         raise
-    outputs.finish(path.name)
+    finish()
     if strict and not is_trustworthy(report):
-        context.exit(UNTRUSTWORTHY)
+        raise click.exceptions.Exit(UNTRUSTWORTHY)
 
 
-def _clock(text: str | None) -> int | bool:
-    from trtopt.errors import UsageError
+def _show(report: BenchReport, subject: str, json: JsonOutput | None) -> None:
+    """Print the table, to standard error if the result goes to standard output."""
+    from trtopt.cli.console import is_verbose, show, show_notes, warn
+    from trtopt.report.notes import plain
+    from trtopt.report.text import bench_summary
+    from trtopt.report.trust import all_notes, bench_notes, trust_warnings
 
-    if text is None or text == REFERENCE:
-        return text is not None
-    if not (text.isascii() and text.isdecimal()):
-        raise UsageError(
-            f"--lock-clocks {text!r}: not a clock in MHz", "write --lock-clocks 1500, or put the flag last"
-        )
-    return int(text)
+    is_stdout = takes_stdout(json)
+    if is_stdout:
+        write_json(json, report, indent=None)
+    warn(trust_warnings(report))
+    show(bench_summary(report, subject, verbose=is_verbose()), err=is_stdout)
+    notes = plain(all_notes(report)) if is_verbose() else bench_notes(report)
+    show_notes(notes, err=is_stdout)
+
+
+def _export(report: BenchReport, times: Path | None, profile: Path | None) -> None:
+    from trtopt.files.outputs import write_output
+    from trtopt.report import trtexec
+
+    for point in report.points:
+        if (
+            times is not None and point.latency.stages.start_ms
+        ):  # None: the device failed before the first report
+            file = trtexec.path_for(times, point.batch, len(report.points))
+            write_output(file, trtexec.times(point.latency.stages), times_file(file)[file])
+        if profile is not None and point.layers is not None:
+            file = trtexec.path_for(profile, point.batch, len(report.points))
+            write_output(file, trtexec.profile(point.layers), layers_file(file)[file])

@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.options.batch import batch_option
+from trtopt.cli.declared import command
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.measuring import (
-    backend_choice,
-    inputs_option,
-    nvtx_option,
-    timeout_option,
-    trust_option,
-)
 from trtopt.cli.options.output import output_option
-from trtopt.cli.options.sections import SectionedCommand
-from trtopt.cli.options.shapes import shape_options
+from trtopt.requests.profile import ProfileRequest
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
@@ -37,67 +29,13 @@ def profile_files(folder: Path) -> Mapping[Path, Kind]:
     )
 
 
-@click.command(cls=SectionedCommand)
-@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@command(ProfileRequest, has_sections=True)
 @output_option("FOLDER", "Folder to write profile.json into.", profile_files)
-@batch_option("Batch sizes [default: those of the engines].")
-@shape_options
-@inputs_option
-@backend_choice("Backend to run with [default: the engines' own; auto: the CPU if there is no GPU].")
-@click.option(
-    "--result",
-    type=click.Path(exists=True, path_type=Path),
-    metavar="FILE",
-    help="Use a result file of `trtopt bench --layers` instead of measuring here.",
-)
-@click.option(
-    "--against",
-    type=click.Path(exists=True, path_type=Path),
-    metavar="PROFILE",
-    help="An earlier profile (file or folder): show the differences, layer by layer.",
-)
 @click.option(
     "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto next to profile.json."
 )
-@click.option("--memory", is_flag=True, help="Trace every allocation too, in a separate pass.")
-@click.option("--kernels", is_flag=True, help="Record every kernel too (CUPTI), in a separate pass.")
-@timeout_option
-@trust_option
-@nvtx_option
-@click.option(
-    "--probe-peaks",
-    is_flag=True,
-    help="Measure the device's peak rates, for floors; stored for later profiles.",
-)
-@click.option(
-    "--duration",
-    type=float,
-    default=1.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds of the latency pass that accompanies the layer pass.",
-)
 @json_option("trtopt.profile", "the profile")
-def profile(
-    path: Path,
-    output: Path | None,
-    batch: tuple[int, ...] | None,
-    shapes: dict[str, str] | None,
-    axes: dict[str, tuple[int, ...]] | None,
-    data: str | None,
-    backend: str | None,
-    result: Path | None,
-    against: Path | None,
-    with_trace: bool,
-    memory: bool,
-    kernels: bool,
-    timeout: float | None,
-    trust: tuple[str, ...],
-    nvtx: bool,
-    probe_peaks: bool,
-    duration: float,
-    json: JsonOutput | None,
-) -> None:
+def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json: JsonOutput | None) -> None:
     """Profile PATH: a build folder, one engine of it, or an ONNX file.
 
     Shows where the time goes, layer by layer, with the names of the ONNX file; which types ran; what fused,
@@ -111,29 +49,12 @@ def profile(
     from trtopt.report.profile import profile_notes, profile_summary
     from trtopt.report.trace import trace
     from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE, profile as run
-    from trtopt.workflows.profile.request import ProfileRequest
 
     if with_trace and output is None:
         raise UsageError("--trace: no folder to write trace.json into", "name one with -o")
     file = output / PROFILE_FILE if output is not None else None
-    request = ProfileRequest(
-        batch=batch,
-        shapes=shapes,
-        axes=axes,
-        data=data,
-        backend=backend,
-        result=result,
-        against=against,
-        memory=memory,
-        kernels=kernels,
-        nvtx=nvtx,
-        probe_peaks=probe_peaks,
-        duration=duration,
-        timeout=timeout,
-        trust=trust,
-    )
     with listening() as listener:
-        report = run(path, request, listener)
+        report = run(request, listener)
     if file is not None:
         file.parent.mkdir(exist_ok=True)
         kinds = profile_files(file.parent)

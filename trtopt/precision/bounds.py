@@ -41,8 +41,10 @@ TUNING_BOUNDS = Bounds(min_cosine=0.99)
 _RANGES = {"min_cosine": (-1, 1), "min_sqnr": (-inf, inf), "max_error": (0, inf), "min_top1": (0, 1)}
 
 
-def bounds_in(values: Mapping[str, object]) -> Bounds:
+def bounds_in(values: Bounds | Mapping[str, object]) -> Bounds:
     """Bounds by name; None is no bound."""
+    if isinstance(values, Bounds):
+        return values
     try:
         bounds = msgspec.convert(dict(values), Bounds)
     except msgspec.ValidationError as error:

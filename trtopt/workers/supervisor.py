@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -18,14 +18,16 @@ import msgspec
 
 from trtopt.errors import TrtoptError, rebuild
 from trtopt.logs import Logged, heard, log_relayed
-from trtopt.processes import cause_of_death, how_it_ended, out_of_memory_kills, python_command
+from trtopt.processes import (
+    DONE as DONE,
+    OnProgress as OnProgress,
+    cause_of_death,
+    how_it_ended,
+    out_of_memory_kills,
+    python_command,
+)
 from trtopt.workers.jobs import Job, type_of
 from trtopt.workers.protocol import Event, Failure, Message, Progress, Result
-
-OnProgress = Callable[[int, str, float | None], None]
-"""Receives (index of the job, phase, fraction of the job or None); the last phase of a job is `DONE`."""
-
-DONE = "done"
 
 _TAIL_BYTES = 2000
 _LOGGED_BYTES = 1 << 16

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from trtopt.processes import DONE as DONE, OnProgress
 from trtopt.records import BenchReport, SweepReport
-from trtopt.workers.supervisor import DONE as DONE, OnProgress
 
 
 @dataclass(frozen=True, repr=False)

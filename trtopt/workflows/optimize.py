@@ -19,14 +19,16 @@ from trtopt.precision.bounds import bounds_in
 from trtopt.recipe import batch_sizes, make_recipe
 from trtopt.records import BenchPoint, Trust, to_json
 from trtopt.records.tune import Optimized, OptimizedPoint
+from trtopt.requests.bench import BenchRequest
+from trtopt.requests.check import CheckRequest
 from trtopt.rewrite.lint.lint import lint_model
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
-from trtopt.workflows.bench.request import BenchRequest, check_request
+from trtopt.workflows.bench.request import check_request
 from trtopt.workflows.build.build import build, default_output
 from trtopt.workflows.build.engine_selection import BEST, obstacle
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.check import CheckRequest, check
+from trtopt.workflows.precision.check import check
 
 BATCHES = (1, 8, 32)
 """Built for where the model leaves the batch open and no batch sizes are given."""
@@ -80,8 +82,8 @@ def optimize(
     source, listener = Path(model), _once(listener)
     goal = parse_goal(slo, "--slo") if slo is not None else None
     bounds = bounds_in({"min_cosine": min_cosine})
-    measuring = BenchRequest(backend="auto", data=data, duration=duration)
-    check_request(source, measuring)
+    measuring = BenchRequest(source, backend="auto", data=data, duration=duration)
+    check_request(measuring)
     onnx = read_onnx(source)
     unscaled = () if data is None else range_notes(onnx.inputs, open_data(data))
     folder = Path(output) if output is not None else default_output(source)
@@ -102,10 +104,10 @@ def optimize(
     if folder.is_dir():
         check_output(folder / RESULT_FILE, _RESULT)
     manifest = build(source, folder, recipe, force=force, listener=listener)
-    report = bench(folder, measuring, listener)
+    report = bench(replace(measuring, path=folder), listener)
     write_output(folder / RESULT_FILE, to_json(report, indent=None), _RESULT)
-    comparison = CheckRequest(data=data, backend="auto", bounds=bounds)
-    checked = check(folder, source, comparison, listener)
+    comparison = CheckRequest(folder, source, data=data, backend="auto", bounds=bounds)
+    checked = check(comparison, listener)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}
     points = tuple(
         point_of(point, precisions.get(point.batch), goal, trust_of(point, on_host=is_on_host(report)))

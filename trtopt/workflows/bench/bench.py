@@ -24,12 +24,13 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, RangesJob, RangesRecorded
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
-from trtopt.recipe import Recipe, shape_flags
+from trtopt.recipe import Recipe, batch_sizes, shape_flags
 from trtopt.records import BenchPoint, BenchReport, EngineArtifact, KernelPass
+from trtopt.requests.bench import BenchRequest
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import OnProgress
 from trtopt.workflows.bench.cold_start import measure_cold_starts
-from trtopt.workflows.bench.request import BenchRequest, check_request
+from trtopt.workflows.bench.request import check_request
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, resolve_engines, runs_on
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.invocation import command_line, now
@@ -39,13 +40,13 @@ _RANGES_LIMIT_S = 300.0
 """A process that records ranges and hangs costs no more: a profile does without them."""
 
 
-def bench(path: str | Path, request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
+def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
     """Measure the engines of a build folder, one engine of it, or an ONNX file; see `trtopt.bench`."""
-    path = Path(path)
-    check_request(path, request)
+    path, batch = Path(request.path), batch_sizes(request.batch)
+    check_request(request)
     job_of = partial(
         BenchJob,
-        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
+        contract=changed(contract_named(request.contract or DEFAULT), request.terms or {}),
         data=str(request.data) if request.data is not None else None,
         load=load_settings(request.load, request.max_latency),
         idle_ms=parse_gaps(request.idle) if request.idle is not None else (),
@@ -61,11 +62,11 @@ def bench(path: str | Path, request: BenchRequest, listener: Listener = SILENT) 
     control = _allowed(runs_on(path, request.backend, request.trust), request)
     notes: list[str] = []
     sizes = request.sizes
-    wanted = resolve_engines(path, request.batch, request.backend, notes, listener, request.trust, sizes)
+    wanted = resolve_engines(path, batch, request.backend, notes, listener, request.trust, sizes)
     with wanted as resolved:
         if request.data is not None:
             notes += range_notes(resolved.inputs, open_data(request.data))
-        measured = points(resolved.engines, request.batch)
+        measured = points(resolved.engines, batch)
         jobs = [_job(job_of, resolved, engine, size, sizes) for engine, size in measured]
         with _clocks(control, request.lock_clocks, notes):
             return _run(jobs, resolved, request, notes, listener)

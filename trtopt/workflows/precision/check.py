@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -33,16 +33,17 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.nonfinite_weights import weight_alarms
 from trtopt.precision.alarms import accuracy_alarms
-from trtopt.precision.bounds import Bounds, violations
+from trtopt.precision.bounds import Bounds, bounds_in, violations
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.layer_errors import layer_differences
 from trtopt.precision.reference_runs import add_outputs, open_model
 from trtopt.precision.temporary_disk import of_opening
 from trtopt.printable import visible
-from trtopt.recipe import Recipe, check_timeout, input_sizes, shape_flags
+from trtopt.recipe import Recipe, batch_sizes, check_timeout, input_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
 from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference
 from trtopt.records.tensors import TypedTensor
+from trtopt.requests.check import CheckRequest
 from trtopt.rewrite.typed_io.recorded import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import typed_reference
 from trtopt.workers.protocol import OutputsWritten
@@ -62,36 +63,19 @@ Array = NDArray[np.generic]
 Arrays = dict[str, Array]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckRequest:
-    """How to compare; the fields are the parameters of `trtopt.check`."""
-
-    data: str | Path | None = None
-    task: str | None = None
-    batch: Sequence[int] | None = None
-    shapes: Mapping[str, str] | None = None
-    axes: Mapping[str, int | Sequence[int]] | None = None
-    backend: str | None = None
-    bounds: Bounds = field(default_factory=Bounds)
-    layers: bool = False
-    timeout: float | None = None
-    trust: Sequence[str] = ()
-
-
-def check(
-    path: str | Path, against: str | Path, request: CheckRequest, listener: Listener = SILENT
-) -> CheckReport:
+def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
     """Compare an ONNX file, or engines, with the model `against` on ONNX Runtime; see `trtopt.check`."""
-    path, against, data = Path(path), Path(against), request.data
+    path, against, data = Path(request.path), Path(request.against), request.data
+    batch, bounds = batch_sizes(request.batch), bounds_in(request.bounds or {})
     sizes = input_sizes(request.shapes, request.axes)
     if data is not None and sizes.given:
         raise UsageError("--shape and --axis: samples have shapes of their own", "omit them, or --data")
     check_timeout(request.timeout)
-    checker = Checker(against, Task(request.task) if request.task is not None else None, request.bounds)
+    checker = Checker(against, Task(request.task) if request.task is not None else None, bounds)
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
-        _refuse_sizes(request.batch, sizes)
+        _refuse_sizes(batch, sizes)
         other = _beside(checker.model, path, listener)
         checker.take_inputs_of(recorded_in(other.proto))
         source = open_data(data) if data is not None else seeded_source(checker.model)
@@ -104,10 +88,10 @@ def check(
         raise UsageError("--layers: an engine has no inner tensors to read", "give its ONNX file")
     else:
         check_trust(request.trust, [path])
-        wanted = resolve_engines(path, request.batch, request.backend, notes, listener, request.trust)
+        wanted = resolve_engines(path, batch, request.backend, notes, listener, request.trust)
         with wanted as there:
             checker.take_inputs_of(there.io)
-            subjects = checker.engines(there, request.batch, data, listener, request.timeout, sizes)
+            subjects = checker.engines(there, batch, data, listener, request.timeout, sizes)
     if data is not None:
         notes += range_notes(specs_of(checker.model.proto), open_data(data))
     return CheckReport(

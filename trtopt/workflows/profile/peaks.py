@@ -30,10 +30,10 @@ from trtopt.records import (
     read_versioned,
     to_json,
 )
+from trtopt.requests.bench import BenchRequest
 from trtopt.targets import TENSORRT
 from trtopt.workers.protocol import Copied, CopyJob
 from trtopt.workflows.bench.bench import bench
-from trtopt.workflows.bench.request import BenchRequest
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.timing_cache_commands import user_folder
 from trtopt.workflows.invocation import now
@@ -130,8 +130,8 @@ def _matrix(
         once = 1 if backend.name == TENSORRT else None
         recipe = Recipe(backend=backend.name, rewrite="none", tactic_sources=sources, avg_timing=once)
         build(file, folder, recipe, listener=listener)
-        request = BenchRequest(layers=True, duration=_BENCH_S, timeout=limit_s)
-        report = bench(folder, request, listener)
+        request = BenchRequest(folder, layers=True, duration=_BENCH_S, timeout=limit_s)
+        report = bench(request, listener)
         (point,) = report.points
     source = f"measured: MatMul {size}×{size}×{size} in {dtype} by {backend}"
     return _peak_in(point, model, dtype, source)

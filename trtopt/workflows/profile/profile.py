@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -20,7 +21,7 @@ from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_graph, profile_point
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import shape_flags
+from trtopt.recipe import batch_sizes, shape_flags
 from trtopt.records import (
     BenchReport,
     DevicePeaks,
@@ -34,10 +35,12 @@ from trtopt.records import (
     read_versioned,
 )
 from trtopt.records.profile import check_profile
+from trtopt.requests.bench import BenchRequest
+from trtopt.requests.profile import ProfileRequest
+from trtopt.requests.shared import BackendName
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.external_engine import is_external
-from trtopt.workflows.bench.request import BenchRequest
 from trtopt.workflows.bench.resolve_engines import resolve_engines
 from trtopt.workflows.build.build_memory import memories_of
 from trtopt.workflows.build.verified_graphs import verified_graphs
@@ -46,14 +49,14 @@ from trtopt.workflows.engine_points import points
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.peaks import known_peaks, probe_peaks
-from trtopt.workflows.profile.request import ProfileRequest, check_request
+from trtopt.workflows.profile.request import check_request
 from trtopt.workflows.provenance import check_engines, check_model
 
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"
 
 
-def profile(path: str | Path, request: ProfileRequest, listener: Listener = SILENT) -> ProfileReport:
+def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileReport:
     """Time every layer, and join the times with the inspector and the ONNX file; see `trtopt.profile`.
 
     Raises:
@@ -64,11 +67,11 @@ def profile(path: str | Path, request: ProfileRequest, listener: Listener = SILE
     earlier = None if request.against is None else _earlier(Path(request.against))
     given = None if request.result is None else read_result(Path(request.result))
     notes: list[str] = []
-    with _subject(Path(path), request, notes, listener) as (subject, model):
+    with _subject(request, notes, listener) as (subject, model):
         manifest = _manifest_of(subject)
         engine = _engine_at(subject, manifest)
         try:
-            report = given or bench(subject, _on_own_backend(request, manifest), listener)
+            report = given or bench(_on_own_backend(subject, request, manifest), listener)
         except (NoGpuError, BackendMissingError) as error:
             if manifest is None:
                 raise
@@ -77,7 +80,7 @@ def profile(path: str | Path, request: ProfileRequest, listener: Listener = SILE
         else:
             if given is not None:
                 _check_belongs(given, manifest, model, Path(str(request.result)))
-                report = _requested(given, engine, request.batch, Path(str(request.result)))
+                report = _requested(given, engine, batch_sizes(request.batch), Path(str(request.result)))
             peaks = _peaks_for(report, manifest, request, notes, listener)
             made = _looked_into(report, _Graphs(model, manifest), peaks)
         made = _with_build_memory(made, model.parent, manifest)
@@ -86,10 +89,9 @@ def profile(path: str | Path, request: ProfileRequest, listener: Listener = SILE
 
 
 @contextmanager
-def _subject(
-    path: Path, request: ProfileRequest, notes: list[str], listener: Listener
-) -> Iterator[tuple[Path, Path]]:
+def _subject(request: ProfileRequest, notes: list[str], listener: Listener) -> Iterator[tuple[Path, Path]]:
     """What to measure, and the ONNX file that it was made of; an ONNX file is built first."""
+    path = Path(request.path)
     folder = path if path.is_dir() else path.parent
     if is_external(path, request.trust):
         raise UsageError(
@@ -102,15 +104,22 @@ def _subject(
         yield path, path
     else:
         with resolve_engines(
-            path, request.batch, request.backend, notes, listener, sizes=request.measurement.sizes
+            path,
+            batch_sizes(request.batch),
+            request.backend,
+            notes,
+            listener,
+            sizes=request.measurement.sizes,
         ) as found:
             yield found.folder, _model_in(found.folder)
 
 
-def _on_own_backend(request: ProfileRequest, manifest: Manifest | None) -> BenchRequest:
+def _on_own_backend(subject: Path, request: ProfileRequest, manifest: Manifest | None) -> BenchRequest:
     """The measurement, of engines on what they were built with: another backend has layers of its own."""
     own = None if manifest is None else manifest.engines[0].plan.backend.name
-    return replace(request.measurement, backend=request.backend or own)
+    return replace(
+        request.measurement, path=subject, backend=request.backend or cast(BackendName | None, own)
+    )
 
 
 def _is_engine_of(folder: Path, path: Path) -> bool:
@@ -269,7 +278,7 @@ def _not_run(
     """What can be known of engines that do not run here: what their graph asks for."""
     graphs = _Graphs(model, manifest)
     engines, sizes = [], request.measurement.sizes
-    for engine, size in points(artifacts, request.batch):
+    for engine, size in points(artifacts, batch_sizes(request.batch)):
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
         shapes = shapes_at(manifest.onnx.inputs, engine.plan, size, shape_flags(sizes), sizes.axes)
         at_shapes = graphs.at(engine.plan.label, shapes)

@@ -14,12 +14,12 @@ from trtopt.records import FinalRace, Ledger, to_json
 from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
+from trtopt.requests.profile import ProfileRequest
 from trtopt.workflows.bench.interleaved import Setting, loaded
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
-from trtopt.workflows.profile.request import ProfileRequest
 from trtopt.workflows.tune.built import Built
 from trtopt.workflows.tune.kinds.kind import Change
 from trtopt.workflows.tune.make import Maker
@@ -134,9 +134,9 @@ class Evaluation:
         """Write a profile of the engine into its folder; without one, a note says why."""
         given = self._setup
         seconds = min(given.request.duration, _PROFILE_S)
-        request = ProfileRequest(batch=(built.batch,), duration=seconds, timeout=limit_s)
+        request = ProfileRequest(built.folder, batch=(built.batch,), duration=seconds, timeout=limit_s)
         try:
-            report = profile(built.folder, request, given.quiet)
+            report = profile(request, given.quiet)
         except TrtoptError as error:
             given.notes.append(f"candidates are predicted without a profile: {error.problem.splitlines()[0]}")
         else:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from trtopt.errors import UsageError
-from trtopt.workflows.profile.request import ProfileRequest, check_request
+from trtopt.requests.profile import ProfileRequest
+from trtopt.workflows.profile.request import check_request
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,6 @@ from trtopt.workflows.profile.request import ProfileRequest, check_request
 def test_options_of_the_measurement_are_refused_where_a_result_file_is_given(
     flag: str, given: dict[str, Any]
 ) -> None:
-    check_request(ProfileRequest(**given))
+    check_request(ProfileRequest("engines", **given))
     with pytest.raises(UsageError, match=f"{flag}: has no effect with --result"):
-        check_request(ProfileRequest(result="result.json", **given))
+        check_request(ProfileRequest("engines", result="result.json", **given))

@@ -1,0 +1,156 @@
+"""Commands from requests: the fields that `trtopt.options` declares become click's arguments and options."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_origin
+
+import click
+
+from trtopt.cli.options.aliases import OptionWithAliases
+from trtopt.cli.options.completion import files, lists_of, names, names_or_files
+from trtopt.cli.options.model import OnnxFile
+from trtopt.cli.options.output import Output as OutputPath, json_file, model_file, quantised_file
+from trtopt.cli.options.sections import SectionedCommand
+from trtopt.errors import UsageError
+from trtopt.options import Argument, Declared, Group, Option, Output, choices_of, declared_in, group_options
+from trtopt.requests.parsing import parse_names
+
+_WRITES = {"model": model_file, "quantised model": quantised_file, "plan": json_file("trtopt.plan")}
+
+
+def command(
+    request: type, name: str | None = None, *, has_sections: bool = False, optional: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], click.Command]:
+    """A command whose function gets a request, made of the command line, then the values of its own options.
+
+    Fields in `optional` may be missing from the command line: the request is then None.
+    """
+    typed = Argument | Group
+    declared = [one for one in declared_in(request) if one.flag or isinstance(one.declaration, typed)]
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        @functools.wraps(function)
+        def run(**values: Any) -> None:
+            given = {one.name: _taken(one, values) for one in declared}
+            is_whole = all(given[one] is not None for one in optional)
+            function(request(**given) if is_whole else None, **values)
+
+        made = click.command(name, cls=SectionedCommand if has_sections else click.Command)(run)
+        params = [param for one in declared for param in _parameters(one, optional)]
+        made.params = sorted([*params, *made.params], key=_place)
+        return made
+
+    return decorate
+
+
+def _taken(one: Declared, values: dict[str, Any]) -> Any:
+    """The value of a field out of those of the command line; of a group all that are given."""
+    if isinstance(one.declaration, Group):
+        given = {option: values.pop(option) for option in one.declaration.options}
+        return {option: value for option, value in given.items() if value is not None}
+    return values.pop(one.name)
+
+
+def _parameters(one: Declared, optional: Sequence[str]) -> list[click.Parameter]:
+    declaration, is_required = one.declaration, one.is_required and one.name not in optional
+    if isinstance(declaration, Group):
+        return [_option(option, option.declaration) for option in group_options(one)]
+    if isinstance(declaration, Argument):
+        return [_argument(one, declaration, is_required=is_required)]
+    if isinstance(declaration, Output):
+        writes = _WRITES.get(declaration.holds)
+        return [
+            click.Option(
+                ["-o", "--output", one.name],
+                type=OutputPath(writes) if writes else OutputPath(),
+                required=is_required,
+                metavar="FILE" if writes else "FOLDER",
+                help=declaration.help,
+            )
+        ]
+    return [_option(one, declaration)]
+
+
+def _place(param: click.Parameter) -> int:
+    """Arguments first, then the output; the rest in its own order."""
+    return 0 if isinstance(param, click.Argument) else 1 if "-o" in param.opts else 2
+
+
+def _argument(one: Declared, declaration: Argument, *, is_required: bool) -> click.Argument:
+    kinds = {"path": click.Path(exists=True, path_type=Path), "onnx": OnnxFile(), "name": click.STRING}
+    return click.Argument(
+        [one.name],
+        type=kinds[declaration.kind],
+        nargs=-1 if get_origin(one.members[0]) is Sequence else 1,
+        required=is_required,
+        metavar=declaration.metavar,
+        shell_complete=names_or_files(declaration.names) if declaration.names else None,
+    )
+
+
+def _option(one: Declared, option: Option) -> click.Option:
+    kinds, choices = {get_origin(kind) or kind for kind in one.members}, list(choices_of(one))
+    attributes: dict[str, Any] = {"help": option.help, "required": one.is_required, "metavar": option.metavar}
+    if kinds == {bool} and option.parse is None:
+        return click.Option([str(one.flag), one.name], **attributes, **_switch(one))
+    if choices:
+        attributes["type"] = click.Choice(choices)
+    elif option.must_exist:
+        attributes["type"] = click.Path(exists=True, path_type=Path)
+    elif number := next((kind for kind in (int, float) if kind in kinds and option.parse is None), None):
+        span: Any = {int: click.IntRange, float: click.FloatRange}[number]
+        attributes["type"] = span(*option.range) if option.range else number
+        attributes["metavar"] = option.metavar or "N"
+    if isinstance(one.default, str | int | float) and option.parse is None:
+        attributes |= {"default": one.default, "show_default": "[default" not in option.help}
+    if option.bare is not None:
+        attributes |= {"is_flag": False, "flag_value": option.bare}
+    is_repeated = option.is_repeated
+    if is_repeated is None:
+        is_repeated = Mapping in kinds or (Sequence in kinds and option.parse is None)
+    return OptionWithAliases(
+        [str(one.flag), one.name],
+        aliases=option.aliases,
+        multiple=is_repeated,
+        shell_complete=_completion(option),
+        callback=lambda context, parameter, given: _value(one, option, given, kinds),
+        **attributes,
+    )
+
+
+def _switch(one: Declared) -> dict[str, Any]:
+    if str(one.flag).startswith("--no-"):
+        return {"is_flag": True, "flag_value": False, "default": True}
+    return {"is_flag": True, "default": one.default}
+
+
+def _value(one: Declared, option: Option, given: Any, kinds: set[Any]) -> Any:
+    """What is typed as the field has it; its default where nothing is.
+
+    Raises:
+        UsageError: it cannot be read, or a key is given twice.
+    """
+    read = option.parse or (lambda text: text)
+    if not isinstance(given, tuple):
+        return read(given) if isinstance(given, str) else one.default if given is None else given
+    if not given:
+        return one.default
+    if Mapping not in kinds:
+        return tuple(map(read, given))
+    pairs: dict[str, Any] = {}
+    for key, value in map(read, given):
+        if key in pairs:
+            raise UsageError(f"{one.flag} {key}: given twice", f"give each one {one.flag}")
+        pairs[key] = value
+    return pairs
+
+
+def _completion(option: Option) -> Any:
+    if option.names is None:
+        return files if option.is_path else None
+    if option.parse is parse_names:
+        return lists_of(option.names)
+    return names_or_files(option.names) if option.is_path else names(option.names)

@@ -1,0 +1,349 @@
+"""Options: each is declared once, as the annotation of a request's field, and every face follows from it.
+
+    batch: Annotated[int | Sequence[int] | None, Option("Batch sizes.", metavar="N,N,…", parse=sizes)] = None
+
+makes the command line's `--batch N,N,…` (`trtopt.cli.declared`), the keyword `batch` of the Python function
+with its type, its default and its line in `help()`, and how a message names it on either. Several requests
+share an option as an alias of its annotation, and many as a mix-in class.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
+from functools import cache, wraps
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from trtopt.errors import TrtoptError, UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Names = Callable[[], Iterable[str]]
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is spelled and explained; its type and default say the rest.
+
+    `flag` is `--name` of the field's name by default; None: Python alone has it. `parse` reads a value where
+    the type does not say how; for a mapping, one of its pairs. `names` are values that a shell offers, with
+    `is_path` files too. `bare` is what the flag means without a value.
+    """
+
+    help: str
+    _: KW_ONLY
+    python: str | None = None
+    """The help where Python writes the value differently."""
+    flag: str | None = ""
+    metavar: str | None = None
+    parse: Callable[[str], Any] | None = None
+    aliases: tuple[str, ...] = ()
+    names: Names | None = None
+    is_path: bool = False
+    must_exist: bool = False
+    is_repeated: bool | None = None
+    """Whether it may be given several times [default: with a mapping, and with a list that is not parsed]."""
+    bare: str | None = None
+    range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A positional one; `kind` says what it may be."""
+
+    help: str
+    kind: Literal["path", "onnx", "name"] = "path"
+    _: KW_ONLY
+    metavar: str | None = None
+    names: Names | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """`-o`, what is written: a folder, which is checked when it is made, or a file that holds this."""
+
+    help: str
+    holds: Literal["folder", "model", "quantised model", "plan"]
+    _: KW_ONLY
+    python: str | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Options that are the keys of one mapping in Python; their types are those of `kind`."""
+
+    help: str
+    kind: type
+    options: Mapping[str, Option]
+    written: str
+    """How one of them is set in Python."""
+    _: KW_ONLY
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A field of a request."""
+
+    name: str
+    hint: Any
+    default: Any
+    declaration: Any
+    is_positional: bool = False
+
+    @property
+    def flag(self) -> str | None:
+        """Its option, if it has one."""
+        if isinstance(self.declaration, Option):
+            own = self.declaration.flag
+            return f"--{self.name.replace('_', '-')}" if own == "" else own
+        return "--output" if isinstance(self.declaration, Output) else None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def members(self) -> tuple[Any, ...]:
+        """The alternatives of its type, None left out."""
+        return members_of(self.hint)
+
+
+@cache
+def declared_in(request: type) -> tuple[Declared, ...]:
+    """The fields of a request: first its own, then those of its mix-ins, the listener last."""
+    hints, own = get_type_hints(request, include_extras=True), inspect.get_annotations(request)
+    found = [
+        _declared(one.name, hints[one.name], _default(one), is_positional=not one.kw_only)
+        for one in fields(request)
+        if get_origin(hints[one.name]) is Annotated
+    ]
+    return tuple(sorted(found, key=lambda one: (one.name == "listener") * 2 + (one.name not in own)))
+
+
+def _default(one: Any) -> Any:
+    if one.default_factory is not MISSING:
+        return one.default_factory()
+    return inspect.Parameter.empty if one.default is MISSING else one.default
+
+
+def _declared(name: str, hint: Any, default: Any, *, is_positional: bool) -> Declared:
+    """Of `Annotated[type, declaration, "another help"]`, or of one whose help another `Option` replaces."""
+    kind, declaration, *more = get_args(hint)
+    for text in more:
+        declaration = replace(declaration, help=text, python=None)
+    return Declared(name, kind, default, declaration, is_positional)
+
+
+def group_options(one: Declared) -> tuple[Declared, ...]:
+    """The options of a group, as fields."""
+    assert isinstance(one.declaration, Group)
+    hints = get_type_hints(one.declaration.kind)
+    return tuple(
+        Declared(name, hints[name], one.declaration.defaults.get(name), option)
+        for name, option in one.declaration.options.items()
+    )
+
+
+def members_of(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, None left out; another type is its own only one."""
+    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return tuple(one for one in alternatives if one is not NoneType)
+
+
+# ── the Python function ─────────────────────────────────────────────────────────────────────────────────
+
+
+def keywords_of(request: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
+    """Make of a function of a request one with the request's fields as parameters.
+
+    Its help lists them. Its errors name them where messages name options; text, where it takes a dictionary
+    or a list, is an error too.
+    """
+    declared = declared_in(cast(type, request))
+
+    def decorate(function: Callable[[T], R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+            bound = signature.bind(*arguments, **keywords).arguments
+            _check_containers(declared, bound)
+            try:
+                return function(cast(Callable[..., T], request)(**bound))
+            except TrtoptError as error:
+                error.args = tuple(in_python(text, declared) for text in (error.problem, error.remedy))
+                error.problem, error.remedy = error.args
+                raise
+
+        signature = inspect.Signature(
+            [_parameter(one) for one in declared], return_annotation=function.__annotations__["return"]
+        )
+        call.__dict__.update(__signature__=signature)
+        call.__annotations__ = {one.name: one.hint for one in declared} | {
+            "return": signature.return_annotation
+        }
+        call.__doc__ = _documented(inspect.getdoc(function) or "", declared)
+        return call
+
+    return decorate
+
+
+def _parameter(one: Declared) -> inspect.Parameter:
+    kinds = inspect.Parameter
+    kind = kinds.POSITIONAL_OR_KEYWORD if one.is_positional else kinds.KEYWORD_ONLY
+    annotation = re.sub(r"[\w.]+\.(?=\w)", "", inspect.formatannotation(one.hint))
+    return inspect.Parameter(one.name, kind, default=one.default, annotation=annotation)
+
+
+def _documented(text: str, declared: Sequence[Declared]) -> str:
+    """A docstring with the section of its parameters before that of what it returns."""
+    above, returns, below = text.partition("\nReturns:")
+    entries = (
+        textwrap.fill(f"{one.name}: {_explained(one, declared)}", 106, initial_indent="    ",
+                      subsequent_indent="        ", break_on_hyphens=False, break_long_words=False)
+        for one in declared
+    )  # fmt: skip
+    return "\n".join((f"{above}\nArgs:", *entries, returns + below))
+
+
+def _explained(one: Declared, declared: Sequence[Declared]) -> str:
+    declaration = one.declaration
+    text = getattr(declaration, "python", None) or in_python(declaration.help, declared)
+    if isinstance(one.default, int | float) and not isinstance(one.default, bool) and "[default" not in text:
+        text = f"{text.rstrip('.')} [default: {one.default:g}]."
+    return text[0].lower() + text[1:] if text[1:2].islower() else text
+
+
+def _check_containers(declared: Sequence[Declared], given: Mapping[str, object]) -> None:
+    """Find out that dictionaries and lists were given where nothing else fits: text is a list of letters.
+
+    Raises:
+        UsageError: one was not.
+    """
+    for one in declared:
+        value, kinds = given.get(one.name), {get_origin(member) for member in one.members}
+        if kinds == {Mapping} and value is not None and not isinstance(value, Mapping):
+            raise UsageError(f"{one.name}={value!r}: not a dictionary", f"give {one.name}={{KEY: VALUE, …}}")
+        if kinds == {Sequence} and isinstance(value, str):
+            raise UsageError(f"{one.name}={value!r}: not a list", f"give {one.name}=[{value!r}]")
+
+
+# ── messages ────────────────────────────────────────────────────────────────────────────────────────────
+
+_COMMAND = re.compile(r"(`[^`]*`|\b(?:trtopt [a-z]|nvidia-smi )[^,;)]*)")
+_FLAG = re.compile(
+    r"(?<![\w-])(?P<flag>--[a-z][a-z0-9-]*|-o\b)"
+    r"(?:[ =](?P<value>'[^']*'|\"[^\"]*\"|(?!-)[^\s;()]*[^\s;(),:.]|-\d[\d.]*))?(?P<colon>:?)"
+)
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+_PLACEHOLDER = re.compile(r"[A-Z][A-Z_,.:=]*(\.so)?|.*….*|'.*'|\".*\"|True|False", re.DOTALL)
+"""What stands for a value, and what is written in Python already."""
+
+
+@dataclass(frozen=True)
+class _Keyword:
+    """What a flag is in Python; of a `group`, a key of that parameter."""
+
+    declared: Declared
+    group: Declared | None
+    is_off: bool
+
+    def set_to(self, value: str) -> str:
+        """The parameter with a value as it is typed: `batch=4`, or in a group `terms={'graph': False}`."""
+        name, literal = self.declared.name, _literal(self.declared, value)
+        if self.group is not None:
+            assert isinstance(self.group.declaration, Group)
+            return self.group.declaration.written.format(key=name, value=literal)
+        return f"{name}[{value!r}]" if literal is None else f"{name}={literal}"
+
+
+def in_python(text: str, declared: Sequence[Declared]) -> str:
+    """A message, written with options, as a Python caller reads it: `--batch 0: …` becomes `batch=0: …`.
+
+    What is in backticks, or follows `trtopt COMMAND`, is a command line and stays one, and so does an option
+    that stands for none of the parameters.
+    """
+    keywords = dict(_keywords(declared))
+    choices = {word for one in keywords.values() for word in choices_of(one.declared)}
+
+    def parameter(found: re.Match[str]) -> str:
+        one, value, colon = keywords.get(found["flag"]), found["value"], found["colon"]
+        if one is None:
+            return found[0]
+        if {*one.declared.members} == {bool}:
+            return one.set_to(str(not one.is_off)) + (f" {value}" if value else "") + colon
+        if value is None:
+            return one.declared.name + colon
+        if not colon and value.isalpha() and value.islower() and value not in choices:
+            return f"{one.declared.name} {value}"  # the next word of the sentence
+        return one.set_to(value) + colon
+
+    pieces = _COMMAND.split(text)
+    pieces[::2] = [_FLAG.sub(parameter, piece) for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+def _keywords(declared: Sequence[Declared]) -> Iterator[tuple[str, _Keyword]]:
+    """Each flag, the older ones too, and what it is in Python; an own option goes before one of a group."""
+    for group in declared:
+        if isinstance(group.declaration, Group):
+            for one in group_options(group):
+                for flag, is_off in _flags(one):
+                    yield flag, _Keyword(one, group, is_off)
+    for one in declared:
+        for flag, is_off in _flags(one):
+            yield flag, _Keyword(one, None, is_off)
+
+
+def _flags(one: Declared) -> Iterator[tuple[str, bool]]:
+    """Each spelling of an option, and whether it turns it off."""
+    if isinstance(one.declaration, Output):
+        yield from (("--output", False), ("-o", False))
+    elif isinstance(one.declaration, Option):
+        for flag in (*(one.flag or "").split("/"), *one.declaration.aliases):
+            yield flag, flag.startswith("--no-")
+
+
+def choices_of(one: Declared) -> Iterator[Any]:
+    """The words that the type of a field names."""
+    for member in one.members:
+        inner = get_args(member)[0] if get_origin(member) is Sequence else member
+        if get_origin(inner) is Literal:
+            yield from get_args(inner)
+
+
+def _literal(one: Declared, text: str) -> str | None:
+    """A value of the command line as Python writes it; None: of a mapping it is but a key."""
+    kinds, parse = {get_origin(member) or member for member in one.members}, one.declaration.parse
+    value: object = text
+    if parse is not None and not _PLACEHOLDER.fullmatch(text):
+        try:
+            value = parse(text)
+        except (UsageError, ValueError):
+            if Mapping in kinds:
+                return None
+    if Mapping in kinds and isinstance(value, tuple):
+        return repr(dict([value]))
+    if isinstance(value, tuple):
+        return repr(value[0] if len(value) == 1 and int in kinds else list(value))
+    if not isinstance(value, str):
+        return repr(value)
+    if _PLACEHOLDER.fullmatch(text) or (_NUMBER.fullmatch(text) and {int, float} & kinds):
+        return text
+    return repr([text] if kinds == {Sequence} else text)

@@ -1,0 +1,241 @@
+"""Options that several requests have, each declared once; a request may give one another help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from trtopt.measure.contracts import DEFAULT, DURATION_S, SUMMARIES, WARMUP_S
+from trtopt.options import Argument, Group, Option
+from trtopt.precision.bounds import Bounds
+from trtopt.records import Terms
+from trtopt.records.tensors import split_io, split_normalize
+from trtopt.requests.parsing import parse_axis, parse_batches, parse_shape
+from trtopt.workflows.listener import SILENT, Listener
+
+BackendName = Literal["auto", "tensorrt", "tensorrt-rtx", "onnxruntime"]
+
+
+def recipe_names() -> Iterable[str]:
+    """The recipes shipped with trtopt."""
+    from trtopt.recipe import recipe_names as shipped
+
+    return shipped()
+
+
+def model_names() -> Iterable[str]:
+    """The models of the collection."""
+    from trtopt.export.collection import files as models
+
+    return models()
+
+
+def method_names() -> Iterable[str]:
+    """The calibration methods."""
+    from trtopt.precision.calibration.methods import METHODS
+    from trtopt.precision.calibration.table import AUTO
+
+    return (AUTO, *METHODS)
+
+
+def rule_names() -> Iterable[str]:
+    """The rewrite rules."""
+    from trtopt.rewrite.catalogue import RULES
+
+    return [rule.name for rule in RULES]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a public function is asked for."""
+
+    listener: Annotated[Listener, Option("receives progress and notes.", flag=None)] = SILENT
+
+
+OnnxFile = Annotated[str | Path, Argument("the ONNX file.", "onnx")]
+
+# ── inputs and their sizes ──────────────────────────────────────────────────────────────────────────────
+
+Batch = Annotated[int | Sequence[int] | None, Option("", metavar="N,N,…", parse=parse_batches)]
+Shapes = Annotated[
+    Mapping[str, str] | None,
+    Option(
+        "Shapes of an input with dynamic axes besides the batch: ids:Nx1,Nx128,Nx512 (N is the batch).",
+        python='of inputs with dynamic axes besides the batch: `{"ids": "Nx1,Nx128,Nx512"}` (minimum, '
+        "optimum, maximum; or one shape), N is the batch.",
+        flag="--shape",
+        metavar="INPUT:MIN,OPT,MAX",
+        parse=parse_shape,
+    ),
+]
+Axes = Annotated[
+    Mapping[str, int | Sequence[int]] | None,
+    Option(
+        "Lengths of a dynamic axis by its name in the model, for all inputs: seq=1,128,512 or seq=128.",
+        python='the same by the names of axes, for all inputs: `{"seq": (1, 128, 512)}` or one length.',
+        flag="--axis",
+        metavar="NAME=MIN,OPT,MAX",
+        parse=parse_axis,
+    ),
+]
+_SAMPLES = "an .npz, a folder of them, Polygraphy's JSON or module:function."
+Data = Annotated[str | Path | None, Option("", metavar="DATA", is_path=True)]
+Inputs = Annotated[
+    str | Path | None,
+    Option(
+        f"Inputs to measure with [default: seeded random ones]: {_SAMPLES}",
+        metavar="DATA",
+        is_path=True,
+        aliases=("--input",),
+    ),
+]
+
+
+def samples(purpose: str) -> str:
+    """The help of `--data`, for a purpose."""
+    return f"{purpose}: {_SAMPLES}"
+
+
+Io = Annotated[
+    Mapping[str, str] | None,
+    Option(
+        "Give an input or output another type (fp32, fp16, bf16, int8, uint8) and layout (nchw, nhwc; "
+        "in engines also chw2, chw4, chw16, chw32, hwc8, hwc16).",
+        python='types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, '
+        "`bf16`, `int8`, `uint8`; layouts: `nchw`, `nhwc` and, in engines, TensorRT's `chw2`, `chw4`, "
+        "`chw16`, `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes such arrays [default: the model's].",
+        metavar="NAME=TYPE[:LAYOUT]",
+        parse=split_io,
+    ),
+]
+Normalize = Annotated[
+    Mapping[str, str] | None,
+    Option(
+        "Compute (x - mean) / std of an input in the graph, per channel, in the new input's units.",
+        python="(x - mean) / std of inputs, computed in the graph, per channel, in the new input's units: "
+        '`{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].',
+        metavar="NAME:mean=…:std=…",
+        parse=split_normalize,
+    ),
+]
+Preprocess = Annotated[
+    Literal["imagenet"] | None,
+    Option("Normalise the image input in the graph with these means and deviations."),
+]
+
+# ── building ────────────────────────────────────────────────────────────────────────────────────────────
+
+Profile = Annotated[
+    str | None,
+    Option(
+        "A shipped recipe or a TOML file; flags override it.",
+        flag="--recipe",
+        metavar="NAME|FILE",
+        aliases=("--profile",),
+        names=recipe_names,
+        is_path=True,
+    ),
+]
+Executor = Annotated[
+    str | None,
+    Option(
+        "Where jobs run: here, or on a Ray cluster: that of $RAY_ADDRESS, or the one at an address "
+        "[default: local].",
+        metavar="local|ray|ray://HOST:PORT",
+        names=lambda: ("local", "ray"),
+        is_path=True,
+    ),
+]
+GpuModel = Annotated[
+    str | None, Option("GPUs of the cluster to use [default: the first node's].", metavar="NAME")
+]
+Retries = Annotated[
+    int | None, Option("How often a job is tried again whose node was lost [default: 2].", metavar="N")
+]
+CacheDir = Annotated[
+    str | Path | None,
+    Option(
+        "The store of timing caches [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].", metavar="FOLDER"
+    ),
+]
+Force = Annotated[bool, Option("Replace a build of another model.")]
+
+# ── measuring ───────────────────────────────────────────────────────────────────────────────────────────
+
+Backend = Annotated[
+    BackendName | None,
+    Option("Backend to run with [default: auto, the engines' own, or the CPU if there is no GPU]."),
+]
+
+
+def contract_names() -> Iterable[str]:
+    """The contracts."""
+    return SUMMARIES
+
+
+_TERMS = ", ".join(f"{name} ({summary})" for name, summary in SUMMARIES.items())
+Contract = Annotated[
+    str | None,
+    Option(f"Terms: {_TERMS} [default: {DEFAULT}].", metavar="NAME", names=contract_names),
+]
+TERMS = {
+    "graph": Option("Launch each query as a CUDA graph.", flag="--graph/--no-graph"),
+    "transfers": Option("Copy inputs and outputs in every query.", flag="--transfers/--no-transfers"),
+    "pinned": Option("Copy from and to page-locked host memory.", flag="--pinned/--no-pinned"),
+    "queue_ahead": Option("Queries queued ahead of the one waited for.", flag="--queue"),
+    "sync": Option("How the host waits for the GPU."),
+    "threads": Option("Host threads that serve the streams."),
+    "streams": Option("Streams, each with its own context."),
+}
+"""The options of a contract's terms."""
+TermsOptions = Annotated[
+    Terms | None,
+    Group(
+        'changes to the contract, as `{"graph": False, "streams": 2}`; the keys are graph, transfers, '
+        "pinned, queue_ahead, sync (`spin` or `blocking`), streams and threads (`one` or `per-stream`).",
+        Terms,
+        TERMS,
+        "terms={{{key!r}: {value}}}",
+    ),
+]
+Duration = Annotated[float, Option("Seconds of sampling per pass, up to a day.", metavar="S")]
+Warmup = Annotated[float, Option("Seconds of warm-up before samples count, up to an hour.", metavar="S")]
+Timeout = Annotated[
+    float | None,
+    Option(
+        "Seconds that the measurement of one batch size may take, up to a week [default: no limit].",
+        metavar="S",
+    ),
+]
+Trust = Annotated[
+    Sequence[str],
+    Option(
+        "Load an engine without a manifest, or a plugin that engines need: native code.",
+        metavar="ENGINE|LIB.so",
+        is_path=True,
+    ),
+]
+Nvtx = Annotated[bool, Option("Mark the phases with NVTX ranges, for profilers.")]
+DURATION, WARMUP = DURATION_S, WARMUP_S
+
+# ── accuracy ────────────────────────────────────────────────────────────────────────────────────────────
+
+BOUNDS = {
+    "min_cosine": Option("Minimum cosine of every output, at most 1.", metavar="VALUE"),
+    "min_sqnr": Option("Minimum SQNR of every output, in dB.", metavar="DB"),
+    "max_error": Option("Maximum absolute error of every output, in its own unit.", metavar="VALUE"),
+    "min_top1": Option("Minimum top-1 agreement, 0 to 1.", metavar="SHARE"),
+}
+"""The options of accuracy bounds."""
+bounds_of = partial(
+    Group,
+    "what every output must meet, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute) and "
+    "`min_top1` (share, 0 to 1) [default: none].",
+    Bounds,
+    BOUNDS,
+    "bounds={{{key!r}: {value}}}",
+)
+BoundsOptions = Annotated[Bounds | Mapping[str, float] | None, bounds_of()]
