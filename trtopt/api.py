@@ -59,7 +59,7 @@ from trtopt.workflows.profile import profile as profiling
 from trtopt.workflows.sweep import sweep as sweeping
 from trtopt.workflows.sweep.request import SweepRequest
 from trtopt.workflows.tune import tune as tuning
-from trtopt.workflows.tune.request import TuneRequest
+from trtopt.workflows.tune.setup import TuneRequest
 
 Backend = Literal["auto", "tensorrt", "tensorrt-rtx", "onnxruntime"]
 

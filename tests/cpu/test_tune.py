@@ -27,11 +27,10 @@ from trtopt.requests.profile import ProfileRequest
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
-from trtopt.workflows.tune.built import Built
-from trtopt.workflows.tune.evidence import evidence_of
-from trtopt.workflows.tune.kinds import region
-from trtopt.workflows.tune.kinds.kind import Change
-from trtopt.workflows.tune.make import Maker
+from trtopt.workflows.tune.evaluation import Maker
+from trtopt.workflows.tune.graph_kinds import REGION
+from trtopt.workflows.tune.situation import Change, evidence_of
+from trtopt.workflows.tune.tuned_folder import Built
 
 
 def test_the_command_leaves_a_build_a_ledger_and_a_score_and_refuses_other_terms(
@@ -182,9 +181,9 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
     built = maker.baseline(tmp_path / "0", 2)
     source = built.manifest.source_sha256
     changes = (
-        Change("rewrite-rule", "rule=merge-matmuls", rule="merge-matmuls"),
-        Change("builder-setting", "threads", recipe={"intra_op_threads": 1}),
-        Change("batch", "batch=4", recipe={"batch": (4,)}),
+        Change("rule=merge-matmuls", rule="merge-matmuls"),
+        Change("threads", recipe={"intra_op_threads": 1}),
+        Change("batch=4", recipe={"batch": (4,)}),
     )
     for number, change in enumerate(changes, 1):
         built = maker.make(built, change, tmp_path / str(number))
@@ -196,7 +195,7 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
     assert built.engine.plan.settings.intra_op_threads == 1
     assert built.engine.plan.batch.max == (4,)
     assert built.changes == ("rule=merge-matmuls", "threads", "batch=4")
-    idle = maker.make(built, Change("rewrite-rule", "rule=attention", rule="attention"), tmp_path / "4")
+    idle = maker.make(built, Change("rule=attention", rule="attention"), tmp_path / "4")
     assert idle.engine == built.engine  # there is no attention
 
 
@@ -217,9 +216,9 @@ def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
     built = maker.baseline(tmp_path / "0", 8)
     image = built.engine.inputs[0]
     changes = (
-        Change("builder-setting", "aux_streams=1", recipe={"aux_streams": 1}),
-        Change("io-types", "io", recipe={"io": {image.name: "fp16"}}),
-        Change("batch", "batch=4", recipe={"batch": (4,)}),
+        Change("aux_streams=1", recipe={"aux_streams": 1}),
+        Change("io", recipe={"io": {image.name: "fp16"}}),
+        Change("batch=4", recipe={"batch": (4,)}),
     )
     for number, change in enumerate(changes, 1):
         built = maker.make(built, change, tmp_path / str(number))
@@ -252,7 +251,7 @@ def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) ->
     given = situation(
         "onnxruntime", evidence=evidence_of(built), recipe=built.recipe, data=samples, threshold=1e-6
     )
-    *one_each, together = proposed(region.KIND, given).values()
+    *one_each, together = proposed(REGION, given).values()
     assert len(one_each) > 1
     for backend in ("onnxruntime", "tensorrt-rtx"):
         made = replace(maker, builder=open_builder(backend)).make(built, together, tmp_path / backend)
@@ -282,7 +281,7 @@ def test_regions_of_a_profiled_float_engine_are_built_in_int8(tmp_path: Path) ->
     (built.folder / PROFILE_FILE).write_bytes(to_json(report))
     tried, found = frozenset(["precision=best"]), evidence_of(built)
     given = situation("onnxruntime", evidence=found, data=samples, tried=tried, threshold=1e-6)
-    first, *_, together = proposed(region.KIND, given).values()
+    first, *_, together = proposed(REGION, given).values()
     assert first.prior is not None
     assert first.prior.risk > first.prior.probability  # on a processor
     quantised = []

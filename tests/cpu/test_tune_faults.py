@@ -21,9 +21,9 @@ from trtopt.files.manifests import read_manifest
 from trtopt.records import LedgerEntry
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.tune import candidates
-from trtopt.workflows.tune.kinds import builder_setting
-from trtopt.workflows.tune.kinds.kind import Change, Situation
-from trtopt.workflows.tune.ledger import LEDGER, read_ledger
+from trtopt.workflows.tune.engine_kinds import SETTING
+from trtopt.workflows.tune.situation import Change, Situation
+from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
 HANGING = """
 import time
@@ -43,15 +43,15 @@ import sys
 from dataclasses import replace
 from trtopt.recipe import Recipe
 from trtopt.workflows.tune import candidates
-from trtopt.workflows.tune.kinds import builder_setting
-from trtopt.workflows.tune.kinds.kind import Change
-from trtopt.workflows.tune.request import TuneRequest
+from trtopt.workflows.tune.engine_kinds import SETTING
+from trtopt.workflows.tune.situation import Change
+from trtopt.workflows.tune.setup import TuneRequest
 from trtopt.workflows.tune.tune import tune
 
-found = [Change("builder-setting", name, recipe=change) for name, change in {
+found = [Change(name, recipe=change) for name, change in {
     "all": {"graph_optimization": "all"}, "hangs": {"execution_mode": "parallel"},
     "one": {"intra_op_threads": 1}, "foreign": {"tiling": "full"}}.items() if name in sys.argv[4:]]
-candidates.KINDS = (replace(builder_setting.KIND, changes=lambda situation: iter(found)),)
+candidates.KINDS = (replace(SETTING, changes=lambda situation: iter(found)),)
 recipe = Recipe(backend="onnxruntime", graph_optimization="basic")
 model, out, cache = sys.argv[1:4]
 request = TuneRequest(
@@ -188,9 +188,9 @@ def test_a_best_engine_that_is_damaged_meanwhile_is_no_fault_of_a_candidate(
 ) -> None:
     def after_damage(situation: Situation) -> Iterator[Change]:
         (tmp_path / "out" / name).unlink(missing_ok=True)
-        yield Change("builder-setting", "basic", recipe={"graph_optimization": "basic"})
+        yield Change("basic", recipe={"graph_optimization": "basic"})
 
-    monkeypatch.setattr(candidates, "KINDS", (replace(builder_setting.KIND, changes=after_damage),))
+    monkeypatch.setattr(candidates, "KINDS", (replace(SETTING, changes=after_damage),))
     with pytest.raises(
         (ArtifactError, OutputError), match=r"missing or changed while|moved or removed while"
     ):

@@ -19,8 +19,8 @@ from trtopt.records import Tuned
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.tune import candidates
-from trtopt.workflows.tune.kinds.kind import Change
-from trtopt.workflows.tune.kinds.table import KINDS
+from trtopt.workflows.tune.candidates import KINDS
+from trtopt.workflows.tune.situation import Change
 
 MODEL = ROOT / "models" / "digits" / "digits.onnx"
 SLOW = 'graph_optimization = "disable"\n'
@@ -49,10 +49,7 @@ def tuned(folder: Path, executor: str, listener: Listener = SILENT) -> Tuned:
 @pytest.fixture(autouse=True)
 def _two_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are better than the baseline: once the first is accepted, the second has to be tried again."""
-    found = [
-        Change("builder-setting", level, recipe={"graph_optimization": level})
-        for level in ("all", "extended")
-    ]
+    found = [Change(level, recipe={"graph_optimization": level}) for level in ("all", "extended")]
     kind = next(kind for kind in KINDS if kind.name == "builder-setting")
     monkeypatch.setattr(candidates, "KINDS", (replace(kind, changes=lambda situation: iter(found)),))
 

@@ -145,10 +145,9 @@ def tune(
     from trtopt.recipe import make_recipe
     from trtopt.report.notes import Note, Severity
     from trtopt.report.tuning import score_summary, tuned_summary
-    from trtopt.workflows.tune.ledger import LEDGER
-    from trtopt.workflows.tune.request import TuneRequest
-    from trtopt.workflows.tune.setup import default_folder
+    from trtopt.workflows.tune.setup import TuneRequest, default_folder
     from trtopt.workflows.tune.tune import score as scored, tune as run
+    from trtopt.workflows.tune.tuned_folder import LEDGER
 
     if score:
         found = scored(backend or "auto", cache_dir)

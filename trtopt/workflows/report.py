@@ -28,7 +28,7 @@ from trtopt.records.precision import CheckReport
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.profile.profile import read_profile
 from trtopt.workflows.provenance import check_engines, check_model, engines_of
-from trtopt.workflows.tune.ledger import LEDGER, read_ledger
+from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
 _APART = "keep the files of one build in a folder: move this one elsewhere, or make it again"
 

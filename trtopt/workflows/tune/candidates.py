@@ -1,8 +1,9 @@
-"""What has not been tried, each with the gain and the cost that are predicted from what is known by now."""
+"""What has not been tried, each with its predicted gain and cost, and which is next."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from trtopt.builder.build_routes import single_options
 from trtopt.device.affinity import present_cores
@@ -11,17 +12,82 @@ from trtopt.executors.api import run_jobs_of
 from trtopt.executors.local import THIS_HOST
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import Ledger, LedgerEntry
+from trtopt.records.tune import CandidateKind
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workers.protocol import RoutesJob, RoutesListed
 from trtopt.workflows.listener import SILENT
-from trtopt.workflows.tune.built import Built
-from trtopt.workflows.tune.evidence import evidence_of
-from trtopt.workflows.tune.kinds.kind import Situation
-from trtopt.workflows.tune.kinds.table import KINDS
-from trtopt.workflows.tune.ledger import history_of
-from trtopt.workflows.tune.prediction import build_spread_of, predict, predicted_cost_s, spread_of
-from trtopt.workflows.tune.queue import Queued
+from trtopt.workflows.tune.engine_kinds import BATCH, LOTTERY, SETTING, SPLIT, STREAMS
+from trtopt.workflows.tune.graph_kinds import IO_TYPES, PLACEMENT, PRECISION, REGION, REWRITE
+from trtopt.workflows.tune.prediction import Prediction, build_spread_of, predict, predicted_cost_s, spread_of
 from trtopt.workflows.tune.setup import Setup
+from trtopt.workflows.tune.situation import Change, Situation, evidence_of
+from trtopt.workflows.tune.tuned_folder import Built, history_of
+
+KINDS = (PRECISION, PLACEMENT, REGION, IO_TYPES, BATCH, STREAMS, SETTING, SPLIT, REWRITE, LOTTERY)
+"""All kinds of candidates, in the order in which equal ones are tried."""
+LEAST_EXPECTED = 0.0005
+"""An expected gain below it does not pay for a build."""
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A change of a kind with its predicted gain and cost."""
+
+    kind: CandidateKind
+    change: Change
+    prediction: Prediction
+    cost_s: float
+
+    @property
+    def gain_per_s(self) -> float:
+        """What the queue is ordered by."""
+        return self.prediction.expected / max(self.cost_s, 1e-3)
+
+
+@dataclass(frozen=True)
+class Next:
+    """The next candidate; or none, and why."""
+
+    candidate: Queued | None
+    stopped: str = ""
+
+
+def next_of(waiting: Sequence[Queued], left_s: float) -> Next:
+    """The candidate with the highest expected gain per second that fits into the seconds left.
+
+    Equal ones in the order in which they wait.
+    """
+    if not waiting:
+        return Next(None, "no candidate is left to try")
+    paying = [one for one in waiting if one.prediction.expected >= LEAST_EXPECTED]
+    if not paying:
+        return Next(None, f"no candidate is expected to gain {LEAST_EXPECTED:.2%}")
+    fitting = [one for one in paying if one.cost_s <= left_s]
+    if not fitting:
+        least = min(one.cost_s for one in paying)
+        return Next(
+            None,
+            f"the budget has {max(left_s, 0.0):.0f} s left, and {_counted(len(paying))} from "
+            f"{least:.0f} s each: continue with --resume and a larger --budget",
+        )
+    return Next(max(fitting, key=lambda one: one.gain_per_s))
+
+
+def first_of(waiting: Sequence[Queued], left_s: float, count: int) -> list[Queued]:
+    """The candidates that would be next one after the other, at most `count`."""
+    found: list[Queued] = []
+    while len(found) < count:
+        rest = [one for one in waiting if one not in found]
+        following = next_of(rest, left_s).candidate
+        if following is None:
+            break
+        found.append(following)
+    return found
+
+
+def _counted(waiting: int) -> str:
+    return "1 candidate waits that takes" if waiting == 1 else f"{waiting} candidates wait that take"
+
 
 _LISTING_LIMIT_S = 60.0
 _QUANTISING = {"precision", "placement", "region"}
@@ -58,7 +124,8 @@ class Candidates:
                 seconds = builds * build_s + change.measurements * baseline.measure_s
                 cost_s = predicted_cost_s(seconds, past)
                 prior = change.prior or kind.prior
-                found.append(Queued(change, predict(change.name, prior, kind.prior, past, spread), cost_s))
+                prediction = predict(change.name, prior, kind.prior, past, spread)
+                found.append(Queued(kind.name, change, prediction, cost_s))
         return found
 
     def note_barren_kinds(self) -> None:

@@ -1,34 +1,240 @@
-"""What a tuning run is given, validated before its baseline is built."""
+"""What a tuning run is given, validated before its baseline is built: request, samples, folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import get_args
 
 import msgspec
+from msgspec import structs
 
+from trtopt.data import names_function, open_data
+from trtopt.data.copied import SamplesJob
+from trtopt.data.npz import write_npz
+from trtopt.data.packing import quantised
 from trtopt.data.source import fingerprint_of
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
-from trtopt.executors.api import Executor
+from trtopt.errors import UsageError
+from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.executors.choice import open_executor
+from trtopt.executors.local import THIS_HOST
+from trtopt.files.atomic import scratch_beside, scratch_folder
 from trtopt.files.locks import lock
 from trtopt.files.replace_folder import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
+from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import WHERE, Recipe, io_request, recipe_json
-from trtopt.records import Ledger, MeasuredRunSpread, OnnxArtifact, TuneTerms
+from trtopt.precision.bounds import TUNING_BOUNDS, Bounds
+from trtopt.recipe import WHERE, Recipe, check_timeout, io_request, recipe_json
+from trtopt.records import Ledger, Manifest, MeasuredRunSpread, Objective, OnnxArtifact, TensorSpec, TuneTerms
+from trtopt.records.tune import CandidateKind
+from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.build.engines import check_opset
 from trtopt.workflows.build.kept_model import with_typed_io
 from trtopt.workflows.compare.run_spread import measured_run_spread
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.tune.ledger import stored_ledgers
-from trtopt.workflows.tune.objective import Measure, measure_for
-from trtopt.workflows.tune.request import TuneRequest, batches_of, check_request, parse_budget
-from trtopt.workflows.tune.samples import Samples, samples_of
-from trtopt.workflows.tune.tuned_folder import TunedFolder
+from trtopt.workflows.tune.race import MEASURES, Measure, measure_for
+from trtopt.workflows.tune.tuned_folder import TunedFolder, stored_ledgers
+
+_KINDS = get_args(CandidateKind)
+_PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_PART = re.compile(f"({_NUMBER})([smh])")
+_MAX_RATE = 1e6
+_MAX_S = 7 * 86400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRequest:
+    """What to tune for; the fields are the parameters of `trtopt.tune`.
+
+    `recipe` is what the baseline is built with, `batch` the batch sizes that may be chosen, the first first;
+    `rate` are requests per second, of which each is a query, for the 99th percentile.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    batch: Sequence[int] | None = None
+    objective: Objective = "latency"
+    rate: float | None = None
+    data: str | Path | None = None
+    bounds: Bounds = TUNING_BOUNDS
+    budget: str = "30m"
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    resume: bool = False
+    contract: str | None = None
+    duration: float = 2.0
+    threshold: float = THRESHOLD
+    timeout: float | None = None
+    cache_dir: str | Path | None = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of candidates to try."""
+        wanted = self.include or _KINDS
+        return tuple(name for name in _KINDS if name in wanted and name not in self.exclude)
+
+
+def parse_budget(text: str) -> float:
+    """`90s`, `30m`, `1h30m` or plain seconds."""
+    parts = _PART.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text:
+        seconds = sum(float(number) * _PER_UNIT[unit] for number, unit in parts)
+    elif re.fullmatch(_NUMBER, text):
+        seconds = float(text)
+    else:
+        raise UsageError(f"--budget {text}: not a duration", "write, say, --budget 30m, 90s or 1h30m")
+    if not 0 < seconds <= _MAX_S:
+        raise UsageError(f"--budget {text}: out of range", "give more than 0 seconds, at most a week")
+    return seconds
+
+
+def check_request(request: TuneRequest, backend: str) -> None:
+    """Validate what no model is needed for."""
+    parse_budget(request.budget)
+    check_timeout(request.timeout)
+    for flag, names in (("--include", request.include), ("--exclude", request.exclude)):
+        for name in names:
+            if name not in _KINDS:
+                raise UsageError(
+                    f"{flag} {name}: no such kind of candidate", f"choose among {', '.join(_KINDS)}"
+                )
+    if not request.kinds:
+        raise UsageError("--include and --exclude leave no kind of candidate", "exclude fewer kinds")
+    if request.objective not in get_args(Objective):
+        raise UsageError(
+            f"--objective {request.objective}: no such objective",
+            f"choose among {', '.join(get_args(Objective))}",
+        )
+    if request.rate is not None and request.objective != "p99":
+        raise UsageError(
+            f"--rate {request.rate:g}: {request.objective} is measured one query after another",
+            "add --objective p99, the latency of requests that arrive at that rate; or omit --rate",
+        )
+    if request.rate is not None and not 0 < request.rate <= _MAX_RATE:
+        raise UsageError(
+            f"--rate {request.rate:g}: out of range",
+            f"give requests per second, above 0, at most {_MAX_RATE:g}",
+        )
+    if not 0 < request.duration <= 86400:
+        raise UsageError(
+            f"--duration {request.duration:g}: out of range", "give seconds above 0, at most a day"
+        )
+    if not 0 < request.threshold < 1:
+        raise UsageError(
+            f"--threshold {request.threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"
+        )
+    if MEASURES[request.objective].needs_energy and backend == ONNXRUNTIME:
+        raise UsageError(
+            "--objective energy: the CPU reports no energy here", "choose latency, p99 or throughput"
+        )
+    if "precision" in request.include and "precision" in request.kinds and request.data is None:
+        raise UsageError(
+            "--include precision: INT8 needs data to calibrate on, and no samples are given",
+            "give --data DATA, or omit --include precision",
+        )
+    if request.data is not None and not names_function(str(request.data)):  # which a worker imports
+        open_data(request.data)
+    _check_recipe(request.recipe)
+
+
+def _check_recipe(recipe: Recipe) -> None:
+    if recipe.dynamic or recipe.ranges:
+        raise UsageError("--recipe: an engine for a range of batch sizes cannot be tuned", "omit `dynamic`")
+    if recipe.compute_capability:
+        raise UsageError(
+            "--recipe: engines for other GPUs cannot be measured here", "omit compute_capability"
+        )
+    if recipe.bounds:
+        raise UsageError("--recipe: bounds are for the tuning as a whole", "give --min-cosine instead")
+
+
+def batches_of(request: TuneRequest, fixed: int | None, onnx: OnnxArtifact) -> tuple[int, ...]:
+    """The batch sizes that may be chosen; the first is the baseline's."""
+    sizes = tuple(dict.fromkeys(request.batch or request.recipe.batch or (fixed or 1,)))
+    if len(sizes) > 1 and not MEASURES[request.objective].per_sample:
+        raise UsageError(
+            f"--batch {','.join(map(str, sizes))}: {request.objective} is tuned for one batch size at a time",
+            "name one, or choose --objective throughput, which compares batch sizes per sample",
+        )
+    if fixed is not None and sizes != (fixed,):
+        raise UsageError(
+            f"--batch {','.join(map(str, sizes))}: {onnx.path} fixes its batch at {fixed}",
+            f"omit --batch, or make it dynamic: trtopt rewrite {onnx.path} --dynamic-batch -o dynamic.onnx",
+        )
+    return sizes
+
+
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Files to read, None for random input; what the user calls them; and the seconds that a copy took."""
+
+    data: str | None
+    name: str | None
+    seconds: float = 0.0
+
+    @property
+    def share(self) -> str:
+        """What a copy added to the baseline's time, for a message on that; empty without one."""
+        return f", {self.seconds:.0f} s of them to read {self.name}" if self.seconds else ""
+
+
+def write_quantised(
+    data: str, inputs: Sequence[TensorSpec], scales: Mapping[str, float], folder: Path
+) -> None:
+    """The samples as INT8 inputs take them, a file per batch: clipped as QuantizeLinear does.
+
+    `inputs` are those of the model, with the types that the samples have; `scales` are by input.
+    """
+    for number, batch in enumerate(open_data(data).batches(inputs, _BATCH)):
+        levels = {name: quantised(name, batch[name], scale, saturate=True) for name, scale in scales.items()}
+        write_npz(folder / f"{number:06}.npz", batch | levels)
+
+
+@contextmanager
+def samples_of(
+    data: str | Path | None, onnx: OnnxArtifact, folder: Path, limit_s: float, listener: Listener
+) -> Iterator[Samples]:
+    """The samples that `data` names; those of a function as files beside `folder` until the block ends."""
+    if data is None or not names_function(str(data)):
+        yield Samples(None if data is None else str(data), None if data is None else str(data))
+        return
+    name, began_s = str(data), time.monotonic()
+    with scratch_beside(folder) as scratch:
+        copied = scratch / Path(name).name
+        copied.mkdir()
+        job = SamplesJob(data=name, inputs=onnx.inputs, folder=str(copied))
+        listener.plans([f"samples of {name}"])
+        for _ in run_jobs_of(THIS_HOST, [job], limit_s=limit_s, on_progress=listener.progress):
+            pass
+        yield Samples(str(copied), name, time.monotonic() - began_s)
+
+
+@contextmanager
+def samples_for(build: Manifest, data: str | None) -> Iterator[str | None]:
+    """The user's samples as the build takes them: floats become the values of INT8 inputs."""
+    typed = {one.name: one for one in build.io if one.role == "input"}
+    scales = {name: one.scale for name, one in typed.items() if one.scale is not None}
+    if data is None or not scales:
+        yield data
+        return
+    given = [
+        structs.replace(spec, dtype=typed[spec.name].model_dtype) if spec.name in scales else spec
+        for spec in build.onnx.inputs
+    ]
+    with scratch_folder() as scratch:
+        write_quantised(data, given, scales, scratch)
+        yield str(scratch)
+
 
 _FOLDER_SUFFIX = ".tuned"
 _LIMIT_LEAST_S = 60.0

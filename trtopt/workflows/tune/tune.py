@@ -2,24 +2,179 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from trtopt.device.backends import choose_for_running, open_builder
+from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
+from trtopt.executors.api import Executor
+from trtopt.executors.threads import run_in_threads
 from trtopt.files.atomic import scratch_beside
-from trtopt.records import Ledger, Tuned, TuneScore
+from trtopt.records import Ledger, TuneBaseline, Tuned, TuneScore
+from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.tune.baseline import built_baseline
-from trtopt.workflows.tune.built import Built
-from trtopt.workflows.tune.candidates import Candidates
-from trtopt.workflows.tune.evaluation import Evaluation
-from trtopt.workflows.tune.ledger import score_of, stored_ledgers
-from trtopt.workflows.tune.queue import next_of
-from trtopt.workflows.tune.request import TuneRequest
-from trtopt.workflows.tune.setup import Setup, set_up
-from trtopt.workflows.tune.trials import Trials
+from trtopt.workflows.tune.candidates import Candidates, Queued, first_of, next_of
+from trtopt.workflows.tune.evaluation import Evaluation, Outcome, lowest_cosine
+from trtopt.workflows.tune.setup import Setup, TuneRequest, set_up
+from trtopt.workflows.tune.situation import Change
+from trtopt.workflows.tune.tuned_folder import Built, kept_baseline, score_of, stored_ledgers
+
+_LIMIT_TIMES = 10
+"""A candidate's build or measurement that takes so many times the whole baseline's has failed."""
+
+
+@dataclass
+class Trial:
+    """A candidate that is being tried in a folder of its own; it has failed until it is evaluated."""
+
+    change: Change
+    folder: Path
+    built: Built | None = None
+    outcome: Outcome = field(default_factory=lambda: Outcome("failed", ""))
+    cost_s: float = 0.0
+
+    @property
+    def better(self) -> Built | None:
+        """The engine, if it is to be the incumbent."""
+        return self.built if self.outcome.verdict == "accepted" else None
+
+
+class Trials:
+    """Tries candidates, as many ahead of their turn as the executor runs at a time.
+
+    What was tried ahead waits for its turn, and is worth nothing any more once another one was better.
+    """
+
+    def __init__(self, setup: Setup, evaluation: Evaluation, scratch: Path) -> None:
+        self._setup, self._evaluation, self._scratch = setup, evaluation, scratch
+        self._ahead: dict[str, Trial] = {}
+
+    def of(
+        self, chosen: Queued, waiting: Sequence[Queued], left_s: float, ledger: Ledger, incumbent: Built
+    ) -> Trial:
+        """The trial of the candidate whose turn it is; of its folder only a better engine is left."""
+        name = chosen.change.name
+        if name not in self._ahead:
+            rest = [one for one in waiting if one.change.name not in self._ahead]
+            found = first_of(rest, left_s, self._setup.executor.at_once)
+            self._try(found, ledger, incumbent)
+        trial = self._ahead.pop(name)
+        if trial.better is None:
+            shutil.rmtree(trial.folder, ignore_errors=True)
+            return trial
+        for other in self._ahead.values():
+            trial.cost_s += other.cost_s
+            shutil.rmtree(other.folder, ignore_errors=True)
+        self._ahead.clear()
+        return trial
+
+    def _try(self, chosen: Sequence[Queued], ledger: Ledger, incumbent: Built) -> None:
+        """Build candidates, then check and race them; each bears its share of the time that they took."""
+        began_s = time.monotonic()
+        limit_s = self._setup.limit_s(_LIMIT_TIMES * ledger.baseline.total_s)
+        for one in chosen:
+            why = f": {one.change.evidence}" if one.change.evidence else ""
+            self._setup.listener.note(f"{one.change.name}: {one.prediction.expected:+.2%} expected{why}")
+        trials = [Trial(one.change, Path(tempfile.mkdtemp(dir=self._scratch))) for one in chosen]
+
+        def build(trial: Trial, own: Listener) -> None:
+            folder = trial.folder / "candidate"
+            trial.built = self._evaluation.build(incumbent, trial.change, folder, limit_s, own)
+
+        def evaluate(trial: Trial, own: Listener) -> None:
+            if trial.built is not None:
+                trial.outcome = self._evaluation.race(trial.built, incumbent, limit_s, own)
+                if trial.better is not None:
+                    self._evaluation.profile(trial.better, limit_s)
+
+        _at_a_time(trials, build, self._setup.executor, self._setup.quiet)
+        _at_a_time(trials, evaluate, self._setup.executor, self._setup.quiet)
+        if any(trial.outcome.verdict == "failed" for trial in trials):
+            self._setup.folder.check_undamaged("while it was tuned")  # or it is no fault of theirs
+        share_s = (time.monotonic() - began_s) / len(trials)
+        for trial in trials:
+            trial.cost_s = share_s
+            self._ahead[trial.change.name] = trial
+
+
+def _at_a_time(
+    trials: Sequence[Trial],
+    step: Callable[[Trial, Listener], None],
+    executor: Executor,
+    listener: Listener,
+) -> None:
+    """Take a step with all trials, as many at a time as the executor runs; a failure is a trial's outcome."""
+
+    def guarded(trial: Trial, own: Listener) -> None:
+        try:
+            step(trial, own)
+        except OutputError:
+            raise
+        except TrtoptError as error:
+            trial.outcome = Outcome("failed", error.problem.splitlines()[0])
+
+    if len(trials) == 1:
+        guarded(trials[0], listener)
+        return
+    listener.plans([trial.change.name for trial in trials])
+    together = listener.for_threads()
+    run_in_threads(
+        executor, [partial(guarded, one, together.of_job(place)) for place, one in enumerate(trials)]
+    )
+
+
+def built_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, Built]:
+    """The baseline in `folder`, which is to be made, and a ledger without entries."""
+    samples, name = setup.samples, setup.source
+    began_s, limit_s = time.monotonic(), setup.limit_s(setup.budget_s)
+    built = evaluation.build_baseline(folder, limit_s)
+    build_s = time.monotonic() - began_s
+    checked = evaluation.check(built, limit_s, setup.quiet)
+    if checked.violations:
+        where = f"--backend {setup.builder.backend.name} --batch {built.batch}"
+        on = "" if samples.name is None else f" --data {samples.name}"
+        raise BoundError(
+            f"the baseline misses the bound: {checked.violations[0].text}",
+            f"loosen the bound, or see all outputs: trtopt build {name} -o baseline {where}; "
+            f"trtopt check baseline --against {name}{on}",
+        )
+    found = evaluation.measure(built, limit_s)
+    evaluation.profile(built, limit_s)
+    total_s = time.monotonic() - began_s + samples.seconds
+    if total_s >= setup.budget_s:
+        raise UsageError(
+            f"--budget {setup.request.budget}: building, checking and measuring the baseline took "
+            f"{total_s:.0f} s{samples.share}",
+            f"give --budget {max(1, round(total_s * 10 / 60))}m or more, or use `trtopt build`",
+        )
+    baseline = TuneBaseline(
+        cost=found.cost,
+        copied=found.copied,
+        engine=kept_baseline(built),
+        inputs=built.manifest.onnx.inputs,
+        unit=setup.measure.unit,
+        accuracy=lowest_cosine(checked),
+        build_s=build_s,
+        measure_s=total_s - build_s,
+        total_s=total_s,
+    )
+    setup.listener.note(f"baseline: {found.cost:.4g} {baseline.unit}, in {total_s:.0f} s")
+    ledger = Ledger(
+        created=now(),
+        argv=command_line(),
+        model=setup.source.name,
+        terms=setup.terms,
+        baseline=baseline,
+        run_spread=setup.run_spread,
+    )
+    return ledger, built
 
 
 def tune(

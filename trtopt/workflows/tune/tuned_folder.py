@@ -7,24 +7,132 @@ moment and continued: what the ledger lists is not measured again.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.atomic import cannot_write, write_atomically
+from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.links import link_or_copy
 from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
 from trtopt.recipe import Recipe, recipe_json
-from trtopt.records import EngineArtifact, Ledger, Manifest, TuneTerms, TuningChoice, to_json
+from trtopt.records import (
+    DeviceInfo,
+    EngineArtifact,
+    Ledger,
+    LedgerEntry,
+    Manifest,
+    TuneScore,
+    TuneTerms,
+    TuningChoice,
+    read_versioned,
+    to_json,
+)
 from trtopt.records.build import FolderCheck
+from trtopt.records.tune import CandidateKind
 from trtopt.workflows.build.rebuild import check_folder, compared_files
+from trtopt.workflows.build.timing_cache_commands import store_folder
 from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.same_terms import check_same_terms
-from trtopt.workflows.tune.built import Built
-from trtopt.workflows.tune.ledger import LEDGER, read_ledger, store_ledger
+from trtopt.workflows.tune.prediction import score
+
+
+@dataclass(frozen=True)
+class Built:
+    """A build folder with one engine, the recipe of that, and what it is run with."""
+
+    folder: Path
+    manifest: Manifest
+    recipe: Recipe
+    batch: int
+    streams: int
+    changes: tuple[str, ...] = ()
+
+    @property
+    def engine(self) -> EngineArtifact:
+        """The engine of the batch size."""
+        return next(one for one in self.manifest.engines if one.plan.span_of(self.batch) is not None)
+
+    @property
+    def selected(self) -> str | None:
+        """The candidate that was selected for it among precisions; None if none was."""
+        verdict = self.manifest.verdict
+        return None if verdict is None else verdict.batches[0].chosen
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The nodes that selecting it left in float."""
+        candidates = () if self.manifest.verdict is None else self.manifest.verdict.candidates
+        return next((one.left for one in candidates if one.name == self.selected), ())
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether a rule of a candidate has changed the graph: a graph made again would lack it."""
+        return any(name.startswith("rule=") for name in self.changes)
+
+
+LEDGER = "ledger.json"
+_STORED = "ledgers"
+_NAME_DIGITS = 16
+
+
+def read_ledger(path: Path) -> Ledger:
+    """A ledger's file."""
+    try:
+        return read_versioned(read_bounded(path), Ledger)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{path}: cannot be read as a ledger: {reason_of(error)}", "tune again into another folder"
+        ) from None
+
+
+def store_ledger(ledger: Ledger, cache_dir: str | Path | None) -> None:
+    """Keep this machine's copy; where the store cannot be written to, there is none."""
+    text = to_json(msgspec.structs.replace(ledger, entries=(), argv=(), run_spread=None))
+    name = hashlib.sha256(text).hexdigest()[:_NAME_DIGITS]
+    try:
+        write_atomically(store_folder(cache_dir) / _STORED / f"{name}.json", to_json(ledger))
+    except OutputError:
+        return
+
+
+def stored_ledgers(device: DeviceInfo, backend: str, cache_dir: str | Path | None) -> list[Ledger]:
+    """This machine's ledgers of a device and backend; those that cannot be read are left out."""
+    found = []
+    for path in sorted((store_folder(cache_dir) / _STORED).glob("*.json")):
+        try:
+            ledger = read_ledger(path)
+        except ArtifactError:
+            continue
+        if ledger.terms.device.name == device.name and ledger.terms.backend.name == backend:
+            found.append(ledger)
+    return found
+
+
+def history_of(ledgers: Sequence[Ledger], present: Ledger) -> list[LedgerEntry]:
+    """What predictions are corrected by: earlier ledgers' entries, and those of the present one."""
+    earlier = [one for one in ledgers if one.created != present.created]
+    return [entry for one in (*earlier, present) for entry in one.entries]
+
+
+def score_of(ledgers: Sequence[Ledger], device: str) -> TuneScore:
+    """The predictor's score over ledgers, in all and per kind."""
+    entries = [entry for ledger in ledgers for entry in ledger.entries]
+    kinds = [
+        score([entry for entry in entries if entry.kind == name], name) for name in get_args(CandidateKind)
+    ]
+    return TuneScore(
+        device=device,
+        ledgers=len(ledgers),
+        all=score(entries, "all"),
+        kinds=tuple(one for one in kinds if one is not None),
+    )
+
 
 BASELINE = "baseline.engine"
 """The baseline's engine, kept so that the result can be raced against it."""

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.interleaved_runs import run, turns
 from trtopt.records import ClockReading, InterleavedRun, Samples
-from trtopt.workflows.tune.objective import MEASURES, capacity, cost_blocks, joules, measure_for, typical
+from trtopt.workflows.tune.race import MEASURES, capacity, cost_blocks, joules, measure_for, typical
 
 BLOCKS = [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from trtopt.workflows.tune.kinds.kind import Change
+from trtopt.workflows.tune.candidates import LEAST_EXPECTED, Queued, next_of
 from trtopt.workflows.tune.prediction import Prior, predict
-from trtopt.workflows.tune.queue import LEAST_EXPECTED, Queued, next_of
+from trtopt.workflows.tune.situation import Change
 
 
 def queued(name: str, gain: float, cost_s: float) -> Queued:
     return Queued(
-        Change("builder-setting", name), predict(name, Prior(gain, 0.5), Prior(gain, 0.5), [], 0.015), cost_s
+        "builder-setting", Change(name), predict(name, Prior(gain, 0.5), Prior(gain, 0.5), [], 0.015), cost_s
     )
 
 

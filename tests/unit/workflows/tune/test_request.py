@@ -9,7 +9,7 @@ import pytest
 from tests.support import examples
 from trtopt.errors import UsageError
 from trtopt.recipe import Recipe
-from trtopt.workflows.tune.request import TuneRequest, batches_of, check_request, parse_budget
+from trtopt.workflows.tune.setup import TuneRequest, batches_of, check_request, parse_budget
 
 
 @pytest.mark.parametrize(

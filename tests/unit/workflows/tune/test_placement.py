@@ -12,8 +12,8 @@ from tests.support.networks import Net
 from tests.support.tuning import evidence, proposed, situation
 from trtopt.inspect.graph import read_graph
 from trtopt.recipe import Recipe
-from trtopt.workflows.tune.kinds.kind import Situation
-from trtopt.workflows.tune.kinds.placement import KIND
+from trtopt.workflows.tune.graph_kinds import PLACEMENT
+from trtopt.workflows.tune.situation import Situation
 
 
 def gated(folder: Path) -> Path:
@@ -33,11 +33,13 @@ def of(model: Path, selected: str = "int8", data: str | None = "samples.npz", **
 
 
 def test_what_the_graph_has_a_place_for_is_tried_beside_what_is_chosen(tmp_path: Path) -> None:
-    found = proposed(KIND, of(gated(tmp_path)))
+    found = proposed(PLACEMENT, of(gated(tmp_path)))
     assert [*found] == ["forms=gates=int8"]
     assert dict(found["forms=gates=int8"].recipe) == {"forms": "gates=int8", "precision": "int8"}
     assert found["forms=gates=int8"].makes_graph
-    assert [*proposed(KIND, of(gated(tmp_path), forms="smoothing=off"))] == ["forms=gates=int8,smoothing=off"]
+    assert [*proposed(PLACEMENT, of(gated(tmp_path), forms="smoothing=off"))] == [
+        "forms=gates=int8,smoothing=off"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -51,4 +53,4 @@ def test_what_the_graph_has_a_place_for_is_tried_beside_what_is_chosen(tmp_path:
     ids=["float", "done already", "float was faster", "no data"],
 )
 def test_nothing_is_tried_where_it_would_change_nothing(tmp_path: Path, given: dict[str, str]) -> None:
-    assert proposed(KIND, of(gated(tmp_path), **given)) == {}
+    assert proposed(PLACEMENT, of(gated(tmp_path), **given)) == {}

@@ -13,32 +13,32 @@ from tests.support.trt_exercise import target
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.recipe import Recipe
 from trtopt.records import ProfiledLayer
-from trtopt.workflows.tune.kinds.builder_setting import KIND, parallel_share
+from trtopt.workflows.tune.engine_kinds import SETTING, parallel_share
 from trtopt.workflows.tune.prediction import Prior
 
 BRANCHES = graph(node("Relu", "x", "a"), node("Exp", "x", "b"), node("Add", "a b", "y"), inputs={"x": (8, 4)})
 
 
 def test_onnx_runtime_gets_threads_up_to_its_cores() -> None:
-    found = proposed(KIND, situation("onnxruntime", "1"))
+    found = proposed(SETTING, situation("onnxruntime", "1"))
     assert [name for name in found if name.startswith("intra")] == [
         f"intra_op_threads={count}" for count in (1, 2, 4, 8)
     ]
-    assert "intra_op_threads=2" not in proposed(KIND, situation("onnxruntime", "1", cores=1))
+    assert "intra_op_threads=2" not in proposed(SETTING, situation("onnxruntime", "1", cores=1))
 
 
 def test_what_the_incumbent_has_is_not_tried_and_the_default_is_where_it_has_another() -> None:
     lowered = situation("onnxruntime", "1", recipe=Recipe(graph_optimization="basic"))
-    assert "graph_optimization=basic" not in proposed(KIND, lowered)
-    assert "graph_optimization=all" in proposed(KIND, lowered)
-    assert "graph_optimization=all" not in proposed(KIND, situation("onnxruntime", "1"))
+    assert "graph_optimization=basic" not in proposed(SETTING, lowered)
+    assert "graph_optimization=all" in proposed(SETTING, lowered)
+    assert "graph_optimization=all" not in proposed(SETTING, situation("onnxruntime", "1"))
 
 
 def test_a_bound_on_the_workspace_may_be_lifted() -> None:
-    assert proposed(KIND, situation(recipe=Recipe(workspace_mib=64)))["workspace_mib=None"].recipe == {
+    assert proposed(SETTING, situation(recipe=Recipe(workspace_mib=64)))["workspace_mib=None"].recipe == {
         "workspace_mib": None
     }
-    assert "workspace_mib=None" not in proposed(KIND, situation())
+    assert "workspace_mib=None" not in proposed(SETTING, situation())
 
 
 def test_branches_off_the_longest_path_are_what_streams_can_hide() -> None:
@@ -48,7 +48,7 @@ def test_branches_off_the_longest_path_are_what_streams_can_hide() -> None:
     chain = evidence(profiled("1", "a", 4.0), profiled("3", "y", 4.0), of=BRANCHES)
     assert parallel_share(chain) == 0.0
     with_branches, without = (
-        proposed(KIND, situation(evidence=one))["aux_streams=1"] for one in (beside, chain)
+        proposed(SETTING, situation(evidence=one))["aux_streams=1"] for one in (beside, chain)
     )
     assert gain(with_branches) > gain(without)
 
@@ -56,41 +56,43 @@ def test_branches_off_the_longest_path_are_what_streams_can_hide() -> None:
 def test_harder_search_promises_more_the_further_layers_are_above_their_floor() -> None:
     layer = profiled("1", "y", 10.0)
     near, far = (evidence(layer, floor_ms=floor) for floor in (9.0, 1.0))
-    gains = [gain(proposed(KIND, situation(evidence=one))["opt_level=5"]) for one in (near, far)]
+    gains = [gain(proposed(SETTING, situation(evidence=one))["opt_level=5"]) for one in (near, far)]
     assert gains[0] < gains[1]
 
 
 def test_level_4_is_not_tried_from_level_5() -> None:
-    levels = [name for name in proposed(KIND, situation(recipe=Recipe(opt_level=5))) if "opt_level" in name]
+    levels = [
+        name for name in proposed(SETTING, situation(recipe=Recipe(opt_level=5))) if "opt_level" in name
+    ]
     assert levels == []
-    assert "opt_level=5" in proposed(KIND, situation(recipe=Recipe(opt_level=4)))
+    assert "opt_level=5" in proposed(SETTING, situation(recipe=Recipe(opt_level=4)))
 
 
 def test_harder_search_takes_longer_builds() -> None:
-    found = proposed(KIND, situation())
+    found = proposed(SETTING, situation())
     builds = [found[f"opt_level={level}"].builds for level in (4, 5)]
-    assert KIND.builds < builds[0] < builds[1]  # type: ignore[operator]
+    assert SETTING.builds < builds[0] < builds[1]  # type: ignore[operator]
 
 
 def test_streams_get_a_share_of_the_cache_where_layers_are_tiled() -> None:
     gpu = msgspec.structs.replace(examples.GPU, cache_bytes=50 << 20)
     tiled = situation(device=gpu, streams=4, recipe=Recipe(tiling="full"))
-    assert proposed(KIND, tiled)["l2_limit_mib=12"].recipe == {"l2_limit_mib": 12}
+    assert proposed(SETTING, tiled)["l2_limit_mib=12"].recipe == {"l2_limit_mib": 12}
     alone, untiled = replace(tiled, streams=1), replace(tiled, recipe=Recipe())
     for other in (alone, untiled):
-        assert not [name for name in proposed(KIND, other) if name.startswith("l2_limit")]
+        assert not [name for name in proposed(SETTING, other) if name.startswith("l2_limit")]
 
 
 def test_options_of_the_builder_are_set_one_more_at_a_time() -> None:
     given = situation(
         "tensorrt", "11.4.0", build_options=("-a=1", "-b=2"), recipe=Recipe(build_route="-a=0 -c=3")
     )
-    found = [change.recipe.get("build_route") for change in proposed(KIND, given).values()]
+    found = [change.recipe.get("build_route") for change in proposed(SETTING, given).values()]
     assert [route for route in found if route] == ["-c=3 -a=1", "-a=0 -c=3 -b=2"]
 
 
 def priors(name: str, backend: str, version: str, *layers: ProfiledLayer) -> Prior:
-    prior = proposed(KIND, situation(backend, version, evidence=evidence(*layers)))[name].prior
+    prior = proposed(SETTING, situation(backend, version, evidence=evidence(*layers)))[name].prior
     assert prior is not None
     return prior
 

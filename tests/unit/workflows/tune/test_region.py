@@ -11,8 +11,8 @@ from tests.support.inspected import profiled
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.inspect.graph import read_graph
 from trtopt.recipe import Recipe
-from trtopt.workflows.tune.kinds.kind import Situation
-from trtopt.workflows.tune.kinds.region import KIND
+from trtopt.workflows.tune.graph_kinds import REGION
+from trtopt.workflows.tune.situation import Situation
 
 THREE = """g (float[2,8] x, float[8,8] w) => (float[2,8] y) <float s = {0.1}, int8 z = {0}> {
     q0 = QuantizeLinear(x, s, z)
@@ -50,7 +50,7 @@ def quantised(**changes: object) -> Situation:
 
 def test_each_region_that_may_gain_is_tried_and_all_together() -> None:
     """INT8 doubles in FP16: a saves 3 - 1, b 1.5 - 1, and y, which has no Q of its own time, loses."""
-    found = proposed(KIND, quantised())
+    found = proposed(REGION, quantised())
     assert [*found] == ["float=a[1]", "float=b", "float=a[1]+1"]
     assert [gain(change) for change in found.values()] == pytest.approx([2 / 11.5, 0.5 / 11.5, 2.5 / 11.5])
     both = found["float=a[1]+1"]
@@ -60,12 +60,12 @@ def test_each_region_that_may_gain_is_tried_and_all_together() -> None:
 
 def test_what_a_selection_left_in_float_stays_there() -> None:
     chosen = quantised(recipe=Recipe(precision="best"), selected="int8.part1", left=("c",))
-    assert proposed(KIND, chosen)["float=b"].recipe["exclude"] == ("c", "b")
+    assert proposed(REGION, chosen)["float=b"].recipe["exclude"] == ("c", "b")
 
 
 def test_the_forms_that_a_selection_chose_stay() -> None:
     chosen = quantised(recipe=Recipe(precision="best"), selected="int8.attention=on,gelu=half.part1")
-    assert proposed(KIND, chosen)["float=b"].recipe["forms"] == "attention=on,gelu=half"
+    assert proposed(REGION, chosen)["float=b"].recipe["forms"] == "attention=on,gelu=half"
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_the_forms_that_a_selection_chose_stay() -> None:
     ids=["float", "no data", "below the threshold", "no profile"],
 )
 def test_nothing_is_tried_where_nothing_can_be_gained(given: Situation) -> None:
-    assert proposed(KIND, given) == {}
+    assert proposed(REGION, given) == {}

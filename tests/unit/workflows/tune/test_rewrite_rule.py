@@ -13,7 +13,7 @@ from tests.support.inspected import profiled
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.inspect.graph import read_graph
 from trtopt.recipe import Recipe
-from trtopt.workflows.tune.kinds.rewrite_rule import KIND
+from trtopt.workflows.tune.graph_kinds import REWRITE
 
 TWO_PRODUCTS = """
     # w: float[8,16]
@@ -39,7 +39,7 @@ def test_a_rule_is_tried_where_it_finds_something_with_the_time_that_it_touches(
     path = tmp_path / "model.onnx"
     made = saved(TWO_PRODUCTS, path)
     timed = evidence(profiled("1", "a", 1.0), profiled("2", "rest", 3.0), of=read_graph(made, {}))
-    found = proposed(KIND, situation(evidence=replace(timed, model=path)))
+    found = proposed(REWRITE, situation(evidence=replace(timed, model=path)))
     assert [*found] == ["rule=merge-matmuls"]
     change = found["rule=merge-matmuls"]
     assert change.rule == "merge-matmuls"
@@ -52,11 +52,11 @@ def test_rules_that_builds_leave_out_are_tried_alone_and_all_together(tmp_path: 
     made = model("g (float[2,8] x) => (float[2,8] y) {a = Identity(x) b = Relu(a) c = Relu(b) y = Abs(c)}")
     onnx.save(made, path)
     given = situation(evidence=replace(evidence(of=read_graph(made, {})), model=path))
-    found = proposed(KIND, given)
+    found = proposed(REWRITE, given)
     assert [*found] == ["rewrite=all", "rule=erase-identity", "rule=clamp-chain"]
     assert dict(found["rewrite=all"].recipe) == {"rewrite": "all"}
     without = replace(given, recipe=Recipe(rewrite="none"))
-    assert "rewrite=all" not in proposed(KIND, without)
+    assert "rewrite=all" not in proposed(REWRITE, without)
 
 
 QUANTISED = """
@@ -89,11 +89,11 @@ def test_what_a_rule_finds_before_quantising_alone_is_tried_by_quantising_again(
         float_sha256="b" * 64,
     )
     given = situation(evidence=replace(timed, model=tmp_path / "int8.onnx"), data="samples.npz")
-    found = proposed(KIND, given)
+    found = proposed(REWRITE, given)
     change = found["add-rule=merge-matmuls"]
     assert (dict(change.recipe), change.rule) == ({"add_rule": ("merge-matmuls",)}, None)
     assert change.makes_graph
     assert gain(change) == pytest.approx(0.15 * 0.25)
     again = replace(given, recipe=Recipe(add_rule=("merge-matmuls",)))
     for unchanged in (replace(given, data=None), again):
-        assert "add-rule=merge-matmuls" not in proposed(KIND, unchanged)
+        assert "add-rule=merge-matmuls" not in proposed(REWRITE, unchanged)

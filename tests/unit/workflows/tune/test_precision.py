@@ -8,8 +8,8 @@ from tests.support.inspected import graph, node, profiled
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.recipe import Recipe
 from trtopt.records import DevicePeaks, LayerCost, Peak
-from trtopt.workflows.tune.kinds.kind import Situation
-from trtopt.workflows.tune.kinds.precision import KIND
+from trtopt.workflows.tune.graph_kinds import PRECISION
+from trtopt.workflows.tune.situation import Situation
 
 PEAKS = DevicePeaks(
     device="A GPU",
@@ -23,8 +23,8 @@ QUANTISED = graph(
 
 
 def test_int8_is_offered_with_samples_alone() -> None:
-    assert [*proposed(KIND, situation())] == ["precision=fp16", "precision=bf16"]
-    assert "precision=best" in proposed(KIND, situation(data="samples.npz"))
+    assert [*proposed(PRECISION, situation())] == ["precision=fp16", "precision=bf16"]
+    assert "precision=best" in proposed(PRECISION, situation(data="samples.npz"))
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_int8_is_offered_with_samples_alone() -> None:
     ],
 )
 def test_a_graph_that_has_a_precision_keeps_it(given: object) -> None:
-    assert proposed(KIND, given) == {}  # type: ignore[arg-type]
+    assert proposed(PRECISION, given) == {}  # type: ignore[arg-type]
 
 
 def test_int8_is_still_offered_once_the_graph_was_cast_to_fp16() -> None:
     cast = situation(data="s.npz", recipe=Recipe(precision="fp16"), evidence=evidence(of=HALF))
-    assert [*proposed(KIND, cast)] == ["precision=best"]
+    assert [*proposed(PRECISION, cast)] == ["precision=best"]
 
 
 def test_selecting_among_precisions_costs_the_measurement_of_each() -> None:
-    found = proposed(KIND, situation("onnxruntime", "1", data="samples.npz"))
+    found = proposed(PRECISION, situation("onnxruntime", "1", data="samples.npz"))
     assert found["precision=best"].measurements == 1 + len(("fp32", "fp16", "int8"))
     assert found["precision=fp16"].measurements == 1
 
@@ -62,7 +62,7 @@ def test_selecting_among_precisions_costs_the_measurement_of_each() -> None:
 def test_selecting_among_precisions_costs_a_build_of_each_and_more_in_int8(
     given: Situation, builds: int
 ) -> None:
-    assert proposed(KIND, given)["precision=best"].builds == builds
+    assert proposed(PRECISION, given)["precision=best"].builds == builds
 
 
 def test_what_computes_gains_by_rates_and_what_moves_by_bytes() -> None:
@@ -72,10 +72,10 @@ def test_what_computes_gains_by_rates_and_what_moves_by_bytes() -> None:
     already = profiled("3", "c", 1.0, dtype="float16", cost=cost)
     for layer, saved in ((computing, 0.75), (moving, 0.5), (already, 0.0)):
         given = situation(evidence=evidence(layer, peaks=PEAKS))
-        assert gain(proposed(KIND, given)["precision=fp16"]) == pytest.approx(0.7 * saved)
+        assert gain(proposed(PRECISION, given)["precision=fp16"]) == pytest.approx(0.7 * saved)
 
 
 def test_16_bits_promise_little_on_a_processor() -> None:
-    prior = proposed(KIND, situation("onnxruntime", "1"))["precision=fp16"].prior
+    prior = proposed(PRECISION, situation("onnxruntime", "1"))["precision=fp16"].prior
     assert prior is not None
     assert prior.risk > prior.probability

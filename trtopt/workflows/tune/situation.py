@@ -1,18 +1,94 @@
-"""What a kind of candidates is: what it may change, in which situation, and what is believed of it."""
+"""Candidates: the situation that they depend on, what is known of the incumbent, and what one changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.builder_settings import SETTINGS
+from trtopt.errors import ArtifactError
+from trtopt.inspect.graph import Graph, read_graph
+from trtopt.onnxio.model_file import load
 from trtopt.recipe import Recipe
-from trtopt.records import Backend, DeviceInfo, TensorSpec
+from trtopt.records import Backend, DeviceInfo, DevicePeaks, ProfiledLayer, TensorSpec
 from trtopt.records.precision import forms_in
 from trtopt.records.tune import CandidateKind
-from trtopt.workflows.tune.evidence import Evidence
+from trtopt.workflows.profile.profile import read_profile
 from trtopt.workflows.tune.prediction import Prior
+from trtopt.workflows.tune.tuned_folder import Built
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The incumbent's graph at its shapes, and its layers' times where a profile could be taken.
+
+    `latency_ms` is that of a query outside of the profiler, `floor_ms` the least that the roofline allows all
+    layers; None where they are not known. Shares are of the layers' time, from 0 to 1.
+    """
+
+    model: Path
+    model_sha256: str
+    graph: Graph
+    layers: tuple[ProfiledLayer, ...] = ()
+    """The timed ones; none without a profile."""
+    latency_ms: float | None = None
+    floor_ms: float | None = None
+    peaks: DevicePeaks | None = None
+    float_model: Path | None = None
+    """The graph before a precision was written into it; None: `model` itself."""
+    float_sha256: str | None = None
+
+    @property
+    def float_graph(self) -> tuple[Path, str]:
+        """What a precision is written into, and its hash."""
+        return self.float_model or self.model, self.float_sha256 or self.model_sha256
+
+    @cached_property
+    def total_ms(self) -> float:
+        """Milliseconds of all layers."""
+        return sum(layer.ms or 0.0 for layer in self.layers)
+
+    def share_of(self, layers: Collection[ProfiledLayer]) -> float:
+        """The share of some layers."""
+        return sum(layer.ms or 0.0 for layer in layers) / self.total_ms if self.total_ms else 0.0
+
+    def covering(self, nodes: Collection[str]) -> tuple[ProfiledLayer, ...]:
+        """The layers that cover any of these ONNX nodes."""
+        wanted = set(nodes)
+        return tuple(layer for layer in self.layers if not wanted.isdisjoint(layer.onnx_nodes))
+
+
+def evidence_of(built: Built) -> Evidence:
+    """What its folder shows: the graph, and a profile if that is of its engine."""
+    engine, manifest = built.engine, built.manifest
+    onnx, first = manifest.graph_of(engine), next(iter(manifest.intermediates), None)
+    model = built.folder / onnx.path
+    found = Evidence(
+        model,
+        onnx.sha256,
+        read_graph(load(model).proto, shapes_at(manifest.onnx.inputs, engine.plan, built.batch)),
+        float_model=None if first is None else built.folder / first.path,
+        float_sha256=None if first is None else first.sha256,
+    )
+    try:
+        report = read_profile(built.folder)
+    except ArtifactError:
+        return found
+    one = next((one for one in report.engines if one.engine.sha256 == engine.sha256), None)
+    if one is None:
+        return found
+    return replace(
+        found,
+        layers=tuple(layer for layer in one.layers if layer.ms),
+        latency_ms=one.latency_ms,
+        floor_ms=one.roofline.floor_ms,
+        peaks=report.peaks,
+    )
+
 
 _OF_THE_PLAN = {"batch", "split", *(one.name for one in SETTINGS)}
 """The fields of a recipe that leave the graph unchanged."""
@@ -28,7 +104,6 @@ class Change:
     measurement so many times as `measurements` says.
     """
 
-    kind: CandidateKind
     name: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
     rule: str | None = None

@@ -12,7 +12,7 @@ from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.recipe import Recipe, io_request
 from trtopt.records import EngineTensor
 from trtopt.rewrite.typed_io.requested import check_formats
-from trtopt.workflows.tune.kinds.io_types import KIND
+from trtopt.workflows.tune.graph_kinds import IO_TYPES
 
 CHW32 = "Thirty-two wide channel vectorized row major FP16 format"
 QUANTISED = graph(
@@ -31,7 +31,7 @@ def shown(*layers: object, **fields: object) -> object:
 
 
 def test_the_format_that_a_conversion_makes_is_tried_with_its_share_of_the_time() -> None:
-    found = proposed(KIND, situation("tensorrt-rtx", "1.7", evidence=shown(reformat("x", CHW32))))
+    found = proposed(IO_TYPES, situation("tensorrt-rtx", "1.7", evidence=shown(reformat("x", CHW32))))
     assert [*found] == ["io x=fp16", "io x=fp16:chw32"]
     assert found["io x=fp16:chw32"].recipe == {"io": {"x": "fp16:chw32"}}
     assert gain(found["io x=fp16:chw32"]) == pytest.approx(0.8 * 0.1)
@@ -44,19 +44,19 @@ def test_samples_keep_their_layout() -> None:
     given = situation(
         "tensorrt-rtx", "1.7", evidence=shown(made, of=graph(node("Relu", "x", "y"), inputs=shape))
     )
-    assert "io x=fp16:nhwc" in proposed(KIND, given)
-    assert "io x=fp16:nhwc" not in proposed(KIND, replace(given, data="samples.npz"))
+    assert "io x=fp16:nhwc" in proposed(IO_TYPES, given)
+    assert "io x=fp16:nhwc" not in proposed(IO_TYPES, replace(given, data="samples.npz"))
 
 
 def test_what_is_not_converted_or_copied_stays_as_it_is() -> None:
-    assert proposed(KIND, situation(evidence=shown())) == {}
-    assert proposed(KIND, situation()) == {}
+    assert proposed(IO_TYPES, situation(evidence=shown())) == {}
+    assert proposed(IO_TYPES, situation()) == {}
     typed = situation(evidence=shown(reformat("x")), recipe=Recipe(io={"x": "fp16"}))
-    assert proposed(KIND, typed) == {}
+    assert proposed(IO_TYPES, typed) == {}
 
 
 def test_copies_shrink_with_the_type() -> None:
-    found = proposed(KIND, situation(evidence=shown(), copied={"y": 0.2}))
+    found = proposed(IO_TYPES, situation(evidence=shown(), copied={"y": 0.2}))
     assert [*found] == ["io y=fp16"]
     assert gain(found["io y=fp16"]) == pytest.approx(0.1)
 
@@ -65,10 +65,10 @@ def test_an_input_that_is_quantised_first_is_taken_in_int8() -> None:
     given = situation(
         evidence=shown(reformat("x"), of=QUANTISED), selected="int8", recipe=Recipe(precision="best")
     )
-    int8 = proposed(KIND, given)["io x=int8"]
+    int8 = proposed(IO_TYPES, given)["io x=int8"]
     assert int8.recipe == {"io": {"x": "int8"}, "precision": "int8", "verdict": False}
     assert int8.makes_graph
-    assert not any("int8" in name for name in proposed(KIND, replace(given, selected="int8.part1")))
+    assert not any("int8" in name for name in proposed(IO_TYPES, replace(given, selected="int8.part1")))
 
 
 @pytest.mark.parametrize("dump", VERSIONS)
@@ -79,7 +79,7 @@ def test_every_format_is_one_of_the_target(dump: str) -> None:
         version,
         evidence=shown(reformat("x"), reformat("y", output=True), of=QUANTISED),
     )
-    found = proposed(KIND, given)
+    found = proposed(IO_TYPES, given)
     assert len(found) > 4
     for change in found.values():
         check_formats(io_request(Recipe(**change.recipe)), target(dump), in_engine=True)

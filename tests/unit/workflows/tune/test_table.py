@@ -14,9 +14,9 @@ from trtopt.builder_settings import SETTINGS, check_backend, check_ranges, recor
 from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings
 from trtopt.records.tune import CandidateKind
-from trtopt.workflows.tune.kinds import builder_setting
-from trtopt.workflows.tune.kinds.kind import Situation
-from trtopt.workflows.tune.kinds.table import KINDS
+from trtopt.workflows.tune.candidates import KINDS
+from trtopt.workflows.tune.engine_kinds import SETTING
+from trtopt.workflows.tune.situation import Situation
 
 ORT = situation("onnxruntime", "1")
 
@@ -42,7 +42,7 @@ def test_names_differ_between_kinds_too(given: Situation) -> None:
 @pytest.mark.parametrize("dump", VERSIONS)
 def test_settings_are_those_of_the_version_and_reach_its_builder(dump: str) -> None:
     """By what TensorRT's bindings themselves list."""
-    found = proposed(builder_setting.KIND, on(dump)).values()
+    found = proposed(SETTING, on(dump)).values()
     for change in found:
         build(Surface(dump), recorded_settings(Recipe(**change.recipe), BuildSettings))
     tries_tiling = any("tiling" in change.recipe for change in found)
@@ -57,7 +57,7 @@ def test_the_tactic_sources_of_a_target_are_those_of_its_bindings(dump: str) -> 
 @pytest.mark.parametrize("given", [ORT, *map(on, VERSIONS)])
 def test_settings_are_ones_that_a_recipe_may_have(given: Situation) -> None:
     tuned = {one.name for one in SETTINGS if one.tuned}
-    for change in proposed(builder_setting.KIND, given).values():
+    for change in proposed(SETTING, given).values():
         recipe = Recipe(**change.recipe)
         assert change.recipe.keys() <= tuned
         assert not change.makes_graph

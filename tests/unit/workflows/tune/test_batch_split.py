@@ -15,8 +15,8 @@ from tests.support.tuning import CPU, evidence, gain, proposed, situation
 from trtopt.inspect.graph import read_graph
 from trtopt.recipe import Recipe
 from trtopt.records import DeviceInfo, ProfiledLayer, TensorSpec
-from trtopt.workflows.tune.kinds.batch_split import KIND
-from trtopt.workflows.tune.kinds.kind import Situation
+from trtopt.workflows.tune.engine_kinds import SPLIT
+from trtopt.workflows.tune.situation import Situation
 
 BATCH = 8
 SHAPE = (BATCH, 32, 16, 16)
@@ -57,7 +57,7 @@ def layers() -> list[ProfiledLayer]:
 
 def test_the_parts_that_fit_into_the_cache_are_tried_the_longest_front_first(tmp_path: Path) -> None:
     room = TENSOR_BYTES  # a layer reads and writes two of them: on four parts it fits, on two it does not
-    found = proposed(KIND, given(tmp_path, room))
+    found = proposed(SPLIT, given(tmp_path, room))
     assert [*found] == ["split=b:4", "split=b:8"]
     assert found["split=b:4"].recipe == {"split": ("b:4",)}
     assert not found["split=b:4"].makes_graph
@@ -69,10 +69,10 @@ def test_the_parts_that_fit_into_the_cache_are_tried_the_longest_front_first(tmp
 def test_nothing_is_tried_without_a_cache_that_only_a_part_fits_into(
     tmp_path: Path, cache_bytes: int | None
 ) -> None:
-    assert proposed(KIND, given(tmp_path, cache_bytes)) == {}
+    assert proposed(SPLIT, given(tmp_path, cache_bytes)) == {}
 
 
 def test_nor_where_it_could_not_be_built(tmp_path: Path) -> None:
     room = TENSOR_BYTES
-    assert proposed(KIND, given(tmp_path, room, batch=BATCH)) == {}
-    assert proposed(KIND, given(tmp_path, room, recipe=Recipe(split=("a:2",)))) == {}
+    assert proposed(SPLIT, given(tmp_path, room, batch=BATCH)) == {}
+    assert proposed(SPLIT, given(tmp_path, room, recipe=Recipe(split=("a:2",)))) == {}

@@ -1,0 +1,328 @@
+"""Kinds of candidates that leave the graph as it is: batch sizes, streams, builder settings, more builds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from trtopt.builder.build_routes import with_option
+from trtopt.builder_settings import SETTINGS
+from trtopt.inspect.batch_split import predicted_splits
+from trtopt.measure.statistics.comparison import THRESHOLD
+from trtopt.onnxio.model_file import load
+from trtopt.onnxio.segments import Cut, CutGraph
+from trtopt.records import BatchSplit, TensorSpec
+from trtopt.records.tensors import IMAGE_RANK, VECTORS
+from trtopt.targets import ONNXRUNTIME, target_of
+from trtopt.workflows.tune.prediction import BUILD_SPREAD, Prior
+from trtopt.workflows.tune.situation import Change, Evidence, Kind, Situation
+
+# ── batch ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+_GROWING = 0.8
+"""The share of a query's time that grows with the batch, where no roofline is known."""
+_LEAST_GAIN = 0.01
+"""Of a batch size that is not expected to gain: what is left out of the model may."""
+
+
+def propose_batches(situation: Situation) -> Iterator[Change]:
+    """Other batch sizes, where a rate is the objective."""
+    if not situation.is_rate:
+        return
+    share = growing_share(situation)
+    for size in situation.batches:
+        if size == situation.batch:
+            continue
+        gain = per_sample_gain(share, situation.batch, size)
+        yield Change(
+            f"batch={size}",
+            recipe={"batch": (size,)},
+            prior=Prior(gain, 0.6, 0.05, 0.2) if gain > 0 else Prior(_LEAST_GAIN, 0.1, -gain or 0.05, 0.7),
+            evidence=f"{share:.0%} of a query's time grows with the batch",
+        )
+
+
+def growing_share(situation: Situation) -> float:
+    """Of a query's time: that of the roofline's floor; the rest is overhead of launches and small kernels."""
+    floor, latency = situation.evidence.floor_ms, situation.evidence.latency_ms
+    if floor is None or not latency:
+        return _GROWING
+    return min(1.0, max(floor / latency, _GROWING / 2))
+
+
+def per_sample_gain(share: float, before: int, after: int) -> float:
+    """The share of a sample's time that another batch size saves, by a latency a + b · batch."""
+    return (1 - share) * (1 - before / after)
+
+
+BATCH = Kind("batch", Prior(0.2, 0.4), 1, propose_batches)
+
+
+# ── streams ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+_COUNTS = (2, 4)
+_FILLED = 0.5
+"""Of what one stream leaves idle, what others fill."""
+
+
+def propose_streams(situation: Situation) -> Iterator[Change]:
+    """Several streams, where queries can overlap."""
+    overlap = situation.is_rate or situation.is_loaded
+    if not overlap or situation.backend.name == ONNXRUNTIME:  # which runs one query after another
+        return
+    idle = 1 - growing_share(situation)
+    for count in _COUNTS:
+        if count != situation.streams:
+            gain = min(1 - situation.streams / count, idle * _FILLED) if count > situation.streams else 0.01
+            yield Change(
+                f"streams={count}",
+                streams=count,
+                prior=Prior(gain, 0.4, loss=0.05, risk=0.2),
+                evidence=f"{idle:.0%} of a query's time is not work at the device's rate",
+            )
+
+
+STREAMS = Kind("streams", Prior(0.1, 0.4), 0, propose_streams)
+
+
+# ── builder-setting ─────────────────────────────────────────────────────────────────────────────────────────
+
+_EXTERNAL = "CUBLAS"
+"""Among the tactic sources of versions that can use other libraries."""
+_PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"}
+"""What those libraries compute."""
+_PER_NODE_MS = 0.005
+"""What waking other threads for a node, or a kernel's launch, takes."""
+_LEVEL_BUILDS = {5: 2.0, 4: 1.5}
+"""By optimisation level, what takes longer: for ResNet-50 these candidates took 242 and 199 s, FP16 163 s."""
+_QUEUEING = 1.0
+"""What parallel execution costs where it harms: on small models it cost 4 to 124 times as much."""
+_Setting = tuple[str, Any, Prior, str]
+
+
+def propose_settings(situation: Situation) -> Iterator[Change]:
+    """Settings of the builder: what the backend's version has, by the tables of settings and targets."""
+    values = _onnxruntime(situation) if situation.backend.name == ONNXRUNTIME else _tensorrt(situation)
+    for name, value, prior, evidence in values:
+        if getattr(situation.recipe, name) == value:
+            continue
+        text = ",".join(value) if isinstance(value, tuple) else value
+        yield Change(
+            f"{name}={text}",
+            recipe={name: value},
+            prior=prior,
+            builds=_LEVEL_BUILDS[value] if name == "opt_level" else None,
+            evidence=evidence,
+        )
+
+
+def _tensorrt(situation: Situation) -> Iterator[_Setting]:
+    evidence, target = situation.evidence, target_of(situation.backend)
+    above = _above_floor(evidence)
+    text = f"layers take {above:.0%} more than the roofline's floor" if evidence.layers else ""
+    yield "opt_level", 5, Prior(0.05 * (0.2 + above), 0.3), text
+    if situation.recipe.opt_level != 5:  # which searches all that level 4 does
+        yield "opt_level", 4, Prior(0.04 * (0.2 + above), 0.25), text
+    beside = parallel_share(evidence)
+    text = f"{beside:.0%} of the layers' time lies off the longest path" if evidence.layers else ""
+    yield "aux_streams", 0, Prior(0.005 + 0.1 * beside, 0.2, 0.02 + 0.3 * beside, 0.25), text
+    for count, likely in ((1, 0.3), (4, 0.2)):
+        yield "aux_streams", count, Prior(0.005 + 0.3 * beside, likely, 0.02, 0.25), text
+    if target.tiling:
+        bound = _memory_share(evidence)
+        text = f"{bound:.0%} of the time is in layers bound by memory" if evidence.layers else ""
+        choices = next(one.choices for one in SETTINGS if one.name == "tiling")
+        for level, likely in zip(reversed(choices), (0.3, 0.25, 0.2), strict=False):
+            yield "tiling", level, Prior(0.01 + 0.1 * bound, likely, 0.02, 0.15), text
+        yield from _l2_limits(situation)
+    if _EXTERNAL in target.tactic_sources:
+        share = _product_share(evidence)
+        text = f"{share:.0%} of the time is in products and convolutions" if evidence.layers else ""
+        yield "tactic_sources", target.tactic_sources, Prior(0.05 * share, 0.15), text
+    for option in situation.build_options:
+        route = with_option(situation.recipe.build_route, option)
+        yield "build_route", route, Prior(0.02, 0.05, 0.05, 0.2), "an internal option of the builder"
+    if situation.recipe.workspace_mib is not None:
+        text = f"the baseline is limited to {situation.recipe.workspace_mib} MiB"
+        yield "workspace_mib", None, Prior(0.03, 0.3, 0.02, 0.1), text
+
+
+def _l2_limits(situation: Situation) -> Iterator[_Setting]:
+    """A stream's share of the cache: layers that are tiled for all of it evict those of other streams."""
+    cache, streams = situation.device.cache_bytes, situation.streams
+    if cache is None or streams < 2 or situation.recipe.tiling in (None, "none"):
+        return
+    share = max(1, cache // streams >> 20)
+    yield "l2_limit_mib", share, Prior(0.02, 0.2), f"{streams} streams share {cache >> 20} MiB of cache"
+
+
+def _onnxruntime(situation: Situation) -> Iterator[_Setting]:
+    cores, evidence = situation.cores, situation.evidence
+    waking = min(1.0, _PER_NODE_MS * len(evidence.layers) / evidence.total_ms) if evidence.total_ms else 0.2
+    text = (
+        f"waking threads may be {waking:.0%} of the {evidence.total_ms:.3g} ms that "
+        f"{len(evidence.layers)} nodes take"
+        if evidence.layers
+        else ""
+    )
+    for count in sorted({1, 2, cores // 2, cores}):
+        if 1 <= count < cores:
+            slower = Prior(waking, 0.3 * waking + 0.05, 1 - count / cores, 0.9 * (1 - waking) + 0.05)
+            yield "intra_op_threads", count, slower, text
+        elif count == cores:
+            same = Prior(0.02, 0.05, 0.02, 0.1)
+            yield "intra_op_threads", count, same, "the default where nothing else runs"
+    if situation.recipe.graph_optimization is not None:
+        yield "graph_optimization", "all", Prior(0.1, 0.6, 0.05, 0.1), "the default, which the recipe lowers"
+    fused = _fused_share(evidence)
+    text = f"{fused:.0%} of the time is in layers that are fused of several nodes" if evidence.layers else ""
+    for level, risk in (("extended", 0.4), ("basic", 0.6), ("disable", 0.8)):
+        prior = Prior(0.02, 0.05, 0.05 + 0.5 * fused, 0.1 + risk * min(1.0, 2 * fused))
+        yield "graph_optimization", level, prior, text
+    beside = parallel_share(evidence)
+    text = f"{beside:.0%} of the layers' time lies off the longest path" if evidence.layers else ""
+    parallel = Prior(0.01 + 0.5 * beside, 0.05 + 0.4 * beside, _QUEUEING, 0.6 * (1 - beside))
+    yield "execution_mode", "parallel", parallel, text
+
+
+def _above_floor(evidence: Evidence) -> float:
+    """The share of the layers' time above the roofline's floor; a half where that is not known."""
+    floor = evidence.floor_ms
+    return 0.5 if floor is None or not evidence.total_ms else max(0.0, 1 - floor / evidence.total_ms)
+
+
+def _memory_share(evidence: Evidence) -> float:
+    """The share of the time in layers that memory bounds; a half where floors are not known."""
+    known = [layer for layer in evidence.layers if layer.cost is not None and layer.cost.bound]
+    if not known:
+        return 0.5
+    return evidence.share_of([one for one in known if one.cost is not None and one.cost.bound == "memory"])
+
+
+def _product_share(evidence: Evidence) -> float:
+    """The share of the time in matrix products and convolutions; a half where layers are not known."""
+    if not evidence.layers:
+        return 0.5
+    return evidence.share_of([one for one in evidence.layers if not _PRODUCTS.isdisjoint(one.onnx_ops)])
+
+
+def _fused_share(evidence: Evidence) -> float:
+    """The share of the time in layers of several nodes; a half where layers are not known."""
+    if not evidence.layers:
+        return 0.5
+    return evidence.share_of([one for one in evidence.layers if len(one.onnx_nodes) > 1])
+
+
+def parallel_share(evidence: Evidence) -> float:
+    """The share of the layers' time off the longest path: what running branches at once can save at most.
+
+    A layer's time counts at the first of its nodes.
+    """
+    if not evidence.total_ms:
+        return 0.0
+    own: dict[str, float] = {}
+    for layer in evidence.layers:
+        if layer.onnx_nodes:
+            own[layer.onnx_nodes[0]] = own.get(layer.onnx_nodes[0], 0.0) + (layer.ms or 0.0)
+    ends: dict[str, float] = {}
+    for node in evidence.graph.nodes:
+        begun = max((ends.get(name, 0.0) for name in node.inputs), default=0.0)
+        ends.update(dict.fromkeys(node.outputs, begun + own.get(node.name, 0.0)))
+    mapped = sum(own.values())
+    return max(0.0, (mapped - max(ends.values(), default=0.0)) / evidence.total_ms) if mapped else 0.0
+
+
+SETTING = Kind("builder-setting", Prior(0.03, 0.15, 0.1, 0.3), 1, propose_settings)
+
+
+# ── batch-split ─────────────────────────────────────────────────────────────────────────────────────────────
+
+_PARTS = (2, 4, 8, 16)
+_MOST_SPLITS = 4
+"""Candidates of one incumbent."""
+_LAYOUTS = {"int8": "chw32", "float16": "hwc8"}
+"""What fast kernels of convolutions read and write, by type."""
+
+
+def propose_splits(situation: Situation) -> Iterator[Change]:
+    """The front of the graph on parts of the batch, where its tensors exceed the cache, in a chain."""
+    cache, evidence = situation.device.cache_bytes, situation.evidence
+    parts = [count for count in _PARTS if situation.batch % count == 0]
+    if cache is None or not parts or not evidence.layers or situation.recipe.split:
+        return
+    shapes = {spec.name: tuple(int(axis) for axis in spec.shape) for spec in situation.inputs}
+    graph = CutGraph(load(evidence.model).proto, shapes)
+    if graph.fixed_input is not None:
+        return
+    fronts = [(cut.tensors, graph.ancestors(cut.tensors)) for cut in _narrowest(graph)]
+    found = predicted_splits(evidence.layers, evidence.graph, fronts, parts, cache, evidence.peaks)
+    for one in found[:_MOST_SPLITS]:
+        specs = [graph.spec(name) for name in one.tensors]
+        layouts = {spec.name: layout for spec in specs if (layout := _layout(situation, spec))}
+        split = str(BatchSplit(tensors=one.tensors, parts=one.parts, layouts=layouts))
+        yield Change(
+            f"split={split}",
+            recipe={"split": (split,)},
+            prior=replace(SPLIT.prior, gain=one.saved_ms / evidence.total_ms),
+            evidence=f"on {one.parts} parts of the batch the front fits into {cache >> 20} MiB of cache",
+        )
+
+
+def _narrowest(graph: CutGraph) -> Iterator[Cut]:
+    """Of the cuts through tensors of one shape the one with the fewest bytes, the last of several."""
+    found: dict[tuple[object, ...], Cut] = {}
+    for cut in graph.cuts():
+        shape = tuple(graph.spec(name).shape for name in cut.tensors)
+        if shape not in found or cut.bytes_per_sample <= found[shape].bytes_per_sample:
+            found[shape] = cut
+    yield from found.values()
+
+
+def _layout(situation: Situation, spec: TensorSpec) -> str | None:
+    """The vectorised format for a tensor whose channels fill it; None for the linear one."""
+    layout = _LAYOUTS.get(spec.dtype)
+    if situation.backend.name == ONNXRUNTIME or layout is None or len(spec.shape) != IMAGE_RANK:
+        return None
+    if layout not in target_of(situation.backend).io_formats.get(spec.dtype, ()):
+        return None
+    return layout if int(spec.shape[1]) % VECTORS[layout] == 0 else None
+
+
+SPLIT = Kind("batch-split", Prior(0.03, 0.25, 0.05, 0.4), 1.5, propose_splits)
+
+
+# ── build-lottery ───────────────────────────────────────────────────────────────────────────────────────────
+
+_BUILDS = (2, 3, 4)
+
+
+def propose_builds(situation: Situation) -> Iterator[Change]:
+    """Further builds of the incumbent: two builds of TensorRT differ."""
+    if situation.backend.name == ONNXRUNTIME:  # whose builds are all alike
+        return
+    spread = situation.build_spread
+    for number in _BUILDS:
+        yield Change(
+            f"build {number}",
+            fresh=True,
+            prior=better_build(spread, situation.threshold),
+            evidence=f"builds of one graph differ by {spread:.1%} (standard deviation)",
+        )
+
+
+def better_build(spread: float, threshold: float) -> Prior:
+    """What one more build is worth: its gain over the incumbent's is normal, with a spread of √2 builds.
+
+    Gains below the threshold are not taken; the gain is the mean of those above.
+    """
+    deviation = max(spread, 1e-6) * math.sqrt(2)
+    least = threshold / deviation
+    probability = math.erfc(least / math.sqrt(2)) / 2
+    density = math.exp(-least * least / 2) / math.sqrt(2 * math.pi)
+    mean = deviation * density / probability if probability > 1e-12 else threshold
+    return Prior(max(mean, threshold), probability, max(mean, threshold), probability)
+
+
+LOTTERY = Kind("build-lottery", better_build(BUILD_SPREAD, THRESHOLD), 1, propose_builds)
