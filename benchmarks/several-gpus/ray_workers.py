@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_TRTOPT_WORKER, _RAY_WORKER = "trtopt.workers.worker", "ray::"
+_FORK_SERVER, _RAY_WORKER = "trtopt.processes.fork_server", "ray::"
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,16 @@ def kill_a_ray_worker() -> int | None:
     at_work = [
         job
         for job, process in found.items()
-        if _TRTOPT_WORKER in process.command
-        and process.parent in found
-        and found[process.parent].command.startswith(_RAY_WORKER)
+        if process.parent in found
+        and _FORK_SERVER in found[process.parent].command
+        and found[process.parent].parent in found
+        and found[found[process.parent].parent].command.startswith(_RAY_WORKER)
         and os.getpid() in _ancestors(job, found)
     ]
     if not at_work:
         return None
     oldest = min(at_work, key=lambda job: found[job].began)
-    os.kill(found[oldest].parent, signal.SIGKILL)
+    os.kill(found[found[oldest].parent].parent, signal.SIGKILL)
     return oldest
 
 

@@ -208,7 +208,7 @@ def test_a_worker_that_dies_is_reported_with_its_signal_and_leaves_nothing(tmp_p
     command = [sys.executable, "-m", "trtopt", "build", str(DIGITS), "-o", str(tmp_path / "out")]
     command += ["--backend", "tensorrt-rtx", "--batch", ",".join(map(str, range(1, 60)))]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    while not (workers := _children(process.pid)):
+    while not (workers := _workers(process.pid)):
         assert process.poll() is None
         time.sleep(0.01)
     os.kill(workers[0], signal.SIGSEGV)
@@ -217,6 +217,11 @@ def test_a_worker_that_dies_is_reported_with_its_signal_and_leaves_nothing(tmp_p
     assert "was ended by SIGSEGV" in errors
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
+
+
+def _workers(pid: int) -> list[int]:
+    """The forks of its fork server."""
+    return [worker for server in _children(pid) for worker in _children(server)]
 
 
 def _children(pid: int) -> list[int]:

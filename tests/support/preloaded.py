@@ -20,6 +20,7 @@ import trtopt.cli
 import trtopt.report
 import trtopt.workflows
 from trtopt.cli.main import main
+from trtopt.processes.child import Child
 
 _OF_PYTHON = ("PYTHON", "LC_", "LANG")
 _TIME_LIMIT_S = 120
@@ -70,6 +71,14 @@ def _serve() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     gc.freeze()
+    first = sys.path.pop(0)  # each fork has another
+    processes = [
+        Child("trtopt.workers.worker"),
+        Child("trtopt.device.ort.server"),
+    ]  # forks share their server
+    for process in processes:
+        process.stop()
+    sys.path.insert(0, first)
     for line in sys.stdin:
         if not (child := os.fork()):
             _become(*json.loads(line))

@@ -223,7 +223,8 @@ def test_everything_that_ships_is_used_by_something_that_ships() -> None:
         module
         for module, file in FILES.items()
         if file.name != "__init__.py"
-        and module not in by_name | {"trtopt.__main__", "trtopt.workers.worker", "trtopt.results"}
+        and module not in by_name | {"trtopt.__main__", "trtopt.results"}
+        and module not in {"trtopt.workers.worker", "trtopt.device.ort.server"}  # run in forks
         and not any(name == module or name.startswith(f"{module}.") for name in used)
     ]
     assert unused == []
@@ -261,11 +262,14 @@ def test_ray_is_imported_late_and_by_one_module() -> None:
 
 
 def test_the_vendors_libraries_are_imported_late() -> None:
-    """A device module for one library must load where another is installed; `cuda/` is itself loaded late."""
+    """A device module for one library must load where another is installed; `cuda/` is itself loaded late.
+
+    ONNX Runtime, which is always installed, is loaded where processes are forked.
+    """
     early = [
         f"{module}:{found.line} imports {found.module}"
         for module, imports in IMPORTS.items()
-        if not module.startswith("trtopt.device.cuda.")
+        if not module.startswith(("trtopt.device.cuda.", "trtopt.device.ort.server"))
         for found in imports
         if found.module.split(".")[0] in VENDORS and not found.late
     ]
@@ -281,7 +285,10 @@ def test_modules_are_imported_by_a_computed_name_only_where_that_is_the_point() 
         and (node.attr if isinstance(node, ast.Attribute) else node.id) in ("import_module", "__import__")
     }
     outside = {name for name in computed if not name.startswith("trtopt.device.")}
-    assert outside == {"trtopt", "trtopt.cli.main", "trtopt.files.user_code", "trtopt.rewrite.catalogue"}
+    assert outside == {
+        *("trtopt", "trtopt.cli.main", "trtopt.files.user_code", "trtopt.rewrite.catalogue"),
+        "trtopt.processes.fork_server",  # imports what it is asked to fork for
+    }
 
 
 def test_consoles_are_made_in_one_place() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import click
 import pytest
@@ -17,10 +16,7 @@ import pytest
 from trtopt import logs
 from trtopt.cli.main import COMMANDS, cli
 from trtopt.workers.protocol import Progress
-from trtopt.workers.worker import sender
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from trtopt.workers.worker import reporter
 
 
 @pytest.fixture(autouse=True)
@@ -88,22 +84,23 @@ def test_what_logs_while_a_message_is_being_sent_waits_for_nobody() -> None:
             waits.set()
             return "meanwhile"
 
-    class Pipe(io.BytesIO):
-        def write(self, line: ReadableBuffer) -> int:
+    class Channel:
+        sent: ClassVar[list[bytes]] = []
+
+        def sendall(self, message: bytes) -> None:
             if not waits.is_set():
                 threading.Thread(target=logs.heard, args=("tensorrt", "warning", Text()), daemon=True).start()
                 assert waits.wait(60)
                 logs.heard("tensorrt", "warning", "deleted")
-            return super().write(line)
+            self.sent.append(message)
 
-    pipe = Pipe()
-    send = sender(pipe)
-    logs.relay(logging.WARNING, send)
-    sending = threading.Thread(target=send, args=(Progress(phase="building", fraction=None),), daemon=True)
+    report = reporter(Channel())  # type: ignore[arg-type]
+    logs.relay(logging.WARNING, report)
+    sending = threading.Thread(target=report, args=(Progress(phase="building", fraction=None),), daemon=True)
     sending.start()
     sending.join(60)
     assert not sending.is_alive()
-    sent = pipe.getvalue()
+    sent = b"".join(Channel.sent)
     assert sent.index(b"deleted") < sent.index(b"building")
 
 

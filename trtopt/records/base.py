@@ -50,18 +50,18 @@ def to_json(record: Record, *, indent: int | None = 2) -> bytes:
     try:
         text = msgspec.json.encode(record)
     except UnicodeEncodeError:  # names of files and arguments may not be valid text
-        text = msgspec.json.encode(_as_text(msgspec.to_builtins(record)))
+        text = msgspec.json.encode(as_text(msgspec.to_builtins(record)))
     return (msgspec.json.format(text, indent=indent) if indent else text) + b"\n"
 
 
-def _as_text(value: Any) -> Any:
+def as_text(value: Any) -> Any:
     """Builtins with every string made encodable; bytes that are not text are written as escapes."""
     if isinstance(value, str):
         return value.encode(errors="surrogateescape").decode(errors="backslashreplace")
     if isinstance(value, dict):
-        return {_as_text(key): _as_text(item) for key, item in value.items()}
+        return {as_text(key): as_text(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_as_text(item) for item in value]
+        return [as_text(item) for item in value]
     return value
 
 

@@ -121,6 +121,8 @@ class JobType(Generic[AnyJob]):
     """What its death is."""
     time_option: str = "--timeout"
     """The option that bounds its time."""
+    is_fresh: bool = False
+    """Whether what its process begins with is a part of what it measures."""
     log: Callable[[AnyJob], Path | None] = lambda job: None
     """The file that native code logs to."""
 
@@ -280,6 +282,7 @@ JOBS: dict[type, JobType[Any]] = {
     ),
     ColdStartJob: JobType[ColdStartJob](
         run=_start_engine,
+        is_fresh=True,
         doing=lambda job: f"starting {job.artifact.path}",
         native_code=lambda job: _engine_code([job.artifact.plan], job.data),
     ),

@@ -6,25 +6,22 @@ import atexit
 import logging
 import os
 import select
-import socket
-import subprocess
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.ort.framing import Frame, framed, receive, send
-from trtopt.device.ort.server import Answered, Close, Mapped, Open, Opened, OpenFile, Refused, Reply, Run
 from trtopt.files.atomic import cannot_write, scratch_folder
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.model_file import PACKED_FILE, WEIGHTS_FILE
-from trtopt.processes import cause_of_death, how_it_ended, out_of_memory_kills, python_command
+from trtopt.processes.child import Child
+from trtopt.processes.messages import Frame, frame, receive, send
 
 
 @contextmanager
@@ -51,7 +48,73 @@ def model_without_weights(model: bytes, packed: Sequence[NDArray[Any]]) -> Itera
         yield path
 
 
-_PRINTED_BYTES = 1 << 16
+class Mapped(msgspec.Struct, frozen=True):
+    """An array that lies in a file, whose pages all processes share."""
+
+    path: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Open(msgspec.Struct, frozen=True, tag=True):
+    """Open a model in memory, or at `path` if it has weights to go with it.
+
+    `held` are weights that come along, `mapped` those that lie in files.
+    """
+
+    session: int
+    model: Any
+    path: str
+    held: dict[str, Any]
+    mapped: dict[str, Mapped]
+    prepack: bool
+
+
+class OpenFile(msgspec.Struct, frozen=True, tag=True):
+    """Open a model's file."""
+
+    session: int
+    path: str
+
+
+class Run(msgspec.Struct, frozen=True, tag=True):
+    """Run an open model on inputs by name."""
+
+    session: int
+    feed: dict[str, Any]
+
+
+class Close(msgspec.Struct, frozen=True, tag=True):
+    """Give models back; there is no reply."""
+
+    sessions: list[int]
+
+
+Request = Open | OpenFile | Run | Close
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    """A model is open; `inputs` are the types of its inputs by name."""
+
+    inputs: dict[str, str]
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """The outputs of a run, by name."""
+
+    outputs: dict[str, Any]
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """ONNX Runtime's error message."""
+
+    message: str
+
+
+Reply = Opened | Answered | Refused
+
+
 _LAST_WORDS = 2000
 _STOPPED_S = 60.0
 _ANNOUNCED_S = 60.0
@@ -80,18 +143,7 @@ class OrtProcess:
         self._dropped: deque[int] = deque()
         self._next = 0
         self._owner = os.getpid()
-        self._oom_kills = out_of_memory_kills()
-        self._printed = TemporaryFile()  # noqa: SIM115  (closed by `stop`)
-        self._channel, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                python_command("trtopt.device.ort.server", str(theirs.fileno())),
-                stdin=subprocess.PIPE,  # stays open as long as we live
-                stdout=self._printed,
-                stderr=self._printed,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C is ours to handle
-            )
+        self._process = Child("trtopt.device.ort.server")
         self.death: OrtDeath | None = None
 
     def open(
@@ -159,30 +211,30 @@ class OrtProcess:
                 numbers = [self._dropped.popleft() for _ in range(len(self._dropped))]
                 if numbers and self.death is None:
                     with suppress(OSError):
-                        send(self._channel, framed(Close(sessions=numbers)))
+                        send(self._process.channel, frame(Close(sessions=numbers)))
             finally:
                 self._guard.release()
 
     def _requested(self, request: Any, kind: type[Any]) -> Any:
         try:
-            frame = framed(request)
+            framed = frame(request)
         except (TypeError, ValueError) as error:
             raise OrtRefusal(f"it takes arrays of numbers and text alone: {error}") from None
         with self._guard:
-            reply = self._exchange(frame)
+            reply = self._exchange(framed)
         self._send_dropped()
         if isinstance(reply, Refused):
             raise OrtRefusal(reply.message)
         assert isinstance(reply, kind)
         return reply
 
-    def _exchange(self, frame: Frame) -> Reply:
+    def _exchange(self, framed: Frame) -> Reply:
         if self.death is not None or self._owner != os.getpid():
             raise self.death or OrtDeath("belongs to another process", "open the model again after a fork")
         try:
-            send(self._channel, frame)
+            send(self._process.channel, framed)
             self._await_answer()
-            reply: Reply = receive(self._channel, Reply)
+            reply: Reply = receive(self._process.channel, Reply)
             return reply
         except (EOFError, OSError):
             self.death = self._why()
@@ -203,7 +255,7 @@ class OrtProcess:
             OrtDeath: it took too long, and was ended.
         """
         answer = select.poll()
-        answer.register(self._channel, select.POLLIN)
+        answer.register(self._process.channel, select.POLLIN)
         if answer.poll(_ANNOUNCED_S * 1000):
             return
         _log.warning("ONNX Runtime has been busy with the model for %.0f s; Ctrl-C ends it", _ANNOUNCED_S)
@@ -214,28 +266,18 @@ class OrtProcess:
             )
 
     def _why(self) -> OrtDeath:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOPPED_S)
-        status = self._process.poll()
-        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - _PRINTED_BYTES))
-        printed = self._printed.read().decode(errors="replace").strip()
+        if self._process.wait(_STOPPED_S) is None:
+            death = OrtDeath("stopped answering", "run it again")
+        else:
+            how, cause = self._process.death(["ONNX Runtime"])
+            death = OrtDeath(how, f"{cause}\n{self._process.printed()[-_LAST_WORDS:]}".strip())
         self.stop()
-        if status is None:
-            return OrtDeath("stopped answering", "run it again")
-        starved = out_of_memory_kills() > self._oom_kills
-        cause = cause_of_death(status, printed, ["ONNX Runtime"], starved=starved)
-        return OrtDeath(how_it_ended(status), f"{cause}\n{printed[-_LAST_WORDS:]}".strip())
+        return death
 
     def stop(self) -> None:
         """End it."""
-        if self._owner != os.getpid():
-            return
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._channel.close()
-        self._printed.close()
+        if self._owner == os.getpid():
+            self._process.stop()
 
 
 def _place_of(array: NDArray[Any]) -> Mapped | None:

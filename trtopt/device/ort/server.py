@@ -1,24 +1,32 @@
 """The process in which ONNX Runtime runs models of strangers: it holds sessions and answers requests.
 
-    main() of this module, DESCRIPTOR     requests and replies pass through the socket of that number
-
 Native code can crash on a model: here it takes no command along. See `ort_process` for the other side.
 """
 
 from __future__ import annotations
 
 import ctypes
-import socket
-import sys
+from socket import socket
 from typing import Any
 
-import msgspec
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
-from trtopt.device.ort.framing import framed, receive, send
+from trtopt.device.ort.client import (
+    Answered,
+    Close,
+    Mapped,
+    Open,
+    Opened,
+    OpenFile,
+    Refused,
+    Reply,
+    Request,
+    Run,
+)
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.processes import end_with_parent
+from trtopt.processes.messages import frame, receive, send
 
 _ERRORS_ONLY = 4
 _ONNX_BFLOAT16 = 16
@@ -27,79 +35,10 @@ _NOT_NUMPYS = {_BFLOAT16, _FLOAT8}
 """Types of which ONNX Runtime gives no array, or one of integers."""
 
 
-class Mapped(msgspec.Struct, frozen=True):
-    """An array that lies in a file, whose pages all processes share."""
-
-    path: str
-    offset: int
-    dtype: str
-    shape: tuple[int, ...]
-
-
-class Open(msgspec.Struct, frozen=True, tag=True):
-    """Open a model in memory, or at `path` if it has weights to go with it.
-
-    `held` are weights that come along, `mapped` those that lie in files.
-    """
-
-    session: int
-    model: Any
-    path: str
-    held: dict[str, Any]
-    mapped: dict[str, Mapped]
-    prepack: bool
-
-
-class OpenFile(msgspec.Struct, frozen=True, tag=True):
-    """Open a model's file."""
-
-    session: int
-    path: str
-
-
-class Run(msgspec.Struct, frozen=True, tag=True):
-    """Run an open model on inputs by name."""
-
-    session: int
-    feed: dict[str, Any]
-
-
-class Close(msgspec.Struct, frozen=True, tag=True):
-    """Give models back; there is no reply."""
-
-    sessions: list[int]
-
-
-Request = Open | OpenFile | Run | Close
-
-
-class Opened(msgspec.Struct, frozen=True, tag=True):
-    """A model is open; `inputs` are the types of its inputs by name."""
-
-    inputs: dict[str, str]
-
-
-class Answered(msgspec.Struct, frozen=True, tag=True):
-    """The outputs of a run, by name."""
-
-    outputs: dict[str, Any]
-
-
-class Refused(msgspec.Struct, frozen=True, tag=True):
-    """ONNX Runtime's error message."""
-
-    message: str
-
-
-Reply = Opened | Answered | Refused
-
-
 class _Session:
     """A model that runs unoptimised."""
 
     def __init__(self, request: Open | OpenFile) -> None:
-        import onnxruntime
-
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         # As the file has them: by default all weights may be dequantised before the first product.
@@ -146,8 +85,6 @@ def _mapped(place: Mapped) -> NDArray[Any]:
 
 def _shared(array: NDArray[Any]) -> Any:
     """An OrtValue over the array's own memory; BF16 is handed over as the 16-bit integers that it is."""
-    import onnxruntime
-
     if array.dtype.name != "bfloat16":
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
     bits = np.ascontiguousarray(array).view(np.uint16)
@@ -176,12 +113,8 @@ def _reply(sessions: dict[int, _Session], request: Open | OpenFile | Run) -> Rep
         return Refused(str(error).strip() or type(error).__name__)
 
 
-def main() -> None:
+def main(channel: socket) -> None:
     """Answer requests until the client is gone."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    end_with_parent()
-    import onnxruntime
-
     onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
     sessions: dict[int, _Session] = {}
     while True:
@@ -190,6 +123,6 @@ def main() -> None:
             for number in request.sessions:
                 sessions.pop(number, None)
             continue
-        frame = framed(_reply(sessions, request))
+        reply = frame(_reply(sessions, request))
         del request  # what came in is not held while the next is awaited
-        send(channel, frame)
+        send(channel, reply)

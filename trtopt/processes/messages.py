@@ -1,4 +1,7 @@
-"""Values with arrays among them, sent over a socket: a message in MessagePack, then the arrays' bytes."""
+"""What passes between processes: values with arrays among them, over a socket.
+
+A message is MessagePack behind its length; the bytes of its arrays follow.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.records.base import as_text
 
 _LENGTH = struct.Struct("<Q")
+_LONGEST = 1 << 32
+"""More bytes than any message has, its arrays aside."""
 _NUMBERS, _OBJECTS = 1, 2
 
 
@@ -26,7 +32,7 @@ class Frame:
     arrays: list[NDArray[Any]]
 
 
-def framed(value: Any) -> Frame:
+def frame(value: Any) -> Frame:
     """A value of msgspec's, with arrays of any element type in it, ready to be sent.
 
     Raises:
@@ -45,7 +51,10 @@ def framed(value: Any) -> Frame:
         name = item.dtype.str if item.dtype.kind in "SU" else item.dtype.name
         return msgspec.msgpack.Ext(_NUMBERS, msgspec.msgpack.encode((name, item.shape)))
 
-    return Frame(msgspec.msgpack.encode(value, enc_hook=extended), arrays)
+    try:
+        return Frame(msgspec.msgpack.encode(value, enc_hook=extended), arrays)
+    except UnicodeEncodeError:  # names of files and arguments may not be valid text
+        return Frame(msgspec.msgpack.encode(as_text(msgspec.to_builtins(value, builtin_types=[bytes]))), [])
 
 
 def send(channel: socket, frame: Frame) -> None:
@@ -66,8 +75,9 @@ def receive(channel: socket, kind: Any) -> Any:
     """What was sent by `send`, as a `kind` of msgspec's; arrays are fresh and writable.
 
     Raises:
-        EOFError: the other side is gone.
+        EOFError: the other side is gone, or sends no messages.
         OSError: as well.
+        msgspec.DecodeError: it is none of the `kind`.
     """
     arrays: list[NDArray[Any]] = []
 
@@ -82,7 +92,10 @@ def receive(channel: socket, kind: Any) -> Any:
 
     length = bytearray(_LENGTH.size)
     _fill(channel, memoryview(length))
-    message = bytearray(*_LENGTH.unpack(length))
+    (nbytes,) = _LENGTH.unpack(length)
+    if nbytes > _LONGEST:
+        raise EOFError("what arrives is no message")
+    message = bytearray(nbytes)
     _fill(channel, memoryview(message))
     value = msgspec.msgpack.Decoder(kind, ext_hook=restored).decode(message)
     for array in arrays:
@@ -95,9 +108,9 @@ def _bytes_of(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _fill(channel: socket, device_memory: memoryview) -> None:
-    while device_memory:
-        count = channel.recv_into(device_memory)
+def _fill(channel: socket, part: memoryview) -> None:
+    while part:
+        count = channel.recv_into(part)
         if not count:
             raise EOFError("closed in the middle of a message")
-        device_memory = device_memory[count:]
+        part = part[count:]

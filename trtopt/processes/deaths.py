@@ -1,21 +1,14 @@
-"""Processes of trtopt's own: how they are started, that they end with their parent, and what a death says."""
+"""What the death of a process says."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import signal
-import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-OnProgress = Callable[[int, str, float | None], None]
-"""Receives (index of the job, phase, fraction of the job or None); the last phase of a job is `DONE`."""
-DONE = "done"
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _CRASHES = {
     signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP,
     signal.SIGSYS,
@@ -24,44 +17,6 @@ _LIMITS = {signal.SIGXCPU: "processor time (ulimit -t)", signal.SIGXFSZ: "file s
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ *File "(?P<file>.+)", line \d+', re.MULTILINE)
 _MORE_MEMORY = "use a smaller batch or model, or a machine with more memory"
-
-
-def python_command(module: str, *arguments: str) -> list[str]:
-    """What runs `main` of a module in a Python of its own, which imports from where this one does.
-
-    It never imports what happens to lie in the current folder, as `python -m` would.
-    """
-    code = f"import sys; sys.path[:] = {_import_path()!a}; from {module} import main; main()"
-    isolated = ["-I"] if sys.flags.isolated else []
-    return [sys.executable, *isolated, "-c", code, *arguments]
-
-
-def _import_path() -> list[str]:
-    """This process's, without the current folder unless the user put it there."""
-    requested = {os.path.abspath(name) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name}
-    has_own_folder = (
-        getattr(sys.modules["__main__"], "__spec__", None) is None
-    )  # a script's, which may be this
-    kept = {str(_PACKAGE.parent), *requested, *(name for name in sys.path[:1] if has_own_folder and name)}
-    here = {os.getcwd(), os.path.realpath(os.getcwd())} - kept
-    return [name for name in sys.path if name and os.path.abspath(name) not in here]
-
-
-def end_with_parent() -> None:
-    """End when standard input closes, which the parent keeps open as long as it lives and wants a result.
-
-    The system kills us then, whatever native code is in the midst of; a thread of Python's would wait for
-    code that hangs and keeps the interpreter to itself. It watches for what was closed before.
-    """
-    fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
-    threading.Thread(target=_end_with_input, daemon=True).start()
-
-
-def _end_with_input() -> None:
-    sys.stdin.buffer.read()
-    os._exit(1)
 
 
 def how_it_ended(status: int) -> str:

@@ -1,0 +1,211 @@
+"""Where processes import from, what they begin with, and that they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import trtopt
+from trtopt.processes import child
+from trtopt.processes.child import Child, python_command
+from trtopt.processes.messages import receive
+
+HOME = str(Path(trtopt.__file__).parents[1])
+TELLING = """
+import os, subprocess, sys
+from trtopt.processes.messages import frame, send
+
+def main(channel, *words):
+    print("the last that was heard", file=sys.stderr)
+    libraries = {line.split("/")[-1].strip() for line in open(f"/proc/{os.getppid()}/maps") if ".so" in line}
+    began = subprocess.Popen(["sleep", "1000"]).pid
+    send(channel, frame({
+        "words": words, "folder": os.getcwd(), "cores": sorted(os.sched_getaffinity(0)),
+        "variable": os.environ.get("OF_TEST"), "server": os.getppid(), "began": began,
+        "libraries": sorted(libraries), "modules": sorted(sys.modules),
+        "threads": len(os.listdir(f"/proc/{os.getppid()}/task")),
+    }))
+    if words == ("leave",):
+        sys.exit(7)
+    import ctypes
+    ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter to itself
+"""
+
+
+@pytest.fixture
+def telling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module that forks may run."""
+    (tmp_path / "telling_of_test.py").write_text(TELLING, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    child._servers[-1].close()
+
+
+def is_gone(number: int) -> bool:
+    """Whether a process ends, be it that nobody has waited for it."""
+    state = Path("/proc", str(number), "stat")
+    for _ in range(3000):
+        try:
+            if state.read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.usefixtures("telling")
+def test_a_fork_has_the_folder_cores_and_variables_of_whoever_asks_and_ends_with_what_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.sched_getaffinity(0)
+    for turn in range(2):
+        (folder := tmp_path / str(turn)).mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("OF_TEST", str(turn))
+        os.sched_setaffinity(0, {min(before) if turn else max(before)})
+        try:
+            process = Child("telling_of_test", "a b", str(turn), environment={"ANOTHER": "x"})
+        finally:
+            os.sched_setaffinity(0, before)
+        told = receive(process.channel, dict)
+        assert told["words"] == ["a b", str(turn)]
+        assert (told["folder"], told["variable"]) == (str(folder), str(turn))
+        assert told["cores"] == [min(before) if turn else max(before)]
+        assert process.wait(0) is None
+        assert process.stop() == -signal.SIGKILL
+        assert is_gone(told["began"])
+    assert len({told["server"], child._servers[-1].process.pid}) == 1
+
+
+@pytest.mark.usefixtures("telling")
+def test_what_a_fork_says_and_how_it_ends_is_kept() -> None:
+    process = Child("telling_of_test", "leave")
+    told = receive(process.channel, dict)
+    assert process.wait() == 1
+    assert is_gone(told["began"])
+    how, cause = process.death(["nothing"])
+    assert (how, "SystemExit: 7" in process.printed()) == ("ended with status 1", True)
+    assert "the last that was heard" in process.printed()
+    assert "telling_of_test.py raised" in cause
+    process.stop()
+
+
+def test_a_module_that_cannot_be_imported_is_reported_as_a_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_of_test.py").write_text("1 / 0", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    process = Child("failing_of_test")
+    assert process.death(["nothing"])[0] == "ended with status 1"
+    assert "ZeroDivisionError" in process.printed()
+    assert process.stop() == 1
+
+
+@pytest.mark.usefixtures("telling")
+def test_all_end_with_the_process_that_asked_or_with_the_server() -> None:
+    code = (
+        "from trtopt.processes.child import Child\nfrom trtopt.processes.messages import receive\n"
+        "fork = Child('telling_of_test')\ntold = receive(fork.channel, dict)\n"
+        "print(told['server'], told['began'], flush=True)\n"
+        "import time; time.sleep(1000)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for killed in ("driver", "server"):
+        command = [sys.executable, "-c", code]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as driver:
+            assert driver.stdout is not None
+            server, began = map(int, driver.stdout.readline().split())
+            fork = next(iter(Path(f"/proc/{server}/task/{server}/children").read_text().split()))
+            os.kill(driver.pid if killed == "driver" else server, signal.SIGKILL)
+            assert is_gone(int(fork))
+            if killed == "driver":
+                assert is_gone(server)
+                assert is_gone(began)
+            driver.kill()
+            os.kill(began, signal.SIGKILL) if killed == "server" else None
+
+
+@pytest.mark.usefixtures("telling")
+def test_a_fresh_one_shares_no_server() -> None:
+    forked, fresh = Child("telling_of_test"), Child("telling_of_test", fresh=True)
+    told = [receive(one.channel, dict) for one in (forked, fresh)]
+    assert told[0]["server"] != told[1]["server"]
+    for one in (forked, fresh):
+        one.stop()
+    assert is_gone(told[1]["server"])
+
+
+def test_workers_are_forked_before_anything_has_touched_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a server has that has imported all that workers need: ONNX Runtime, and no CUDA."""
+    (tmp_path / "telling_too.py").write_text(TELLING, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    process = Child("telling_too", preload=["trtopt.workers.worker", "trtopt.device.ort.server"])
+    told = receive(process.channel, dict)
+    process.stop()
+    assert {"numpy", "onnx", "onnxruntime"} <= set(told["modules"])
+    assert not {"tensorrt", "tensorrt_rtx", "cuda", "pycuda", "pynvml", "cupti"} & set(told["modules"])
+    assert not [
+        name for name in told["libraries"] if "cuda" in name or "nvinfer" in name or "tensorrt" in name
+    ]
+
+
+def seen_by_a_child(folder: Path) -> list[str]:
+    """`sys.path` of a process that is started from `folder`."""
+    (folder / "telling.py").write_text("import sys\ndef main(): print(*sys.path, sep='\\n')\n")
+    done = subprocess.run(python_command("telling"), capture_output=True, text=True, check=True, cwd=folder)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("entry", ["", ".", "{here}"])
+def test_the_current_folder_is_not_handed_on(
+    entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = tmp_path / "modüles 'of' mine"
+    here = tmp_path / "here"
+    modules.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", sys.__spec__)  # as `python -m` has it
+    monkeypatch.setattr(sys, "path", [entry.format(here=here), str(modules), *sys.path])
+    (modules / "telling.py").write_text("import sys\ndef main(): print(ascii(sys.path))\n")
+    done = subprocess.run(python_command("telling"), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ascii(list(dict.fromkeys(sys.path[1:])))
+
+
+def test_the_folder_of_a_script_is_handed_on_wherever_it_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert seen_by_a_child(tmp_path) == list(dict.fromkeys(sys.path))
+
+
+def test_the_current_folder_is_handed_on_where_pythonpath_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", sys.__spec__)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert seen_by_a_child(tmp_path) == list(dict.fromkeys(sys.path))
+
+
+def test_the_current_folder_is_handed_on_where_trtopt_lies_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HOME)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(sys, "path", [HOME, "", *sys.path])
+    command = python_command("trtopt.version")
+    assert f"[{HOME!a}, " in command[-1]
+    assert "''" not in command[-1]

@@ -1,0 +1,191 @@
+"""A process of trtopt's own, seen from the one that started it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from trtopt.processes.deaths import cause_of_death, how_it_ended, out_of_memory_kills
+from trtopt.processes.fork_server import NUMBER, Start
+from trtopt.processes.messages import frame, send
+
+_PACKAGES = Path(__file__).resolve().parents[2]
+_PRINTED_BYTES = 1 << 16
+_READ_AT_START = tuple(
+    os.fsencode(name)
+    for name in ("PYTHON", "LD_", "LC_", "LANG", "GLIBC_", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_")
+)
+"""How variables begin that Python, the loader, or a library reads once: a server has those it began with."""
+_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+
+
+def python_command(module: str) -> list[str]:
+    """What runs `main` of a module in a Python of its own, which imports from where this one does.
+
+    It never imports what happens to lie in the current folder, as `python -m` would.
+    """
+    code = f"import sys; sys.path[:] = {_import_path()!a}; from {module} import main; main()"
+    isolated = ["-I"] if sys.flags.isolated else []
+    return [sys.executable, *isolated, "-c", code]
+
+
+def _import_path() -> list[str]:
+    """This process's, without the current folder unless the user put it there."""
+    requested = {os.path.abspath(name) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name}
+    has_own_folder = (
+        getattr(sys.modules["__main__"], "__spec__", None) is None
+    )  # a script's, which may be this
+    kept = {str(_PACKAGES), *requested, *(name for name in sys.path[:1] if has_own_folder and name)}
+    here = {os.getcwd(), os.path.realpath(os.getcwd())} - kept
+    return [name for name in dict.fromkeys(sys.path) if name and os.path.abspath(name) not in here]
+
+
+class _Server:
+    """The process that forks; all forks of this one may ask it too."""
+
+    def __init__(self, command: list[str], printed: IO[bytes], terms: object = None) -> None:
+        self.terms = terms
+        self._requests, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=printed, stderr=printed, start_new_session=True
+            )
+
+    def fork(self, modules: Sequence[str], descriptors: Sequence[int]) -> None:
+        """Ask for a fork."""
+        socket.send_fds(self._requests, [" ".join(modules).encode()], descriptors)
+
+    def close(self) -> None:
+        """Ask for nothing more: it ends with the last of its forks."""
+        self._requests.close()
+
+
+_servers: list[_Server] = []
+_guard = threading.Lock()
+
+
+def _renew_guard() -> None:
+    """In the child of a fork: a thread that is not there may hold it."""
+    global _guard
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_guard)
+
+
+def _ask_for_fork(modules: Sequence[str], descriptors: Sequence[int], printed: IO[bytes]) -> None:
+    """Have the server fork; a new one if there is none, or if it began under other terms than hold now."""
+    command = python_command("trtopt.processes.fork_server")
+    variables = sorted(item for item in os.environb.items() if item[0].startswith(_READ_AT_START))
+    terms = (command, variables, [resource.getrlimit(limit) for limit in _LIMITS])
+    with _guard:
+        if _servers and _servers[-1].terms == terms:
+            with suppress(OSError):  # it is gone
+                _servers[-1].fork(modules, descriptors)
+                return
+        if _servers:
+            _servers[-1].close()
+        _servers.append(_Server(command, printed, terms))
+        _servers[-1].fork(modules, descriptors)
+
+
+class Child:
+    """A process that runs `main(channel, *arguments)` of a module, in this one's folder, on its cores.
+
+    It has this one's variables, and those of `environment`. Messages (see `messages`) pass through `channel`,
+    and what it prints is kept. It ends with this process, or with this object; what it has started, with it.
+    Unless it is to be `fresh`, it is forked where modules have been imported before, those of `preload` too.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        preload: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        fresh: bool = False,
+    ) -> None:
+        self._oom_kills = out_of_memory_kills()
+        self._status: int | None = None
+        self._guard = threading.Lock()
+        self._own_server: _Server | None = None
+        self._printed: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by `stop`)
+        self.channel, theirs = socket.socketpair()
+        self._life, life = socket.socketpair()
+        folder = os.open(".", os.O_PATH)
+        try:
+            descriptors = [theirs.fileno(), self._printed.fileno(), folder, life.fileno()]
+            if fresh:
+                self._own_server = _Server(python_command("trtopt.processes.fork_server"), self._printed)
+                self._own_server.fork([module], descriptors)
+                self._own_server.close()
+            else:
+                _ask_for_fork([module, *preload], descriptors, self._printed)
+        finally:
+            os.close(folder)
+            theirs.close()
+            life.close()
+        told = self._life.recv(NUMBER.size)
+        self.number: int = NUMBER.unpack(told)[0] if told else 0
+        if not told:  # the server printed why
+            self._status = 1
+        variables = os.environ | dict(environment or {})
+        start = Start(
+            arguments=arguments,
+            environment=tuple((os.fsencode(name), os.fsencode(text)) for name, text in variables.items()),
+            cores=tuple(os.sched_getaffinity(0)),
+        )
+        with suppress(OSError):  # it has ended at once: whoever awaits a message learns that
+            send(self.channel, frame(start))
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Its status at the end, as `subprocess` has it; None where that is not reached in time."""
+        with self._guard:
+            if self._status is None:
+                poll = select.poll()
+                poll.register(self._life, select.POLLIN)
+                if poll.poll(None if timeout_s is None else timeout_s * 1000):
+                    told = self._life.recv(NUMBER.size)
+                    self._status = NUMBER.unpack(told)[0] if told else -signal.SIGKILL  # with the server
+            return self._status
+
+    def printed(self, most: int = _PRINTED_BYTES) -> str:
+        """The end of what it has printed."""
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - most))
+        return self._printed.read().decode(errors="replace").strip()
+
+    def death(self, native: Sequence[str]) -> tuple[str, str]:
+        """How it has ended, and what is known of why; `native` names whose native code it ran."""
+        status = self.wait()
+        assert status is not None
+        starved = out_of_memory_kills() > self._oom_kills
+        return how_it_ended(status), cause_of_death(status, self.printed(), native, starved=starved)
+
+    def stop(self) -> int:
+        """End it, and what it has started, and wait for that; returns its status.
+
+        It cleans up nothing: its files have temporary names.
+        """
+        if self._status is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.number, signal.SIGKILL)  # its number is still its own
+        status = self.wait()
+        assert status is not None
+        with suppress(OSError):
+            self.channel.shutdown(socket.SHUT_RDWR)  # for a thread that reads
+        for one in (self.channel, self._life, self._printed):
+            one.close()
+        if self._own_server is not None:
+            self._own_server.process.wait()
+        return status
