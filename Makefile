@@ -4,11 +4,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEMO   := trtopt-demo
 
-.PHONY: help demo test test-export test-browser test-ray docs check house lint-fix clean
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+.PHONY: help demo test test-long test-all test-export test-browser test-ray docs check house lint-fix clean
 
 help:
 	@echo "make demo         build engines for a small trained model, measure them and write a report"
-	@echo "make test         run the tests that need neither a GPU nor torch"
+	@echo "make test         run the tests that need neither a GPU nor torch: every feature once from end to end"
+	@echo "make test-all     run these and the long ones: fuzzing, kills at every step, long simulations, benchmarks"
 	@echo "make test-export  run the tests that export PyTorch models (installs torch)"
 	@echo "make test-browser open the report page in a headless Chromium (apt-get install chromium)"
 	@echo "make test-ray     run builds and measurements on a Ray cluster of two nodes on this host (installs ray)"
@@ -52,7 +55,13 @@ demo: $(VENV)/.rtx
 
 # On all cores; a file's tests stay together, for they share what takes long to make.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --junit-xml .pytest_cache/durations.xml
+	$(PYTEST) -m "not long" --junit-xml .pytest_cache/durations.xml
+
+# What `make test` leaves: what is marked as long, and property tests with many more examples.
+test-long: $(VENV)/.test
+	$(PYTEST) -m "long or hypothesis" --hypothesis-profile full
+
+test-all: test test-long
 
 test-export: $(VENV)/.export
 	$(BIN)/python -m pytest tests/export

@@ -7,6 +7,12 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# Property tests have no deadline: how fast an example runs is the machine's affair.
+settings.register_profile("few", deadline=None, max_examples=20)
+settings.register_profile("full", deadline=None, max_examples=200)  # `make test-all` names it
+settings.load_profile("few")
 
 # a shell that starts them in the background makes them, and what they start, deaf to it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -174,7 +174,7 @@ def test_clients_are_informed_of_typed_tensors(planned: Path, tmp_path: Path) ->
     folder = tmp_path / "build"
     trtopt.build(
         DIGITS, folder, batch=(1, 8), dynamic=True, backend="onnxruntime",
-        precision="int8", data=HELDOUT, io={"images": "int8"},
+        precision="int8", verdict=False, data=HELDOUT, io={"images": "int8"},
     )  # fmt: skip
     report = trtopt.bench(folder, batch=(1, 8), duration=0.1, warmup=0.05)
     write_atomically(folder / "bench.json", to_json(report))

@@ -15,6 +15,8 @@ from onnx import numpy_helper
 
 from tests.support.command_line import DIGITS, HELDOUT
 
+pytestmark = pytest.mark.long
+
 HEADLINE = Path(__file__).parents[2] / "benchmarks" / "headline"
 ASKED = ("digits-1-plain", "digits-1-trtopt-fp16", "digits-1-modelopt-int8")
 

@@ -75,6 +75,7 @@ def is_same(before: list[Any], after: list[Any]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.long
 def test_the_nodes_of_onnx_own_tests_compute_the_same_at_the_next_opset() -> None:
     onnxruntime.set_default_logger_severity(4)
     tried: Counter[tuple[str, int]] = Counter()

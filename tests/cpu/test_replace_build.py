@@ -20,12 +20,9 @@ BUILD = ("-o", "d", "--backend", "onnxruntime")
     "flags",
     [
         (),
-        (
-            "--rewrite",
-            "none",
-        ),
+        ("--rewrite", "none"),
         ("--precision", "fp16"),
-        ("--precision", "int8", "--calib", str(HELDOUT)),
+        ("--precision", "int8", "--calib", str(HELDOUT), "--no-verdict"),
     ],
 )
 def test_the_same_model_is_built_again_with_a_message(

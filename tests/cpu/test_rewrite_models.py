@@ -66,6 +66,7 @@ def test_a_pool_with_indices_builds_only_without_them(tmp_path: Path) -> None:
         _layers(tmp_path / "in.onnx")
 
 
+@pytest.mark.long
 def test_the_fusion_audit_builds_its_pairs_without_a_gpu(tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     run = [sys.executable, str(_AUDIT)]

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, needs_no_gpu
@@ -43,7 +43,6 @@ def prepared_batches(pool: EnginePool) -> set[int]:
     return {batch for _, batch, _ in worker._prepared}
 
 
-@settings(deadline=None, max_examples=50)
 @given(start=st.integers(0, 400), count=st.integers(1, 60))
 def test_any_number_of_rows_is_answered_row_by_row(
     pool: EnginePool, right: np.ndarray, start: int, count: int
@@ -53,7 +52,6 @@ def test_any_number_of_rows_is_answered_row_by_row(
     assert close(outputs["logits"], right[start : start + count])
 
 
-@settings(deadline=None, max_examples=50)
 @given(counts=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_parts_that_share_batches_get_their_own_rows(
     pool: EnginePool, right: np.ndarray, counts: list[int]

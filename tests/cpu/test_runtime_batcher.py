@@ -54,6 +54,7 @@ def submit_patiently(batcher: DynamicBatcher, index: int) -> Future[dict[str, np
             time.sleep(0.001)
 
 
+@pytest.mark.long
 def test_ten_thousand_random_cancellations_lose_and_mix_up_no_one(
     pool: EnginePool, right: np.ndarray
 ) -> None:
@@ -131,6 +132,7 @@ def test_under_overload_no_more_requests_are_held_than_may_be(pool: EnginePool) 
     assert len(alive) == 0
 
 
+@pytest.mark.long
 def test_the_overload_script_accounts_for_every_request(tmp_path: Path, cpu_build: Path) -> None:
     script = ROOT / "benchmarks" / "runtime" / "overload.py"
     done = subprocess.run(

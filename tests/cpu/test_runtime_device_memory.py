@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.command_line import HELDOUT
 from trtopt.device.api import Piece, Stream
@@ -91,7 +91,6 @@ def small_batches_count_as_large() -> Iterator[None]:
         yield
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     parts=st.lists(st.tuples(st.integers(1, 9), st.sampled_from(PLACES)), min_size=1, max_size=6),
     start=st.integers(0, 300),

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "several-gpus"
 
 

@@ -131,7 +131,10 @@ def test_other_dynamic_axes_get_a_length_and_a_kind_without_candidates_is_named(
     assert any("nothing is there to continue" in text for text in heard)
 
 
-@pytest.mark.parametrize(("io", "precision"), [("uint8:nhwc", None), ("int8", "int8")])
+@pytest.mark.parametrize(
+    ("io", "precision"),
+    [("uint8:nhwc", None), pytest.param("int8", "int8", marks=pytest.mark.long)],
+)
 def test_a_baseline_of_typed_inputs_is_checked_on_samples_of_them(
     io: str, precision: str | None, tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ from trtopt.errors import IncompatibleEngineError, InvalidModelError, TrtoptErro
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 
+pytestmark = pytest.mark.long
+
 TIME_LIMIT_S = 60
 
 

@@ -13,6 +13,8 @@ from tests.fuzz.fuzz_cases import Counters
 from tests.fuzz.fuzz_mutators import json_changed
 from tests.fuzz.fuzz_targets import NATIVE, TARGETS
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("target", [*TARGETS, *NATIVE])
 def test_whatever_a_file_holds_it_is_read_or_refused_with_a_reason(

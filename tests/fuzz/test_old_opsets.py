@@ -19,6 +19,8 @@ from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
 from trtopt.workflows.precision.quantize import Request, quantize
 
+pytestmark = pytest.mark.long
+
 
 def outputs(path: Path, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return next(iter(open_model(load(path)).run({"x": samples}).values()))

@@ -18,6 +18,8 @@ from trtopt.precision.casting.cast import cast_model
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.workflows.precision.quantize import Request, quantize
 
+pytestmark = pytest.mark.long
+
 STAGES = ("rewritten", "cast", "quantised")
 
 

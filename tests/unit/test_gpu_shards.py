@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 RUNNER = Path(__file__).parents[1] / "gpu" / "run_shards.py"
 QUICK = """
 import pytest

@@ -14,7 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.fit import sample_axes
@@ -100,7 +100,6 @@ def test_the_first_batch_has_just_the_shapes_requested(source: SampleSource) -> 
     np.testing.assert_array_equal(source.first_batch([IDS], {"ids": (4,)})["ids"], [0, 1, 2, 3])
 
 
-@settings(max_examples=30, deadline=None)
 @given(parts=st.lists(st.integers(1, 7), min_size=1, max_size=5), size=st.integers(1, 9))
 def test_batches_are_full_but_for_the_last_however_the_data_is_cut(parts: list[int], size: int) -> None:
     class Cut:
@@ -441,7 +440,6 @@ ODD = st.sampled_from(
 
 
 @given(names=st.sets(ODD | NAMES, min_size=1, max_size=6))
-@settings(deadline=None)
 def test_arrays_of_any_name_are_read_as_they_were_written(
     names: set[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

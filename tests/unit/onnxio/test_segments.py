@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.errors import UsageError
@@ -63,7 +63,6 @@ def images(seed: int = 0) -> dict[str, np.ndarray]:
 
 
 @given(models(), st.data())
-@settings(max_examples=60, deadline=None)
 def test_any_cut_that_is_found_put_together_again_is_the_whole(model: ModelFile, data: st.DataObject) -> None:
     cuts = list(CutGraph(model.proto, SHAPES).cuts(most_tensors=3))
     if not cuts:

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from trtopt.precision.bounds import Bounds, violations
@@ -140,7 +140,6 @@ def _log10(value: Fraction | int) -> float:
     return math.log10(Fraction(value).numerator) - math.log10(Fraction(value).denominator)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.sampled_from((*LABELS, *NUMBERS)), st.integers(0, 2**32))
 def test_the_figures_are_those_of_exact_arithmetic_for_any_type_and_magnitude(kind: str, seed: int) -> None:
     check_exactly(*planted(kind, seed))

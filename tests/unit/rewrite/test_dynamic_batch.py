@@ -462,7 +462,7 @@ def _bodies(draw: st.DrawFn) -> str:
     return f"{' '.join(body)} y = Identity({names[-1]})"
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(body=_bodies(), batch=st.sampled_from([1, 2]))
 def test_any_graph_that_is_accepted_keeps_samples_apart(body: str, batch: int, tmp_path: Path) -> None:
     """Also beside a sample of huge values, and at a batch that is not the old one."""

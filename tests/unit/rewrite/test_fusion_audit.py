@@ -81,6 +81,7 @@ def test_what_is_built_is_not_built_again(tmp_path: Path) -> None:
     assert "| r | 1 | 2 | 1 | yes |" in (tmp_path / "layers.md").read_text()
 
 
+@pytest.mark.long
 def test_when_the_time_is_over_it_writes_what_it_has(tmp_path: Path) -> None:
     for arguments in (["pairs", str(tmp_path)], ["build", str(tmp_path), "--limit", "0"]):
         subprocess.run([sys.executable, str(_SCRIPT), *arguments], check=True, capture_output=True)

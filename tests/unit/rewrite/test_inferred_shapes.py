@@ -76,7 +76,7 @@ def test_what_is_propagated_rightly_is_kept() -> None:
     assert [node.op_type for node in graph.node] == [node.op_type for node in model(text).graph.node]
 
 
-@settings(max_examples=75, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 def test_any_inferred_shape_is_the_one_that_a_run_finds(seed: int) -> None:
     graph = ShapeGraph(seed)
@@ -86,7 +86,7 @@ def test_any_inferred_shape_is_the_one_that_a_run_finds(seed: int) -> None:
         assert contradictions(inferred, feed | values) == []
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), kept=st.integers(1, 3))
 def test_any_graph_that_computes_shapes_is_rewritten_rightly_without_a_check(
     seed: int, kept: int, tmp_path_factory: pytest.TempPathFactory

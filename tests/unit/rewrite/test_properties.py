@@ -258,13 +258,13 @@ def _holds(made: onnx.ModelProto, rules: list[str] | None = None) -> None:
         assert (folder / "out.onnx").read_bytes() == (folder / "again.onnx").read_bytes()
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(made=_models())
 def test_any_graph_stays_the_same_function_and_a_second_rewrite_rests(made: onnx.ModelProto) -> None:
     _holds(made)
 
 
-@settings(max_examples=90, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(made=_models(unary=("LayerNorm", "WideNorm", "Cast", "Relu")))
 def test_normalisations_amid_anything_stay_the_same_function(made: onnx.ModelProto) -> None:
     _holds(made)
@@ -273,7 +273,7 @@ def test_normalisations_amid_anything_stay_the_same_function(made: onnx.ModelPro
 _ALL = [rule.name for rule in RULES if rule.exactness != "A"]
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, suppress_health_check=list(HealthCheck))
 @given(made=_models())
 def test_the_rules_that_must_be_requested_keep_any_function_too(made: onnx.ModelProto) -> None:
     _holds(made, _ALL)

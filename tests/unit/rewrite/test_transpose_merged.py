@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 from numpy.typing import NDArray
 
 from trtopt.rewrite.rules.transpose_merged import RULE
@@ -103,7 +103,6 @@ def _veiled(draw: st.DrawFn, shape: Sequence[int], before: Sequence[int]) -> lis
     return veiled if place < 0 else [*veiled[:place], -1, *veiled[place + 1 :]]
 
 
-@settings(max_examples=500, deadline=None)
 @given(chains())
 @example(Chain((2, None, None), (2, 3, 3), (-1, 0), (1, 0), (0, 2, -1), others=(2, 3, 4)))
 def test_one_transpose_is_what_the_three_nodes_are(chain: Chain) -> None:

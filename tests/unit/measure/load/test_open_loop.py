@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedSession
 from tests.support.scripted_runs import SUBJECT, terms
@@ -71,7 +71,6 @@ def reference(
     return latencies
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     requests=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), min_size=1, max_size=30),
     inference_streams=st.integers(1, 3),

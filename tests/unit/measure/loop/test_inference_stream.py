@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable, Mapping
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.scripted_device.device import (
     Script,
@@ -322,7 +322,6 @@ class WatchedSession(ScriptedSession):
 DURATIONS = st.floats(0.01, 5.0)
 
 
-@settings(max_examples=60)
 @given(
     compute_ms=st.lists(DURATIONS, min_size=1, max_size=8),
     h2d_ms=DURATIONS,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.precision.bisect.search import Found, Names, Trial, front, search
 
@@ -99,7 +99,6 @@ def test_a_node_whose_error_another_s_cancels_is_no_reason_to_keep_both() -> Non
     assert kept(run(error)) == {"n7"}
 
 
-@settings(max_examples=200)
 @given(st.integers(0, 10**6), st.integers(2, 400), st.floats(1.5, 8))
 def test_without_any_order_the_answer_still_meets_the_bound_and_says_if_it_is_minimal(
     seed: int, most: int, largest: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
@@ -54,7 +54,6 @@ def test_counts_are_those_of_numpy_over_the_same_range(name: str) -> None:
 finite = arrays.arrays(np.float32, st.integers(0, 40), elements=st.floats(-(2.0**90), 2.0**90, width=32))
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(finite, max_size=6), st.randoms())
 def test_batches_and_their_order_make_no_difference(parts: list[Floats], random: object) -> None:
     whole = seen(np.concatenate([np.zeros(0, np.float32), *parts]))

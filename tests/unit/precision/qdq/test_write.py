@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
@@ -56,7 +56,6 @@ def chain_into(model: onnx.ModelProto, node: str, index: int) -> list[onnx.NodeP
 # ── arithmetic ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=50)
 @given(st.floats(0, 2.0**100, width=32), st.sampled_from(["int8", "fp8", "int4"]))
 def test_a_scale_is_above_zero_and_reaches_amax(amax: float, precision: Precision) -> None:
     scale = float(scale_of(amax, precision))
@@ -318,7 +317,6 @@ def test_records_of_quantisation_are_strict() -> None:
 # ── scales in FP16 ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=100)
 @given(st.floats(2.0**-40, 2.0**100, width=32))
 def test_scales_for_fp16_graphs_are_held_exactly_and_clip_nothing(scale: float) -> None:
     exact = np.float32(scale)

@@ -84,6 +84,7 @@ def test_one_trial_run_does_not_tell_how_processes_differ() -> None:
     assert (told.factor, told.spread, told.error, told.trials) == (pytest.approx(1.2), 0.0, 0.0, 1)
 
 
+@pytest.mark.long
 def test_what_simulations_scatter_as_well_is_no_spread_of_the_processes() -> None:
     def run(seed: int) -> np.ndarray:
         return np.full(50, 1 + 0.05 * np.random.default_rng(seed).standard_normal())
