@@ -17,11 +17,7 @@ _RANGE = re.compile(r"\s*(\d{1,5})\s*(?:-\s*(\d{1,5}))?\s*")
 
 
 def parse_cores(text: str) -> frozenset[int]:
-    """The cores that a list such as `0-3,8` names.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """The cores that a list such as `0-3,8` names."""
     cores: set[int] = set()
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
@@ -52,9 +48,6 @@ def confine(requested: str, device: DeviceInfo) -> None:
     """Keep the calling thread, and the threads that it will start, on the cores that `requested` names.
 
     `auto` takes those near the device, as far as this process may use them.
-
-    Raises:
-        UsageError: no such cores, none that this process may use, or a system that cannot do it.
     """
     if not hasattr(os, "sched_setaffinity"):
         raise UsageError("--cpu-affinity: this system does not bind threads to cores", "omit the flag")
@@ -76,11 +69,7 @@ def confine(requested: str, device: DeviceInfo) -> None:
 
 
 def check_cores(requested: str, device: DeviceInfo) -> None:
-    """Find out before the work whether `confine` will do: it is tried and taken back.
-
-    Raises:
-        UsageError: see `confine`.
-    """
+    """Find out before the work whether `confine` will do: it is tried and taken back."""
     before = present_cores()
     confine(requested, device)
     os.sched_setaffinity(0, before)

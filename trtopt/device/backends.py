@@ -52,12 +52,7 @@ class BackendChoice:
 
 
 def choose_for_building(requested: str) -> BackendChoice:
-    """What to build with: `requested`, or for `auto` the best that this machine has.
-
-    Raises:
-        UsageError: no such backend.
-        BackendMissingError: `auto`, and no TensorRT is installed.
-    """
+    """What to build with: `requested`, or for `auto` the best that this machine has."""
     if requested != "auto":
         return _requested(requested)
     has_gpu = bool(probe.gpus())
@@ -74,11 +69,7 @@ def choose_for_building(requested: str) -> BackendChoice:
 
 
 def choose_for_running(requested: str | None, built_with: str | None = None) -> BackendChoice:
-    """What to run with: `requested`; else what built the engine if there is a GPU, else the CPU.
-
-    Raises:
-        UsageError: no such backend.
-    """
+    """What to run with: `requested`; else what built the engine if there is a GPU, else the CPU."""
     if requested not in ("auto", None):
         return _requested(requested)
     if built_with == ONNXRUNTIME:
@@ -103,12 +94,7 @@ def _is_installed(module: str) -> bool:
 
 
 def open_builder(name: str, marks: NvtxMarks = UNMARKED, *, follow_memory: bool = False) -> EngineBuilder:
-    """The builder of a backend; with `follow_memory` it records every allocation of device memory.
-
-    Raises:
-        BackendMissingError: it is not installed, or no CUDA binding to allocate with.
-        NoGpuError: it needs a GPU and there is none.
-    """
+    """The builder of a backend; with `follow_memory` it records every allocation of device memory."""
     if name == ONNXRUNTIME:
         from trtopt.device.ort.builder import OnnxRuntimeBuilder
 
@@ -133,11 +119,7 @@ def places_to_build(name: str, at_once: int) -> tuple[str | None, ...]:
 
 
 def require_builders_memory(name: str) -> None:
-    """Find out that a backend builds with a GPU's memory, before anything is done.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Find out that a backend builds with a GPU's memory, before anything is done."""
     if name == ONNXRUNTIME or not probe.gpus():
         raise UsageError(f"--memory: {name} builds here without a GPU's memory", "omit it, or build on a GPU")
 
@@ -145,12 +127,7 @@ def require_builders_memory(name: str) -> None:
 def open_target(
     name: str, plugins: tuple[Plugin, ...] = (), marks: NvtxMarks = UNMARKED, *, shares_cores: bool = False
 ) -> Target:
-    """The runtime of a backend, on the first device; `shares_cores`: others have work for the processor.
-
-    Raises:
-        BackendMissingError: it, or a CUDA binding, is not installed.
-        NoGpuError: it needs a GPU and there is none.
-    """
+    """The runtime of a backend, on the first device; `shares_cores`: others have work for the processor."""
     if name == ONNXRUNTIME:
         from trtopt.device.ort.runtime import OnnxRuntimeTarget
 
@@ -165,13 +142,7 @@ def open_target(
 def check_device_options(
     name: str, *, memory: bool, cuda_profiler: bool, cpu_affinity: str | None, kernels: bool = False
 ) -> None:
-    """Refuse what the device that a backend runs on cannot do, before anything is built for it.
-
-    Raises:
-        UsageError: no allocations to follow, no CUDA to profile, or cores that this process cannot have.
-        DeviceError: kernels cannot be recorded without cupti-python.
-        NoGpuError: the backend needs a GPU and there is none.
-    """
+    """Refuse what the device that a backend runs on cannot do, before anything is built for it."""
     if name == ONNXRUNTIME and memory:
         from trtopt.device.ort.runtime import no_allocator
 
@@ -190,13 +161,7 @@ def check_device_options(
 
 
 def open_clock_control(name: str) -> ClockControl:
-    """The means to lock the clocks of the device that a backend runs on.
-
-    Raises:
-        UsageError: it runs on the CPU.
-        DeviceError: NVML or its binding is not there.
-        NoGpuError: there is no GPU.
-    """
+    """The means to lock the clocks of the device that a backend runs on."""
     if name == ONNXRUNTIME:
         raise UsageError("--lock-clocks: a processor's clocks cannot be locked", "omit the flag")
     from trtopt.device.nvml import open_control
@@ -205,13 +170,7 @@ def open_clock_control(name: str) -> ClockControl:
 
 
 def open_cuda_device(marks: NvtxMarks = UNMARKED) -> Device:
-    """The first CUDA device, through the binding that `TRTOPT_CUDA` names or the first one installed.
-
-    Raises:
-        UsageError: `TRTOPT_CUDA` names no binding.
-        BackendMissingError: the binding, or any binding, is not installed.
-        NoGpuError: there is no CUDA device.
-    """
+    """The first CUDA device, through the binding that `TRTOPT_CUDA` names or the first one installed."""
     probe.gpu(0)  # the absence of a GPU is the better message than the absence of a binding
     name = os.environ.get(BINDING_VARIABLE) or next(
         (name for name, module in CUDA_BINDINGS.items() if _is_installed(module)), None

@@ -33,12 +33,7 @@ from trtopt.records import LayerPass, LayerTime, Segment, Shape, ShapeRange
 
 
 def load_chain(content: bytes, device: Device, load: Callable[[bytes], Session]) -> Session:
-    """The session of a chain's file; `load` makes that of one engine.
-
-    Raises:
-        IncompatibleEngineError: the file is damaged, or an engine cannot be loaded here.
-        DeviceMemoryError: there is no room for one of them.
-    """
+    """The session of a chain's file; `load` makes that of one engine."""
     chain, engines = unpack_chain(content)
     with ExitStack() as opened:
         sessions = []
@@ -90,11 +85,7 @@ class ChainSession:
         return sum(one or 0 for one in needed) + between
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
-        """A context of each segment, and memory for what lies between them.
-
-        Raises:
-            UsageError: the chain was not built for these shapes.
-        """
+        """A context of each segment, and memory for what lies between them."""
         for name, shape in self._fixed.items():
             if tuple(shapes[name]) != shape:
                 raise UsageError(
@@ -162,11 +153,7 @@ class ChainSession:
 
 
 def _shape(axes: Sequence[int | str]) -> Shape:
-    """The shape of a tensor whose axes a chain knows all.
-
-    Raises:
-        IncompatibleEngineError: it does not: no build writes such a file.
-    """
+    """The shape of a tensor whose axes a chain knows all."""
     if not all(isinstance(axis, int) for axis in axes):
         raise IncompatibleEngineError("the chain's header leaves an axis open", "build it again")
     return tuple(int(axis) for axis in axes)
@@ -297,11 +284,7 @@ def _in_segment(
 
 
 def _whole(parts: Sequence[_Part]) -> dict[str, Binding]:
-    """Every tensor that segments exchange with one another or with the caller, at the whole batch.
-
-    Raises:
-        IncompatibleEngineError: two engines do not agree on one.
-    """
+    """Every tensor that segments exchange with one another or with the caller, at the whole batch."""
     found: dict[str, Binding] = {}
     for part in parts:
         for one in part.bindings:

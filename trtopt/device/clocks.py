@@ -29,9 +29,6 @@ def locked_clocks(control: ClockControl, mhz: int | None) -> Iterator[int]:
 
     Yields:
         The clock in MHz.
-
-    Raises:
-        DeviceError, UsageError: the lock was refused, with the reason. Also if the clocks cannot be unlocked.
     """
     refused = False
     try:

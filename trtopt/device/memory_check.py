@@ -16,11 +16,7 @@ _SHOWN_HOLDERS = 3
 def require_memory(
     what: str, parts: Mapping[str, int], device_memory: DeviceMemory | None, remedy: str
 ) -> None:
-    """Refuse `what` if the `parts`, bytes by name that it needs at least, are more than is free.
-
-    Raises:
-        DeviceMemoryError: they are; names what is needed, what is free, who has the rest, and `remedy`.
-    """
+    """Refuse `what` if the `parts`, bytes by name that it needs at least, are more than is free."""
     if shortage := _shortage(f"{what} needs at least", parts, device_memory):
         raise DeviceMemoryError(shortage, f"end what holds the memory, or {remedy}")
 

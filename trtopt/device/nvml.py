@@ -105,11 +105,7 @@ def refusal_of(error: str, doing: str) -> DeviceError | UsageError:
 
 
 class _Gpu:
-    """One GPU as NVML knows it, found by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's.
-
-    Raises:
-        DeviceError: NVML, its binding or the GPU is not there; says which.
-    """
+    """One GPU as NVML knows it, found by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's."""
 
     def __init__(self, info: DeviceInfo) -> None:
         try:
@@ -125,12 +121,7 @@ class _Gpu:
             raise DeviceError(f"NVML: {error}", "see whether nvidia-smi shows the GPU") from None
 
     def call(self, name: str, *arguments: object) -> Any:
-        """One of NVML's device functions.
-
-        Raises:
-            NVMLError: it failed.
-            AttributeError: the binding is older than the function.
-        """
+        """One of NVML's device functions."""
         return getattr(self._nvml, f"nvmlDevice{name}")(self._handle, *arguments)
 
     def query(self, name: str, *arguments: object) -> Any:
@@ -142,11 +133,7 @@ class _Gpu:
             return None
 
     def change(self, doing: str, name: str, *arguments: object) -> None:
-        """Call a function that changes the GPU's settings.
-
-        Raises:
-            DeviceError, UsageError: it was refused; see `refusal_of`.
-        """
+        """Call a function that changes the GPU's settings."""
         try:
             self.call(name, *arguments)
         except (self._nvml.NVMLError, AttributeError) as error:
@@ -223,11 +210,7 @@ class NvmlControl:
 
 
 def open_control(info: DeviceInfo) -> ClockControl:
-    """The means to lock that GPU's clocks.
-
-    Raises:
-        DeviceError: NVML, its binding or the GPU is not there; says which.
-    """
+    """The means to lock that GPU's clocks."""
     return NvmlControl(_Gpu(info))
 
 

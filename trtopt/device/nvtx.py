@@ -14,21 +14,13 @@ _DOMAIN = "trtopt"
 
 
 def require_nvtx() -> None:
-    """Find out that NVTX ranges can be had before anything is done.
-
-    Raises:
-        BackendMissingError: the package `nvtx` is not installed.
-    """
+    """Find out that NVTX ranges can be had before anything is done."""
     if importlib.util.find_spec(_PACKAGE) is None:
         raise BackendMissingError(f"--nvtx: the package {_PACKAGE!r} is not installed", install("nvtx"))
 
 
 class NvtxMarks:
-    """Ranges if `nvtx`, profiler start and stop around what is measured if `cuda_profiler`; else nothing.
-
-    Raises:
-        BackendMissingError: see `require_nvtx`.
-    """
+    """Ranges if `nvtx`, profiler start and stop around what is measured if `cuda_profiler`; else nothing."""
 
     def __init__(self, *, nvtx: bool = False, cuda_profiler: bool = False) -> None:
         if nvtx:

@@ -12,11 +12,7 @@ from trtopt.errors import GraphCaptureError
 
 
 def require_fixed_sizes(context: Context) -> None:
-    """Refuse a CUDA graph of what allocates its outputs while it runs.
-
-    Raises:
-        GraphCaptureError: with the outputs.
-    """
+    """Refuse a CUDA graph of what allocates its outputs while it runs."""
     names = [binding.name for binding in context.bindings if binding.is_data_dependent]
     if names:
         listed = ", ".join(map(repr, names))

@@ -14,12 +14,7 @@ from trtopt.recipe import LOCAL, Recipe
 
 @contextmanager
 def open_executor(recipe: Recipe, builder: EngineBuilder, note: Callable[[str], None]) -> Iterator[Executor]:
-    """What runs the recipe's jobs; `note` hears which nodes take part.
-
-    Raises:
-        BackendMissingError: Ray is not installed.
-        DeviceError: there is no such cluster, or none of its nodes can take part.
-    """
+    """What runs the recipe's jobs; `note` hears which nodes take part."""
     if recipe.executor == LOCAL:
         name = builder.backend.name
         yield LocalExecutor(places_to_build(name, recipe.jobs), name)

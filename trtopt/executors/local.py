@@ -56,11 +56,7 @@ def run_job(
     limit_s: float | None = None,
     on_progress: OnProgress = lambda index, phase, fraction: None,
 ) -> AnyResult:
-    """Run one job, whose result is of that kind.
-
-    Raises:
-        TrtoptError: what the job reported, how its process died, or that it took more than `limit_s` seconds.
-    """
+    """Run one job, whose result is of that kind; raises its error, its death, or that its time is up."""
     ((_, result),) = run_jobs_of(executor, [job], limit_s=limit_s, on_progress=on_progress)
     assert isinstance(result, kind)
     return result

@@ -115,11 +115,7 @@ def able(nodes: Iterable[Node], needs: Needs) -> list[Node]:
 
 
 def check_offers(nodes: Sequence[Node], needs: Needs, refused: Sequence[Refusal] = ()) -> None:
-    """Find out that a job can run nowhere, before it waits for ever; `refused` as in `Fleet`.
-
-    Raises:
-        DeviceError: no node offers what it needs, or one would run several measurements at a time.
-    """
+    """Find out that a job can run nowhere, before it waits for ever; `refused` as in `Fleet`."""
     if needs.is_alone and (shared := [node.name for node in nodes if node.offers.get(MEASURING, 0) > 1]):
         raise DeviceError(
             f"{', '.join(shared)}: offers more than 1 of {MEASURING}: measurements would disturb each other",

@@ -18,11 +18,7 @@ class Timings:
     """The caches of one build that runs elsewhere; only this process writes to them."""
 
     def __init__(self, builder: EngineBuilder, job: BuildJob) -> None:
-        """Read what the build begins with.
-
-        Raises:
-            TimingCacheError: the user's cache is damaged or was made elsewhere.
-        """
+        """Read what the build begins with."""
         self._caches = BuildCaches(builder, job.plan, job.timing_cache, job.store)
         self._caches.start()
 
@@ -32,11 +28,7 @@ class Timings:
         return self._caches.begun_with
 
     def add(self, engine: EngineArtifact, content: bytes | None) -> EngineArtifact:
-        """Merge what the build has timed, the `content` of its cache file; returns its record after that.
-
-        Raises:
-            TimingCacheError, OutputError: see `BuildCaches.save`.
-        """
+        """Merge what the build has timed, the `content` of its cache file; returns its record after that."""
         if content is None or engine.clocks is None:
             return engine
         with scratch_folder() as folder:

@@ -116,12 +116,7 @@ def pack(
     timings: Path | None = None,
     has_timings: bool = False,
 ) -> Packed:
-    """A job as it travels. With `has_timings` a build has a timing cache, which begins as the file `timings`.
-
-    Raises:
-        InvalidModelError: external weights that are missing.
-        OSError: a file cannot be read.
-    """
+    """A job as it travels; with `has_timings` a build has a timing cache, which begins as `timings`."""
     packing = _Packing(hash_of)
     cache = packing.take_cache(timings) if has_timings else None
     packed = packing.packed
@@ -207,13 +202,7 @@ _PACKERS: dict[type, Callable[[Any, _Packing, str | None], Job]] = {
 
 
 def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[bytes, dict[str, bytes]]:
-    """Run a job that has arrived, in a worker process; returns the reply and the files by their hashes.
-
-    Raises:
-        ArtifactError: a file has arrived damaged.
-        DeviceError: this host's temporary folder is full, or cannot be written to.
-        IncompatibleEngineError: the job comes from another version of trtopt.
-    """
+    """Run a job that has arrived, in a worker process; returns the reply and the files by their hashes."""
     arrived = msgspec.json.decode(parcel, type=Parcel)
     if arrived.trtopt != __version__:
         raise IncompatibleEngineError(
@@ -242,11 +231,7 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
 
 
 def _check_disk(folder: Path, error: TrtoptError) -> None:
-    """Find out whether this host's disk is what a job failed for; another host's may have space.
-
-    Raises:
-        DeviceError: it is.
-    """
+    """Find out whether this host's disk is what a job failed for; another host's may have space."""
     place = f"{folder.parent.parent} of {socket.gethostname()}"
     if shutil.disk_usage(folder).free < _FULL_BYTES:
         raise DeviceError(f"{place} is full: {error.problem}", f"free space in {place}")
@@ -277,12 +262,7 @@ class Arrived:
 
 
 def unpack(packed: Packed, reply: bytes, contents: Mapping[str, bytes]) -> Arrived:
-    """Take a reply: its files go into the job's folder, its paths are the user's again.
-
-    Raises:
-        ArtifactError: the reply or a file has arrived damaged, or a file wants to go elsewhere.
-        OutputError: a file cannot be written.
-    """
+    """Take a reply: its files go into the job's folder, its paths are the user's again."""
     arrived = _decoded(reply, Reply)
     files = {
         place: checked(contents.get(sha256, b""), sha256, place) for place, sha256 in arrived.files.items()
@@ -305,11 +285,7 @@ def unpack(packed: Packed, reply: bytes, contents: Mapping[str, bytes]) -> Arriv
 
 
 def _decoded(text: bytes, type_: Any) -> Any:
-    """A record that has arrived.
-
-    Raises:
-        ArtifactError: it is none.
-    """
+    """A record that has arrived."""
     try:
         return msgspec.json.decode(text, type=type_)
     except msgspec.MsgspecError as error:
@@ -317,11 +293,7 @@ def _decoded(text: bytes, type_: Any) -> Any:
 
 
 def checked(content: bytes, sha256: str, place: str) -> bytes:
-    """What has arrived, if it is what was sent.
-
-    Raises:
-        ArtifactError: it is not.
-    """
+    """What has arrived, if it is what was sent."""
     if _sha256(content) != sha256:
         raise ArtifactError(
             f"{place}: arrived damaged: its hash is not the one that was announced",
@@ -331,11 +303,7 @@ def checked(content: bytes, sha256: str, place: str) -> bytes:
 
 
 def _inside(folder: Path, place: str) -> Path:
-    """Where a file goes that names its own place.
-
-    Raises:
-        ArtifactError: it wants to leave the folder.
-    """
+    """Where a file goes that names its own place."""
     parts = PurePosixPath(place).parts
     if not parts or PurePosixPath(place).is_absolute() or ".." in parts:
         raise ArtifactError(f"{place!r}: leaves the folder that files arrive in", "check who sent it")

@@ -45,10 +45,6 @@ def copy_pieces(pieces: Sequence[Piece], stream: int) -> None:
 
     cuMemcpyBatchAsync is there from CUDA 12.8 on, whose form of it newer drivers offer as well; before that
     each takes a call.
-
-    Raises:
-        DeviceMemoryError: out of memory.
-        DeviceError: any other failure, with CUDA's own name for it.
     """
     driver = load_driver()
     handle = ctypes.c_void_p(stream)

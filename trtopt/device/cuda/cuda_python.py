@@ -29,11 +29,7 @@ from trtopt.records import DeviceInfo
 
 
 def load_runtime() -> Any:
-    """cuda-python's runtime module.
-
-    Raises:
-        BackendMissingError: cuda-python is not installed.
-    """
+    """cuda-python's runtime module."""
     try:
         from cuda.bindings import runtime
     except ImportError as error:
@@ -44,12 +40,7 @@ def load_runtime() -> Any:
 
 
 def checked(runtime: Any, result: tuple[Any, ...], doing: str) -> Any:
-    """The values of a cuda-python call, which returns (status, values…).
-
-    Raises:
-        DeviceMemoryError: out of memory.
-        DeviceError: any other failure, with CUDA's own name for it.
-    """
+    """The values of a cuda-python call, which returns (status, values…)."""
     status, *values = result
     if status != runtime.cudaError_t.cudaSuccess:
         is_out_of_memory = status == runtime.cudaError_t.cudaErrorMemoryAllocation
@@ -58,12 +49,7 @@ def checked(runtime: Any, result: tuple[Any, ...], doing: str) -> Any:
 
 
 def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> CudaPythonDevice:
-    """The CUDA device of that number.
-
-    Raises:
-        BackendMissingError: cuda-python is not installed.
-        NoGpuError: there is no such device, or no driver.
-    """
+    """The CUDA device of that number."""
     runtime = load_runtime()
     import cuda.bindings
 
@@ -162,11 +148,7 @@ class CudaPythonDevice(CudaDevice):
 
 
 def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> Graph:
-    """Capture work on any stream of the primary context, whichever binding made it.
-
-    Raises:
-        GraphCaptureError: the work does something that cannot be captured.
-    """
+    """Capture work on any stream of the primary context, whichever binding made it."""
     mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
     checked(runtime, runtime.cudaStreamBeginCapture(stream.handle, mode), "beginning a capture")
     try:

@@ -68,11 +68,7 @@ _UNUSABLE = (
 
 
 def require_cupti() -> None:
-    """Find out that CUPTI can be loaded, before anything is measured.
-
-    Raises:
-        DeviceError: cupti-python, or the library that it loads, is not installed.
-    """
+    """Find out that CUPTI can be loaded, before anything is measured."""
     _load()
 
 
@@ -87,11 +83,7 @@ def _load() -> Any:
 
 
 def have_nvtx_inject_cupti() -> None:
-    """Have NVTX ranges of this process recorded; before any library that opens some is loaded.
-
-    Raises:
-        DeviceError: another tool receives them, or cupti-python is not installed.
-    """
+    """Have NVTX ranges of this process recorded; before any library that opens some is loaded."""
     present = os.environ.get(_INJECTION)
     if present is not None:
         if Path(present).name.startswith("libcupti."):

@@ -54,11 +54,7 @@ def names_of_a_kind() -> tuple[str, ...]:
 
 
 def gpu(ordinal: int, binding: str | None = None) -> DeviceInfo:
-    """One CUDA device; `binding` names the CUDA binding that drives it.
-
-    Raises:
-        NoGpuError: there is no such device, or no driver.
-    """
+    """One CUDA device; `binding` names the CUDA binding that drives it."""
     found = gpus()
     if ordinal >= len(found):
         raise NoGpuError("no CUDA device found, or its driver cannot be loaded", NO_GPU_REMEDY)

@@ -57,13 +57,7 @@ def _checked(doing: str) -> Callable[[_Method[_Given, _Result]], _Method[_Given,
 
 
 def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> PycudaDevice:
-    """The CUDA device of that number.
-
-    Raises:
-        BackendMissingError: pycuda is not installed, or cannot be loaded.
-        NoGpuError: there is no such device, or no driver.
-        DeviceError: it is there and cannot be used.
-    """
+    """The CUDA device of that number."""
     try:
         import pycuda.driver as driver
     except ImportError as error:

@@ -126,12 +126,7 @@ def _optimise_at(plan: BuildPlan, model: Any, log: LogSink) -> tuple[bytes, dict
 
 
 def _optimise(model: Any) -> bytes:
-    """ONNX Runtime's own optimised form of a model.
-
-    Raises:
-        UnsupportedOpError: an operator that it does not have; names the node.
-        BuildError: it cannot open the model for another reason; with its words.
-    """
+    """ONNX Runtime's own optimised form of a model."""
     with scratch_folder() as folder:
         target = folder / "optimised.onnx"
         content = model.SerializeToString()

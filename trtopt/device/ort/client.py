@@ -31,9 +31,6 @@ def model_without_weights(model: bytes, packed: Sequence[NDArray[Any]]) -> Itera
     ONNX Runtime copies weights given by `add_external_initializers`. Those given by `add_initializer` it
     shares, but the file that the model names for a weight must exist: an empty one does. What it reads
     from a file it maps.
-
-    Raises:
-        OutputError: there is no room for the packed weights.
     """
     check_temporary_room(sum(array.nbytes for array in packed))
     with scratch_folder() as folder:
@@ -136,7 +133,10 @@ class OrtDeath(Exception):
 
 
 class OrtProcess:
-    """A process that holds ONNX Runtime's sessions by number; any thread may call it, one at a time."""
+    """A process that holds ONNX Runtime's sessions by number; any thread may call it, one at a time.
+
+    What cannot be done raises OrtRefusal or OrtDeath.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -154,12 +154,7 @@ class OrtProcess:
         *,
         prepack: bool,
     ) -> tuple[int, dict[str, str]]:
-        """Open a model in memory; its number, and the types of its inputs by name.
-
-        Raises:
-            OrtRefusal, OrtDeath: it cannot be.
-            OutputError: there is no room for `packed` weights in a file.
-        """
+        """Open a model in memory; its number, and the types of its inputs by name."""
         places = {name: _place_of(array) for name, array in weights.items()}
         number = self._number()
         with ExitStack() as resources:
@@ -177,21 +172,13 @@ class OrtProcess:
             return number, self._requested(request, Opened).inputs
 
     def open_file(self, path: str) -> int:
-        """Open a model's file; its number.
-
-        Raises:
-            OrtRefusal, OrtDeath: it cannot be.
-        """
+        """Open a model's file; its number."""
         number = self._number()
         self._requested(OpenFile(session=number, path=path), Opened)
         return number
 
     def run(self, session: int, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name.
-
-        Raises:
-            OrtRefusal, OrtDeath: it fails.
-        """
+        """The outputs by name."""
         outputs: dict[str, Any] = self._requested(Run(session=session, feed=dict(feed)), Answered).outputs
         return outputs
 
@@ -249,11 +236,7 @@ class OrtProcess:
             raise
 
     def _await_answer(self) -> None:
-        """Wait for it to answer or die, and say so if it takes long.
-
-        Raises:
-            OrtDeath: it took too long, and was ended.
-        """
+        """Wait for it to answer or die, and say so if it takes long."""
         answer = select.poll()
         answer.register(self._process.channel, select.POLLIN)
         if answer.poll(_ANNOUNCED_S * 1000):

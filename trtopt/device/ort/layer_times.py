@@ -35,9 +35,6 @@ def time_nodes(engine: bytes, options: Any, feeds: Mapping[str, NDArray[Any]], r
     """Run an optimised model `runs` times under the profiler, or as often as is bearable; a few do not count.
 
     What runs inside a loop or a branch is part of the node that holds it.
-
-    Raises:
-        MeasurementError: the profiler reported no node.
     """
     import onnx
     import onnxruntime

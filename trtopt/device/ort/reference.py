@@ -27,9 +27,6 @@ def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
 
     Returns:
         A function from inputs by name to outputs by name. It raises ModelError with the runtime's words.
-
-    Raises:
-        ModelError: the runtime refuses the file.
     """
     process = ort_process()
     try:
@@ -77,11 +74,7 @@ class Crashed(CannotRun):
 
 @contextmanager
 def crash_context(what: str) -> Iterator[None]:
-    """Where a model crashes ONNX Runtime, add to the error which model it is, or on which samples.
-
-    Raises:
-        Crashed: it does.
-    """
+    """Where a model crashes ONNX Runtime, add to the error which model it is, or on which samples."""
     try:
         yield
     except Crashed as crash:
@@ -94,10 +87,6 @@ class Unoptimised:
     Weights are initializers that the model has in the file `WEIGHTS_FILE` of `model_file`, `packed` the bytes
     of its PACKED_FILE. What is mapped from files is shared, not copied, and may be deleted once it is open.
     `prepack` lets ONNX Runtime keep a second copy of weights in the order that its kernels like best.
-
-    Raises:
-        CannotLoad: ONNX Runtime cannot load it; with its first line.
-        OutputError: there is no room for `packed` in a temporary file.
     """
 
     def __init__(
@@ -127,11 +116,7 @@ class Unoptimised:
         }
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
-        """The outputs by name.
-
-        Raises:
-            CannotRun: ONNX Runtime fails; with its first line.
-        """
+        """The outputs by name."""
         try:
             return self._process.run(self._session, feed)
         except OrtRefusal as error:

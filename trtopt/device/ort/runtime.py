@@ -146,11 +146,7 @@ def open_session(engine: bytes, *, shares_cores: bool = False) -> Any:
 
 
 def _check_whole(engine: bytes) -> None:
-    """ONNX Runtime would look for files that an engine refers to in the current folder, whatever they are.
-
-    Raises:
-        IncompatibleEngineError: it refers to some.
-    """
+    """ONNX Runtime would look for files that an engine refers to in the current folder, whatever they are."""
     if b"location" not in engine:  # whatever names a file has this key
         return
     import onnx
@@ -185,12 +181,7 @@ class OnnxRuntimeSession:
         self._sized = _sized_outputs(engine, self.inputs, self.outputs)
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
-        """Bind the model to these shapes; output shapes are found by one run on zeros.
-
-        Raises:
-            UsageError: it was not built for them.
-            DataError: it does not run at them.
-        """
+        """Bind the model to these shapes; output shapes are found by one run on zeros."""
         for spec in self.inputs:
             shape = shapes[spec.name]
             fits = len(shape) == len(spec.shape) and all(
@@ -299,11 +290,7 @@ class OnnxRuntimeContext:
             )
 
     def enqueue(self, stream: Stream) -> None:
-        """Run, and return when it is done.
-
-        Raises:
-            DataError: an operator refuses its input, such as an index that is out of range.
-        """
+        """Run, and return when it is done."""
         if self._sized:  # what the last run allocated is of the last run's size
             for binding in self._sized:
                 self._bound.bind_output(binding.name, "cpu")

@@ -29,11 +29,7 @@ def keep_settings(model: Any, settings: BuildSettings) -> None:
 
 
 def session_options(engine: bytes = b"") -> Any:
-    """Options of a session: the engine's own, and no more threads than the process has cores.
-
-    Raises:
-        IncompatibleEngineError: the engine's settings cannot be read.
-    """
+    """Options of a session: the engine's own, and no more threads than the process has cores."""
     import onnxruntime
 
     settings = _settings_of(engine)

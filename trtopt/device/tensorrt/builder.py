@@ -52,11 +52,7 @@ def allow_decomposing(trt: Any, network: Any) -> int:
 
 
 def set_formats(trt: Any, network: Any, layouts: Mapping[str, str]) -> str:
-    """Give inputs and outputs their vectorised formats; returns what was set, in TensorRT's names.
-
-    Raises:
-        BuildError: the network has no such tensor.
-    """
+    """Give inputs and outputs their vectorised formats; returns what was set, in TensorRT's names."""
     tensors = {
         tensor.name: tensor
         for get, count in ((network.get_input, network.num_inputs), (network.get_output, network.num_outputs))
@@ -197,11 +193,7 @@ class TensorRTBuilder:
             cache = config = network = builder = None
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
-        """One cache with the entries of both.
-
-        Raises:
-            TimingCacheError: TensorRT refuses to combine them.
-        """
+        """One cache with the entries of both."""
         reasons: list[str] = []
         logger = make_logger(
             self._library.trt,
@@ -347,11 +339,7 @@ def _all_capabilities(trt: Any) -> tuple[str, ...]:
 
 
 def _mask(enum: Any, names: Sequence[str], flag: str = "") -> int:
-    """Bits for members of a TensorRT enum by name.
-
-    Raises:
-        UsageError: this version has no such member.
-    """
+    """Bits for members of a TensorRT enum by name."""
     mask = 0
     for name in names:
         member = enum.__members__.get(name.upper())
@@ -365,11 +353,7 @@ def _mask(enum: Any, names: Sequence[str], flag: str = "") -> int:
 
 
 def _precision_flags(trt: Any, types: Sequence[str]) -> list[str]:
-    """The flags that the types in the graph need on a weakly typed builder.
-
-    Raises:
-        UsageError: the graph contains a type that this version does not have.
-    """
+    """The flags that the types in the graph need on a weakly typed builder."""
     flags = [PRECISION_FLAGS[name] for name in types if name in PRECISION_FLAGS]
     missing = [flag for flag in flags if flag not in trt.BuilderFlag.__members__]
     if missing:

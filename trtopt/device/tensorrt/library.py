@@ -29,11 +29,7 @@ class Library:
 
 
 def load_library(name: str) -> Library:
-    """Import a flavour.
-
-    Raises:
-        BackendMissingError: not installed, cannot be loaded, or too old.
-    """
+    """Import a flavour."""
     try:
         trt = importlib.import_module(MODULES[name])
         version = str(trt.__version__)
@@ -52,11 +48,7 @@ def load_library(name: str) -> Library:
 
 
 def load_plugins(library: Library, logger: Any, plugins: tuple[Plugin, ...]) -> None:
-    """Register TensorRT's own plugins and load the user's libraries, whose hashes must be as planned.
-
-    Raises:
-        ArtifactError: a plugin library is missing, has changed, or cannot be loaded.
-    """
+    """Register TensorRT's own plugins and load the user's libraries, whose hashes must be as planned."""
     if library.target.registers_plugins:
         library.trt.init_libnvinfer_plugins(logger, "")
     for plugin in plugins:
@@ -76,11 +68,7 @@ def load_plugins(library: Library, logger: Any, plugins: tuple[Plugin, ...]) -> 
 
 
 def make(factory: Any, *arguments: Any) -> Any:
-    """Call one of TensorRT's factories; where C++ gives null, the binding raises TypeError.
-
-    Raises:
-        DeviceError: it gave null; the log knows why.
-    """
+    """Call one of TensorRT's factories; where C++ gives null, the binding raises TypeError."""
     try:
         made = factory(*arguments)
     except TypeError as error:

@@ -12,12 +12,7 @@ from trtopt.targets import Target
 
 
 def add_profiles(trt: Any, target: Target, builder: Any, network: Any, config: Any, plan: BuildPlan) -> None:
-    """Give the builder's config the plan's profiles, in its order; inputs of one shape become static.
-
-    Raises:
-        UsageError: an input is a shape tensor.
-        BuildError: TensorRT takes a profile for none.
-    """
+    """Give the builder's config the plan's profiles, in its order; inputs of one shape become static."""
     tensors = [network.get_input(index) for index in range(network.num_inputs)]
     for tensor in tensors:
         if tensor.is_shape_tensor:
@@ -56,11 +51,7 @@ def _range(shapes: Sequence[Sequence[int]]) -> ShapeRange:
 
 
 def profile_for(profiles: Sequence[Mapping[str, ShapeRange]], shapes: Mapping[str, Shape]) -> int:
-    """The index of the profile that suits the shapes: see `records.profiles.suited`.
-
-    Raises:
-        UsageError: none admits them; names an input and what it may be.
-    """
+    """The index of the profile that suits the shapes: see `records.profiles.suited`."""
     wanted = {name: tuple(shapes[name]) for name in profiles[0]}
     found = suited(profiles, wanted)
     if found is not None:
@@ -75,11 +66,7 @@ def profile_for(profiles: Sequence[Mapping[str, ShapeRange]], shapes: Mapping[st
 
 
 def set_profile(context: Any, index: int, device: Device, last_error: Callable[[], str]) -> None:
-    """Have a new context use a profile, before its shapes are set; what that enqueues is waited for.
-
-    Raises:
-        DeviceError: TensorRT refuses, with its `last_error`.
-    """
+    """Have a new context use a profile, before its shapes are set; what that enqueues is waited for."""
     stream = device.stream()
     try:
         if not context.set_optimization_profile_async(index, stream.handle):

@@ -15,9 +15,7 @@ _HITS = re.compile(r"Deleting timing cache: \d+ entries, served (\d+) hits")
 def attach(config: Any, blob: bytes | None) -> Any:
     """Give the builder a cache that starts from `blob`; returns the cache.
 
-    Raises:
-        TimingCacheError: TensorRT refuses the blob, or finds nothing in it. 8.6 takes garbage without a word
-            and starts from an empty cache.
+    One with nothing in it then is refused: 8.6 takes garbage without a word, and starts from an empty cache.
     """
     empty = bytes(config.create_timing_cache(b"").serialize())
     cache = config.create_timing_cache(blob or b"")
@@ -47,9 +45,6 @@ def merge(config: Any, ours: bytes, theirs: bytes, reasons: list[str]) -> bytes:
     `combine` may answer no although it has appended every tactic entry: 8.6.0 does so when only the part that
     belongs to its graph compiler cannot be read (seen on a Hopper GPU). So the caches are combined both
     ways: after a true refusal each is as it was, else both hold the union and are of one size.
-
-    Raises:
-        TimingCacheError: TensorRT refuses to combine them.
     """
     forward, accepted = _combined(config, theirs, ours)
     if accepted:
@@ -84,11 +79,7 @@ def no_editable_caches(backend: Backend) -> UsageError:
 
 
 def tactics_of(config: Any, blob: bytes) -> tuple[Tactic, ...]:
-    """What a cache holds, sorted by key; the configuration must make editable caches.
-
-    Raises:
-        TimingCacheError: TensorRT refuses the blob.
-    """
+    """What a cache holds, sorted by key; the configuration must make editable caches."""
     cache = config.create_timing_cache(blob)
     if cache is None:
         raise TimingCacheError(
@@ -111,9 +102,6 @@ def require_unchanged(before: Sequence[Tactic], after: Sequence[Tactic]) -> None
     """Check by a cache's entries that a build chose only by them.
 
     TensorRT is configured to fail where one is missing, and 11.0 is reported not to.
-
-    Raises:
-        BuildError: the build has timed what was not in the cache, or chosen again what was.
     """
     known = {one.key: one.tactic for one in before}
     added = [one.key for one in after if one.key not in known]

@@ -23,12 +23,7 @@ _ANSWER_S = 10.0
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Make this process a cluster's driver: of the one at `address` or RAY_ADDRESS, or of a new one here.
-
-    Raises:
-        BackendMissingError: Ray is not installed, or too old.
-        DeviceError: there is no cluster at that address, or it refuses this process.
-    """
+    """Make this process a cluster's driver: of the one at `address` or RAY_ADDRESS, or of a new one here."""
     there = address if address.startswith("ray://") else os.environ.get("RAY_ADDRESS", "")
     is_own = there in ("", "local")
     if is_own:
@@ -117,11 +112,7 @@ def _handle_by(handler: Any, number: int) -> None:
 
 
 def _reach(address: str) -> None:
-    """Find out whether anything listens there: Ray itself would try for more than a minute.
-
-    Raises:
-        OSError: nothing does.
-    """
+    """Find out whether anything listens there: Ray itself would try for more than a minute."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
@@ -151,11 +142,7 @@ def _prepare_own_cluster() -> None:
 
 
 def offer_of(address: str) -> str:
-    """What the cluster at an address offers, in one line.
-
-    Raises:
-        BackendMissingError, DeviceError: see `connected`.
-    """
+    """What the cluster at an address offers, in one line."""
     with connected(address):
         ray = load_ray()
         nodes: Iterable[Mapping[str, Any]] = [one for one in ray.nodes() if one["Alive"]]

@@ -72,13 +72,7 @@ class Courier:
         self._numbers = count(1)
 
     def send(self, one: Submission, nodes: list[Node], limit_s: float | None) -> Any:
-        """Send a job to one of `nodes`; returns Ray's reference to its result.
-
-        Raises:
-            DeviceError: the object store is full.
-            TimingCacheError: the user's cache is damaged or was made elsewhere.
-            OSError: a file cannot be read.
-        """
+        """Send a job to one of `nodes`; returns Ray's reference to its result."""
         if not one.packed.parcel:
             self._pack(one, limit_s)
         mail = self._cluster.mail
@@ -114,12 +108,7 @@ class Courier:
     def received(
         self, one: Submission, reply: bytes, contents: dict[str, bytes], beside: tuple[str, ...]
     ) -> Result | TrtoptError:
-        """A submission's outcome, with what only the driver knows; its files are in the user's folder then.
-
-        Raises:
-            ArtifactError: what has arrived is damaged.
-            OutputError, TimingCacheError: a file cannot be written.
-        """
+        """A submission's outcome, with what only the driver knows; its files are in the user's folder."""
         arrived = unpack(one.packed, reply, contents)
         result = arrived.outcome
         if isinstance(result, Built) and one.timings is not None:

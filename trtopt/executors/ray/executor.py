@@ -38,11 +38,7 @@ class RayExecutor:
         note: Callable[[str], None] = lambda text: None,
         work: Callable[..., tuple[bytes, dict[str, bytes]]] = run_parcel,
     ) -> None:
-        """Look at the nodes of the cluster that this process is connected to; `work` is what a task runs.
-
-        Raises:
-            DeviceError: not one node can take part; says what each lacks.
-        """
+        """Look at the nodes of the cluster that this process is connected to; `work` is what a task runs."""
         home = load_ray().get_runtime_context().get_node_id()
         mail = Mail(home)
         self.nodes = Nodes(builder.backend, gpu_model, mail.mailbox, home, note)
@@ -71,9 +67,6 @@ class RayExecutor:
         """See `Executor.run_all_jobs`.
 
         A job that is lost with its node or its Ray worker is tried again on another node.
-
-        Raises:
-            DeviceError: no node offers what a job needs.
         """
         self.nodes.ask_again()
         self.nodes.look()

@@ -14,11 +14,7 @@ NODE_LABEL = "ray.io/node-id"
 
 
 def load_ray() -> Any:
-    """Ray.
-
-    Raises:
-        BackendMissingError: it is not installed, or too old.
-    """
+    """Ray."""
     try:
         import ray
     except ImportError:

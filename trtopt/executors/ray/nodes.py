@@ -26,11 +26,7 @@ class Nodes:
     def __init__(
         self, backend: Backend, gpu_model: str | None, mailbox: Any, home: str, note: Callable[[str], None]
     ) -> None:
-        """Ask all nodes what they are; that of this process, `home`, says first what the others must be.
-
-        Raises:
-            DeviceError: not one node can take part; says what each lacks.
-        """
+        """Ask all nodes what they are; that of this process, `home`, says first what the others must be."""
         self._ray, self._backend, self._gpu_model = load_ray(), backend, gpu_model
         self._home, self._note = home, note
         self._survey = Survey(backend.name, mailbox)

@@ -38,12 +38,7 @@ class ObjectStore:
         return self._hashes[stamp]
 
     def store(self, sha256: str, file: Path) -> Stored:
-        """Put a file there, unless it is.
-
-        Raises:
-            DeviceError: the store is full.
-            OSError: the file cannot be read.
-        """
+        """Put a file there, unless it is."""
         with self._lock:
             stored = self._stored.get(sha256)
             if stored is None:
@@ -58,11 +53,7 @@ class ObjectStore:
 
 
 def fetched(ref: Any) -> bytes:
-    """A file's bytes, on the node that a job runs on.
-
-    Raises:
-        DeviceError: the store is full.
-    """
+    """A file's bytes, on the node that a job runs on."""
     ray = load_ray()
     try:
         content: bytes = ray.get(ref)
