@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from trtopt.builder.timing_cache_store import TimingStore
+from trtopt.builder.timing_cache import TimingStore
 from trtopt.records import Backend, CacheTerms, Identity, TimedBuild
 from trtopt.workflows.build.rebuild import check_folder
 

@@ -45,7 +45,7 @@ from trtopt.records import EngineArtifact
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched, Built
 from trtopt.workers.worker import run
-from trtopt.workflows.build.engines import make_plans
+from trtopt.workflows.workbench import make_plans
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
 SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")  # neither cuBLAS nor cuDNN is needed

@@ -51,9 +51,9 @@ from trtopt.records import (
     TurnSamples,
     to_json,
 )
-from trtopt.workflows.bench.interleaved import short_turns
 from trtopt.workflows.compare.compare import TURNS_LIMIT
 from trtopt.workflows.compare.engines import evaluate_turns
+from trtopt.workflows.race import short_turns
 
 HERE = Path(__file__).resolve().parent
 EFFECTS = (0.0, 0.02, 0.05, 0.1, 1.0)

@@ -20,7 +20,7 @@ from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.rules import erase_identity
 from trtopt.rewrite.scope import Scope
-from trtopt.workflows.build import kept_model
+from trtopt.workflows.build import graph as kept_graph
 
 
 @pytest.fixture
@@ -103,18 +103,18 @@ def test_a_model_that_memory_does_not_hold_once_is_built_as_it_is(
     wordy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = wordy.stat().st_size
-    monkeypatch.setattr(kept_model, "_available_memory", lambda: size - 1)
+    monkeypatch.setattr(kept_graph, "_available_memory", lambda: size - 1)
     manifest = _build(wordy, tmp_path / "out")
     assert (manifest.rewrite, manifest.onnx.parent) == (None, None)
     assert "of memory" in manifest.notes[-1]
-    monkeypatch.setattr(kept_model, "_available_memory", lambda: size)
+    monkeypatch.setattr(kept_graph, "_available_memory", lambda: size)
     assert _build(wordy, tmp_path / "rewritten").rewrite is not None
 
 
 def test_large_models_are_proved_at_one_size(
     wordy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_model, "_ONE_SIZE_BYTES", wordy.stat().st_size)
+    monkeypatch.setattr(kept_graph, "_ONE_SIZE_BYTES", wordy.stat().st_size)
     summary = _build(wordy, tmp_path / "out").rewrite
     assert summary is not None
     assert summary.inputs_checked == 1

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
-from trtopt.builder.timing_cache_file import read_cache
-from trtopt.builder.timing_cache_store import TimingStore
+from trtopt.builder.timing_cache import TimingStore, read_cache
 from trtopt.records import Backend, BuildClocks, CacheTerms, Identity, TimedBuild
 from trtopt.workflows.build.timing_cache_commands import store_folder
 

@@ -6,14 +6,14 @@ import pytest
 
 import trtopt
 from trtopt.records.bench import GRAPH_CAPTURE, START_PHASES
-from trtopt.workflows.bench import cold_start
+from trtopt.workflows.bench import bench
 
 
 def test_an_engine_starts_in_fresh_processes_and_runs_after_pauses(
     cpu_build: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cold_start.STARTS >= 5
-    monkeypatch.setattr(cold_start, "STARTS", 1)
+    assert bench.STARTS >= 5
+    monkeypatch.setattr(bench, "STARTS", 1)
     report = trtopt.bench(
         cpu_build, batch=8, duration=0.1, warmup=0.05, terms={"graph": False}, cold_start=True, idle="1,5ms"
     )

@@ -31,21 +31,21 @@ from trtopt.records import CompareReport, read_versioned, to_json
 from trtopt.report.comparison import comparison_markdown
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Interleaved, Result
-from trtopt.workflows.bench import interleaved as interleave
-from trtopt.workflows.compare import builds as compare_builds, contracts as compare_contracts
+from trtopt.workflows import race
+from trtopt.workflows.compare import contracts as compare_contracts, engines as compare_engines
 
 
 @pytest.fixture(autouse=True)
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for a verdict, and no more."""
     for module, name, value in (
-        (interleave, "ROUNDS", 8),
+        (race, "ROUNDS", 8),
         (compare_contracts, "ROUNDS", 5),
-        (compare_builds, "RUNS", 2),
-        (compare_builds, "_ROUNDS", 2),
+        (compare_engines, "RUNS", 2),
+        (compare_engines, "_ROUNDS", 2),
     ):
         monkeypatch.setattr(module, name, value)
-    for module in (interleave, compare_contracts, compare_builds):
+    for module in (race, compare_contracts, compare_engines):
         monkeypatch.setattr(module, "WARMUP_S", 0.02)
 
 
@@ -91,7 +91,7 @@ def test_a_device_that_falls_away_leaves_the_file_no_verdict_and_exit_code_1(
             broken = msgspec.structs.replace(result.run, failure="the GPU fell off the bus")
             yield index, Interleaved(run=broken)
 
-    monkeypatch.setattr(interleave, "run_jobs_of", failing)
+    monkeypatch.setattr(race, "run_jobs_of", failing)
     file = tmp_path / "c.json"
     options = ["--duration", "0.05", "--json", str(file), "--markdown"]
     done = CliRunner().invoke(cli, ["compare", str(cpu_build), str(cpu_build), *options])

@@ -24,10 +24,10 @@ from trtopt.files.locks import lock
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.records import SweepReport
-from trtopt.workflows.build.engines import build_each
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.sweep import builds as sweep_builds
 from trtopt.workflows.sweep.folder import read_sweep, save_sweep
+from trtopt.workflows.workbench import build_each
 
 QUICK = {"duration": 0.1, "warmup": 0.01, "backend": "onnxruntime"}
 QUICK_FLAGS = ("--duration", "0.1", "--warmup", "0.01", "--backend", "onnxruntime")

@@ -22,8 +22,8 @@ from trtopt.report.html.blocks import Section
 from trtopt.report.html.provenance import build_section
 from trtopt.serving import EnginePool
 from trtopt.targets import RTX, target_of
-from trtopt.workflows.build.engines import make_plans
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.workbench import make_plans
 
 PIXELS = "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 import trtopt
 from tests.support.paths import DATA, ROOT
 from trtopt.api import profile
-from trtopt.builder.timing_cache_file import identity_of, save_cache
+from trtopt.builder.timing_cache import identity_of, save_cache
 from trtopt.device.backends import open_builder
 from trtopt.files.manifests import write_manifest
 from trtopt.records import AllocationEvent, MemoryPass, to_json

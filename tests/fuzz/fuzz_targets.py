@@ -69,14 +69,14 @@ def _rewritten(path: Path) -> None:
     """As `trtopt lint` and `trtopt rewrite` read: shape inference and ONNX Runtime see the model."""
     from trtopt.onnxio.model_info import read_onnx
     from trtopt.records import Backend
-    from trtopt.workflows.build.kept_model import TRACE_FILE, rewritten
+    from trtopt.workflows.build.graph import REWRITE_FILE, rewritten
 
     onnx = read_onnx(path)
     copy = path.with_name("copy.onnx")
     try:
         rewritten(onnx, path, copy, Backend(name="tensorrt", version="10.16"), "all")
     finally:
-        for name in (copy.name, TRACE_FILE, f"{copy.name}.data"):
+        for name in (copy.name, REWRITE_FILE, f"{copy.name}.data"):
             path.with_name(name).unlink(missing_ok=True)
 
 
@@ -123,10 +123,9 @@ def _build_folder(path: Path) -> None:
     from trtopt.builder.shapes import shapes_at
     from trtopt.files.manifests import read_manifest, read_verified
     from trtopt.report.text import build_summary
-    from trtopt.workflows.build.build_memory import memories_of
-    from trtopt.workflows.build.verified_graphs import verified_graphs
-    from trtopt.workflows.engine_points import points
+    from trtopt.workflows.bench.resolve_engines import points
     from trtopt.workflows.profile.precision_receipt import receipts_of
+    from trtopt.workflows.workbench import memories_of, verified_graphs
 
     manifest = read_manifest(path.parent)
     Console(quiet=True).print(build_summary(manifest, str(path.parent)))
@@ -141,7 +140,7 @@ def _build_folder(path: Path) -> None:
 def _manifest(path: Path) -> None:
     from trtopt.builder.shapes import shapes_at
     from trtopt.files.manifests import read_manifest
-    from trtopt.workflows.engine_points import points
+    from trtopt.workflows.bench.resolve_engines import points
 
     manifest = read_manifest(path.parent)
     for engine, size in points(manifest.engines, None):
@@ -199,7 +198,7 @@ def _table(path: Path) -> None:
 
 
 def _cache(path: Path) -> None:
-    from trtopt.builder.timing_cache_file import identity_of, load_cache
+    from trtopt.builder.timing_cache import identity_of, load_cache
     from trtopt.device.backends import open_builder
 
     builder = open_builder("onnxruntime")

@@ -21,7 +21,7 @@ import pytest
 
 import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
-from trtopt.builder.timing_cache_file import identity_of, load_cache
+from trtopt.builder.timing_cache import identity_of, load_cache
 from trtopt.device.api import AllocationTracker
 from trtopt.device.backends import open_builder, open_cuda_device, open_target
 from trtopt.device.cuda import probe

@@ -16,7 +16,7 @@ from trtopt.workers.supervisor import DONE
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.sweep.folder import read_sweep
 from trtopt.workflows.sweep.request import SweepRequest
-from trtopt.workflows.sweep.several_models import sweep_models
+from trtopt.workflows.sweep.sweep import sweep_models
 
 MODELS = [ROOT / "models" / name / f"{name}.onnx" for name in ("digits", "digits_transformer")]
 

@@ -29,8 +29,8 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
 from trtopt.version import __version__
 from trtopt.workers.protocol import Built
-from trtopt.workflows.build.engines import make_plans
 from trtopt.workflows.listener import SILENT
+from trtopt.workflows.workbench import make_plans
 
 MODEL = ROOT / "models" / "digits" / "digits.onnx"
 BACKEND = "onnxruntime"

@@ -12,7 +12,7 @@ import trtopt
 from tests.support.command_line import DIGITS
 from tests.support.scripted_times import LayerScript, ScriptedTimes
 from trtopt.records import Manifest
-from trtopt.workflows.bench import interleaved as interleave
+from trtopt.workflows import race
 from trtopt.workflows.build import precision_selection as select_precision
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
@@ -26,7 +26,7 @@ def script(monkeypatch: pytest.MonkeyPatch, layers: LayerScript, **latency_ms: f
         name, _, batch = key.rpartition("_")
         by_key[name if "=" in name else name.replace("_", "."), int(batch)] = value
     times = ScriptedTimes(by_key, layers)
-    monkeypatch.setattr(interleave, "run_jobs_of", times)
+    monkeypatch.setattr(race, "run_jobs_of", times)
     monkeypatch.setattr(select_precision, "run_jobs_of", times)
     return times
 

@@ -21,7 +21,7 @@ from trtopt.errors import ArtifactError, ModelError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend
 from trtopt.records.tensors import TYPES
-from trtopt.workflows.build.engines import check_opset
+from trtopt.workflows.workbench import check_opset
 
 TABLE = ROOT / "trtopt" / "targets.py"
 EXTRAS = ROOT / "trtopt" / "extras.py"  # an extra is named as a target is

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from trtopt.builder.chain import BuiltChain, build_chain
-from trtopt.builder.timing_cache_file import StoredCache
+from trtopt.builder.timing_cache import StoredCache
 from trtopt.builder.timing_cache_of_build import BuildCaches
 from trtopt.device.api import ClockSensor, ProgressSink
 from trtopt.device.building import EngineBuilder

@@ -6,8 +6,14 @@ import platform
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trtopt.builder.timing_cache_file import StoredCache, identity_of, load_cache, save_cache, terms_of
-from trtopt.builder.timing_cache_store import TimingStore
+from trtopt.builder.timing_cache import (
+    StoredCache,
+    TimingStore,
+    identity_of,
+    load_cache,
+    save_cache,
+    terms_of,
+)
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BuildError, OutputError, TimingCacheError
 from trtopt.records import BuildClocks, BuildPlan, TimedBuild

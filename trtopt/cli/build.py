@@ -92,8 +92,8 @@ def build(
     from trtopt.report.text import build_summary, engine_notes
     from trtopt.report.verdict import verdict_summary
     from trtopt.workflows.build.build import build as run, default_output
-    from trtopt.workflows.build.build_memory import memories_of
     from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
+    from trtopt.workflows.workbench import memories_of
 
     target = output or default_output(model)
     wanted = recipe.recipe(

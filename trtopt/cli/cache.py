@@ -20,7 +20,7 @@ _MIB = 2**20
 
 def cache_file(path: Path) -> Mapping[Path, Kind]:
     """A timing cache; TensorRT's own data, of --raw, does not show who wrote it."""
-    from trtopt.builder.timing_cache_file import CACHE
+    from trtopt.builder.timing_cache import CACHE
 
     return {path: CACHE}
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def bundle_file(path: Path) -> Mapping[Path, Kind]:
     """The zip of a bug report."""
-    from trtopt.workflows.support_bundle import BUNDLE
+    from trtopt.workflows.doctor import BUNDLE
 
     return {path: BUNDLE}
 
@@ -41,8 +41,7 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
     from trtopt.cli.console import say, say_wrapped
     from trtopt.errors import UsageError
     from trtopt.report.doctor import doctor_lines
-    from trtopt.workflows.doctor import examine
-    from trtopt.workflows.support_bundle import write_bundle
+    from trtopt.workflows.doctor import examine, write_bundle
 
     if folder is not None and bundle is None:
         raise UsageError(f"{folder}: a folder is packed only with --bundle", "add --bundle FILE.zip")

@@ -112,8 +112,7 @@ def sweep(
     from trtopt.records import SweepReport
     from trtopt.report.sweep import sweep_notes, sweep_summary
     from trtopt.workflows.sweep.request import SweepRequest
-    from trtopt.workflows.sweep.several_models import Outcomes, require_reports, sweep_models
-    from trtopt.workflows.sweep.sweep import sweep as run
+    from trtopt.workflows.sweep.sweep import Outcomes, require_reports, sweep as run, sweep_models
 
     request = SweepRequest(
         recipe=recipe.recipe({"backend": backend, "calib": calib or data}),

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.builder.engine import BuildJob
-from trtopt.builder.timing_cache_file import read_cache
+from trtopt.builder.timing_cache import read_cache
 from trtopt.builder.timing_cache_of_build import BuildCaches
 from trtopt.device.building import EngineBuilder
 from trtopt.files.atomic import scratch_folder

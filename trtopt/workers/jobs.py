@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from trtopt.builder.engine import BuildJob, build_engine
-from trtopt.builder.timing_cache_file import identity_of
+from trtopt.builder.timing_cache import identity_of
 from trtopt.data import names_function
 from trtopt.data.copied import SamplesJob, write_samples
 from trtopt.device.affinity import confine, present_cores

@@ -25,8 +25,7 @@ from trtopt.rewrite.lint.lint import lint_model
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.request import check_request
-from trtopt.workflows.build.build import build, default_output
-from trtopt.workflows.build.engine_selection import BEST, obstacle
+from trtopt.workflows.build.build import BEST, build, default_output, obstacle
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import check
 

@@ -2,8 +2,7 @@ import re
 
 import pytest
 
-from trtopt.builder.open_axes import by_own_names
-from trtopt.builder.shapes import shape_ranges, shapes_at
+from trtopt.builder.shapes import by_own_names, shape_ranges, shapes_at
 from trtopt.errors import UsageError
 from trtopt.recipe import parse_shape_flag
 from trtopt.records import Backend, BuildPlan, BuildSettings, OnnxArtifact, ShapeRange, TensorSpec

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from trtopt.builder.timing_cache_file import StoredCache, header_of, identity_of, load_cache, save_cache
+from trtopt.builder.timing_cache import StoredCache, header_of, identity_of, load_cache, save_cache
 from trtopt.errors import OutputError, TimingCacheError
 from trtopt.files.bounded_reading import MAX_BYTES
 from trtopt.records import Backend, DeviceInfo, Identity, to_json
@@ -268,7 +268,7 @@ PROCESSES, ROUNDS = 8, 20
 WRITER = """
 import sys
 from pathlib import Path
-from trtopt.builder.timing_cache_file import load_cache, save_cache
+from trtopt.builder.timing_cache import load_cache, save_cache
 from trtopt.records import Identity, from_json
 
 def union(ours, theirs):

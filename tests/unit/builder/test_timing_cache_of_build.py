@@ -12,7 +12,8 @@ from tests.support.scripted_device.script import Script
 from tests.support.trt_exercise import DIGITS, IMAGES, OPEN, builder, every_setting
 from tests.support.trt_surface import Surface
 from trtopt.builder.engine import BuildJob, build_engine, summary
-from trtopt.builder.timing_cache_file import (
+from trtopt.builder.timing_cache import (
+    TimingStore,
     header_of,
     identity_of,
     load_cache,
@@ -20,7 +21,6 @@ from trtopt.builder.timing_cache_file import (
     terms_of,
     write_cache,
 )
-from trtopt.builder.timing_cache_store import TimingStore
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.errors import BuildError, TimingCacheError, UsageError

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from trtopt.builder.timing_cache_file import read_cache
-from trtopt.builder.timing_cache_store import TimingStore
+from trtopt.builder.timing_cache import TimingStore, read_cache
 from trtopt.errors import TimingCacheError, UsageError
 from trtopt.records import (
     Backend,
@@ -223,7 +222,7 @@ PROCESSES, ROUNDS = 8, 6
 WRITER = """
 import sys
 from pathlib import Path
-from trtopt.builder.timing_cache_store import TimingStore
+from trtopt.builder.timing_cache import TimingStore
 from trtopt.errors import TimingCacheError, UsageError
 from trtopt.records import CacheTerms, Identity, TimedBuild, from_json
 

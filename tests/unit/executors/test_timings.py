@@ -8,7 +8,7 @@ import pytest
 from tests.support.trt_exercise import DIGITS
 from tests.unit.builder.test_timing_cache_of_build import HOT, Bench
 from trtopt.builder.engine import BuildJob
-from trtopt.builder.timing_cache_file import read_cache
+from trtopt.builder.timing_cache import read_cache
 from trtopt.executors.timings import Timings
 
 

@@ -17,7 +17,7 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan
 from trtopt.workers.protocol import Built, Failure
-from trtopt.workflows.build.engines import make_plans
+from trtopt.workflows.workbench import make_plans
 
 MODEL = ROOT / "models" / "digits" / "digits.onnx"
 

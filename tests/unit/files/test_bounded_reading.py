@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trtopt.builder.timing_cache_file import read_cache
+from trtopt.builder.timing_cache import read_cache
 from trtopt.data.polygraphy_json import JsonReader
 from trtopt.errors import OutputError, TrtoptError
 from trtopt.files import bounded_reading as reading

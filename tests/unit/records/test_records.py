@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support import examples
 from trtopt import records
-from trtopt.builder import timing_cache_file
+from trtopt.builder import timing_cache
 from trtopt.recipe import Recipe
 from trtopt.records import (
     BenchReport,
@@ -270,7 +270,7 @@ def test_the_records_of_all_packages_are_known_here() -> None:
         records.build.__name__,
         records.bench.__name__,
         jobs.__name__,
-        timing_cache_file.__name__,
+        timing_cache.__name__,
         Recipe.__module__,
     } <= homes
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from trtopt.builder.engine import BuildJob
-from trtopt.builder.timing_cache_file import identity_of
+from trtopt.builder.timing_cache import identity_of
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import TrtoptError
 from trtopt.executors.placement import MEASURING, Needs, Node, difference

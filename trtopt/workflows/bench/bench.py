@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -19,20 +21,21 @@ from trtopt.device.backends import check_device_options, open_clock_control
 from trtopt.device.clocks import locked_clocks
 from trtopt.errors import ArtifactError, DeviceError, TrtoptError
 from trtopt.executors.local import THIS_HOST, run_job
+from trtopt.files.page_cache import drop_from_cache
+from trtopt.measure.cold_start import ColdStarted, ColdStartJob
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, RangesJob, RangesRecorded
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.recipe import Recipe, batch_sizes, shape_flags
-from trtopt.records import BenchPoint, BenchReport, EngineArtifact, KernelPass
+from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, EngineArtifact, KernelPass
 from trtopt.requests.bench import BenchRequest
+from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import OnProgress
-from trtopt.workflows.bench.cold_start import measure_cold_starts
 from trtopt.workflows.bench.request import check_request
-from trtopt.workflows.bench.resolve_engines import ResolvedEngines, resolve_engines, runs_on
-from trtopt.workflows.engine_points import points
+from trtopt.workflows.bench.resolve_engines import ResolvedEngines, points, resolve_engines, runs_on
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 
@@ -203,3 +206,53 @@ def _recorded_kernels(job: BenchJob, timeout: float | None, on_progress: OnProgr
         note = f"layers of kernels go by order and time, not by NVTX ranges: {reason}"
         return msgspec.structs.replace(found, notes=(*found.notes, note))
     return msgspec.structs.replace(found, marked_runs=marked.runs)
+
+
+STARTS = 5
+"""Of each kind."""
+_ZEROS = "context holds a first run on zeros, by which ONNX Runtime finds the shapes of outputs"
+
+
+def measure_cold_starts(
+    job: BenchJob, index: int, limit_s: float | None, on_progress: OnProgress
+) -> ColdStarts:
+    """Start the job's engine in processes of their own, `STARTS` times with each state of the page cache."""
+    made: list[ColdStart] = []
+    module_loading = ""
+    notes = [_ZEROS] if job.artifact.plan.backend.name == ONNXRUNTIME else []
+    states: list[Literal["warm", "cold"]] = ["warm", "cold"]
+    for number in range(STARTS):
+        for state in tuple(states):
+            if state == "cold" and not _dropped(Path(job.path)):
+                states.remove("cold")
+                notes.append("the system keeps the engine's file in its page cache: no cold reads")
+                continue
+            if state == "warm":
+                Path(job.path).read_bytes()
+            on_progress(index, "cold start", number / STARTS)
+            started = ColdStartJob(
+                path=job.path,
+                artifact=job.artifact,
+                shapes=job.shapes,
+                data=job.data,
+                sample_axes=job.sample_axes,
+                contract=job.contract,
+                page_cache=state,
+                began_s=time.monotonic(),
+            )
+            result = run_job(started, ColdStarted, limit_s=limit_s)
+            made.append(result.start)
+            module_loading = result.module_loading
+    return ColdStarts(
+        engine_bytes=Path(job.path).stat().st_size,
+        starts=tuple(made),
+        module_loading=module_loading,
+        notes=tuple(notes),
+    )
+
+
+def _dropped(path: Path) -> bool:
+    try:
+        return drop_from_cache(path)
+    except OSError:
+        return False

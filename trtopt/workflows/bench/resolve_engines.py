@@ -1,4 +1,4 @@
-"""The engines, batch sizes and shapes that `bench` measures."""
+"""The engines of a path, a manifest's or external ones, and the batch sizes at which they are measured."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.builder.shapes import over_all
 from trtopt.device.backends import BackendChoice, choose_for_running, open_builder
 from trtopt.errors import ArtifactError, UsageError
+from trtopt.executors.local import run_job
 from trtopt.files.atomic import scratch_folder
+from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.files.plugins import check_plugins, is_library, plugin_libraries
+from trtopt.measure.describe_engine import Described, DescribeJob
 from trtopt.recipe import Recipe
-from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, TensorSpec
+from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, Profile, ShapeRange, TensorSpec
 from trtopt.records.tensors import TypedTensor
-from trtopt.workflows.bench.external_engine import external_engine, is_external
 from trtopt.workflows.build.build import build
-from trtopt.workflows.build.engines import BuildOptions, build_engines
-from trtopt.workflows.build.verified_graphs import as_it_is, verified_graphs
-from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.workbench import BuildOptions, as_it_is, build_engines, verified_graphs
 
 _ANY_SIZES = Recipe()
 _WEIGHTS = (
@@ -242,3 +243,106 @@ def _rebuilt(
     with scratch_folder() as scratch:
         engines = build_engines(graphs, own, scratch, BuildOptions(None), listener)
         yield resolved(scratch, manifest, engines)
+
+
+def is_external(path: Path, trust: Sequence[str]) -> bool:
+    """Whether `trust` names the file `path`, by its own name or by path, and no manifest describes it.
+
+    An ONNX file is a model, which is built, and needs no trust.
+    """
+    if path.suffix == ".onnx" or not path.is_file():
+        return False
+    if path.name not in trust and path.resolve() not in {Path(name).resolve() for name in trust}:
+        return False
+    beside = read_manifest(path.parent).engines if (path.parent / MANIFEST).is_file() else ()
+    return not any(engine.path == path.name for engine in beside)
+
+
+def external_engine(path: Path, backend: str) -> EngineArtifact:
+    """The engine as a worker process that loads it with `backend` finds it."""
+    sha256 = sha256_of(path)
+    job = DescribeJob(path=str(path.absolute()), sha256=sha256, backend=backend)
+    described = run_job(job, Described)
+    return EngineArtifact(
+        path=path.name,
+        sha256=sha256,
+        size_bytes=path.stat().st_size,
+        plan=plan_of(path, described),
+        inputs=described.inputs,
+        outputs=described.outputs,
+        device=described.device,
+        build_seconds=0.0,
+        builder_config={},
+        log="",
+        warnings=0,
+        notes=("no manifest describes it: trusted by name",),
+    )
+
+
+def plan_of(path: Path, described: Described) -> BuildPlan:
+    """The plan of the engine at `path`, from its own shapes. Its model and settings are unknown."""
+    ranges = described.profiles or ({spec.name: _only_shape(path, spec) for spec in described.inputs},)
+    profiles = tuple(
+        Profile(batch=_batch(described.inputs, shapes), shapes=dict(shapes)) for shapes in ranges
+    )
+    whole = over_all(profiles)
+    return BuildPlan(
+        onnx_sha256="",
+        batch=whole.batch,
+        shapes=whole.shapes,
+        settings=BuildSettings(),
+        backend=described.backend,
+        multi_profile=profiles if len(profiles) > 1 else (),
+    )
+
+
+def _only_shape(path: Path, spec: TensorSpec) -> ShapeRange:
+    shape = tuple(axis for axis in spec.shape if isinstance(axis, int))
+    if len(shape) < len(spec.shape):
+        raise ArtifactError(
+            f"{path}: leaves an axis of input {spec.name!r} open, and its sizes are unknown",
+            "measure it in the folder that `trtopt build` made",
+        )
+    return ShapeRange(min=shape, opt=shape, max=shape)
+
+
+def _batch(inputs: Sequence[TensorSpec], shapes: dict[str, ShapeRange]) -> ShapeRange:
+    """Axis 0 of the first input that leaves it open; of the first that has axes, where all are fixed."""
+    with_axes = [spec for spec in inputs if spec.shape]
+    leading = [spec for spec in with_axes if isinstance(spec.shape[0], str)] or with_axes
+    if not leading:
+        return ShapeRange(min=(1,), opt=(1,), max=(1,))
+    own = shapes[leading[0].name]
+    return ShapeRange(min=own.min[:1], opt=own.opt[:1], max=own.max[:1])
+
+
+def points(
+    engines: Sequence[EngineArtifact], batch: Sequence[int] | None
+) -> list[tuple[EngineArtifact, int]]:
+    """Which engine is measured at which batch size.
+
+    Dynamic engines stand for the smallest and largest batch of each profile, and what it is tuned for.
+    """
+    if batch is None:
+        sizes = {(index, size) for index, engine in enumerate(engines) for size in _telling(engine.plan)}
+        return [(engines[index], size) for index, size in sorted(sizes)]
+    return [(_engine_for(engines, size), size) for size in sorted(set(batch))]
+
+
+def _telling(plan: BuildPlan) -> Iterator[int]:
+    """Where each profile begins and ends to be used, and what it is tuned for."""
+    yield from (size for span in plan.spans for size in (span.low, span.high))
+    yield from (profile.batch.opt[0] for profile in plan.profiles)
+
+
+def _engine_for(engines: Sequence[EngineArtifact], size: int) -> EngineArtifact:
+    """The engine that is tuned closest to a batch size, among those that admit it."""
+    spans = [(engine, engine.plan.span_of(size)) for engine in engines]
+    fitting = [(engine, engine.plan.profiles[span.profile]) for engine, span in spans if span is not None]
+    if not fitting:
+        there = ", ".join(engine.plan.label for engine in engines)
+        raise UsageError(
+            f"--batch {size}: no engine here takes it (there are: {there})",
+            f"choose among those, or build one: trtopt build MODEL.onnx -o FOLDER --batch {size}",
+        )
+    return min(fitting, key=lambda one: abs(one[1].batch.opt[0] - size))[0]

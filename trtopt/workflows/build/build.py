@@ -1,17 +1,36 @@
-"""From an ONNX file to a folder of engines."""
+"""From an ONNX file to a folder of engines: of the requested graph, or of the best measured precision."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from trtopt.data import open_data
+import msgspec
+
+from trtopt.data import names_function, open_data
 from trtopt.data.value_range import range_notes
-from trtopt.device.backends import choose_for_building, open_builder, require_builders_memory
+from trtopt.device.backends import (
+    choose_for_building,
+    choose_for_running,
+    least_capability,
+    open_builder,
+    precisions_on,
+    require_builders_memory,
+)
 from trtopt.device.building import EngineBuilder
 from trtopt.device.nvtx import require_nvtx
-from trtopt.errors import ArtifactError, BuildError, OutputError
+from trtopt.errors import (
+    ArtifactError,
+    BackendMissingError,
+    BuildError,
+    IncompatibleEngineError,
+    NoGpuError,
+    OutputError,
+    UsageError,
+)
 from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import cannot_write
@@ -22,13 +41,35 @@ from trtopt.files.temporary import locked_folder
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.nonfinite_weights import weight_alarms
-from trtopt.recipe import Recipe, check_recipe, io_request
-from trtopt.records import Manifest, OnnxArtifact
+from trtopt.precision.alarms import verdict_alarms
+from trtopt.precision.bounds import Bounds, bounds_in
+from trtopt.recipe import SELECTION_BUDGET, Recipe, check_recipe, io_request
+from trtopt.records import Backend, EngineArtifact, Manifest, OnnxArtifact, PrecisionVerdict
+from trtopt.records.precision import Forms, parse_forms
+from trtopt.records.tensors import TypedTensor
+from trtopt.targets import target_of
 from trtopt.version import __version__
-from trtopt.workflows.build.engines import BuildOptions, caches_for, check_opset, make_plans, notes_on
-from trtopt.workflows.build.kept_model import keep_model, with_typed_io
+from trtopt.workflows.build.graph import (
+    QUANTISED,
+    Precision,
+    apply_precision,
+    exchange_int8,
+    keep_model,
+    request_for,
+    with_typed_io,
+)
+from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.precision.quantize import Request
+from trtopt.workflows.workbench import (
+    BuildOptions,
+    build_engines,
+    caches_for,
+    check_opset,
+    make_plans,
+    notes_on,
+)
 
 
 def build(
@@ -47,11 +88,6 @@ def build(
 
     `executor` is one that is open [default: what the recipe names].
     """
-    from trtopt.workflows.build.engine_selection import (  # which builds with the installed backend
-        check_request,
-        select_engines,
-    )
-
     check_recipe(recipe)
     onnx = read_onnx(source := Path(model))
     builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
@@ -159,3 +195,211 @@ def _maker(argv: Sequence[str]) -> str:
 def default_output(model: Path) -> Path:
     """The default build folder: the model's name with `.trtopt`, in the current folder."""
     return Path(f"{model.stem}.trtopt")
+
+
+BEST = "best"
+BEST_BOUNDS = Bounds(min_cosine=0.99)
+"""The default bound of `--precision best` for every output."""
+BASELINE: Precision = "fp16"
+"""The precision that quantised engines must not be slower than."""
+_NARROW = {"int8", "float8_e4m3fn", "int4"}
+
+
+@dataclass(frozen=True)
+class SelectedEngines:
+    """Engines in the order of the plans, the graphs they are made of (the first engine's first), and why."""
+
+    engines: tuple[EngineArtifact, ...]
+    graphs: tuple[OnnxArtifact, ...]
+    intermediates: tuple[OnnxArtifact, ...]
+    verdict: PrecisionVerdict | None
+    notes: tuple[str, ...]
+    alarms: tuple[str, ...] = ()
+    io: tuple[TypedTensor, ...] = ()
+
+
+def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
+    """Validate a recipe's precision and its data before anything is written."""
+    _check_capabilities(recipe)
+    if bounds_in(recipe.bounds).any and not _is_measured(recipe):
+        first = next(iter(recipe.bounds)).replace("_", "-")
+        raise UsageError(
+            f"--{first}: has no effect, because no precision is selected",
+            "use it with --precision best, int8 or fp8, without --no-verdict",
+        )
+    if recipe.selection_budget != SELECTION_BUDGET and not _is_measured(recipe):
+        raise UsageError(
+            f"--selection-budget {recipe.selection_budget}: has no effect, because no precision is selected",
+            "use it with --precision best or int8, without --no-verdict",
+        )
+    if recipe.forms and recipe.precision not in ("int8", BEST):
+        raise UsageError(f"--forms {recipe.forms} is for INT8", "omit it, or give --precision int8 or best")
+    if recipe.exclude and recipe.precision not in (*QUANTISED, BEST):
+        raise UsageError(
+            f"--exclude {recipe.exclude[0]}: nothing is quantised",
+            f"omit it, or give --precision {', '.join(QUANTISED)} or best",
+        )
+    if recipe.calib is not None and not names_function(recipe.calib):  # which a worker imports
+        open_data(recipe.calib)
+    if recipe.precision in QUANTISED:
+        request_for(onnx, recipe.precision, recipe.calib, backend)
+    if recipe.precision != BEST:
+        return
+    if recipe.calib is None:
+        raise UsageError(
+            "--precision best needs data: for the scales and for accuracy",
+            "give --data DATA",
+        )
+    if problem := obstacle(onnx, recipe, backend) if recipe.verdict else "--no-verdict":
+        raise UsageError(
+            f"--precision best chooses by measuring, which cannot be done here: {problem}",
+            "give its float model, or name a precision: its own Q/DQ is kept"
+            if _is_quantised(onnx)
+            else "build on the machine with the GPU, name a precision, or give --backend onnxruntime to "
+            "choose for this CPU",
+        )
+
+
+def _check_capabilities(recipe: Recipe) -> None:
+    precision = recipe.precision or ""
+    least = least_capability(precision)
+    for name in recipe.compute_capability:
+        digits = "".join(filter(str.isdigit, name))
+        if len(digits) > 1 and (int(digits[:-1]), int(digits[-1])) < least:
+            raise UsageError(
+                f"--compute-capability {name}: such GPUs have no {precision.upper()}",
+                f"build for {least[0]}.{least[1]} and newer, or in another precision",
+            )
+
+
+def _is_measured(recipe: Recipe) -> bool:
+    return recipe.verdict and recipe.precision in (*QUANTISED, BEST)
+
+
+def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> str | None:
+    """Why precisions cannot be measured against one another; None if they can."""
+    if recipe.compute_capability:
+        return "the engines are for the GPUs that --compute-capability names"
+    runs = choose_for_running("auto", backend.name)
+    if runs.name != backend.name:
+        return f"engines by {backend} do not run here: {runs.reason}"
+    if _is_quantised(onnx):
+        return "the model brings its own Q/DQ, and there is no float model to compare with"
+    return None
+
+
+def _is_quantised(onnx: OnnxArtifact) -> bool:
+    return not _NARROW.isdisjoint(onnx.types)
+
+
+def select_engines(
+    base: OnnxArtifact,
+    recipe: Recipe,
+    builder: EngineBuilder,
+    folder: Path,
+    how: BuildOptions,
+    listener: Listener,
+    io: tuple[TypedTensor, ...] = (),
+) -> SelectedEngines:
+    """Engines of `base`, a model in `folder`, in the requested precision; `io`: its typed tensors.
+
+    Quantised engines are measured against FP16 on machines that can run them, and selected only where they
+    are no slower; where they cannot be measured a note says so.
+    """
+    notes: list[str] = []
+    if recipe.precision in (*QUANTISED, BEST):
+        problem = obstacle(base, recipe, builder.backend) if recipe.verdict else "--no-verdict"
+        if problem is None:
+            try:
+                return _measured(base, recipe, builder, folder, how, listener, io)
+            except (IncompatibleEngineError, BackendMissingError, NoGpuError) as error:
+                if recipe.precision == BEST:
+                    raise
+                problem = error.problem
+        notes.append(f"{recipe.precision} was not measured against {BASELINE}: {problem}")
+    return _build_requested(base, recipe, builder, folder, how, listener, notes, io)
+
+
+def _build_requested(
+    base: OnnxArtifact,
+    recipe: Recipe,
+    builder: EngineBuilder,
+    folder: Path,
+    how: BuildOptions,
+    listener: Listener,
+    notes: list[str],
+    io: tuple[TypedTensor, ...],
+) -> SelectedEngines:
+    """Engines of the one graph that the recipe asks for."""
+    precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
+    kept, before, alarms = base, tuple[OnnxArtifact, ...](), tuple[str, ...]()
+    if precision is not None:
+        listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
+    typed = apply_precision(base, precision, recipe.calib, builder.backend, _forms_of(recipe), recipe.exclude)
+    if typed is not None:
+        before = (in_folder(base),)
+        kept, lines, alarms = typed
+        notes += lines
+    if (exchanged := exchange_int8(kept, io)) is not None:
+        before = (*before, in_folder(kept))
+        kept, io, lines = exchanged
+        notes += lines
+    plans = make_plans(kept, recipe, builder.backend)
+    engines = build_engines((kept,), plans, folder, how, listener)
+    return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes), alarms, io)
+
+
+def _forms_of(recipe: Recipe) -> Forms | None:
+    return None if recipe.forms is None else parse_forms(recipe.forms)
+
+
+def _measured(
+    base: OnnxArtifact,
+    recipe: Recipe,
+    builder: EngineBuilder,
+    folder: Path,
+    how: BuildOptions,
+    listener: Listener,
+    io: tuple[TypedTensor, ...],
+) -> SelectedEngines:
+    """Engines of what did best."""
+    plans = make_plans(base, recipe, builder.backend)
+    found = select_precision(base, plans, folder, how, _terms(base, recipe, builder), listener, io)
+    before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
+    notes = tuple(str(one) for one in found.io if one.scale is not None)
+    return SelectedEngines(
+        found.engines, found.graphs, before, found.verdict, notes, verdict_alarms(found.verdict), found.io
+    )
+
+
+def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:
+    if recipe.precision != BEST:
+        requested = cast(Precision, recipe.precision)
+        return terms_for(
+            request_for(base, requested, recipe.calib, builder.backend, _forms_of(recipe), recipe.exclude),
+            bounds_in(recipe.bounds),
+            builder.device.name,
+            recipe.selection_budget,
+        )
+    bounds = bounds_in(recipe.bounds)
+    precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
+    request = Request(
+        "int8",
+        target_of(builder.backend).name,
+        recipe.calib,
+        forms=_forms_of(recipe),
+        exclude=recipe.exclude,
+    )
+    bounds, gpu = bounds if bounds.any else BEST_BOUNDS, builder.device.name
+    return SelectionTerms(BEST, precisions, request, bounds, gpu, recipe.selection_budget)
+
+
+def terms_for(request: Request, bounds: Bounds, gpu: str, budget: int = SELECTION_BUDGET) -> SelectionTerms:
+    """What is quantised against FP16: the break-even verdict."""
+    requested = cast(Precision, request.precision)
+    return SelectionTerms(requested, (BASELINE, requested), request, bounds, gpu, budget)
+
+
+def in_folder(onnx: OnnxArtifact) -> OnnxArtifact:
+    """A model of a build folder as its manifest names it."""
+    return msgspec.structs.replace(onnx, path=Path(onnx.path).name)

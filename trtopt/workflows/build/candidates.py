@@ -23,7 +23,7 @@ from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
 from trtopt.records.precision import PLAIN, Forms, OutputDifference
 from trtopt.records.tensors import TypedTensor, has_int8
 from trtopt.rewrite.typed_io.int8 import move_quantisation, quantise_ends
-from trtopt.workflows.build.apply_precision import (
+from trtopt.workflows.build.graph import (
     QUANTISED,
     Precision,
     apply_cast,

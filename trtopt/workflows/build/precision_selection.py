@@ -57,14 +57,13 @@ from trtopt.records.precision import PLAIN, Forms
 from trtopt.records.tensors import TypedTensor, has_int8
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
-from trtopt.workflows.bench.interleaved import Setting, loaded, measure_in_turns, turns_job, verdict_record
-from trtopt.workflows.build.apply_precision import QUANTISED, Precision
 from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, moved
-from trtopt.workflows.build.engines import BuildOptions, build_engines
-from trtopt.workflows.build.form_search import FormSearch
-from trtopt.workflows.build.planned_regions import planned_forms
+from trtopt.workflows.build.graph import QUANTISED, Precision
+from trtopt.workflows.build.int8_forms import FormSearch, planned_forms
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request
+from trtopt.workflows.race import Setting, loaded, measure_in_turns, turns_job, verdict_record
+from trtopt.workflows.workbench import BuildOptions, build_engines
 
 _DURATION_S = 2.0
 """Seconds of sampling for each candidate at each batch size."""

@@ -20,12 +20,12 @@ from trtopt.recipe import make_recipe
 from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
 from trtopt.records.tensors import NO_REQUEST
 from trtopt.targets import target_of
-from trtopt.workflows.build.engine_selection import obstacle, terms_for
-from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, make_plans
-from trtopt.workflows.build.kept_model import keep_model
+from trtopt.workflows.build.build import obstacle, terms_for
+from trtopt.workflows.build.graph import keep_model
 from trtopt.workflows.build.precision_selection import select_precision
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.quantize import Request
+from trtopt.workflows.workbench import TIMING_CACHE_FILE, BuildOptions, make_plans
 
 
 @dataclass(frozen=True)

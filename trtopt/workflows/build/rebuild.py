@@ -18,10 +18,15 @@ from trtopt.files.plugins import check_plugins
 from trtopt.records import EngineArtifact, Manifest
 from trtopt.records.build import FolderCheck, RebuildDifference
 from trtopt.version import __version__
-from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, build_engines
-from trtopt.workflows.build.verified_graphs import as_it_is, verified_graphs
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.workbench import (
+    TIMING_CACHE_FILE,
+    BuildOptions,
+    as_it_is,
+    build_engines,
+    verified_graphs,
+)
 
 
 def check_folder(folder: Path) -> FolderCheck:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from trtopt.builder.timing_cache_file import CACHE, StoredCache, read_cache
-from trtopt.builder.timing_cache_store import LIMIT_BYTES, TimingStore
+from trtopt.builder.timing_cache import CACHE, LIMIT_BYTES, StoredCache, TimingStore, read_cache
 from trtopt.errors import ArtifactError, TimingCacheError
 from trtopt.executors.local import run_job
 from trtopt.files.outputs import write_output

@@ -16,13 +16,12 @@ from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.recipe import LOCAL, Recipe, check_timeout, input_sizes, measured_on
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
 from trtopt.records.base import Result
-from trtopt.workflows.bench.interleaved import Setting, verdict_record
-from trtopt.workflows.compare.builds import compare_recipes
 from trtopt.workflows.compare.contracts import explain_engines, explain_results, parse_contracts
-from trtopt.workflows.compare.engines import compare_engines
+from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file, read_result
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.race import Setting, verdict_record
 
 MAX_DURATION_S = 86400.0
 TURNS_LIMIT = 0.02

@@ -15,10 +15,9 @@ from trtopt.measure.contracts import WARMUP_S, contract_named
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
 from trtopt.records import BenchPoint, BenchReport, Contract, InterleavedRun
-from trtopt.workflows.bench.interleaved import ROUNDS, Setting, loaded, measure_in_turns
-from trtopt.workflows.bench.resolve_engines import check_trust, resolve_engines
-from trtopt.workflows.engine_points import points
+from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.race import ROUNDS, Setting, loaded, measure_in_turns
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from trtopt.measure.analysis.result_comparison import (
 from trtopt.measure.analysis.trtexec_files import Profile, Times, read_trtexec
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import BenchReport, Samples, read_versioned
-from trtopt.workflows.compare.run_spread import measured_run_spread
+from trtopt.workflows.race import measured_run_spread
 
 ResultFile = BenchReport | Times | Profile
 _WHAT, _REMEDY = "a result file", "give a file that `trtopt bench --json` wrote"

@@ -47,8 +47,7 @@ from trtopt.requests.check import CheckRequest
 from trtopt.rewrite.typed_io.recorded import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import typed_reference
 from trtopt.workers.protocol import OutputsWritten
-from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines
-from trtopt.workflows.engine_points import points
+from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, points, resolve_engines
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.task_metric import LABELS, Task

@@ -16,9 +16,8 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.recipe import make_recipe
 from trtopt.records.precision import CheckedSubject
 from trtopt.targets import DEFAULT, ONNXRUNTIME, target_of
-from trtopt.workflows.bench.resolve_engines import resolved
+from trtopt.workflows.bench.resolve_engines import points, resolved
 from trtopt.workflows.build.build import build
-from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import SILENT
 from trtopt.workflows.precision.check import Checker
 

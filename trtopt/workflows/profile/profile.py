@@ -40,17 +40,14 @@ from trtopt.requests.profile import ProfileRequest
 from trtopt.requests.shared import BackendName
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
-from trtopt.workflows.bench.external_engine import is_external
-from trtopt.workflows.bench.resolve_engines import resolve_engines
-from trtopt.workflows.build.build_memory import memories_of
-from trtopt.workflows.build.verified_graphs import verified_graphs
+from trtopt.workflows.bench.resolve_engines import is_external, points, resolve_engines
 from trtopt.workflows.compare.result_files import read_result
-from trtopt.workflows.engine_points import points
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.peaks import known_peaks, probe_peaks
 from trtopt.workflows.profile.request import check_request
 from trtopt.workflows.provenance import check_engines, check_model
+from trtopt.workflows.workbench import memories_of, verified_graphs
 
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"

@@ -22,13 +22,18 @@ from trtopt.recipe import Recipe, io_request
 from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
 from trtopt.records.precision import parse_forms
 from trtopt.version import __version__
-from trtopt.workflows.build.apply_precision import QUANTISED, Precision, apply_precision, exchange_int8
-from trtopt.workflows.build.engine_selection import in_folder
-from trtopt.workflows.build.engines import BuildOptions, EngineRequest, build_each, caches_for, make_plans
-from trtopt.workflows.build.kept_model import keep_model
-from trtopt.workflows.build.verified_graphs import verified_graphs
+from trtopt.workflows.build.build import in_folder
+from trtopt.workflows.build.graph import QUANTISED, Precision, apply_precision, exchange_int8, keep_model
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.workbench import (
+    BuildOptions,
+    EngineRequest,
+    build_each,
+    caches_for,
+    make_plans,
+    verified_graphs,
+)
 
 _PREPARED = "prepared.json"
 """A manifest without engines, beside a model that is ready to be built."""

@@ -1,4 +1,4 @@
-"""The folder of a sweep: who may write to it, what of it is to be believed, and how it is written.
+"""A sweep's folder: who may write to it, what of it is to be believed, and its points in it.
 
     sweep.json, sweep.csv   the points, after every one of them;
     graphs/PRECISION/       the model in that precision, prepared once;
@@ -13,16 +13,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from trtopt.errors import ArtifactError, OutputError, WrongPathError
+from trtopt.builder.shapes import shapes_at
+from trtopt.data.fit import sample_axes
+from trtopt.errors import ArtifactError, DeviceError, OutputError, WrongPathError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.locks import lock
 from trtopt.files.temporary import is_temporary, remove_if_abandoned
+from trtopt.measure.analysis.energy import mean_power
+from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.analysis.sweep_table import csv_of
-from trtopt.records import SweepReport, SweepTerms, read_versioned, to_json
+from trtopt.measure.contracts import changed
+from trtopt.measure.engine import BenchJob
+from trtopt.measure.statistics.summaries import summarise, throughput
+from trtopt.records import (
+    BenchPoint,
+    BenchReport,
+    Contract,
+    EngineRef,
+    Environment,
+    MemoryPass,
+    PointMemory,
+    Samples,
+    Spread,
+    SweepPoint,
+    SweepReport,
+    SweepSetting,
+    SweepTerms,
+    Trust,
+    read_versioned,
+    to_json,
+)
+from trtopt.targets import ONNXRUNTIME
+from trtopt.workers.protocol import Benched
+from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.same_terms import check_same_terms
+from trtopt.workflows.sweep.builds import PointEngine, file_name
 
 REPORT = "sweep.json"
 TABLE = "sweep.csv"
@@ -88,3 +117,128 @@ def _remove_unfinished(folder: Path) -> None:
     for path in sorted(folder.rglob(".*.tmp")):
         if is_temporary(path):
             remove_if_abandoned(path)
+
+
+_KEY_DIGITS = 12
+
+
+def result_path(folder: Path, setting: SweepSetting, terms: SweepTerms) -> Path:
+    """Where a point's result file lies: its key is in its name."""
+    name = f"{file_name(setting.label)}-{setting.key(terms)[:_KEY_DIGITS]}.json"
+    return folder / "results" / name
+
+
+def drawn(
+    folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine
+) -> tuple[SweepPoint, Environment] | None:
+    """The point from its result file, if that is there, is whole and is of this engine."""
+    path = result_path(folder, setting, terms)
+    if not path.is_file():  # named after the label of an older trtopt
+        path = next(path.parent.glob(f"*-{setting.key(terms)[:_KEY_DIGITS]}.json"), path)
+    try:
+        report = read_result(path)
+    except ArtifactError:
+        return None
+    measured = report.points[0]
+    if measured.failure is not None or measured.latency.engine.sha256 != engine.artifact.sha256:
+        return None
+    return point_of(folder, path, setting, terms, engine, measured), report.environment
+
+
+def job_of(setting: SweepSetting, terms: SweepTerms, engine: PointEngine, data: str | None) -> BenchJob:
+    """The job that measures a point."""
+    return BenchJob(
+        path=str((engine.folder / engine.artifact.path).absolute()),
+        artifact=engine.artifact,
+        batch=setting.batch,
+        shapes=shapes_at(engine.onnx.inputs, engine.artifact.plan, setting.batch),
+        data=data,
+        sample_axes=sample_axes(engine.onnx.inputs),
+        contract=contract_for(terms.contract, setting.streams),
+        warmup_s=terms.warmup_s,
+        duration_s=terms.duration_s,
+        layers=False,
+        memory=terms.backend.name != ONNXRUNTIME,
+    )
+
+
+def measured_point(
+    folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine, result: Benched
+) -> tuple[SweepPoint, Environment]:
+    """What the job of a point has come to. Only a point that went through leaves a result file."""
+    measured = result.point
+    if not measured.latency.samples.start_ms:
+        raise DeviceError(
+            f"all {measured.latency.discarded} samples of its latency pass were discarded: "
+            f"{'; '.join(measured.latency.untrustworthy)}",
+            "sweep again when nothing slows the device down",
+        )
+    path = result_path(folder, setting, terms)
+    if measured.failure is None:
+        report = BenchReport(
+            created=now(),
+            argv=command_line(),
+            environment=result.environment,
+            model_sha256=engine.onnx.sha256,
+            source_sha256=terms.model_sha256,
+            points=(measured,),
+        )
+        write_atomically(path, to_json(report, indent=None))
+    return point_of(folder, path, setting, terms, engine, measured), result.environment
+
+
+def contract_for(contract: Contract, streams: int) -> Contract:
+    """The terms with so many streams."""
+    return changed(contract, {"streams": streams}) if streams > 1 else contract
+
+
+def point_of(
+    folder: Path,
+    path: Path,
+    setting: SweepSetting,
+    terms: SweepTerms,
+    engine: PointEngine,
+    measured: BenchPoint,
+) -> SweepPoint:
+    """A point's figures, drawn from its passes."""
+    artifact, build = engine.artifact, engine.folder.relative_to(folder).as_posix()
+    doubts = doubts_of(measured, on_host=terms.device.kind == "cpu")
+    rated = measured.throughput or measured.latency
+    rates: dict[str, Any] = {}
+    if rated.samples.start_ms and (measured.throughput is not None or measured.failure is None):
+        rate = throughput(rated.samples, setting.batch)
+        rates = {"samples_per_s": rate.samples_per_s, "queries_per_s": rate.queries_per_s}
+        rates |= {"busy_latency": spread_of(rated.samples), "power": mean_power(rated)}
+    return SweepPoint(
+        key=setting.key(terms),
+        setting=setting,
+        shapes=measured.latency.shapes,
+        build=build,
+        engine=EngineRef(path=f"{build}/{artifact.path}", sha256=artifact.sha256, label=artifact.plan.label),
+        engine_bytes=artifact.size_bytes,
+        build_seconds=artifact.build_seconds,
+        result=path.relative_to(folder).as_posix() if measured.failure is None else None,
+        queries=len(measured.latency.samples.start_ms),
+        latency=spread_of(measured.latency.samples),
+        memory=memory_of(measured.memory) if measured.memory is not None else None,
+        untrustworthy=tuple(doubt.text for doubt in doubts if doubt.trust is Trust.NONE),
+        unsteady=tuple(doubt.text for doubt in doubts if doubt.trust is Trust.UNSTEADY),
+        failure=measured.failure,
+        **rates,
+    )
+
+
+def spread_of(samples: Samples) -> Spread:
+    """How the latencies of a pass are spread."""
+    summary = summarise(samples.latency_ms)
+    p50, p90, p99 = (summary.percentiles[p] for p in (50.0, 90.0, 99.0))
+    return Spread(p50_ms=p50, p90_ms=p90, p99_ms=p99, max_ms=summary.maximum)
+
+
+def memory_of(memory: MemoryPass) -> PointMemory:
+    """What one context took, buffers included, and what one more would take."""
+    return PointMemory(
+        peak_bytes=memory.peak_bytes + memory.buffers_bytes,
+        buffers_bytes=memory.buffers_bytes,
+        context_bytes=max(memory.context_bytes, default=None),
+    )

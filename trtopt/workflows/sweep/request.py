@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.builder.open_axes import by_own_names
+from trtopt.builder.shapes import by_own_names
 from trtopt.builder_settings import SETTINGS
 from trtopt.data import open_data
 from trtopt.data.source import fingerprint_of
@@ -18,12 +18,10 @@ from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
 from trtopt.measure.contracts import DEFAULT, DURATION_S, WARMUP_S, changed, contract_named
 from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe, io_request, measured_on
 from trtopt.records import SweepSetting, SweepTerms, Terms
-from trtopt.workflows.build.apply_precision import QUANTISED, request_for
-from trtopt.workflows.build.engines import make_plans
-from trtopt.workflows.build.kept_model import with_typed_io
+from trtopt.workflows.build.graph import QUANTISED, request_for, with_typed_io
 from trtopt.workflows.sweep.builds import Swept
-from trtopt.workflows.sweep.folder import is_sweep
-from trtopt.workflows.sweep.points import contract_for
+from trtopt.workflows.sweep.folder import contract_for, is_sweep
+from trtopt.workflows.workbench import make_plans
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
 

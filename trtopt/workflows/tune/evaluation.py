@@ -28,27 +28,26 @@ from trtopt.requests.profile import ProfileRequest
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.targets import target_of
 from trtopt.version import __version__
-from trtopt.workflows.bench.interleaved import Setting, loaded
 from trtopt.workflows.bench.resolve_engines import resolved
-from trtopt.workflows.build.build import build
-from trtopt.workflows.build.engine_selection import in_folder
-from trtopt.workflows.build.engines import (
-    TIMING_CACHE_FILE,
-    BuildOptions,
-    build_engines,
-    caches_for,
-    make_plans,
-)
-from trtopt.workflows.build.verified_graphs import verified_graphs
+from trtopt.workflows.build.build import build, in_folder
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
+from trtopt.workflows.race import Setting, loaded
 from trtopt.workflows.tune.candidates import Queued
 from trtopt.workflows.tune.race import Cost, Racer, cost_of, race
 from trtopt.workflows.tune.setup import Setup, samples_for
 from trtopt.workflows.tune.situation import Change
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
+from trtopt.workflows.workbench import (
+    TIMING_CACHE_FILE,
+    BuildOptions,
+    build_engines,
+    caches_for,
+    make_plans,
+    verified_graphs,
+)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from trtopt.measure.loop.rounds import valid_rounds
 from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict, compare
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import ClockReading, InterleavedRun, Objective, Samples, TensorSpec, TurnSamples
-from trtopt.workflows.bench.interleaved import Setting, measure_in_turns, turns_job
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.race import Setting, measure_in_turns, turns_job
 
 _P99 = 99.0
 _BACKLOG = 0.25

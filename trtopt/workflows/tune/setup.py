@@ -35,12 +35,12 @@ from trtopt.recipe import WHERE, Recipe, check_timeout, io_request, recipe_json
 from trtopt.records import Ledger, Manifest, MeasuredRunSpread, Objective, OnnxArtifact, TensorSpec, TuneTerms
 from trtopt.records.tune import CandidateKind
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workflows.build.engines import check_opset
-from trtopt.workflows.build.kept_model import with_typed_io
-from trtopt.workflows.compare.run_spread import measured_run_spread
+from trtopt.workflows.build.graph import with_typed_io
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.race import measured_run_spread
 from trtopt.workflows.tune.race import MEASURES, Measure, measure_for
 from trtopt.workflows.tune.tuned_folder import TunedFolder, stored_ledgers
+from trtopt.workflows.workbench import check_opset
 
 _KINDS = get_args(CandidateKind)
 _PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}

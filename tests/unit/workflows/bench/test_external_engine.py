@@ -11,7 +11,7 @@ from tests.support.scripted_device.device import Script, ScriptedDevice, Scripte
 from trtopt.errors import ArtifactError, DeviceMemoryError
 from trtopt.measure.describe_engine import Described, DescribeJob, describe
 from trtopt.records import Backend, DeviceInfo, ShapeRange, TensorSpec
-from trtopt.workflows.bench.external_engine import plan_of
+from trtopt.workflows.bench.resolve_engines import plan_of
 
 ENGINE = b"an engine"
 FILE = Path("bare.engine")

@@ -12,7 +12,7 @@ from trtopt.errors import BuildError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import make_recipe
 from trtopt.records import Backend
-from trtopt.workflows.build.engines import explained, make_plans
+from trtopt.workflows.workbench import explained, make_plans
 
 SAID = BuildError("some shape can not be computed", "try something")
 

@@ -7,7 +7,7 @@ import msgspec
 from tests.support import examples
 from trtopt.records import AllocationEvent, BenchPoint, ClockReading, MemoryPass, PointPower, SweepSetting
 from trtopt.workflows.sweep.builds import PointEngine, file_name
-from trtopt.workflows.sweep.points import memory_of, point_of, result_path
+from trtopt.workflows.sweep.folder import memory_of, point_of, result_path
 
 FOLDER = Path("/sweep")
 ENGINE = PointEngine(FOLDER / "builds" / "fp16", examples.onnx(), examples.engine())

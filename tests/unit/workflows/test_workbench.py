@@ -10,8 +10,8 @@ import pytest
 from trtopt.device.cuda import probe
 from trtopt.recipe import make_recipe
 from trtopt.records import Backend, DeviceInfo
-from trtopt.workflows.build.engines import notes_on
 from trtopt.workflows.sweep.request import SweepPlan
+from trtopt.workflows.workbench import notes_on
 
 H200 = DeviceInfo(kind="gpu", name="NVIDIA H200", compute_capability="9.0")
 NO_GPU = DeviceInfo(kind="none", name="none: built without a GPU")

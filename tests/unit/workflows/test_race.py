@@ -12,7 +12,7 @@ from tests.support.interleaved_runs import block
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import BenchReport, to_json
 from trtopt.workflows.compare.result_files import compare_files
-from trtopt.workflows.compare.run_spread import keep_run_spread, measured_run_spread
+from trtopt.workflows.race import keep_run_spread, measured_run_spread
 
 OTHER = msgspec.structs.replace(examples.GPU, uuid="GPU-2")
 

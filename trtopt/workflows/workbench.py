@@ -1,4 +1,4 @@
-"""Engines from graphs: plans, timing caches, one job for each engine."""
+"""The workbench: engines from graphs, with plans and timing caches, and what a build folder vouches for."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from trtopt.builder_settings import recorded_settings
 from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import (
+    ArtifactError,
     BuildError,
     ModelError,
     RefusedGraphError,
@@ -26,8 +27,12 @@ from trtopt.errors import (
 from trtopt.executors.api import Executor
 from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import scratch_beside
+from trtopt.files.bounded_reading import reading_as, sha256_of
+from trtopt.files.manifests import read_listed
 from trtopt.inspect.graph import read_graph
+from trtopt.inspect.memory import timeline
 from trtopt.onnxio import model_file
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import LOCAL, Recipe, io_request, shape_flags
 from trtopt.records import (
     Backend,
@@ -35,8 +40,12 @@ from trtopt.records import (
     BuildPlan,
     BuildSettings,
     EngineArtifact,
+    Manifest,
+    MemoryPass,
+    MemoryTimeline,
     OnnxArtifact,
     Profile,
+    from_json,
 )
 from trtopt.records.build import read_splits
 from trtopt.targets import ONNXRUNTIME, target_of
@@ -297,3 +306,40 @@ def _at_its_shapes(job: BuildJob, scratch: ExitStack) -> BuildJob | None:
 
 def _explained(result: EngineArtifact | TrtoptError, one: EngineRequest) -> EngineArtifact | TrtoptError:
     return explained(result, one.onnx, one.plan) if isinstance(result, BuildError) else result
+
+
+def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
+    """The engine with the hash and size that its file has now, because the user trusts it by name."""
+    file = folder / engine.path
+    if not file.is_file():
+        raise ArtifactError(
+            f"{file}: is not there", "bring it back, or build the folder again: `trtopt build --locked`"
+        )
+    return msgspec.structs.replace(
+        engine,
+        sha256=sha256_of(file),
+        size_bytes=file.stat().st_size,
+        notes=(*engine.notes, "not as it was built: trusted by name"),
+    )
+
+
+def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
+    """The graphs that a folder's engines are made of, where they lie."""
+    found = [read_onnx(folder / Path(graph.path).name) for graph in (manifest.onnx, *manifest.graphs)]
+    for there, graph in zip(found, (manifest.onnx, *manifest.graphs), strict=True):
+        if there.sha256 != graph.sha256:
+            raise ArtifactError(
+                f"{there.path}: is not the model that the engines were built from", "build again"
+            )
+    return found
+
+
+def memories_of(folder: Path, manifest: Manifest) -> dict[str, MemoryTimeline]:
+    """The timeline of each engine whose builder was traced (`trtopt build --memory`), by its file."""
+    found = {}
+    for engine in manifest.engines:
+        if engine.memory is not None:
+            with reading_as("a builder's allocations", folder / engine.memory, "build again with --memory"):
+                traced = from_json(read_listed(folder, manifest, engine.memory), MemoryPass)
+            found[engine.path] = timeline(traced)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -9,16 +10,31 @@ from pathlib import Path
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.data.fit import sample_axes
-from trtopt.errors import UsageError
+from trtopt.errors import OutputError, UsageError
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.executors.local import THIS_HOST
+from trtopt.files.atomic import write_atomically
+from trtopt.files.bounded_reading import read_bounded
 from trtopt.measure.analysis.comparability import Work
 from trtopt.measure.contracts import WARMUP_S
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
-from trtopt.measure.statistics.comparison import RUN_BLOCKS, Comparison
+from trtopt.measure.statistics.comparison import RUN_BLOCKS, Comparison, RunSpread
 from trtopt.recipe import Recipe, shape_flags
-from trtopt.records import ComparisonVerdict, Contract, EngineArtifact, InterleavedRun, Purpose, TensorSpec
+from trtopt.records import (
+    ComparisonVerdict,
+    Contract,
+    DeviceInfo,
+    EngineArtifact,
+    InterleavedRun,
+    MeasuredRunSpread,
+    Purpose,
+    TensorSpec,
+    read_versioned,
+    to_json,
+)
 from trtopt.workers.protocol import Interleaved
+from trtopt.workflows.build.timing_cache_commands import store_folder
+from trtopt.workflows.invocation import now
 from trtopt.workflows.listener import Listener
 
 _ANY_SIZES = Recipe()
@@ -153,3 +169,33 @@ def check_repeats(flag: str, count: int, least: int) -> None:
     """Validate the value of `--builds` or `--control`."""
     if not least <= count <= MAX_REPEATS:
         raise UsageError(f"{flag} {count}: out of range", f"give {least} to {MAX_REPEATS}")
+
+
+_NAME_DIGITS = 16
+
+
+def keep_run_spread(device: DeviceInfo, spread: RunSpread) -> str:
+    """Keep it for a device, in place of an earlier one; a note on what was kept."""
+    assert spread.runs is not None
+    kept = MeasuredRunSpread(created=now(), device=device, deviation=spread.deviation, runs=spread.runs)
+    found = f"{spread.runs} runs of A on {device.name} differ by {spread.deviation:.2%} (standard deviation)"
+    try:
+        write_atomically(_file_of(device), to_json(kept))
+    except OutputError as error:
+        return f"{found}; not kept for comparisons of result files and for tuning: {error.problem}"
+    return f"{found}; kept for comparisons of result files and for tuning"
+
+
+def measured_run_spread(device: DeviceInfo) -> MeasuredRunSpread | None:
+    """What was kept for a device; None where nothing was, or it cannot be read."""
+    try:
+        kept = read_versioned(read_bounded(_file_of(device)), MeasuredRunSpread)
+    except (OSError, ValueError):
+        return None
+    return kept if kept.deviation >= 0 and kept.runs > 1 else None
+
+
+def _file_of(device: DeviceInfo) -> Path:
+    """By the device's own number; processors have none, and are known by their names."""
+    name = device.uuid or device.name
+    return store_folder() / "run-spread" / f"{hashlib.sha256(name.encode()).hexdigest()[:_NAME_DIGITS]}.json"
