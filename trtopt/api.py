@@ -810,6 +810,7 @@ def rewrite(
     target: str = DEFAULT_TARGET,
     rules: Sequence[str] | None = None,
     skip: Sequence[str] = (),
+    clean: bool = False,
     check: bool = True,
     data: str | Path | None = None,
     dynamic_batch: bool = False,
@@ -825,8 +826,9 @@ def rewrite(
         model: the ONNX file.
         output: the ONNX file to write.
         target: the TensorRT to rewrite for: `8.6`, `10`, `11` or `rtx`.
-        rules: only these rules, also ones that are off [default: those that are on].
+        rules: only these rules, also ones that are off [default: those that builds and quantising apply].
         skip: rules to skip.
+        clean: apply also rules that tidy the graph and that no build needs.
         check: run both models on seeded inputs, every dynamic axis at two sizes; a rule that breaks its bound
             is undone and named in the trace.
         data: real inputs for the check too: an .npz, a folder of them, Polygraphy's JSON or
@@ -861,6 +863,7 @@ def rewrite(
         target=target,
         rules=rules,
         skip=skip,
+        clean=clean,
         check=check,
         data=data,
         dynamic_batch=dynamic_batch,

@@ -63,7 +63,8 @@ class Recipe(Record, frozen=True, kw_only=True):
     `records.tensors` reads them; `preprocess` names a normalisation of the image.
 
     `rewrite` says which rewrite rules are applied first: `default` those that have earned it for the target
-    (see `rewrite.evidence`), `all` those of `trtopt rewrite`, or `none`; `add_rule` names others, for after.
+    (see `rewrite.evidence`), `all` those of `trtopt rewrite --clean`, or `none`; `add_rule` names others, for
+    after.
 
     `split` cuts the graph for a chain of engines, as `records.batch_split` reads it.
 

@@ -62,7 +62,6 @@ class Target:
     """Whether Conv takes its kernel's size from weights that are computed."""
     integer_functions: bool
     """Whether Sign, Relu and Pow are imported for integers."""
-    trilu_of_any_rank: bool
     efficient_nms: bool
     """Whether the plugin EfficientNMS_ONNX_TRT is there."""
     most_elements: int | None
@@ -85,8 +84,6 @@ class Target:
     # fusions
     fuses_scaled_query: bool
     """Whether fused attention needs the scale before the first product."""
-    needs_not_for_softmax: bool
-    """Whether Where and Softmax become one kernel only together with a Not."""
     half_gelu_pays: bool
     """Whether a GELU between INT8 products takes less time with casts to FP16 around it."""
 
@@ -130,7 +127,6 @@ _8_6 = Target(
     shape_ends=False,
     computed_kernels=False,
     integer_functions=False,
-    trilu_of_any_rank=False,
     efficient_nms=True,
     most_elements=2**31 - 1,
     io_formats={
@@ -145,7 +141,6 @@ _8_6 = Target(
     half_scales=False,
     stored_weights=False,
     fuses_scaled_query=False,
-    needs_not_for_softmax=True,
     half_gelu_pays=True,  # BERT-base took 4.8 % less time at batch 8 on an H100 (benchmarks/kernels)
     network_flags=("EXPLICIT_BATCH",),
     device_memory="device_memory_size",
@@ -176,7 +171,6 @@ _10_0 = replace(
     shape_ends=True,
     computed_kernels=True,
     integer_functions=True,
-    trilu_of_any_rank=True,
     most_elements=None,
     io_formats={
         "float32": ("chw32",),
@@ -191,7 +185,6 @@ _10_0 = replace(
     half_scales=True,
     stored_weights=True,
     fuses_scaled_query=True,
-    needs_not_for_softmax=False,
     half_gelu_pays=False,  # it is in FP16 anyway
     network_flags=("STRONGLY_TYPED",),
     progress_monitor=True,

@@ -35,11 +35,12 @@ from trtopt.rewrite import equivalence
 LIMIT_S = 600
 TRTOPT = {
     "trtopt": (
-        "from trtopt.rewrite.rewrite import rewrite_model\ndef go(): rewrite_model(source, out, target='10')"
+        "from trtopt.rewrite.rewrite import rewrite_model\n"
+        "def go(): rewrite_model(source, out, target='10', clean=True)"
     ),
     "trtopt --no-check": (
         "from trtopt.rewrite.rewrite import rewrite_model\n"
-        "def go(): rewrite_model(source, out, target='10', check=False)"
+        "def go(): rewrite_model(source, out, target='10', clean=True, check=False)"
     ),
 }
 PEERS = {

@@ -41,34 +41,6 @@ CASES: tuple[Case, ...] = (
         g (float[N,8] x) => (float[N,8] y) <int64[1] ax = {-1}> {b = Exp(x) c = ReduceSum(b, ax) y = Div(b, c)}""",
     ),
     case(
-        "log-softmax",
-        "log of softmax",
-        "g (float[N,8] x) => (float[N,8] y) {a = Softmax<axis=1>(x) y = Log(a)}",
-    ),
-    case(
-        "norm-reductions",
-        "l1, l2, log-sum-exp",
-        """
-        g (float[N,8] x) => (float[N,1] y, float[N,1] z, float[N,1] u) <int64[1] ax = {1}>
-        {a = Abs(x) y = ReduceSum(a, ax) b = Mul(x, x) c = ReduceSum(b, ax) z = Sqrt(c) d = Exp(x) e = ReduceSum(d, ax)
-         u = Log(e)}""",
-        3,
-    ),
-    case(
-        "narrow-indices",
-        "cast in front of a gather",
-        """
-        # w: float[4,6]
-        g (int32[N] i) => (float[N,6] y) {j = Cast<to=7>(i) y = Gather(w, j)}""",
-    ),
-    case(
-        "narrow-indices",
-        "a constant, for 8.6",
-        """
-        g (float[N,6] x) => (float[N] y) <int64 i = {2}> {y = Gather<axis=1>(x, i)}""",
-        target="8.6",
-    ),
-    case(
         "attention-scale",
         "before the mask",
         """
@@ -84,17 +56,6 @@ CASES: tuple[Case, ...] = (
         # w3: float[8,4]
         g (float[N,S,8] x) => (float[N,S,4] q, float[N,S,6] k, float[N,S,4] v)
         {q = MatMul(x, w1) k = MatMul(x, w2) v = MatMul(x, w3)}""",
-    ),
-    case(
-        "merge-convs",
-        "parallel 1x1",
-        """
-        # w1: float[4,2,1,1]
-        # b1: float[4]
-        # w2: float[3,2,1,1]
-        # b2: float[3]
-        g (float[N,2,8,8] x) => (float[N,4,8,8] y, float[N,3,8,8] z)
-        {a = Conv(x, w1, b1) b = Conv(x, w2, b2) y = Relu(a) z = Neg(b)}""",
     ),
     case(
         "pad-channels",
@@ -166,14 +127,6 @@ CASES: tuple[Case, ...] = (
         {xq = QuantizeLinear(x, s, zero) xd = DequantizeLinear(xq, s, zero) q = QuantizeLinear(w, t, zero) d = DequantizeLinear(q, t, zero)
          y = Conv(xd, d)}""",
         target="8.6",
-    ),
-    case(
-        "reduce-keepdims",
-        "put back, and taken out",
-        """
-        g (float[N,4,6] x) => (float[N,1,6] y, float[N,4] z) <int64[1] u = {-2}, int64[1] v = {2}>
-        {a = ReduceSum<keepdims=0>(x, u) y = Unsqueeze(a, u) b = ReduceMax<axes=[-1]>(x) z = Squeeze(b, v)}""",
-        2,
     ),
     case(
         "move-constant",

@@ -74,37 +74,4 @@ CASES: tuple[Case, ...] = (
         {m = ReduceMean<axes=[-1]>(x) a = Sub(x, m) p = Pow(a, two) q = ReduceMean<axes=[-1]>(p) r = Add(q, eps) s = Sqrt(r)
          u = Mul(c, a) t = Div(u, s) y = Add(t, d)}""",
     ),
-    case(
-        "instance-norm",
-        "scaled before the division",
-        """
-        # c: float[1,4,1,1]
-        g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float two = {2.0}, float eps = {0.00001}>
-        {m = ReduceMean<axes=[2,3]>(x) a = Sub(x, m) p = Pow(a, two) q = ReduceMean<axes=[2,3]>(p) r = Add(q, eps) s = Sqrt(r)
-         u = Mul(a, c) y = Div(u, s)}""",
-    ),
-    case(
-        "centred-rms",
-        "as PyTorch exports a LayerNorm without shift",
-        """
-        # c: float[8]
-        g (float[N,S,8] x) => (float[N,S,8] y) <int64[1] ax = {-1}>
-        {m = ReduceMean(x, ax) a = Sub(x, m) y = RMSNormalization<axis=-1, epsilon=0.001>(a, c)}""",
-        opset=23,
-    ),
-    case(
-        "norm-casts",
-        "around LayerNormalization",
-        """
-        g (float16[N,S,4] x) => (float16[N,S,4] y) <float[4] c = {1.0,0.5,-2.0,0.75}, float[4] d = {0.0,0.25,1.0,-1.5}>
-        {a = Cast<to=1>(x) b = LayerNormalization<axis=-1, epsilon=0.001>(a, c, d) y = Cast<to=10>(b)}""",
-    ),
-    case(
-        "norm-casts",
-        "around RMSNormalization",
-        """
-        g (float16[N,S,4] x) => (float16[N,S,4] y) <float[4] c = {1.0,0.5,-2.0,0.75}>
-        {a = Cast<to=1>(x) b = RMSNormalization(a, c) y = Cast<to=10>(b)}""",
-        opset=23,
-    ),
 )

@@ -22,45 +22,6 @@ CASES: tuple[Case, ...] = (
         {a = Conv(x, w) b = Mul(a, one) y = Relu(b)}""",
     ),
     case(
-        "erase-shuffle",
-        "between a convolution and its activation",
-        """
-        # w: float[32,16,3,3]
-        g (float[N,16,16,16] x) => (float[N,32,14,14] y) <int64[4] s = {0,32,14,14}>
-        {a = Conv(x, w) b = Reshape(a, s) y = Relu(b)}""",
-    ),
-    case(
-        "clamp-chain",
-        "behind a convolution",
-        """
-        # w: float[32,16,3,3]
-        g (float[N,16,16,16] x) => (float[N,32,14,14] y) <float low = {0.0}, float six = {6.0}>
-        {a = Conv(x, w) b = Relu(a) y = Clip(b, low, six)}""",
-    ),
-    case(
-        "transpose-merged",
-        "keys of attention",
-        """
-        g (float[N,2,5,4] x) => (float[N,2,4,5] y) <int64[3] s = {-1,5,4}, int64[4] t = {-1,2,4,5}>
-        {a = Reshape(x, s) b = Transpose<perm=[0,2,1]>(a) y = Reshape(b, t)}""",
-    ),
-    case(
-        "transpose-merged",
-        "a copied axis, a run that is open and read elsewhere too",
-        """
-        g (float[N,2,5,4] x) => (float[2,5,N,4] y, float[N,10,4] z) <int64[3] s = {0,-1,4}, int64[4] t = {2,5,-1,4}>
-        {a = Reshape(x, s) b = Transpose<perm=[1,0,2]>(a) z = Relu(a) y = Reshape(b, t)}""",
-    ),
-    case(
-        "transpose-chain",
-        "between convolutions",
-        """
-        # w: float[32,16,3,3]
-        # w2: float[16,32,1,1]
-        g (float[N,16,16,16] x) => (float[N,16,14,14] y)
-        {a = Conv(x, w) b = Transpose<perm=[0,2,3,1]>(a) c = Transpose<perm=[0,3,1,2]>(b) y = Conv(c, w2)}""",
-    ),
-    case(
         "hard-sigmoid",
         "hard swish behind a convolution",
         """
@@ -122,19 +83,6 @@ CASES: tuple[Case, ...] = (
         # w3: float[128,128]
         g (float[N,64,128] x) => (float[N,64,64] y, float[N,64,128] v)
         {q = MatMul(x, w1) k = MatMul(x, w2) v = MatMul(x, w3) t = Transpose<perm=[0,2,1]>(k) y = MatMul(q, t)}""",
-    ),
-    case(
-        "merge-convs",
-        "branches that meet again",
-        """
-        # w1: float[32,64,1,1]
-        # b1: float[32]
-        # w2: float[48,64,1,1]
-        # b2: float[48]
-        # w3: float[32,32,3,3]
-        # w4: float[32,48,3,3]
-        g (float[N,64,16,16] x) => (float[N,64,14,14] y)
-        {a = Conv(x, w1, b1) b = Conv(x, w2, b2) c = Relu(a) d = Relu(b) e = Conv(c, w3) f = Conv(d, w4) y = Concat<axis=1>(e, f)}""",
     ),
     case(
         "pad-channels",

@@ -62,20 +62,6 @@ CASES: tuple[Case, ...] = (
         {a = Relu(x) s = Shape(a) b = Gather(s, i) c = Cast<to=1>(b) y = Mul(x, c) n = Gather(s, j)}""",
     ),
     case(
-        "mask-add",
-        "minus infinity where the mask is false",
-        """
-        g (float[N,2,S,16] q, float[N,2,16,S] k, bool[N,1,1,S] m) => (float[N,2,S,S] y) <float c = {-1e38}, float two = {0.25}>
-        {a = MatMul(q, k) s = Mul(a, two) b = Where(m, s, c) y = Softmax(b)}""",
-    ),
-    case(
-        "mask-add",
-        "minus infinity where the mask is true",
-        """
-        g (float[N,2,S,16] q, float[N,2,16,S] k, bool[N,1,1,S] m) => (float[N,2,S,S] y) <float c = {-1e38}>
-        {a = MatMul(q, k) b = Where(m, c, a) y = Softmax(b)}""",
-    ),
-    case(
         "attention-scale",
         "before a mask by selection",
         """

@@ -7,13 +7,6 @@ from tests.rewrite_graphs.case import Case, case
 
 CASES: tuple[Case, ...] = (
     case(
-        "erase-shuffle",
-        "a Reshape to all axes but the open one, which inference gives another name",
-        """
-        g (float[N,2,5] x) => (float[A,5,2] y) <int64[4] s = {1,-1,2,5}, int64[3] t = {-1,2,5}>
-        {a = Reshape(x, s) b = Reshape(a, t) c = Relu(b) d = Reshape(c, t) y = Transpose<perm=[0,2,1]>(d)}""",
-    ),
-    case(
         "hard-sigmoid",
         "scaled before it is clipped",
         """
@@ -28,79 +21,6 @@ CASES: tuple[Case, ...] = (
         {a = Mul(half, x) b = Mul(x, r) c = Mul(k, x) d = Mul(c, x) e = Add(d, one) f = Mul(b, e) t = Tanh(f) u = Add(t, one)
          y = Mul(a, u)}""",
         opset=20,
-    ),
-    case(
-        "slice-chain",
-        "patches of an image, an axis at a time",
-        """
-        g (float[N,8,8,3] x) => (float[N,4,4,9] y) <int64[1] z = {0}, int64[1] o = {1}, int64[1] e = {9223372036854775807},
-        int64[1] h = {1}, int64[1] w = {-2}, int64[1] two = {2}>
-        {a = Slice(x, z, e, h, two) b = Slice(a, z, e, w, two) c = Slice(a, o, e, w, two) d = Slice(x, o, e, h, two)
-         f = Slice(d, o, e, w, two) y = Concat<axis=3>(b, c, f)}""",
-        3,
-    ),
-    case(
-        "slice-chain",
-        "backwards, in INT32, without steps, and the first is read elsewhere too",
-        """
-        g (float[6,8] x) => (float[4,3] y, float[4,8] a) <int32[1] s = {-1}, int32[1] e = {1}, int32[1] z = {0}, int32[1] m = {-1},
-        int64[1] t = {2}, int64[1] u = {5}, int64[1] c = {-1}>
-        {a = Slice(x, s, e, z, m) y = Slice(a, t, u, c)}""",
-    ),
-    case(
-        "concat-chain",
-        "axes counted from both ends",
-        """
-        g (float[N,2,3] x, float[N,4,3] z) => (float[N,12,3] y)
-        {a = Concat<axis=1>(x, z) b = Relu(x) c = Concat<axis=-2>(b, x) y = Concat<axis=1>(c, b, a)}""",
-        2,
-    ),
-    case(
-        "where-not",
-        "an inverted mask",
-        """
-        g (float[N,4,4] x, bool[N,1,4] m) => (float[N,4,4] y) <float low = {-10000.0}>
-        {n = Not(m) a = Where(n, low, x) y = Softmax<axis=-1>(a)}""",
-    ),
-    case(
-        "mask-and",
-        "conditions on pairs of boxes, one of them the same for every image",
-        """
-        g (float[N,5,5] x, float[5,5] z) => (float[N,5,5] y) <float c = {0.5}>
-        {a = Greater(x, c) b = Less(z, c) d = Cast<to=1>(a) e = Cast<to=1>(b) y = Mul(d, e)}""",
-    ),
-    case(
-        "mask-and",
-        "two after one another, in INT64",
-        """
-        g (float[N,5] x, float[N,5] z) => (int64[N,5] y) <float c = {0.5}>
-        {a = Greater(x, c) b = Less(z, c) d = Less(x, z) e = Cast<to=7>(a) f = Cast<to=7>(b) h = Cast<to=7>(d) i = Mul(e, f)
-         y = Mul(h, i)}""",
-        2,
-    ),
-    case(
-        "mask-triangle",
-        "boxes before others",
-        """
-        g (float[N,5,5] x) => (float[N,5,5] y) <float c = {0.5}, float one = {1.0}, int64[2] s = {5,5}, int64 k = {1}>
-        {a = Greater(x, c) b = Cast<to=1>(a) d = Expand(one, s) e = Trilu<upper=1>(d, k) y = Mul(b, e)}""",
-    ),
-    case(
-        "mask-triangle",
-        "no square, the lower side, without k, in FP16",
-        """
-        g (float16[N,2,3,5] x) => (float16[N,2,3,5] y) <int64[2] s = {3,5}>
-        {a = IsNaN(x) n = Not(a) b = Cast<to=10>(n) d = ConstantOfShape<value = float16[1] {15360}>(s) e = Trilu<upper=0>(d)
-         y = Mul(e, b)}""",
-    ),
-    case(
-        "gather-nd",
-        "rows of a table that is computed, and of a constant by indices that count from the end too",
-        """
-        # t: float[5,4]
-        g (float[5,4] x, int64[N,3] i) => (float[N,3,4] y, float[2,4] z) <int64[1] e = {2}, int64[1] m = {-1}, int64[2] k = {-1,3}>
-        {r = Relu(x) u = Unsqueeze(i, e) y = GatherND(r, u) v = Unsqueeze(k, m) z = GatherND(t, v)}""",
-        2,
     ),
     case(
         "fold-weights",

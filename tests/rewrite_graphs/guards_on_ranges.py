@@ -43,13 +43,6 @@ CASES: tuple[Case, ...] = (
         "FP32's range",
     ),
     left(
-        "clamp-chain",
-        "a bound that is no number",
-        """
-        g (float16[N,4] x) => (float16[N,4] y) <float16 l = {32256}> {a = Relu(x) y = Clip(a, l)}""",
-        "computed",
-    ),
-    left(
         "move-constant",
         "backwards to the far end",
         """

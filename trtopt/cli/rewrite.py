@@ -41,6 +41,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
     shell_complete=lists_of(rule_names),
     help="Skip these rules.",
 )
+@click.option("--clean", is_flag=True, help="Also apply rules that tidy the graph and that no build needs.")
 @click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and exit.")
 @click.option(
     "--explain",
@@ -60,6 +61,7 @@ def rewrite(
     target: str,
     rules: tuple[str, ...] | None,
     skip: tuple[str, ...] | None,
+    clean: bool,
     listing: bool,
     explain: str | None,
     no_check: bool,
@@ -98,6 +100,7 @@ def rewrite(
             target=target,
             rules=rules,
             skip=skip or (),
+            clean=clean,
             check=not no_check,
             data=data,
             keep_going=keep_going,

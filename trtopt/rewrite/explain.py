@@ -14,8 +14,8 @@ from trtopt.targets import target_names
 _CLASSES = {"B": "bit-exact", "N": "equal up to rounding", "A": "approximate"}
 
 _USES = (
-    "build: trtopt build applies it, for it earned that on the target; quantise: only where it quantises;",
-    "rewrite: trtopt rewrite and trtopt build --rewrite all apply it; off: only where --rules names it.",
+    "build: trtopt build applies it, for it earned that on the target; quantise: only where it quantises.",
+    "trtopt rewrite applies both. clean: with --clean or trtopt build --rewrite all; off: by --rules.",
     "--list --json - has the evidence by target, with sources.",
 )
 
@@ -76,12 +76,12 @@ def evidence_of(rule: Rule) -> list[str]:
 
 
 def use_of(rule: Rule, target: str) -> str:
-    """What applies a rule unasked: builds, those that quantise, the rewrite alone, or nothing."""
+    """What applies a rule: builds, those that quantise, a rewrite that cleans, or nothing unasked."""
     if rule.is_built_in(target):
         return "build"
     if rule.quantises(target):
         return "quantise"
-    return "rewrite" if target in rule.default else "off"
+    return "clean" if target in rule.targets else "off"
 
 
 def catalogue(rules: Sequence[Rule]) -> list[str]:
@@ -104,14 +104,15 @@ def catalogue(rules: Sequence[Rule]) -> list[str]:
 
 
 def catalogue_json(rules: Sequence[Rule]) -> str:
-    """The rules for programs to read, with the targets for which `trtopt rewrite` and builds apply each."""
+    """The rules for programs to read, with the targets where a rewrite, `--clean` or builds apply each."""
     entries = [
         {
             "name": rule.name,
             "class": rule.exactness,
-            "default": rule.default,
+            "default": [target for target in rule.targets if rule.quantises(target)],
+            "clean": rule.targets,
             "enables": rule.enables,
-            "builds": [target for target in rule.default if rule.is_built_in(target)],
+            "builds": [target for target in rule.targets if rule.is_built_in(target)],
             "evidence": {
                 target: [
                     {"kind": one.kind, "shows": one.shows, "source": one.source} for one in rule.known(target)

@@ -51,9 +51,16 @@ def _temporary_bytes(model: ModelFile) -> int:
 
 
 def select(
-    names: Sequence[str] | None, skip: Sequence[str], target: Target, add: Sequence[str] = ()
+    names: Sequence[str] | None,
+    skip: Sequence[str],
+    target: Target,
+    add: Sequence[str] = (),
+    *,
+    clean: bool = False,
 ) -> tuple[Rule, ...]:
-    """The rules called `names` (None: those that are on for the target) and those in `add`, less `skip`.
+    """The rules called `names` (None: what builds and quantising apply) and those in `add`, less `skip`.
+
+    With `clean` also all others that suit the target.
 
     Raises:
         UsageError: a name that no rule has, or no name at all.
@@ -64,12 +71,10 @@ def select(
     for name in (*(names or ()), *add, *skip):
         if name not in known:
             raise UsageError(f"there is no rule {name!r}", "see `trtopt rewrite --list` for their names")
-    return tuple(
-        rule
-        for rule in RULES
-        if rule.name not in skip
-        and (rule.name in add or (rule.name in names if names is not None else target.name in rule.default))
-    )
+    chosen = {rule.name for rule in RULES if rule.quantises(target.name)} if names is None else {*names}
+    if clean:
+        chosen |= {rule.name for rule in RULES if target.name in rule.targets}
+    return tuple(rule for rule in RULES if rule.name in chosen.union(add).difference(skip))
 
 
 @dataclass(frozen=True)
@@ -194,6 +199,7 @@ def rewrite_model(
     rules: Sequence[str] | None = None,
     add: Sequence[str] = (),
     skip: Sequence[str] = (),
+    clean: bool = False,
     check: bool = True,
     data: str | Path | None = None,
     keep_going: bool = False,
@@ -219,7 +225,7 @@ def rewrite_model(
     """
     began = time.perf_counter()
     aim = target_named(target)
-    chosen = select(rules, skip, aim, add)
+    chosen = select(rules, skip, aim, add, clean=clean)
     check_formats(io, aim, in_engine=False)
     typing = type_graph(_loaded(source, out, note), io, data=data, check=check)
     original = typing.model

@@ -49,9 +49,9 @@ class Rule:
     """One idea.
 
     `find` walks a scope and yields matches of the pattern, each taken from the graph at that moment;
-    `check` answers None, or why this match must be left alone; `apply` replaces it. `default` names
-    the targets for which `trtopt rewrite` applies it unasked. `enables` says what TensorRT can do
-    afterwards, `evidence` what has been found of that; builds apply what has earned it (`is_built_in`).
+    `check` answers None, or why this match must be left alone; `apply` replaces it. `targets` are
+    those that it suits: for others it must be named. `enables` says what TensorRT can do afterwards,
+    `evidence` what has been found of that; builds, and `trtopt rewrite` by itself, apply what has earned it.
     Within its `stage` it runs by name, but `after` the rules that it names.
     """
 
@@ -63,7 +63,7 @@ class Rule:
     apply: Callable[[Scope, Match], None]
     stage: Stage = field(kw_only=True)
     after: tuple[str, ...] = ()
-    default: tuple[str, ...] = target_names()
+    targets: tuple[str, ...] = target_names()
     evidence: tuple[Evidence, ...] = ()
 
     def known(self, target: str) -> tuple[Evidence, ...]:
@@ -72,11 +72,11 @@ class Rule:
 
     def is_built_in(self, target: str) -> bool:
         """Whether builds for the target apply it unasked."""
-        return target in self.default and earns_a_build(self.name, self.evidence, target)
+        return target in self.targets and earns_a_build(self.name, self.evidence, target)
 
     def quantises(self, target: str) -> bool:
-        """Whether quantising for the target applies it unasked."""
-        return target in self.default and earns_quantising(self.name, self.evidence, target)
+        """Whether quantising and `trtopt rewrite` apply it unasked: what builds apply, and more."""
+        return target in self.targets and earns_quantising(self.name, self.evidence, target)
 
 
 def always(scope: Scope, match: Match) -> str | None:

@@ -153,12 +153,6 @@ class Scope:
             return None
         return tuple(int(axis) for axis in tensor.shape)
 
-    def same_shape(self, first: Any, second: Any) -> bool:
-        """Whether both shapes are known and the same, axis by axis; an unnamed axis is like no other."""
-        if first.shape is None or second.shape is None or len(first.shape) != len(second.shape):
-            return False
-        return all(a == b and a not in (None, "") for a, b in zip(first.shape, second.shape, strict=True))
-
     def same_rank(self, first: Any, second: Any) -> bool:
         """Whether both have the same number of axes, as far as is known; the proof sees to the rest."""
         ranks = self.rank(first), self.rank(second)

@@ -16,10 +16,12 @@ from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.equivalence import Unrunnable, error_between
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rule import Match, Rule, Stage, always
-from trtopt.rewrite.rules import clamp_chain, erase_identity, fold_scale
+from trtopt.rewrite.rules import erase_arithmetic, erase_identity, fold_scale
 from trtopt.rewrite.scope import Scope
 
-_TEXT = "g (float[N,4] x) => (float[N,4] y) {a = Relu(x) b = Relu(a) c = Identity(b) y = Abs(c)}"
+_TEXT = """
+    g (float[N,4] x) => (float[N,4] y) <float one = {1.0}>
+    {a = Relu(x) b = Mul(a, one) c = Identity(b) y = Abs(c)}"""
 
 
 def _find_abs(scope: Scope) -> Iterator[Match]:
@@ -43,13 +45,13 @@ _FAIL = Rule("fail", "B", "", _find_abs, always, _raise, stage=Stage.CLEANING)
 def test_a_rule_that_changes_the_outputs_is_bisected_undone_and_named(
     place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = [erase_identity.RULE, clamp_chain.RULE]
+    rules = [erase_identity.RULE, erase_arithmetic.RULE]
     rules.insert(place, _LIE)
     monkeypatch.setattr(api, "RULES", tuple(rules))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
     assert [(item.rule, item.nodes) for item in trace.undone] == [("lie", ("Abs:y",))]
-    assert trace.counts == {"erase-identity": 1, "clamp-chain": 1}
+    assert trace.counts == {"erase-identity": 1, "erase-arithmetic": 1}
     assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["Relu", "Abs"]
 
 
@@ -61,7 +63,7 @@ def test_a_rule_after_which_the_model_no_longer_runs_is_undone_and_named(
 
     monkeypatch.setattr(api, "RULES", (Rule("deny", "B", "", _find_abs, always, deny, stage=Stage.CLEANING),))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
     assert [item.rule for item in trace.undone] == ["deny"]
     assert trace.counts == {}
 
@@ -79,7 +81,7 @@ def test_bit_exact_rules_are_held_to_equality_even_next_to_looser_ones(
         g (float[N,2,4,4] x) => (float[N,4,4,4] y) <float t = {3.0}>
         {a = Conv(x, w) b = Mul(a, t) c = Relu(b) y = Abs(c)}"""
     onnx.save(model(text), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
     assert [item.rule for item in trace.undone] == ["nudge"]
     assert trace.counts == {"fold-scale": 1}
 
@@ -90,14 +92,16 @@ def test_a_rule_that_raises_stops_the_rewrite_and_leaves_no_file(
     monkeypatch.setattr(api, "RULES", (erase_identity.RULE, _FAIL))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     with pytest.raises(RuleFailed, match="'fail' failed at 'Abs:y': ZeroDivisionError: oh"):
-        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
     assert not (tmp_path / "out.onnx").exists()
 
 
 def test_keep_going_leaves_out_a_rule_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "RULES", (erase_identity.RULE, _FAIL))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", keep_going=True)
+    trace = rewrite_model(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True, keep_going=True
+    )
     assert [(item.rule, item.nodes) for item in trace.undone] == [("fail", ("Abs:y",))]
     assert trace.counts == {"erase-identity": 1}
 
@@ -139,17 +143,17 @@ def test_a_model_that_knows_no_long_axes_is_proved_on_shorter_ones(tmp_path: Pat
     text = """
         # w: float[8,4]
         g (float[S,4] x) => (float[S,4] y) <int64[1] z = {0}>
-        {s = Shape<end=1>(x) p = Slice(w, z, s, z) a = Relu(x) b = Relu(a) y = Add(b, p)}"""
+        {s = Shape<end=1>(x) p = Slice(w, z, s, z) a = Relu(x) b = Identity(a) y = Add(b, p)}"""
     onnx.save(model(text), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
-    assert trace.counts["clamp-chain"] == 1
+    assert trace.counts["erase-identity"] == 1
     assert {item.feed for item in trace.checked} == {"seed 0, small (1x4)", "seed 0, large (3x4)"}
 
 
 def test_a_model_that_no_length_fits_is_named_and_leaves_no_file(tmp_path: Path) -> None:
     text = """
         # w: float[11,4]
-        g (float[B,S] x) => (float[B,S] y) {a = Relu(x) b = Relu(a) y = MatMul(b, w)}"""
+        g (float[B,S] x) => (float[B,S] y) {a = Relu(x) b = Identity(a) y = MatMul(b, w)}"""
     onnx.save(model(text), tmp_path / "in.onnx")
     with pytest.raises(Unrunnable, match="MatMul"):
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
@@ -159,7 +163,7 @@ def test_a_model_that_no_length_fits_is_named_and_leaves_no_file(tmp_path: Path)
 def test_data_of_the_users_verifies_a_model_that_no_random_length_fits(tmp_path: Path) -> None:
     text = """
         # w: float[11,4]
-        g (float[B,S] x) => (float[B,S] y) {a = Relu(x) b = Relu(a) y = MatMul(b, w)}"""
+        g (float[B,S] x) => (float[B,S] y) {a = Relu(x) b = Identity(a) y = MatMul(b, w)}"""
     onnx.save(model(text), tmp_path / "in.onnx")
     np.savez(tmp_path / "real.npz", x=np.ones((2, 11), np.float32))
     trace = rewrite_model(
@@ -181,13 +185,13 @@ def test_where_no_rule_applies_nothing_is_run_or_written_unless_wanted(tmp_path:
 def test_an_output_that_is_no_tensor_is_named(dynamic_batch: bool, tmp_path: Path) -> None:
     text = """
         g (float[2,4] x) => (seq(float[2,4]) s, float[2,4] y)
-        {a = Relu(x) b = Relu(a) s = SequenceConstruct(b) y = Neg(b)}"""
+        {a = Relu(x) b = Identity(a) s = SequenceConstruct(b) y = Neg(b)}"""
     onnx.save(model(text), tmp_path / "in.onnx")
     with pytest.raises(ModelError, match="output 's' is no tensor but a sequence"):
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=dynamic_batch)
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", check=False)
-    assert trace.counts == {"clamp-chain": 1}
+    assert trace.counts == {"erase-identity": 1}
     onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
 
 
@@ -196,14 +200,14 @@ def test_large_weights_of_types_that_numpy_lacks_take_part_in_the_proof(kind: st
     code = getattr(onnx.TensorProto, kind)
     text = """
         g (float[N,128] x) => (float[N,128] y) <float s = {0.5}>
-        {a = Relu(x) b = Relu(a) w = DequantizeLinear(q, s) y = MatMul(b, w)}"""
+        {a = Relu(x) b = Identity(a) w = DequantizeLinear(q, s) y = MatMul(b, w)}"""
     made = model(text, 21)
     values = np.random.default_rng(0).integers(0, 60, (128, 128 // (2 if kind == "INT4" else 1)), np.uint8)
     weight = onnx.TensorProto(name="q", data_type=code, dims=[128, 128], raw_data=values.tobytes())
     made.graph.initializer.append(weight)
     onnx.save(made, tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
-    assert (trace.counts, trace.undone) == ({"clamp-chain": 1}, ())
+    assert (trace.counts, trace.undone) == ({"erase-identity": 1}, ())
     assert all(item.error == 0 for item in trace.checked)
     kept = {item.name: item.raw_data for item in onnx.load(tmp_path / "out.onnx").graph.initializer}
     assert kept["q"] == values.tobytes()
@@ -235,4 +239,7 @@ def test_a_rule_that_changes_scores_near_zero_is_still_found(
     lie = Rule("lie", "N", "", find, always, raise_scores, stage=Stage.CLEANING)
     monkeypatch.setattr(api, "RULES", (lie,))
     onnx.save(model(_LOW_SCORES), tmp_path / "in.onnx")
-    assert rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10").undone[0].rule == "lie"
+    assert (
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True).undone[0].rule
+        == "lie"
+    )

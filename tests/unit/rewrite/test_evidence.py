@@ -54,7 +54,6 @@ def test_the_measured_pairs_are_those_of_the_results_with_a_verdict() -> None:
         )
     }
     assert {(pair.run, pair.label): dict(pair.ratios) for pair in PAIRS} == told
-    assert {name for pair in PAIRS for name in pair.rules} <= {rule.name for rule in RULES}
 
 
 @pytest.mark.parametrize("source", [AUDIT, AUDIT_RTX])
@@ -144,7 +143,7 @@ def test_placement_does_more_by_what_a_rule_enables(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("target", target_names())
 def test_quantising_applies_what_builds_do_and_what_placement_needs(target: str) -> None:
-    needed = {rule.name for rule in RULES if rule.name in _QUANTISES and target in rule.default}
+    needed = {rule.name for rule in RULES if rule.name in _QUANTISES and target in rule.targets}
     assert set(quantising_rules(target)) == needed | set(build_rules(target))
     assert "gelu" not in quantising_rules(target)
 
@@ -157,7 +156,7 @@ def test_builds_apply_what_models_need_and_what_was_measured_faster() -> None:
 
 def test_an_engine_that_was_slower_or_hardly_faster_earns_nothing() -> None:
     least = {name: min(pair.ratios.values()) for pair in PAIRS for name in pair.rules}
-    assert not earns_a_build("mask-and", (), "8.6")  # RetinaNet: 1 % faster
+    assert not earns_a_build("mask-and", (), "8.6")  # RetinaNet: 1 % faster; a rule that has left
     assert 1 - BUILD_SPREAD < least["mask-and"] < 1
     assert not earns_a_build("plain-reshape", (), "8.6")  # of MiniLM's 3.4 %, and of ViT's loss
     assert earns_a_build("move-constant", (), "8.6")

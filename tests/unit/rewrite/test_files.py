@@ -85,12 +85,11 @@ def test_subgraphs_are_rewritten_and_what_they_read_from_outside_survives(tmp_pa
         g (float[N,4] x, bool c) => (float[N,4] y) {
           a = Relu(x)
           b = Identity(a)
-          y = If(c) <then_branch = t () => (float[N,4] p) {u = Relu(b) v = Relu(u) p = Neg(v)},
+          y = If(c) <then_branch = t () => (float[N,4] p) {u = Relu(b) v = Identity(u) p = Neg(v)},
                      else_branch = e () => (float[N,4] q) {w = Identity(b) q = Abs(w)}>
         }""", tmp_path)  # fmt: skip
     trace = rewrite_model(source, tmp_path / "out.onnx", target="10")
-    assert trace.counts["erase-identity"] == 2
-    assert trace.counts["clamp-chain"] >= 1
+    assert trace.counts["erase-identity"] == 3
     assert all(item.ok for item in trace.checked)
 
 
@@ -115,10 +114,10 @@ def test_weights_of_the_main_graph_that_subgraphs_read_stay_in_the_main_graph(tm
 def test_functions_are_inlined_first(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
         g (float[N,4] x) => (float[N,4] y) {a = mine.twice(x) y = Neg(a)}
-        <domain: "mine", opset_import: ["" : 17]> twice (p) => (r) {q = Relu(p) r = Relu(q)}"""
+        <domain: "mine", opset_import: ["" : 17]> twice (p) => (r) {q = Relu(p) r = Identity(q)}"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
-    assert trace.counts == {"clamp-chain": 1}
+    assert trace.counts == {"erase-identity": 1}
 
 
 def test_a_function_of_another_opset_is_refused(tmp_path: Path) -> None:
@@ -357,7 +356,7 @@ def test_new_large_weights_pass_through_files_that_do_not_stay(tmp_path: Path) -
     made.graph.node[0].attribute[1].g.node[0].input[0] = "w2"
     onnx.save(made, tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
-    assert trace.counts == {"transpose-constant": 2}
+    assert trace.counts == {"fold-weights": 2}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
     onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
 

@@ -25,10 +25,6 @@ _GRAPHS = {
     "language model, FP16": ("rms-norm", "float16", 10, f"a = Cast<to=1>(x) {_MOMENTS} b = Cast<to=10>(u) y = Mul(b, c)"),
     "LayerNorm by hand, BF16": ("layer-norm", "bfloat16", 16,
         f"f = Cast<to=1>(x) m = ReduceMean(f, ax) a = Sub(f, m) {_MOMENTS} b = Cast<to=16>(u) h = Mul(c, b) y = Add(h, d)"),
-    "around LayerNormalization, BF16": ("norm-casts", "bfloat16", 16,
-        "a = Cast<to=1>(x) b = LayerNormalization<axis=-1>(a, wide) y = Cast<to=16>(b)"),
-    "around RMSNormalization, BF16": ("norm-casts", "bfloat16", 16,
-        "a = Cast<to=1>(x) b = RMSNormalization<axis=-1>(a, wide) y = Cast<to=16>(b)"),
 }  # fmt: skip
 
 
@@ -39,8 +35,6 @@ def _model(kind: str, body: str) -> onnx.ModelProto:
     rng, dtype = np.random.default_rng(3), _dtype(kind)
     for name in ("c", "d"):
         made.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(64).astype(dtype), name))
-    widened = numpy_helper.to_array(made.graph.initializer[-1]).astype(np.float32)
-    made.graph.initializer.append(numpy_helper.from_array(widened, "wide"))
     return made
 
 
@@ -81,17 +75,4 @@ def test_the_casts_go_and_the_specification_says_that_only_roundings_differ(
     x = (4 * np.random.default_rng(5).standard_normal((2, 5, 64))).astype(_dtype(kind))
     before, now = _run(made, x), _run(after, x)
     assert before.dtype == now.dtype == _dtype(kind)
-    before, now = before.astype(np.float64), now.astype(np.float64)
-    step = float(ml_dtypes.finfo(_dtype(kind)).eps) * np.abs(before).max()
-    gap = np.abs(before - now).max()
-    assert gap < step if rule == "norm-casts" else gap == 0
-
-
-def test_a_scale_wider_than_the_input_is_narrowed_where_it_can_be(tmp_path: Path) -> None:
-    body = "b = RMSNormalization<axis=-1, epsilon=0.001>(x, wide) y = Cast<to=10>(b)"
-    (node,) = _rewritten("norm-casts", _model("float16", body), 10, tmp_path).graph.node
-    assert node.op_type == "RMSNormalization"
-    assert [(item.name, onnx.helper.get_attribute_value(item)) for item in node.attribute] == [
-        ("axis", -1),
-        ("epsilon", pytest.approx(0.001)),
-    ]
+    np.testing.assert_array_equal(before, now)

@@ -29,8 +29,8 @@ _HIDDEN = """
 
 def test_a_slice_whose_start_is_no_initializer_misleads_no_rule(tmp_path: Path) -> None:
     onnx.save(model(_HIDDEN), tmp_path / "in.onnx")
-    checked = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
-    rewrite_model(tmp_path / "in.onnx", tmp_path / "unchecked.onnx", target="10", check=False)
+    checked = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
+    rewrite_model(tmp_path / "in.onnx", tmp_path / "unchecked.onnx", target="10", clean=True, check=False)
     assert (checked.undone, checked.nodes_after) == ((), 1)
     assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "unchecked.onnx").read_bytes()
 
@@ -97,7 +97,7 @@ def test_any_graph_that_computes_shapes_is_rewritten_rightly_without_a_check(
     if any(0 in value.shape for found in run(graph.model(graph.outputs())) for value in found.values()):
         return  # ONNX Runtime lets nodes join empty tensors that do not fit
     onnx.save(graph.model(names, {name: value.ndim for name, value in wanted[0].items()}), folder / "in.onnx")
-    trace = rewrite_model(folder / "in.onnx", folder / "out.onnx", target="10", check=False)
+    trace = rewrite_model(folder / "in.onnx", folder / "out.onnx", target="10", clean=True, check=False)
     assert trace.undone == ()
     for first, second in zip(wanted, run(onnx.load(folder / "out.onnx")), strict=True):
         for name, value in first.items():

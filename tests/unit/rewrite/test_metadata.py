@@ -24,8 +24,8 @@ def _remarks(path: Path) -> dict[str, tuple[str, list[str]]]:
 
 def _rewritten_twice(made: onnx.ModelProto, folder: Path) -> Path:
     onnx.save(made, folder / "in.onnx")
-    rewrite_model(folder / "in.onnx", folder / "out.onnx", target="10")
-    rewrite_model(folder / "out.onnx", folder / "again.onnx", target="10")
+    rewrite_model(folder / "in.onnx", folder / "out.onnx", target="10", clean=True)
+    rewrite_model(folder / "out.onnx", folder / "again.onnx", target="10", clean=True)
     assert (folder / "out.onnx").read_bytes() == (folder / "again.onnx").read_bytes()
     return folder / "out.onnx"
 

@@ -53,7 +53,9 @@ def test_all_default_rules_together_keep_the_function(case: Case, tmp_path: Path
         "a dropout of old",
         "an index out of range",
     )
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target=case.target, check=runs)
+    trace = rewrite_model(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", target=case.target, clean=True, check=runs
+    )
     assert trace.undone == ()
     more = trace.counts.get("plain-shape", 0) + trace.counts.get(
         "plain-integers", 0
@@ -62,17 +64,19 @@ def test_all_default_rules_together_keep_the_function(case: Case, tmp_path: Path
 
 
 @pytest.mark.parametrize(("target", "times"), [("8.6", 0), ("rtx", 0), ("10", 1), ("11", 1)])
-def test_a_rule_runs_unasked_for_the_targets_that_it_names(target: str, times: int, tmp_path: Path) -> None:
+def test_cleaning_applies_a_rule_for_the_targets_that_it_suits(
+    target: str, times: int, tmp_path: Path
+) -> None:
     graph = next(case for case in FIRES if case.id == "attention-scale: before the mask")
     onnx.save(model(graph.text, graph.opset), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target=target)
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target=target, clean=True)
     assert trace.counts.get("attention-scale", 0) == times
 
 
 def test_a_division_by_zero_is_no_ones_pattern(tmp_path: Path) -> None:
     text = "g (float[N,8] x) => (float[N,8] y) <float z = {0.0}> {y = Div(x, z)}"
     onnx.save(model(text, 20), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", check=False)
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True, check=False)
     assert trace.applied == ()
 
 

@@ -11,7 +11,7 @@ import onnx
 from trtopt.onnxio.data_dependent import SIZING_OPERANDS
 from trtopt.rewrite.lint.advice import Check, Finding
 from trtopt.rewrite.lint.static_forms import advice_for
-from trtopt.rewrite.rules import instance_norm, layer_norm, rms_norm
+from trtopt.rewrite.rules import layer_norm, rms_norm
 from trtopt.rewrite.scope import STANDARD, Scope
 from trtopt.targets import INTEGER_ARITHMETIC
 
@@ -126,7 +126,7 @@ def _unfused_attention(scope: Scope) -> Iterator[Finding]:
 
 
 def _plain_normalisations(scope: Scope) -> Iterator[Finding]:
-    for rule in (instance_norm.RULE, layer_norm.RULE, rms_norm.RULE):
+    for rule in (layer_norm.RULE, rms_norm.RULE):
         for match in rule.find(scope):
             reason = rule.check(scope, match)
             if reason is not None and not (rule is layer_norm.RULE and layer_norm.is_better_plain(match)):

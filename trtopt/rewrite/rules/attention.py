@@ -113,6 +113,6 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.ATTENTION,
-    default=(),
+    targets=(),
     evidence=(layers("does not read it"),),
 )

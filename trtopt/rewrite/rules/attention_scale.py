@@ -70,6 +70,6 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.ATTENTION,
-    default=targets_where(lambda target: target.fuses_scaled_query),
+    targets=targets_where(lambda target: target.fuses_scaled_query),
     evidence=(layers("does not fuse, one layer more"),),
 )

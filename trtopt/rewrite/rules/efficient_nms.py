@@ -53,5 +53,5 @@ RULE = Rule(
     _apply,
     stage=Stage.PLUGINS,
     after=("tell-kernel",),
-    default=(),
+    targets=(),
 )

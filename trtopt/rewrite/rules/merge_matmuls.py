@@ -71,7 +71,7 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.MERGING,
-    default=(),
+    targets=(),
     evidence=(
         layers("merges the products itself, no copies of weights"),
         faster("BERT-base in INT8, where it copies weights, -11.0% at 8", MERGED),

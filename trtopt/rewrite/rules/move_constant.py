@@ -115,7 +115,7 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.CLEANING,
-    after=("transpose-constant",),
+    after=("erase-arithmetic",),
     evidence=(
         faster("rnnt-prediction -30.7% at 1 by this rule alone"),
         layers("four layers instead of ten"),

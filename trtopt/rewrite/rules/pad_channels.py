@@ -83,6 +83,6 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.MERGING,
-    default=(),
+    targets=(),
     evidence=(layers("as many layers, other tactics"), quantises("layers too narrow before")),
 )

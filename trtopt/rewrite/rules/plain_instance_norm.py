@@ -75,6 +75,6 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.NORMALISATION,
-    default=(),
+    targets=(),
     evidence=(builds("without cuDNN it builds FP16 over three axes only with it"),),
 )

@@ -51,6 +51,6 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.PLUGINS,
-    default=targets_where(lambda target: not target.integer_functions),
+    targets=targets_where(lambda target: not target.integer_functions),
     evidence=(builds("its parser takes them for floats alone", source=PARSER_8_6),),
 )

@@ -110,6 +110,6 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.SHUFFLES,
-    after=("reduce-keepdims",),
+    after=("transpose-reduce",),
     evidence=(layers("does it itself"),),
 )

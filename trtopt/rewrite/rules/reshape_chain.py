@@ -106,6 +106,6 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.SHUFFLES,
-    after=("shared-axes",),
+    after=("plain-reshape",),
     evidence=(layers("no NoOp where both copy an axis; else it does it itself"),),
 )

@@ -69,4 +69,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.kill(match.node)
 
 
-RULE = Rule("share-equal", "B", "", _find, _check, _apply, stage=Stage.SELECTION, after=("where-not",))
+RULE = Rule("share-equal", "B", "", _find, _check, _apply, stage=Stage.SELECTION)

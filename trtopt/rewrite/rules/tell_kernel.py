@@ -43,6 +43,6 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.PLUGINS,
-    default=targets_where(lambda target: not target.computed_kernels),
+    targets=targets_where(lambda target: not target.computed_kernels),
     evidence=(builds("builds only with it"),),
 )

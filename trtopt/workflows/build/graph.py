@@ -65,7 +65,14 @@ def rewritten(
     rules = {"default": build_rules(target), "all": None, "none": ()}[rewriting]
     try:
         trace = rewrite_model(
-            source, copy, target=target, rules=rules, add=add_rule, sizes=sizes, write_unchanged=False
+            source,
+            copy,
+            target=target,
+            rules=rules,
+            add=add_rule,
+            clean=rewriting == "all",
+            sizes=sizes,
+            write_unchanged=False,
         )
     except RuleFailed as failure:
         remedy = "build with --rewrite none, or build what `trtopt rewrite --keep-going` writes"

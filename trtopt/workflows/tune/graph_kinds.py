@@ -343,7 +343,7 @@ def propose_rules(situation: Situation) -> Iterator[Change]:
         for rule in left
         if (nodes := _touched(evidence.model, evidence.model_sha256, rule.name, target))
     }
-    together = {rule.name for rule in left if target in rule.default} & touched.keys()
+    together = {rule.name for rule in left if target in rule.targets} & touched.keys()
     if situation.recipe.rewrite == "default" and len(together) > 1:
         nodes = tuple(node for rule in together for node in touched[rule])
         yield replace(_rule_change(evidence, "rewrite=all", nodes), recipe={"rewrite": "all"})
