@@ -13,8 +13,7 @@ import msgspec
 
 from trtopt.builder_settings import check_range, check_ranges
 from trtopt.errors import UsageError
-from trtopt.files.shipped import shipped_folder
-from trtopt.files.toml import read_toml
+from trtopt.files.toml import read_toml, shipped_folder
 from trtopt.records import Record
 from trtopt.records.build import read_splits
 from trtopt.records.precision import parse_forms

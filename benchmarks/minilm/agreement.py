@@ -21,8 +21,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from trtopt.export.collection import files
-from trtopt.export.imports import sibling_function
+from trtopt.export.source_module import sibling_function
+from trtopt.export.spec import files
 from trtopt.onnxio.model_file import load
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model

@@ -20,7 +20,7 @@ from tests.support.paths import ROOT
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.onnxio.model_file import load
-from trtopt.onnxio.tensor_types import types_of
+from trtopt.onnxio.shape_inference import types_of
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
 from trtopt.records import from_json

@@ -14,7 +14,7 @@ from onnx import TensorProto, numpy_helper
 from tests.rewrite_graphs import model
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import load
-from trtopt.onnxio.tensor_types import types_of
+from trtopt.onnxio.shape_inference import types_of
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
 from trtopt.records.precision import CastReport

@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from tests.support.cast_models import saved
+from trtopt.onnxio.graph_walk import name_apart
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.prepare import prepare
-from trtopt.onnxio.unique_names import name_apart
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
 from trtopt.records.precision import CastReport

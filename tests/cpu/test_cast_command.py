@@ -12,7 +12,7 @@ import pytest
 from tests.support.cast_models import CHAIN, saved
 from trtopt.errors import UsageError
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.nonfinite_weights import weight_alarms
+from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.deviation import Deviation

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cast_models import saved
 from trtopt.errors import ModelError
-from trtopt.onnxio.tensor_types import types_of
+from trtopt.onnxio.shape_inference import types_of
 from trtopt.precision.casting.cast import cast_model
 from trtopt.records.precision import CastReport
 from trtopt.report.casting import cast_notes

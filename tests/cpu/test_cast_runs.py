@@ -17,10 +17,10 @@ from tests.support.paths import ROOT
 from trtopt.data import open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.device.ort.reference import Unoptimised
-from trtopt.onnxio.converted_weights import dtype_of
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import load
-from trtopt.onnxio.tensor_types import types_of
+from trtopt.onnxio.shape_inference import types_of
+from trtopt.onnxio.weights import dtype_of
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.weights import fit_of
 from trtopt.precision.reference_runs import at_most, compared, open_model

@@ -12,7 +12,7 @@ import pytest
 from tests.rewrite_graphs import model
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import HeldReader
-from trtopt.data.reader import Arrays
+from trtopt.data.readers import Arrays
 from trtopt.errors import DataError, ModelError
 from trtopt.onnxio.model_file import ModelFile, load
 from trtopt.precision.observe import float_tensors, observe

@@ -20,7 +20,7 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.errors import ArtifactError, BuildError, MeasurementError, OutputError
-from trtopt.files.locks import lock
+from trtopt.files.atomic import lock
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.records import SweepReport

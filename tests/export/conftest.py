@@ -18,9 +18,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], E
     """The collection's tiny models by name and exporter, each exported once for all tests."""
     from trtopt.device.ort.reference import open_reference
     from trtopt.errors import BackendMissingError
-    from trtopt.export.collection import files
     from trtopt.export.export import export
     from trtopt.export.source_module import from_spec
+    from trtopt.export.spec import files
 
     @cache
     def make(name: str, exporter: str) -> Exported:

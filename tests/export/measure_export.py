@@ -24,8 +24,8 @@ def plain(name: str, out: Path) -> dict[str, float]:
     """The call that PyTorch's documentation shows, with the dynamic axes declared."""
     import torch
 
-    from trtopt.export.collection import find
     from trtopt.export.source_module import from_spec
+    from trtopt.export.spec import find
     from trtopt.export.verify import trace_sizes
 
     start = time.perf_counter()
@@ -46,8 +46,8 @@ def ours(name: str, out: Path) -> dict[str, float]:
     """What the command does."""
     from trtopt.device.ort.reference import open_reference
     from trtopt.export import export as run
-    from trtopt.export.collection import find
     from trtopt.export.source_module import from_spec
+    from trtopt.export.spec import find
 
     opened: list[tuple[float, float]] = []
 

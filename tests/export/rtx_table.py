@@ -12,10 +12,9 @@ from pathlib import Path
 from tests.export import rtx
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import TrtoptError
-from trtopt.export.collection import files
 from trtopt.export.export import DType, export
 from trtopt.export.source_module import from_spec
-from trtopt.export.spec import Axis, ModelSpec, read_spec
+from trtopt.export.spec import Axis, ModelSpec, files, read_spec
 
 DTYPES: tuple[DType, ...] = ("fp32", "fp16", "bf16")
 

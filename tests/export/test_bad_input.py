@@ -23,7 +23,7 @@ from trtopt.errors import (
     UnsupportedOpError,
     UsageError,
 )
-from trtopt.export import imports
+from trtopt.export import source_module
 
 BROKEN = Path(__file__).with_name("broken.py")
 
@@ -287,7 +287,7 @@ def test_a_missing_torch_prints_the_install_line(tmp_path: Path, monkeypatch: py
     def find_spec(name: str) -> object:
         return None if name == "torch" else object()
 
-    monkeypatch.setattr(imports.importlib.util, "find_spec", find_spec)
+    monkeypatch.setattr(source_module.importlib.util, "find_spec", find_spec)
     said = _error(BackendMissingError, tmp_path, "resnet50", "--variant", "tiny")
     assert "torch is not installed" in said
     assert "pip install torch onnxscript safetensors" in said

@@ -12,11 +12,9 @@ from tests.export.test_trained import SENTENCES
 from tests.support.paths import ROOT
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
-from trtopt.export.collection import files
 from trtopt.export.export import export
-from trtopt.export.imports import sibling_function
-from trtopt.export.source_module import Subject, from_spec
-from trtopt.export.spec import read_spec
+from trtopt.export.source_module import Subject, from_spec, sibling_function
+from trtopt.export.spec import files, read_spec
 from trtopt.onnxio.model_file import load
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model

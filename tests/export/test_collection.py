@@ -16,10 +16,9 @@ from torch import nn
 from tests.support.model_cost import cost
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
-from trtopt.export.collection import files
 from trtopt.export.export import Exported, export
 from trtopt.export.source_module import Subject, calibrate_batch_norms, from_spec, tensors_of
-from trtopt.export.spec import ModelSpec, read_spec
+from trtopt.export.spec import ModelSpec, files, read_spec
 
 NAMES = [name for name, path in files().items() if read_spec(path).construct is not None]
 

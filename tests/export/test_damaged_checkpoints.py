@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trtopt.errors import UsageError
-from trtopt.export.checkpoint import load, read
+from trtopt.export.source_module import load_checkpoint, read_checkpoint
 
 
 def _module() -> torch.nn.Module:
@@ -55,7 +55,7 @@ def test_a_damaged_checkpoint_loads_or_is_refused(tmp_path: Path) -> None:
         path = tmp_path / "damaged.pt"
         path.write_bytes(mutant(number))
         try:
-            load(_module(), path, strict=True)
+            load_checkpoint(_module(), path, strict=True)
         except UsageError:
             refused += 1
     assert 0 < refused < 200
@@ -79,7 +79,7 @@ def test_what_is_no_plain_tensor_is_refused_by_its_key(kind: str, tmp_path: Path
     module = _module()
     before = {key: value.clone() for key, value in module.state_dict().items()}
     with pytest.raises(UsageError) as refused:
-        load(module, tmp_path / "odd.pt", strict=True)
+        load_checkpoint(module, tmp_path / "odd.pt", strict=True)
     assert f"0.weight: {told}" in str(refused.value)
     assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
 
@@ -87,4 +87,4 @@ def test_what_is_no_plain_tensor_is_refused_by_its_key(kind: str, tmp_path: Path
 def test_keys_that_are_one_without_their_prefix_are_refused(tmp_path: Path) -> None:
     torch.save({"a": torch.ones(1), "module.a": torch.zeros(1)}, tmp_path / "twice.pt")
     with pytest.raises(UsageError, match="keys twice"):
-        read(tmp_path / "twice.pt")
+        read_checkpoint(tmp_path / "twice.pt")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from trtopt.export.collection import folder
-from trtopt.export.imports import sibling_function
+from trtopt.export.source_module import sibling_function
+from trtopt.export.spec import folder
 
 HERE = folder() / "retinanet.toml"
 nms = sibling_function(HERE, "detection.py:nms")

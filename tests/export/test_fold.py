@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from trtopt.device.ort.reference import open_reference
-from trtopt.export.collection import files
 from trtopt.export.export import export
-from trtopt.export.fold import fold_batch_norms
+from trtopt.export.exporters import fold_batch_norms
 from trtopt.export.source_module import from_spec
+from trtopt.export.spec import files
 
 
 class Pair(nn.Module):

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from trtopt.device.ort.reference import open_reference
-from trtopt.export.collection import files
 from trtopt.export.export import export
 from trtopt.export.source_module import from_spec
+from trtopt.export.spec import files
 
 WIDTH = 48
 LENGTHS = [30, 5, 17, 48, 1, 9, 16, 22, 3, 12]

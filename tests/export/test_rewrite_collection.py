@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trtopt.export.collection import files
 from trtopt.export.export import Exported
 from trtopt.export.source_module import from_spec
-from trtopt.export.spec import read_spec
+from trtopt.export.spec import files, read_spec
 from trtopt.rewrite.rewrite import rewrite_model
 
 _NAMES = [name for name, path in files().items() if read_spec(path).construct is not None]

@@ -12,11 +12,9 @@ import torch
 
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
-from trtopt.export.collection import files, folder
 from trtopt.export.export import export
-from trtopt.export.imports import sibling_function
-from trtopt.export.source_module import Subject, from_spec
-from trtopt.export.spec import read_spec
+from trtopt.export.source_module import Subject, from_spec, sibling_function
+from trtopt.export.spec import files, folder, read_spec
 
 SENTENCES = [
     "A man is eating food.",

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.onnxio.external_data import tensors_of
 from trtopt.onnxio.model_file import SPOOLED_BYTES
-from trtopt.onnxio.skeleton import LARGE_BYTES
+from trtopt.onnxio.shape_inference import LARGE_BYTES
 
 SHAPE = (4, 32)
 FILES = ("a.bin", "b", "sub/c.data")

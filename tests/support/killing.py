@@ -39,9 +39,9 @@ def _die_at(calls: str, number: int) -> None:
         if next(counted) == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    import trtopt.files.replace_folder
+    import trtopt.files.outputs
 
-    places: Mapping[str, tuple[Any, str]] = {"exchange": (trtopt.files.replace_folder, "_exchanged")}
+    places: Mapping[str, tuple[Any, str]] = {"exchange": (trtopt.files.outputs, "_exchanged")}
     for name in calls.split(","):
         module, attribute = places.get(name, (os, name))
         setattr(module, attribute, _before(getattr(module, attribute), passed))

@@ -24,11 +24,9 @@ import msgspec
 
 from trtopt.builder_settings import cache_terms
 from trtopt.errors import TimingCacheError, UsageError
-from trtopt.files.atomic import cannot_write, write_atomically
+from trtopt.files.atomic import cannot_write, lock, write_atomically
 from trtopt.files.bounded_reading import read_bounded
-from trtopt.files.locks import lock
-from trtopt.files.outputs import kind_beginning
-from trtopt.files.replace_folder import remove_abandoned
+from trtopt.files.outputs import kind_beginning, remove_abandoned
 from trtopt.records import (
     Backend,
     BuildSettings,

@@ -27,7 +27,7 @@ def demo(context: click.Context, output: Path | None) -> None:
     from trtopt.cli.console import say
     from trtopt.cli.optimize import write_report
     from trtopt.errors import OutputError
-    from trtopt.files.shipped import shipped_folder
+    from trtopt.files.toml import shipped_folder
 
     folder = output if output is not None else _free_folder(Path(_NAME))
     if folder.exists():

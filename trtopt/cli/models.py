@@ -20,8 +20,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def models(name: str | None) -> None:
     """List the model collection, or show the details of NAME."""
     from trtopt.cli.console import say, say_wrapped
-    from trtopt.export.collection import files, find
-    from trtopt.export.spec import read_spec
+    from trtopt.export.spec import files, find, read_spec
 
     if name is None:
         say_wrapped(*_table({stem: read_spec(path) for stem, path in files().items()}))

@@ -13,9 +13,8 @@ import numpy as np
 import onnx
 
 from trtopt.data import SampleSource, open_data
-from trtopt.data.axis_lengths import is_state, lengths_of
-from trtopt.data.random_inputs import integer_range
-from trtopt.data.reader import Arrays, Rows
+from trtopt.data.random_inputs import integer_range, is_state, lengths_of
+from trtopt.data.readers import Arrays, Rows
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.graph_walk import names_length

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.axis_lengths import is_state
 from trtopt.data.packing import instead_of_floats
-from trtopt.data.reader import Arrays, Rows
+from trtopt.data.random_inputs import is_state
+from trtopt.data.readers import Arrays, Rows
 from trtopt.errors import DataError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Shape, TensorSpec

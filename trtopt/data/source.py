@@ -1,30 +1,28 @@
-"""Opening DATA, and its samples in batches that fit a model's inputs.
-
-Memory: one batch of every input, plus the reader's present piece (for an `.npz` one batch too; for
-Polygraphy's JSON the file's text; for a function what it yields at a time).
-"""
+"""Samples out of whatever DATA names, a batch at a time, each fitted to the model's inputs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from trtopt.data.fit import check_lengths, cut, fitted, missing, repeated, rows_of, sample_axes
-from trtopt.data.npz import NpzReader
-from trtopt.data.polygraphy_json import JsonReader
-from trtopt.data.reader import Arrays, Reader, Rows
+from trtopt.data.readers import Arrays, JsonReader, NpzReader, Reader, Rows, write_npz
 from trtopt.errors import DataError, UsageError
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.user_code import function_of_user, names_function, where
-from trtopt.records import Shape, TensorSpec
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.printable import counted
+from trtopt.records import Record, Shape, TensorSpec
 
 
 class FunctionReader:
@@ -274,3 +272,93 @@ class _Batch:
         left = {name: joined[name][count:] for name, count in sampled.items()}
         self._parts = [whole | left] if any(map(len, left.values())) else []
         return {name: (batch | whole)[name] for name in self._rows}
+
+
+# What a look at samples shows: preprocessing left out, types converted, samples that no batch takes.
+
+
+_BYTE = 255
+_BRIGHT = 200
+"""A picture in bytes reaches it; few other whole numbers up to 255 do."""
+_SAMPLES = 8
+
+
+def range_notes(inputs: Sequence[TensorSpec], source: SampleSource) -> tuple[str, ...]:
+    """Floating-point inputs whose first samples are converted, or whole numbers up to 255; samples left out.
+
+    A function of the user's is not called for this: what it does may end the process.
+    """
+    if source.is_function:
+        return ()
+    first: Arrays = next(iter(source.batches(inputs, _SAMPLES)), {})
+    return (*_converted(inputs, source), *_unscaled(first), *_left_out(source.left_out(inputs)))
+
+
+def _converted(inputs: Sequence[TensorSpec], source: SampleSource) -> Iterator[str]:
+    """Conversions to floats of which the types alone do not say that they lose nothing."""
+    stored = source.types(inputs)
+    for spec in inputs:
+        given, dtype = stored[spec.name], numpy_dtype(spec.dtype)
+        if dtype.kind in "fV" and given.kind in "fiu" and not np.can_cast(given, dtype):
+            yield f"input {spec.name!r}: the data is {given} and was converted to {spec.dtype}"
+
+
+def _left_out(samples: int) -> Iterator[str]:
+    if samples:
+        yield f"the last {counted(samples, 'sample')} fill no batch of the model's size and were not used"
+
+
+def _unscaled(arrays: Arrays) -> Iterator[str]:
+    for name, array in arrays.items():
+        if array.dtype.kind in "iubOSU" or not array.size:
+            continue
+        values = np.asarray(array, np.float32)
+        high = float(values.max())
+        if values.min() >= 0 and _BRIGHT <= high <= _BYTE and bool((values == np.round(values)).all()):
+            yield (f"input {name!r}: values reach {high:g}: if the model expects normalised input, scale it")
+
+
+# Samples of a user's function, read once in a process of its own and kept as files.
+
+
+_BATCH = 32
+_KEPT_FREE = 1 << 30
+"""Bytes that stay free on the disk: a function may yield without end."""
+
+
+class SamplesJob(Record, frozen=True, kw_only=True, tag="samples"):
+    """A worker's job: write all samples of `data` for `inputs` into `folder`, for `open_data`."""
+
+    data: str
+    inputs: tuple[TensorSpec, ...]
+    folder: str
+
+
+def write_samples(job: SamplesJob, progress: Callable[[str, float | None], None]) -> int:
+    """Write a file per batch; returns how many there were."""
+    folder = Path(job.folder)
+    progress("importing", None)
+    written = 0
+    source = open_data(job.data)
+    progress(_waiting(0), None)
+    for batch in source.batches(job.inputs, _BATCH):
+        size = sum(array.nbytes for array in batch.values())
+        if shutil.disk_usage(folder).free < size + _KEPT_FREE:
+            raise DataError(
+                f"{job.data}: the disk of {folder} is full after {written * _BATCH} samples",
+                "yield fewer samples, or free some space",
+            )
+        stored = {name: _storable(array) for name, array in batch.items()}
+        write_npz(folder / f"{written:06}.npz", stored)
+        written += 1
+        progress(_waiting(written), None)
+    return written
+
+
+def _waiting(written: int) -> str:
+    return f"waiting for samples {written * _BATCH + 1} to {(written + 1) * _BATCH}"
+
+
+def _storable(array: NDArray[Any]) -> NDArray[Any]:
+    """The array; float32 for types that NumPy itself does not have, such as bfloat16."""
+    return array.astype(np.float32) if array.dtype.kind == "V" else array

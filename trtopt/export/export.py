@@ -10,20 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trtopt.errors import ModelError, OutputError
-from trtopt.export import fixed_axes as blame, naming, opset
-from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw
-from trtopt.export.fold import fold_batch_norms
+from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw, fold_batch_norms
+from trtopt.export.graph import (
+    align_weights,
+    fixing_node,
+    lower_to_17,
+    name_axes,
+    rename,
+    widened,
+    write_whole,
+)
 from trtopt.export.source_module import Subject
 from trtopt.export.spec import Exporter
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
-from trtopt.export.weight_types import align_weights, widened
-from trtopt.export.write import write_whole
 from trtopt.files.atomic import scratch_beside
 from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import opset_of
-from trtopt.onnxio.seal import MODEL
+from trtopt.onnxio.model_file import MODEL
 
 if TYPE_CHECKING:
     import onnx
@@ -110,11 +115,11 @@ def _export_in(
     gc.collect()  # the exporter's graph holds transposed copies of the weights
     model = onnx.load(str(raw), load_external_data=False)
     external_files(model, raw)  # checks their places before they are read
-    origins = naming.rename(model, [entry.name for entry in subject.inputs], subject.outputs)
+    origins = rename(model, [entry.name for entry in subject.inputs], subject.outputs)
     _refuse_fixed_inputs(subject, model, guards)
-    naming.name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
+    name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
     if exporter == "dynamo" and opset_version == 17 < NATIVE_OPSET:
-        opset.lower_to_17(model)
+        lower_to_17(model)
     if dtype == "bf16":
         align_weights(model, scratch)
     model = _inferred(model)
@@ -123,7 +128,7 @@ def _export_in(
     _save(model, scratch, candidate, external_data)
 
     def culprit(axis: str, size: int, failing: str | None) -> str:
-        node = blame.fixing_node(model, size, failing)
+        node = fixing_node(model, size, failing)
         return (
             f"node {node!r}" + (f" ({origins[node]})" if node in origins else "")
             if node
@@ -172,7 +177,7 @@ def _refuse_fixed_inputs(subject: Subject, model: onnx.ModelProto, guards: list[
                     if places
                     else "a line that PyTorch does not name"
                 )
-                node = blame.fixing_node(model, int(size), None)
+                node = fixing_node(model, int(size), None)
                 raise baked(subject, axis, int(size), f"{by}, node {node!r}" if node else by)
 
 

@@ -1,4 +1,4 @@
-"""The two exporters of PyTorch behind one function, each followed by names of our own.
+"""The two exporters of PyTorch behind one function, and what must be known of a trace.
 
 Weights stay outside the returned graph: the exporter leaves them in files of a scratch folder, so that graphs
 are edited without copies of the weights.
@@ -10,21 +10,24 @@ import logging
 import re
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from trtopt.errors import ModelError, UnsupportedOpError
-from trtopt.export.conversions import Conversion, noticing, showing
 from trtopt.export.source_module import Subject
 from trtopt.export.spec import Exporter
 from trtopt.files.user_code import where
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
     from torch.export import ExportedProgram
+
 
 Tensors = tuple["torch.Tensor", ...]
 NATIVE_OPSET = 18
@@ -291,3 +294,217 @@ def _guards() -> Iterator[list[Specialised]]:
     finally:
         logger.level, logger.propagate, logger.handlers = before
         logger.setLevel(before[0])
+
+
+# Where tracing loses what Python does: tensors that become Python values, constants to a trace.
+
+
+_SIZES = {"aten::size", "aten::numel", "aten::dim"}
+"""Operators that take a tensor's size, and nothing of its values."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A place, FILE:LINE, where a tensor became a Python value, `what` by kind."""
+
+    place: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.place} (a tensor becomes {self.what})"
+
+
+@contextmanager
+def showing() -> Iterator[None]:
+    """Let PyTorch warn of the module's conversions, as it does by default, while the block traces it."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("default", category=torch.jit.TracerWarning)
+        torch.jit.TracerWarning.ignore_lib_warnings()
+        yield
+
+
+@contextmanager
+def noticing(inputs: int) -> Iterator[list[Conversion]]:
+    """Collect the conversions by which a trace may lose a branch, while the block traces a module.
+
+    These are the values of the module's `inputs` that become Python values, and their sizes that become
+    booleans. A size that becomes a number is none: other sizes are compared. PyTorch's own library is trusted
+    with its branches, as PyTorch does it; its other warnings about the module's lines are shown as usual.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Given(TorchFunctionMode):  # type: ignore[misc]
+        """Knows which tensor is being converted: a warning does not."""
+
+        tensor: object = None
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            before, self.tensor = self.tensor, args[0] if args else None
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                self.tensor = before
+
+    found: list[Conversion] = []
+    given = Given()
+
+    def hear(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, torch.jit.TracerWarning):
+            show(message, category, filename, lineno, file, line)
+            return
+        frames = _frames()
+        if not frames or _is_of_the_library(frames[-1].filename):
+            return
+        place = next(frame for frame in reversed(frames) if not _is_pytorchs(frame.filename))
+        match = re.match(r"Converting a tensor to (an? .+?) might cause", str(message))
+        if match is None:
+            show(message, category, place.filename, place.lineno or 0, file, line)
+            return
+        made_of = _made_of(given.tensor, inputs)
+        if "values" in made_of or ("sizes" in made_of and "boolean" in match[1]):
+            conversion = Conversion(f"{place.filename}:{place.lineno}", match[1])
+            found.extend([conversion] if conversion not in found else [])
+
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+        warnings.filterwarnings("always", category=torch.jit.TracerWarning)
+        warnings.showwarning = hear
+        with given:
+            yield found
+
+
+def _frames() -> list[traceback.FrameSummary]:
+    """What is being called, innermost last, without this file's part in it and that of the warning."""
+    return [
+        frame
+        for frame in traceback.extract_stack()
+        if frame.filename != __file__ and Path(frame.filename).name not in {"warnings.py", "contextlib.py"}
+    ]
+
+
+def _is_pytorchs(filename: str) -> bool:
+    return re.search(r"[/\\]torch[/\\]", filename) is not None
+
+
+def _is_of_the_library(filename: str) -> bool:
+    """Whether it is PyTorch's, and not the methods of tensors, which do what the module's line says."""
+    return _is_pytorchs(filename) and Path(filename).name != "_tensor.py"
+
+
+def _made_of(tensor: object, inputs: int) -> set[str]:
+    """Of `values` and `sizes` of the module's inputs, what a traced tensor was computed from, if anything.
+
+    A trace's first `inputs` parameters are the module's inputs, the others its weights.
+    """
+    import torch
+
+    if not isinstance(tensor, torch.Tensor) or not torch.jit.is_tracing():
+        return {"values"}  # for all that is known
+    made_of: set[str] = set()
+    waiting, seen = [torch._C._get_value_trace(tensor)], set()
+    while waiting:
+        value = waiting.pop()
+        kind = value.node().kind()
+        if kind == "prim::Param":
+            made_of |= {"values"} if value.offset() < inputs else set()
+        elif kind in _SIZES:
+            made_of.add("sizes")
+        elif value.node() not in seen:
+            seen.add(value.node())
+            waiting += value.node().inputs()
+    return made_of
+
+
+# BatchNorm folded into convolutions before weights are rounded to 16 bits.
+#
+# PyTorch's exporters fold it anyway, from weights that were rounded already: what they write has been rounded
+# twice, and a trained ResNet's outputs are off by percents in BF16.
+
+
+def fold_batch_norms(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
+    """Fold each BatchNorm of an FP32 module in evaluation mode into the convolution in front of it, in place.
+
+    A run on `inputs` shows which is in front of which, and that nothing else reads the tensor between them.
+    Modules that are called more than once stay, and so do weights that are computed at each call. If the
+    module does not run, all stay: the exporter will report the error.
+    """
+    import torch
+    from torch.nn.modules.conv import _ConvTransposeNd
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+    try:
+        with torch.no_grad():
+            pairs = _pairs(module, inputs)
+    except Exception:  # noqa: BLE001  (the user's code may raise anything)
+        return
+    for conv, norm in pairs:
+        before, batch_norm = module.get_submodule(conv), module.get_submodule(norm)
+        fused = fuse_conv_bn_eval(before, batch_norm, isinstance(before, _ConvTransposeNd))
+        _set(module, conv, fused.requires_grad_(False))
+        _set(module, norm, torch.nn.Identity())
+
+
+def _pairs(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[tuple[str, str]]:
+    """The names of each convolution and the BatchNorm that is the only reader of its output."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+    from torch.nn.modules.conv import _ConvNd
+    from torch.nn.utils.parametrize import is_parametrized
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    items = dict(module.named_modules())
+    convs = [name for name, one in items.items() if isinstance(one, _ConvNd) and not is_parametrized(one)]
+    norms = [name for name, one in items.items() if isinstance(one, _BatchNorm)]
+    if not convs or not norms:
+        return []
+    calls: Counter[str] = Counter()
+    made: dict[int, tuple[str, torch.Tensor]] = {}  # which keeps the tensors alive, and their ids their own
+    reads: Counter[int] = Counter()
+    taken: dict[str, int] = {}
+
+    class Reads(TorchDispatchMode):  # type: ignore[misc]
+        """Counts the operations that read what convolutions made."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            reads.update(id(one) for one in tree_leaves((args, kwargs)) if id(one) in made)
+            return func(*args, **(kwargs or {}))
+
+    def note_conv(name: str) -> Any:
+        def note(_: Any, __: Any, out: torch.Tensor) -> None:
+            calls[name] += 1
+            made[id(out)] = name, out
+
+        return note
+
+    def note_norm(name: str) -> Any:
+        def note(_: Any, given: tuple[torch.Tensor, ...]) -> None:
+            calls[name] += 1
+            taken[name] = id(given[0]) if given else 0
+
+        return note
+
+    handles = [items[name].register_forward_hook(note_conv(name)) for name in convs]
+    handles += [items[name].register_forward_pre_hook(note_norm(name)) for name in norms]
+    try:
+        with Reads():
+            module(*inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    found = [(made[taken[name]][0], name) for name in norms if taken.get(name) in made]
+    return [pair for pair in found if calls[pair[0]] == calls[pair[1]] == 1 == reads[taken[pair[1]]]]
+
+
+def _set(module: torch.nn.Module, name: str, item: torch.nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(module.get_submodule(parent), child, item)

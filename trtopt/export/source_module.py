@@ -5,22 +5,71 @@ Made from a model file (`from_spec`) or from a callable of the user's own (`from
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.errors import UsageError
-from trtopt.export import checkpoint
-from trtopt.export.imports import need, sibling_function
+from trtopt.errors import BackendMissingError, UsageError
 from trtopt.export.spec import Axis, Exporter, Input, ModelSpec, Sizes, read_spec
+from trtopt.extras import install
 from trtopt.files.user_code import function_of_user, where
 
 if TYPE_CHECKING:
     import torch
+
+
+def need(*modules: str, line: str = install("export")) -> None:
+    """Raise unless the modules are installed; nothing is imported."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise BackendMissingError(f"{module} is not installed", line)
+
+
+def sibling_function(path: Path, reference: str) -> Callable[..., Any]:
+    """`FILE.py:FUNCTION` of the folder that the model file `path` lies in.
+
+    Files of one folder may import one another by name.
+    """
+    file, _, name = reference.partition(":")
+    source = path.parent / file
+    if not source.is_file() or not name:
+        raise UsageError(
+            f"{path}: {reference!r} does not name FILE.py:FUNCTION next to it", "correct the field"
+        )
+    function: Callable[..., Any] | None = getattr(_module(source), name, None)
+    if not callable(function):
+        raise UsageError(f"{source}: has no function {name!r}", f"correct {path.name}")
+    return function
+
+
+def _module(source: Path) -> ModuleType:
+    """The module of a file, imported once; its folder is importable while its code is run."""
+    key = f"trtopt_models_{hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:12]}_{source.stem}"
+    if key in sys.modules:
+        return sys.modules[key]
+    spec = importlib.util.spec_from_file_location(key, source)
+    assert spec is not None  # a .py file always has a loader
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[key] = module
+    sys.path.insert(0, str(source.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[key]
+        raise UsageError(f"{source}: cannot be imported: {where(error)}", "correct the file") from error
+    finally:
+        sys.path.remove(str(source.parent))
+    return module
 
 
 def calibrate_batch_norms(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
@@ -98,7 +147,7 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
     )
     module = construct(path, spec, variant)
     if spec.checkpoint and variant == "full" and use_own_weights:
-        checkpoint.load(
+        load_checkpoint(
             module, Path(sibling_function(path, spec.checkpoint)()), strict=True, unused=spec.unused
         )
     elif use_own_weights:
@@ -310,3 +359,116 @@ def tensors_of(made: object) -> list[torch.Tensor]:
     if isinstance(made, (tuple, list)):
         return [tensor for part in made for tensor in tensors_of(part)]
     return []
+
+
+# Loading a checkpoint into a module: a state dict of `torch.save`, or a safetensors file.
+#
+# Nothing but tensors is unpickled, so a checkpoint from a stranger cannot run code.
+
+
+_SHOWN = 10
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+
+
+def load_checkpoint(
+    module: torch.nn.Module, path: Path, *, strict: bool, unused: tuple[str, ...] = ()
+) -> None:
+    """Copy the checkpoint's tensors into the module, each cast to the type that the module has.
+
+    Keys that match a pattern of `unused` may be in the file though the module has none of them.
+    """
+    found = read_checkpoint(path)
+    wanted = module.state_dict()
+    missing = [key for key in wanted if key not in found]
+    unexpected = [
+        key for key in found if key not in wanted and not any(fnmatchcase(key, pattern) for pattern in unused)
+    ]
+    shapes = [
+        f"{key}: {_shown_shape(found[key])} in the file, {_shown_shape(wanted[key])} in the model"
+        for key in wanted
+        if key in found and found[key].shape != wanted[key].shape
+    ]
+    problems = _listed("of another shape", shapes)
+    if strict:
+        problems += _listed("missing", missing) + _listed("unexpected", unexpected)
+    if len(missing) == len(wanted):
+        problems = [f"none of the model's {len(wanted)} keys is in it", *problems]
+    if problems:
+        raise UsageError(
+            f"{path} does not fit the model:\n" + "\n".join(problems),
+            "give the model's own checkpoint" + ("" if shapes else ", or load what fits with --no-strict"),
+        )
+    module.load_state_dict({key: found[key] for key in wanted if key in found}, strict=False)
+
+
+def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint by name; `{"state_dict": …}` and the like are unwrapped."""
+    import torch
+
+    if not path.is_file():
+        raise UsageError(f"{path}: no such checkpoint", "give a file of torch.save or a .safetensors file")
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001  (a file that is damaged, or made to be, can raise anything)
+        reason = str(error).partition("\n")[0] or "it is empty or cut short"
+        raise UsageError(
+            f"{path}: not a state dict that can be read safely ({reason})",
+            "save module.state_dict() alone, or convert it to safetensors",
+        ) from None
+    for wrapper in _WRAPPERS:
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
+            loaded = loaded[wrapper]
+    if not isinstance(loaded, Mapping) or not all(
+        isinstance(entry, torch.Tensor) for entry in loaded.values()
+    ):
+        raise UsageError(f"{path}: holds no state dict", "save module.state_dict()")
+    tensors = {str(key).removeprefix("module."): tensor for key, tensor in loaded.items()}
+    if len(tensors) < len(loaded):
+        raise UsageError(f"{path}: holds keys twice, with and without 'module.'", "save module.state_dict()")
+    if odd := [f"{key}: {kind}" for key, tensor in tensors.items() if (kind := _oddity(tensor))]:
+        raise UsageError(
+            f"{path} holds values that are not plain arrays of numbers:\n" + "\n".join(_listed("such", odd)),
+            "save module.state_dict() of the model in floats, its tensors dense",
+        )
+    return tensors
+
+
+def _oddity(tensor: torch.Tensor) -> str:
+    """What keeps its values from being copied into a module's as they are; empty if nothing does."""
+    import torch
+
+    if tensor.is_quantized:
+        return f"quantised ({tensor.dtype})"
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return "nested" if tensor.is_nested else f"sparse ({tensor.layout})"
+    if tensor.device.type != "cpu":
+        return f"on device {tensor.device}"
+    return f"complex ({tensor.dtype})" if tensor.is_complex() else ""
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    need("safetensors", line="pip install safetensors")
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except (SafetensorError, KeyError, ValueError, RuntimeError, OSError) as error:
+        raise UsageError(
+            f"{path}: not a safetensors file ({error})", "copy it again: it may be incomplete"
+        ) from None
+    return tensors
+
+
+def _shown_shape(tensor: torch.Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def _listed(what: str, keys: list[str]) -> list[str]:
+    """One line that counts the keys and names the first ones."""
+    if not keys:
+        return []
+    more = f", … and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return [f"  {len(keys)} {what}: {', '.join(keys[:_SHOWN])}{more}"]

@@ -1,4 +1,4 @@
-"""`ModelSpec`: a model file in `models/`, read strictly. Does not import torch.
+"""`ModelSpec`: a model file in `models/`, read strictly, and how a name finds it. Does not import torch.
 
 A file states how the module is made, what its inputs are, which axes may vary, and the variants: `full` at
 the size that the field measures, `tiny` of the same structure for tests. A shape names its axes: a name under
@@ -7,13 +7,14 @@ the size that the field measures, `tiny` of the same structure for tests. A shap
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from trtopt.errors import UsageError
-from trtopt.files.toml import read_toml
+from trtopt.files.toml import read_toml, shipped_folder
 from trtopt.records import Record
 
 Exporter = Literal["dynamo", "torchscript"]
@@ -144,3 +145,29 @@ def read_spec(path: Path) -> ModelSpec:
         raise UsageError(
             f"{path}: {error}", "correct the field; models/resnet50.toml is an example"
         ) from None
+
+
+def folder() -> Path:
+    """The folder of the model files."""
+    return shipped_folder("models")
+
+
+def files() -> dict[str, Path]:
+    """Every model's file by its name, sorted."""
+    return {path.stem: path for path in sorted(folder().glob("*.toml"))}
+
+
+def find(name: str) -> Path:
+    """The file of a model of the collection, or the model file that `name` is the path of."""
+    if name.endswith(".toml"):
+        return Path(name)
+    known = files()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(
+        f"no model is named {name!r}",
+        f"{hint}`trtopt models` lists them; a model of your own is a TOML file, FILE.py:callable or "
+        "package.module:callable",
+    )

@@ -1,17 +1,225 @@
-"""Files that appear whole or not at all, and folders for what is not yet done."""
+"""Files that appear whole or not at all: locks, temporary names, and what killed runs left.
+
+Every lock is the system's (flock), which releases it when the process dies. An unfinished file has a name
+that begins with a dot, and the process that writes it holds a lock on it. So the next start recognises
+leftovers of a killed run and removes them. Waiting for another process is reported after a second, and ends.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import glob
+import logging
 import os
+import re
+import secrets
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from trtopt.errors import OutputError
-from trtopt.files.temporary import remove_unfinished, temporary_file, temporary_folder
+
+WAIT_S = 600.0
+"""How long to wait for another process."""
+_ANNOUNCED_S = 1.0
+_POLL_S = 0.05
+_RANDOM = 8  # characters that make a temporary name unique
+_log = logging.getLogger(__name__)
+
+
+# ── locks ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def locked(path: Path, wait_s: float) -> Iterator[None]:
+    """Lock the file `path` + `.lock`, which exists as long as a process holds it."""
+    file = Path(f"{path}.lock")
+    until = time.monotonic() + wait_s
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(f"{file.name} is not a regular file")
+            _take(handle, file, path, until, wait_s)
+            if _is_at(handle, file):
+                break
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # its last holder removed it
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if not os.fstat(handle).st_size:  # what holds something is somebody else's
+                file.unlink()  # while locked: a waiting process notices and creates another
+        os.close(handle)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Keep other processes from renaming folders in `folder`; without file locks this has no effect.
+
+    A temporary folder is not locked again: its process holds it already, and would wait for itself.
+    """
+    if folder.name.startswith(".") and folder.name.endswith(".tmp"):
+        yield
+        return
+    handle: int | None = None
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if handle is not None:
+            with suppress(OSError):
+                _take(handle, folder, folder, time.monotonic() + WAIT_S, WAIT_S)
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _take(handle: int, lock: Path, what: Path, until: float, wait_s: float) -> None:
+    """Lock an open file."""
+    announced = time.monotonic() + _ANNOUNCED_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pass
+        now = time.monotonic()
+        if now >= until:
+            state = f"has held its lock for {wait_s:.0f} s" if wait_s else "holds its lock"
+            raise OutputError(
+                f"{what}: another process {state}{_holder_of(handle)}",
+                f"wait for that process or end it, and run this again; the lock is on {lock}",
+            )
+        if now >= announced:
+            _log.warning("waiting for another process to release %s%s", lock, _holder_of(handle))
+            announced = until
+        time.sleep(min(_POLL_S, until - now))
+
+
+def _holder_of(handle: int) -> str:
+    """The process that holds the lock on an open file, as far as the system reports it."""
+    status = os.fstat(handle)
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/locks").read_text("ascii").splitlines():
+            fields = line.split()  # number, "FLOCK", "ADVISORY", "WRITE", process, place, from, to
+            if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == place and int(fields[4]) > 0:
+                name = Path(f"/proc/{fields[4]}/comm").read_text("utf-8", errors="replace").strip()
+                return f": process {fields[4]} ({name})"
+    return ""
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether the open file still has that name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+# ── temporary files and folders ─────────────────────────────────────────────────────────────────────────
+
+
+def temporary_file(path: Path) -> tuple[int, Path]:
+    """A temporary file for `path`, open and locked; readable as the umask allows."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    while True:
+        temporary = temporary_path(path, "tmp")
+        with suppress(FileExistsError):
+            handle = os.open(temporary, flags, 0o666)
+            if _hold(handle, temporary):
+                return handle, temporary
+            os.close(handle)
+
+
+def temporary_folder(final: Path, mode: int) -> tuple[int, Path]:
+    """A temporary folder for `final`, locked while the descriptor is open; the umask is taken off `mode`."""
+    while True:
+        temporary = temporary_path(final, "tmp")
+        with suppress(FileExistsError):
+            temporary.mkdir(mode)
+            try:
+                handle = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            except FileNotFoundError:  # removed as abandoned
+                continue
+            if _hold(handle, temporary):
+                return handle, temporary
+            os.close(handle)
+
+
+def temporary_path(path: Path, ending: str) -> Path:
+    """A random name next to `path`; see `temporary_names`."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM // 2)}.{ending}")
+
+
+def temporary_names(path: Path) -> str:
+    """A pattern for temporary names of `path`, without their endings."""
+    return f".{glob.escape(path.name)}.{'?' * _RANDOM}"
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether it has the name of a temporary file or folder of trtopt."""
+    return re.fullmatch(rf"\..+\.[a-z0-9_]{{{_RANDOM}}}\.tmp", path.name) is not None
+
+
+def _hold(handle: int, path: Path) -> bool:
+    """Lock a new file or folder; False if another process has already removed it as abandoned."""
+    with suppress(OSError):  # a file system without locks: there nothing is removed either
+        fcntl.flock(handle, fcntl.LOCK_SH)
+    return _is_at(handle, path)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove temporary files for `path` that killed runs left."""
+    with suppress(OSError):
+        for leftover in path.parent.glob(f"{temporary_names(path)}.tmp"):
+            remove_if_abandoned(leftover)
+
+
+def remove_if_abandoned(path: Path, is_doomed: Callable[[], bool] = lambda: True) -> None:
+    """Remove a file or folder unless a process holds it, or `is_doomed`, asked while none does, says no."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        kind = os.fstat(handle).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+            return
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_doomed():
+            remove(path)  # a process that has just created it notices
+    except OSError:  # locked, or no locks on this file system
+        pass
+    finally:
+        os.close(handle)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a whole folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def flush_names(folder: Path) -> None:
+    """Flush the names in a folder to disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # not every file system supports it
+            os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -79,3 +287,26 @@ def scratch_folder() -> Iterator[Path]:
         inner = folder / "work"  # `folder` itself is locked: a build in it would wait for ever
         inner.mkdir()
         yield inner
+
+
+_LOCK_TIMEOUT_S = WAIT_S
+
+
+@contextmanager
+def lock(path: Path, wait_s: float | None = None) -> Iterator[None]:
+    """Hold `path` + `.lock` against other processes."""
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(path, _LOCK_TIMEOUT_S if wait_s is None else wait_s))
+        except OSError as error:
+            raise cannot_write(path, error) from None
+        yield
+
+
+def link_or_copy(path: Path, target: Path) -> None:
+    """Give a file another name, which is free, or copy it there."""
+    try:
+        os.link(path, target, follow_symlinks=False)
+    except OSError:  # no links on this file system, or not to another user's file
+        shutil.copy2(path, target, follow_symlinks=False)

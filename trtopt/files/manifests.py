@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from trtopt.errors import ArtifactError, UsageError, WrongPathError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as, reason_of, sha256_of
-from trtopt.records import BatchPlan, Manifest, read_versioned, to_json
+from trtopt.records import BatchPlan, EngineArtifact, Manifest, read_versioned, to_json
 from trtopt.records.build import check_manifest
 from trtopt.records.plan import check_plan
 
@@ -137,3 +137,23 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
             f"{again}; or restore the file that was built: an engine is native code",
         )
     return content
+
+
+def plugin_libraries(engines: Iterable[EngineArtifact]) -> set[str]:
+    """The paths of the libraries that engines need, as their manifest names them."""
+    return {plugin.path for engine in engines for plugin in engine.plan.settings.plugins}
+
+
+def is_library(name: str, library: str) -> bool:
+    """Whether the user means that library: by its path or by a link to it."""
+    return os.path.abspath(library) in (os.path.abspath(name), os.path.realpath(name))
+
+
+def check_plugins(engines: Iterable[EngineArtifact], trust: Sequence[str], flag: str = "--trust") -> None:
+    """Check that the user names engines' plugin libraries too: anyone can write a manifest that names any."""
+    for library in sorted(plugin_libraries(engines)):
+        if not any(is_library(name, library) for name in trust):
+            raise ArtifactError(
+                f"{library}: a plugin library that the engines need; it is native code and was not loaded",
+                f"if you trust it, name it: {flag} {library}",
+            )

@@ -1,26 +1,180 @@
 """What a command may write over: nothing that it reads, and only what trtopt wrote, of the same kind.
 
-Every output of a command is checked here before the work, and again when it takes its name.
+Every output of a command is checked here before the work, and again when it takes its name. A folder that is
+replaced keeps the user's files.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import filecmp
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from trtopt.errors import OutputError, UsageError
-from trtopt.files.atomic import cannot_write, check_regular, write_atomically
+from trtopt.files.atomic import (
+    cannot_write,
+    check_regular,
+    flush_names,
+    link_or_copy,
+    locked_folder,
+    remove,
+    remove_unfinished,
+    scratch_beside,
+    temporary_names,
+    temporary_path,
+    write_atomically,
+)
 from trtopt.files.bounded_reading import open_regular, read_bounded
 from trtopt.files.manifests import is_build_folder, own_files
-from trtopt.files.replace_folder import remove_abandoned
 from trtopt.records import kind_of
+
+ASIDE = "old"
+_CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+
+
+def user_files_in(folder: Path, made: Set[str]) -> Iterator[Path]:
+    """Files, links and empty folders in `folder` that are not among the `made` files."""
+    for path in sorted(folder.iterdir()):
+        if not _is_folder(path):
+            if path.name not in made:
+                yield path
+        elif any(path.iterdir()):
+            yield from user_files_in(path, _below(path.name, made))
+        else:
+            yield path
+
+
+def names_of_user_files(folder: Path, made: Set[str]) -> list[str]:
+    """Top-level names of the user's files in `folder`."""
+    return list(dict.fromkeys(path.relative_to(folder).parts[0] for path in user_files_in(folder, made)))
+
+
+def put_in_place(new: Path, final: Path, made: Set[str]) -> Path | None:
+    """Rename `new` to `final`; an earlier folder is renamed with its `made` files, to be removed.
+
+    Returns:
+        Where the earlier folder is now, if there was one, to be removed: see `emptied`.
+    """
+    if not final.exists() or not any(final.iterdir()):
+        os.replace(new, final)
+        flush_names(final.parent)
+        return None
+    carry_over(final, new, made)
+    aside = temporary_path(final, ASIDE)
+    os.replace(new, aside)
+    if not _exchanged(aside, final):
+        earlier = temporary_path(final, ASIDE)
+        os.replace(final, earlier)
+        try:
+            os.replace(aside, final)
+        except OSError:
+            os.replace(earlier, final)
+            raise
+        aside = earlier
+    flush_names(final.parent)
+    return emptied(aside, final, made)  # files that arrived during the renames
+
+
+def emptied(aside: Path, final: Path, made: Set[str]) -> Path:
+    """An earlier folder, once the user's files are in `final`: under a temporary name, to be removed."""
+    carry_over(aside, final, made)
+    doomed = temporary_path(final, "tmp")
+    os.replace(aside, doomed)
+    return doomed
+
+
+def carry_over(earlier: Path, new: Path, made: Set[str]) -> None:
+    """Link the user's files of `earlier` into `new`; where a name is taken, next to it under another name."""
+    for path in sorted(earlier.iterdir()):
+        target = new / path.name
+        if not _is_folder(path):
+            if path.name not in made:
+                _carry(path, target)
+            continue
+        below = _below(path.name, made)
+        if any(path.iterdir()) and not any(user_files_in(path, below)):
+            continue
+        carried = next(name for name in _names(target) if not os.path.lexists(name) or _is_folder(name))
+        if not carried.exists():
+            carried.mkdir()
+            shutil.copystat(path, carried)
+        carry_over(path, carried, below)
+
+
+def _below(folder: str, names: Set[str]) -> set[str]:
+    """The names inside the folder, relative to it."""
+    return {name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/")}
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _names(target: Path) -> Iterator[Path]:
+    """The preferred name, then alternatives where it is taken."""
+    yield target
+    yield from (target.with_name(f"{target.name}.kept{number or ''}") for number in count())
+
+
+def _carry(path: Path, target: Path) -> None:
+    carried = next(name for name in _names(target) if not os.path.lexists(name) or _is_same(path, name))
+    if os.path.lexists(carried):  # linked before
+        return
+    link_or_copy(path, carried)
+
+
+def _is_same(path: Path, target: Path) -> bool:
+    if os.path.samestat(path.lstat(), target.lstat()):
+        return True
+    are_files = path.is_file() and target.is_file() and not path.is_symlink()
+    return are_files and filecmp.cmp(path, target, shallow=False)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two names at once; False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    first, second = os.fsencode(one), os.fsencode(other)
+    if rename(_CURRENT_FOLDER, first, _CURRENT_FOLDER, second, _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _CANNOT:
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def remove_abandoned(path: Path) -> None:
+    """Take away what killed runs have left of `path`, and bring back what they had set aside for it."""
+    remove_unfinished(path)
+    if not _set_aside(path):
+        return
+    with locked_folder(path.parent), suppress(OSError):
+        for aside in _set_aside(path):
+            if not path.exists() and is_build_folder(aside):
+                os.replace(aside, path)
+            elif path.is_dir() and aside.is_dir():
+                remove(emptied(aside, path, own_files(aside)))
+            else:
+                remove(aside)
+
+
+def _set_aside(path: Path) -> list[Path]:
+    found = path.parent.glob(f"{temporary_names(path)}.{ASIDE}")
+    return [one for one in found if not one.is_symlink() and (one.is_dir() or one.is_file())]
+
 
 _HEAD_BYTES = 4096
 _RECORDS = ("manifest.json", "sweep.json", "ledger.json")
@@ -90,7 +244,7 @@ def check_output(path: Path, kind: Kind) -> None:
             raise OutputError(f"{path}: there is no folder {path.parent}", "make it, or name another file")
         with tempfile.TemporaryFile(dir=path.parent):
             pass
-        _check_replaceable(path, kind)
+        _check_file_replaceable(path, kind)
     except OSError as error:
         raise cannot_write(path, error) from None
     remove_abandoned(path)
@@ -102,7 +256,7 @@ def write_output(path: Path, content: bytes, kind: Kind) -> None:
     write_atomically(path, content)
 
 
-def _check_replaceable(path: Path, kind: Kind) -> None:
+def _check_file_replaceable(path: Path, kind: Kind) -> None:
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -138,3 +292,48 @@ def _belongs_to_folder(path: Path) -> bool:
     if path.name in _RECORDS or (is_build_folder(folder) and path.name in own_files(folder)):
         return True
     return any((above / "sweep.json").is_file() for above in list(folder.parents)[:_IN_SWEEP])
+
+
+@contextmanager
+def folder_in_progress(final: Path) -> Iterator[Path]:
+    """A temporary folder next to `final` that takes its name if the block succeeds, else is removed.
+
+    An earlier build folder of the same name is replaced, and the new one keeps the user's files of it;
+    a folder that trtopt did not make is not replaced.
+    """
+    final = final.resolve()  # a link is followed, and the current folder has a name to take
+    with locked_folder(final.parent):
+        _check_folder_replaceable(final)
+    remove_abandoned(final)
+    with scratch_beside(final, 0o777) as temporary:
+        yield temporary
+        _replace_folder(temporary, final)
+
+
+def _check_folder_replaceable(final: Path) -> None:
+    if is_build_folder(final):
+        for file in (final / name for name in own_files(final)):
+            if file.exists() and is_read(file.stat()):
+                raise UsageError(
+                    f"{final}: its file {file.name} is read by this command", "choose another name with -o"
+                )
+        return
+    if not final.exists():
+        return
+    if not final.is_dir() or any(final.iterdir()):
+        raise OutputError(
+            f"{final}: exists and is not a build folder of trtopt's",
+            "choose another name with -o, or remove it",
+        )
+
+
+def _replace_folder(new: Path, final: Path) -> None:
+    """Rename `new` to `final`, with the user's files of the build that has the name now."""
+    with locked_folder(final.parent):
+        _check_folder_replaceable(final)
+        try:
+            earlier = put_in_place(new, final, own_files(final))
+        except OSError as error:
+            raise cannot_write(final, error) from None
+    if earlier is not None:
+        remove(earlier)

@@ -1,4 +1,4 @@
-"""Bounded reading of untrusted TOML files: limits on size, digits and depth."""
+"""Untrusted TOML files, read in bounds (size, digits, depth), and where those shipped with trtopt are."""
 
 from __future__ import annotations
 
@@ -38,3 +38,10 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
         raise UsageError(f"{path}: not TOML: nested too deeply", remedy) from None
     except ValueError as error:  # TOML, UTF-8 and numbers without end
         raise UsageError(f"{path}: not TOML: {error}", remedy) from None
+
+
+def shipped_folder(name: str) -> Path:
+    """`profiles` or `models`: inside the installed package, or at the root of a checkout."""
+    package = Path(__file__).parents[1]
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name

@@ -133,7 +133,7 @@ def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.Model
     import onnx
 
     from trtopt.inspect.concrete_shapes import infer_concrete
-    from trtopt.onnxio.prepare import skeleton_at
+    from trtopt.onnxio.shape_inference import skeleton_at
 
     fixed = skeleton_at(model, shapes)
     try:

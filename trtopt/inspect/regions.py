@@ -15,7 +15,7 @@ from trtopt.inspect.difference import Side, matched
 from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
 from trtopt.inspect.join import bits
 from trtopt.inspect.receipt import is_fallback
-from trtopt.onnxio.disjoint_names import DisjointNames
+from trtopt.onnxio.graph_walk import DisjointNames
 from trtopt.records import EngineProfile, ProfiledLayer, RegionTime
 
 _PAIR = (QUANTISE, DEQUANTISE)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trtopt.data import open_data
 from trtopt.data.fit import sample_axes
-from trtopt.data.npz import write_npz
+from trtopt.data.readers import write_npz
 from trtopt.device.api import Context, Device, DeviceBuffer, ProgressSink, Session, Target
 from trtopt.device.sized_outputs import SizedCopies
 from trtopt.measure.engine import check_fits

@@ -1,9 +1,10 @@
-"""Walking an ONNX model: subgraphs, functions, operators."""
+"""Walking an ONNX model: subgraphs, functions, operators, names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -12,6 +13,7 @@ from trtopt.errors import InvalidModelError
 if TYPE_CHECKING:
     import onnx
     from google.protobuf.message import Message
+
 
 Part: TypeAlias = "onnx.GraphProto | onnx.FunctionProto"
 _Part = TypeVar("_Part", bound="onnx.GraphProto | onnx.FunctionProto")
@@ -136,3 +138,162 @@ def unknown_ops(model: onnx.ModelProto) -> list[tuple[str, str]]:
         and (node.domain, node.op_type) not in local
         and not onnx.defs.has(node.op_type, opset, "")
     ]
+
+
+def name_apart(graph: onnx.GraphProto) -> None:
+    """Give every node, and every tensor of a subgraph, a name of its own, in place.
+
+    A trace and TensorRT's layers need names of nodes. Branches of an If may call their tensors alike, which
+    would be one tensor to all that keeps a table by name; what is called so first keeps its name.
+    """
+    name_nodes(graph)
+    _name_tensors(graph, {}, set(), names_in(graph))
+
+
+def _usual_name(node: onnx.NodeProto) -> str:
+    return node.name or f"{node.op_type}:{next(filter(None, node.output), '')}"
+
+
+def name_nodes(graph: onnx.GraphProto, like: Callable[[onnx.NodeProto], str] = _usual_name) -> None:
+    """Give every node, those of subgraphs included, the name that `like` tells, or that with a number."""
+    nodes = [node for inner in graphs_of(graph) for node in inner.node]
+    taken: set[str] = set()
+    counts: Counter[str] = Counter()
+    for node in nodes:
+        wanted = name = like(node)
+        while name in taken:
+            counts[wanted] += 1
+            name = f"{wanted}_{counts[wanted]}"
+        node.name = name
+        taken.add(name)
+
+
+def unused_name(like: str, taken: Collection[str]) -> str:
+    """`like`, or with a number behind it, so that it is none of `taken`."""
+    name, count = like, 0
+    while name in taken:
+        count += 1
+        name = f"{like}_{count}"
+    return name
+
+
+def names_in(graph: onnx.GraphProto) -> set[str]:
+    """The names of all tensors, those of subgraphs included."""
+    return {name for part in graphs_of(graph) for name in _made_in(part)}
+
+
+def _made_in(graph: onnx.GraphProto) -> Iterator[str]:
+    """The tensors that are the graph's own."""
+    yield from (item.name for item in (*graph.input, *graph.initializer))
+    yield from (item.values.name for item in graph.sparse_initializer)
+    yield from (name for node in graph.node for name in node.output if name)
+
+
+def _name_tensors(graph: onnx.GraphProto, outer: Mapping[str, str], seen: set[str], taken: set[str]) -> None:
+    """Rename the graph's own tensors that are in `seen`; `outer` has the new names of those around it."""
+    own: dict[str, str] = {}
+    for name in dict.fromkeys(_made_in(graph)):
+        own[name] = unused_name(name, taken) if name in seen else name
+        taken.add(own[name])
+    seen |= own.keys() | own.values()
+    names = {**outer, **own}
+    if any(old != new for old, new in names.items()):
+        _rename(graph, names)
+    for node in graph.node:
+        for inner in subgraphs_of(node):
+            _name_tensors(inner, names, seen, taken)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Write the new names, but for those inside the nodes' subgraphs."""
+    for item in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        item.name = names.get(item.name, item.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
+    for item in graph.quantization_annotation:
+        item.tensor_name = names.get(item.tensor_name, item.tensor_name)
+        for entry in item.quant_parameter_tensor_names:
+            entry.value = names.get(entry.value, entry.value)
+    for node in graph.node:
+        for field in (node.input, node.output):
+            field[:] = [names.get(name, name) for name in field]
+
+
+class DisjointNames:
+    """Disjoint sets of names (union-find, with path halving); every name begins as a set of its own."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._parent = {name: name for name in names}
+
+    def root(self, name: str) -> str:
+        """The name that stands for the set of `name`."""
+        while self._parent[name] != name:
+            self._parent[name] = self._parent[self._parent[name]]
+            name = self._parent[name]
+        return name
+
+    def join(self, *names: str) -> None:
+        """Make one set of the sets of all these."""
+        for other in names[1:]:
+            self._parent[self.root(other)] = self.root(names[0])
+
+
+# Which nodes make tensors whose size depends on the values of the inputs, and which outputs have it.
+#
+# Only the main graph is read: which branch runs and how often a loop does decides a size, what happens inside
+# does not.
+
+
+_EVERY = tuple(range(8))
+SIZING_OPERANDS: Mapping[str, tuple[int, ...]] = {
+    "NonZero": (0,),
+    "NonMaxSuppression": _EVERY,
+    "Unique": (0,),
+    "Compress": (1,),
+    "TopK": (1,),
+    "Range": _EVERY,
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Reshape": (1,),
+    "Tile": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Pad": (1,),
+    "Resize": (2, 3),
+    "OneHot": (1,),
+    "If": (0,),
+    "Loop": (0, 1),
+}
+"""Operators whose output has a size that the values of these operands decide."""
+
+
+def data_dependent_outputs(graph: onnx.GraphProto) -> dict[str, str]:
+    """Outputs whose size may depend on the inputs' values, each with the first node that makes it so.
+
+    Later nodes may make the size a fixed one again: an output of known shape is none of these.
+    """
+    causes: dict[str, str] = {}
+    for node, decides, sized in _sized_nodes(graph):
+        if not sized:
+            continue
+        own = node.name or node.op_type
+        cause = own if decides else next((causes[name] for name in node.input if name in causes), own)
+        causes.update(dict.fromkeys(filter(None, node.output), cause))
+    return {value.name: causes[value.name] for value in graph.output if value.name in causes}
+
+
+def _sized_nodes(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, bool, bool]]:
+    """Each node, whether values decide its output's size, and whether that size depends on values at all."""
+    constants = {item.name for item in graph.initializer}
+    by_value = {value.name for value in graph.input} - constants
+    by_size: set[str] = set()
+    for node in graph.node:
+        operands = SIZING_OPERANDS.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
+        decides = any(node.input[place] in by_value for place in operands if place < len(node.input))
+        is_measure = node.op_type in ("Shape", "Size")  # its value is a size, and its size is fixed
+        inherits = not is_measure and any(name in by_size for name in node.input)
+        if decides or inherits:
+            by_size.update(filter(None, node.output))
+        sources = by_size if is_measure else by_value | by_size
+        if any(name in sources for name in node.input):
+            by_value.update(filter(None, node.output))
+        yield node, decides, decides or inherits

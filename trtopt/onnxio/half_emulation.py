@@ -8,11 +8,10 @@ from dataclasses import replace
 import onnx
 from onnx import TensorProto
 
-from trtopt.onnxio.converted_weights import converted
-from trtopt.onnxio.graph_walk import TYPE_ATTRIBUTES, Part, graphs_of, subgraphs_of
+from trtopt.onnxio.graph_walk import TYPE_ATTRIBUTES, Part, graphs_of, name_apart, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.tensor_types import FLOAT, LOW, types_of
-from trtopt.onnxio.unique_names import name_apart
+from trtopt.onnxio.shape_inference import FLOAT, LOW, types_of
+from trtopt.onnxio.weights import converted
 
 _LOW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 

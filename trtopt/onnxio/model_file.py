@@ -1,8 +1,16 @@
-"""ONNX files: read with the weights left on disk, written whole or not at all."""
+"""ONNX files: read with the weights left on disk, written whole or not at all.
+
+A model is a Protocol Buffers message: a run of fields, each a tag, a length and its bytes. Walking the
+tags is enough to find where every weight lies in the file; the weights themselves are then never parsed,
+only mapped, so that a model of any size costs little more memory than its graph.
+
+Source: https://protobuf.dev/programming-guides/encoding and `onnx.proto` for the field numbers.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import math
 import mmap
 import os
@@ -21,9 +29,9 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
+from trtopt.files.atomic import flush_names, remove_if_abandoned, remove_unfinished, temporary_file
 from trtopt.files.bounded_reading import open_regular
-from trtopt.files.temporary import flush_names, remove_if_abandoned, remove_unfinished, temporary_file
-from trtopt.onnxio import protobuf as wire
+from trtopt.files.outputs import Kind
 from trtopt.onnxio.external_data import (
     check_values,
     external_files,
@@ -33,11 +41,119 @@ from trtopt.onnxio.external_data import (
     take_in_inner,
     tensors_of,
 )
-from trtopt.onnxio.graph_walk import check_texts, check_types, reads_of
-from trtopt.onnxio.protobuf import header
-from trtopt.onnxio.seal import WEIGHTS_END, remove_seal, sealed
-from trtopt.onnxio.skeleton import LARGE_BYTES, declare_outputs
-from trtopt.onnxio.unique_names import name_nodes
+from trtopt.onnxio.graph_walk import check_texts, check_types, name_nodes, reads_of
+from trtopt.onnxio.shape_inference import LARGE_BYTES, declare_outputs
+
+_LENGTH_DELIMITED = 2
+
+
+def varint(value: int) -> bytes:
+    """`value` in base 128, least significant group first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def header(field: int, length: int) -> bytes:
+    """The tag and length that open a length-delimited field."""
+    return varint(field << 3 | _LENGTH_DELIMITED) + varint(length)
+
+
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
+
+
+def _read_varint(data: Any, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 64:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("a number runs past its message")
+
+
+def fields(data: Any, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Each field of the message in `data[at:end]`: number, start of its tag, start and end of its content.
+
+    A field that is no run of bytes has its number or fixed-size value as content.
+    """
+    while at < end:
+        begin = at
+        tag, at = _read_varint(data, at, end)
+        kind = tag & 7
+        start = at
+        if kind == 0:
+            _, at = _read_varint(data, at, end)
+        elif kind == _LENGTH_DELIMITED:
+            length, start = _read_varint(data, at, end)
+            at = start + length
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"unknown wire type {kind} at byte {begin}")
+        if at > end or not tag >> 3:
+            raise ValueError(f"the field at byte {begin} runs past its message")
+        yield tag >> 3, begin, start, at
+
+
+# How a model shows that trtopt wrote it and that nobody has edited it since: only such a one is replaced.
+#
+# A seal ends the file: an entry of the model's metadata with the hash of all that is before it. Fields may
+# come in any order, so every reader sees one more entry; whoever saves the model again breaks the seal.
+
+
+_KEY = "trtopt.seal"
+_PIECE_BYTES = 1 << 20
+WEIGHTS_END = b"\0weights written by trtopt\0"
+"""What ends a file of weights; models refer to what is before it."""
+
+
+def sealed(chunks: Iterable[Any]) -> Iterator[Any]:
+    """A model's bytes, and its seal."""
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+        yield chunk
+    yield _seal(digest.hexdigest())
+
+
+def remove_seal(model: onnx.ModelProto) -> None:
+    """Take a seal off a model that is written again."""
+    kept = [entry for entry in model.metadata_props if entry.key != _KEY]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether trtopt wrote the model, and it is as it was written."""
+    digest, seal = hashlib.sha256(), len(_seal(hashlib.sha256().hexdigest()))
+    with open_regular(path) as file:
+        left = os.fstat(file.fileno()).st_size - seal
+        if left <= 0:
+            return False
+        file.seek(left)
+        end = file.read(seal)
+        if _KEY.encode() not in end:
+            return False
+        file.seek(0)
+        while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):
+            digest.update(piece)
+            left -= len(piece)
+    return end == _seal(digest.hexdigest())
+
+
+def _seal(text: str) -> bytes:
+    entry = onnx.StringStringEntryProto(key=_KEY, value=text)
+    return bytes(onnx.ModelProto(metadata_props=[entry]).SerializeToString())
+
+
+MODEL = Kind("an ONNX file", is_sealed)
+
 
 SPOOLED_BYTES = 1 << 20
 """New constants from this size on are put into files."""
@@ -197,11 +313,7 @@ def runnable(
 
 def _without_weight(data: Any, start: int, end: int, location: str) -> bytes | None:
     """The initializer in `data[start:end]` with its large raw data replaced by a reference, if any."""
-    raw = [
-        (begin, at, stop)
-        for field, begin, at, stop in wire.fields(data, start, end)
-        if field == wire.RAW_DATA
-    ]
+    raw = [(begin, at, stop) for field, begin, at, stop in fields(data, start, end) if field == RAW_DATA]
     if len(raw) != 1 or raw[0][2] - raw[0][1] < LARGE_BYTES:
         return None
     begin, at, stop = raw[0]
@@ -213,15 +325,15 @@ def _without_weight(data: Any, start: int, end: int, location: str) -> bytes | N
 def _skeleton(data: Any, location: str) -> bytes:
     """The model's message with every large initializer left in the file `location`."""
     out = bytearray()
-    for field, begin, start, end in wire.fields(data, 0, len(data)):
-        if field != wire.GRAPH:
+    for field, begin, start, end in fields(data, 0, len(data)):
+        if field != GRAPH:
             out += data[begin:end]
             continue
         graph = bytearray()
-        for inner, at, content, stop in wire.fields(data, start, end):
-            light = _without_weight(data, content, stop, location) if inner == wire.INITIALIZER else None
-            graph += data[at:stop] if light is None else header(wire.INITIALIZER, len(light)) + light
-        out += header(wire.GRAPH, len(graph)) + graph
+        for inner, at, content, stop in fields(data, start, end):
+            light = _without_weight(data, content, stop, location) if inner == INITIALIZER else None
+            graph += data[at:stop] if light is None else header(INITIALIZER, len(light)) + light
+        out += header(GRAPH, len(graph)) + graph
     return bytes(out)
 
 
@@ -301,10 +413,10 @@ def _inline(model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProt
     for tensor in heavy:
         light = _light(tensor).SerializeToString(deterministic=True)
         size = size_in_bytes(tensor)
-        raw = header(wire.RAW_DATA, size)
-        heads.append((header(wire.INITIALIZER, len(light) + len(raw) + size) + light + raw, size))
+        raw = header(RAW_DATA, size)
+        heads.append((header(INITIALIZER, len(light) + len(raw) + size) + light + raw, size))
     yield rest.SerializeToString(deterministic=True)
-    yield header(wire.GRAPH, len(graph) + sum(len(head) + size for head, size in heads))
+    yield header(GRAPH, len(graph) + sum(len(head) + size for head, size in heads))
     yield graph
     for tensor, (head, _) in zip(heavy, heads, strict=True):
         yield head

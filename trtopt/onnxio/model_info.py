@@ -22,7 +22,7 @@ from trtopt.onnxio.graph_walk import (
     parts_of,
     unknown_ops,
 )
-from trtopt.onnxio.skeleton import check, declare_outputs
+from trtopt.onnxio.shape_inference import check, declare_outputs
 from trtopt.records import OnnxArtifact, TensorSpec
 
 if TYPE_CHECKING:

@@ -1,15 +1,17 @@
-"""A model raised to a newer opset: every node in the form of that opset, everything else as it was.
+"""Models of older opsets written in the form of a newer one: what ONNX changed from opset 8 on, and how.
 
-ONNX's own version converter is not used: it turns an asymmetric Resize into another, loses names and knows
-neither subgraphs nor functions.
+An operator gets a new version when its meaning changes, when an attribute becomes an input, and when it
+merely learns a type. `SAME` names the versions that read a node as the one before did; `CHANGES` has a
+function for every other. `tests/unit/onnxio/test_newer_opset.py` holds both to ONNX's own history, and each
+to ONNX Runtime.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap, defaultdict
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -25,11 +27,338 @@ from trtopt.onnxio.graph_walk import (
     reads_of,
     set_nodes,
     subgraphs_of,
+    unused_name,
 )
 from trtopt.onnxio.model_file import is_external
-from trtopt.onnxio.operator_changes import CHANGES, OLDEST, SAME, NoNewerFormError
-from trtopt.onnxio.prepare import inferred
-from trtopt.onnxio.unique_names import unused_name
+from trtopt.onnxio.shape_inference import inferred
+
+OLDEST = 7
+"""The oldest opset that ONNX Runtime is sure to run."""
+NEWEST = 21
+"""The newest opset whose changes are listed here; no target needs a model raised any further."""
+
+
+class NoNewerFormError(Exception):
+    """The node has no form in the newer version: the text continues "node 'n' (Op) …"."""
+
+
+Change: TypeAlias = "Callable[[onnx.NodeProto, _Around], list[onnx.NodeProto]]"
+"""From a node to those that say the same in the version that the change is for; the node's own is changed."""
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """The attribute's value."""
+    for entry in node.attribute:
+        if entry.name == name:
+            if entry.ref_attr_name:
+                raise NoNewerFormError(
+                    f"takes {name!r} from attribute {entry.ref_attr_name!r} of its function"
+                )
+            return onnx.helper.get_attribute_value(entry)
+    return default
+
+
+def _take(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """The attribute's value; the node loses it."""
+    value = attribute(node, name, default)
+    for entry in [entry for entry in node.attribute if entry.name == name]:
+        node.attribute.remove(entry)
+    return value
+
+
+def _set(node: onnx.NodeProto, name: str, value: Any) -> None:
+    _take(node, name)
+    node.attribute.append(onnx.helper.make_attribute(name, value))
+
+
+def _append(node: onnx.NodeProto, values: Any, dtype: Any, name: str, around: _Around) -> None:
+    """One more input, a constant; an empty name where there are no values."""
+    array = None if values is None else np.array(values, dtype)
+    like = f"{node.name or node.output[0]}:{name}"
+    node.input.append("" if array is None else around.constant(array, like))
+
+
+def _trim(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """The node without the empty names at the end of its inputs."""
+    while node.input and not node.input[-1]:
+        node.input.pop()
+    return [node]
+
+
+def _added(
+    node: onnx.NodeProto, op: str, inputs: list[str], around: _Around, **attributes: Any
+) -> onnx.NodeProto:
+    """A node of one output next to `node`, named after it."""
+    like = f"{node.name or node.output[0]}/{op}"
+    return onnx.helper.make_node(op, inputs, [around.name(f"{like}:0")], around.name(like), **attributes)
+
+
+# ── attributes that became inputs ───────────────────────────────────────────────────────────────────────
+
+
+def _into_inputs(*names: str) -> Change:
+    """Attributes of integers that became inputs of the same order."""
+
+    def change(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+        for name in names:
+            _append(node, _take(node, name), np.int64, name, around)
+        return _trim(node)
+
+    return change
+
+
+def _numpy_type(tensor: str, around: _Around) -> Any:
+    """The tensor's element type; FP32 where it is not known: a wrong guess does not load, so errs never."""
+    kind = around.type_of(tensor).elem_type or onnx.TensorProto.FLOAT
+    if kind not in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE):
+        raise NoNewerFormError("takes no such type at its opset")
+    return onnx.helper.tensor_dtype_to_np_dtype(kind)
+
+
+def _clip(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    dtype = _numpy_type(node.input[0], around)
+    for name in ("min", "max"):
+        _append(node, _take(node, name), dtype, name, around)
+    return _trim(node)
+
+
+def _pad(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    _append(node, _take(node, "pads"), np.int64, "pads", around)
+    value = _take(node, "value", 0.0)
+    _append(node, value or None, _numpy_type(node.input[0], around), "value", around)
+    return _trim(node)
+
+
+def _top_k(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    _append(node, [_take(node, "k")], np.int64, "k", around)
+    return [node]
+
+
+def _dft(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    node.input.extend([""] * (2 - len(node.input)))
+    _append(node, _take(node, "axis", 1), np.int64, "axis", around)
+    return [node]
+
+
+def _split_evenly(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    if len(node.input) < 2 or not node.input[1]:
+        _set(node, "num_outputs", len(node.output))
+    return [node]
+
+
+# ── training ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _dropout(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    """Nothing is dropped either way; what the mask holds then, and its type, changed."""
+    if len(node.output) > 1 and around.is_read(node.output[1]):
+        raise NoNewerFormError("has a mask that is read: what it holds has changed")
+    del node.output[1:]
+    _take(node, "ratio")
+    return [node]
+
+
+def _per_channel_norm(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    if not _take(node, "spatial", 1):
+        raise NoNewerFormError("normalises each activation (spatial=0)")
+    return [node]
+
+
+def _untrained_norm(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    if any(node.output[1:]):
+        raise NoNewerFormError("is in training mode: it has more than one output")
+    del node.output[1:]
+    return [node]
+
+
+# ── resizing ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _scales_as_input(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    _append(node, _take(node, "scales"), np.float32, "scales", around)
+    return [node]
+
+
+def _upsample(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    """A Resize of opset 10, whose rounding is known: scales are 1 or more."""
+    node.op_type = "Resize"
+    if attribute(node, "mode", b"nearest") == b"nearest":
+        _set(node, "nearest_mode", "floor")
+    return [node]
+
+
+def _resize(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    """Asymmetric, the only mode of opset 10; the default of 11 is half pixels."""
+    image, scales = node.input
+    node.input[:] = [image, "", scales]
+    if attribute(node, "mode", b"nearest") == b"nearest" and attribute(node, "nearest_mode") is None:
+        _set(node, "nearest_mode", _rounding(around.value_of(scales)))
+    _set(node, "coordinate_transformation_mode", "asymmetric")
+    return [node]
+
+
+def _rounding(scales: NDArray[Any] | None) -> str:
+    """As ONNX Runtime rounds at opset 10: down along axes that grow, up along those that shrink."""
+    if scales is None:
+        raise NoNewerFormError(
+            "computes its scales at run time, and the nearest pixel depends on whether an axis shrinks"
+        )
+    if (scales < 1).any() and (scales > 1).any():
+        raise NoNewerFormError("shrinks one axis and enlarges another to the nearest pixel")
+    return "ceil" if (scales < 1).any() else "floor"
+
+
+def _resize_by_sizes(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    """Opset 11 needs empty scales in front of sizes, 13 none."""
+    if attribute(node, "coordinate_transformation_mode") == b"tf_half_pixel_for_nn":
+        raise NoNewerFormError("uses 'tf_half_pixel_for_nn', which opset 13 took away")
+    if len(node.input) > 3 and node.input[3]:
+        node.input[2] = ""
+    return [node]
+
+
+def _without_shift(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    _set(node, "coordinate_transformation_mode", "output_half_pixel")
+    return [node]
+
+
+def _rename_modes(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    old = attribute(node, "mode", b"bilinear")
+    _set(node, "mode", {b"bilinear": "linear", b"bicubic": "cubic"}.get(old, old))
+    return [node]
+
+
+# ── others whose meaning changed ────────────────────────────────────────────────────────────────────────
+
+
+def _along_all_behind(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    """Before opset 13 Softmax and its kin run over their axis and all behind it, taken as one."""
+    axis = attribute(node, "axis", 1)
+    dims = around.type_of(node.input[0]).shape.dim
+    behind = dims[axis % len(dims) + 1 :] if dims else None
+    if behind is not None and all(item.HasField("dim_value") and item.dim_value == 1 for item in behind):
+        _set(node, "axis", axis)
+        return [node]
+    shape = _added(node, "Shape", [node.input[0]], around)
+    flat = _added(node, "Flatten", [node.input[0]], around, axis=axis)
+    result = node.output[0]
+    node.input[0], node.output[0] = flat.output[0], around.name(f"{result}:flat")
+    _set(node, "axis", -1)
+    back = _added(node, "Reshape", [node.output[0], shape.output[0]], around)
+    back.output[0] = result
+    return [shape, flat, node, back]
+
+
+def _scatter(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    node.op_type = "ScatterElements"
+    return [node]
+
+
+def _scale_of_channels(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    """One scale and shift for each group became one for each channel."""
+    dims, groups = around.type_of(node.input[0]).shape.dim, attribute(node, "num_groups")
+    if len(dims) < 2 or not dims[1].dim_value or groups < 1:
+        raise NoNewerFormError("has scales for groups of channels whose number is not known")
+    name = node.name or node.output[0]
+    column = around.constant(np.array([groups, 1], np.int64), f"{name}:column")
+    each = around.constant(np.array([groups, dims[1].dim_value // groups], np.int64), f"{name}:each")
+    channels = around.constant(np.array([-1], np.int64), f"{name}:channels")
+    made = []
+    for index in (1, 2):
+        tall = _added(node, "Reshape", [node.input[index], column], around)
+        wide = _added(node, "Expand", [tall.output[0], each], around)
+        flat = _added(node, "Reshape", [wide.output[0], channels], around)
+        node.input[index] = flat.output[0]
+        made += [tall, wide, flat]
+    return [*made, node]
+
+
+def _scan_of_batches(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    raise NoNewerFormError("scans each sample of a batch, which only opset 8 can")
+
+
+CHANGES: dict[tuple[str, int], Change] = {
+    ("BatchNormalization", 9): _per_channel_norm,
+    ("BatchNormalization", 14): _untrained_norm,
+    ("Clip", 11): _clip,
+    ("DFT", 20): _dft,
+    ("Dropout", 10): _dropout,
+    ("Dropout", 12): _dropout,
+    ("GridSample", 20): _rename_modes,
+    ("GroupNormalization", 21): _scale_of_channels,
+    ("Hardmax", 13): _along_all_behind,
+    ("LogSoftmax", 13): _along_all_behind,
+    ("Pad", 11): _pad,
+    ("ReduceSum", 13): _into_inputs("axes"),
+    ("Resize", 11): _resize,
+    ("Resize", 13): _resize_by_sizes,
+    ("RoiAlign", 16): _without_shift,
+    ("Scan", 9): _scan_of_batches,
+    ("Scatter", 11): _scatter,
+    ("Slice", 10): _into_inputs("starts", "ends", "axes"),
+    ("Softmax", 13): _along_all_behind,
+    ("Split", 13): _into_inputs("split"),
+    ("Split", 18): _split_evenly,
+    ("Squeeze", 13): _into_inputs("axes"),
+    ("TopK", 10): _top_k,
+    ("Unsqueeze", 13): _into_inputs("axes"),
+    ("Upsample", 9): _scales_as_input,
+    ("Upsample", 10): _upsample,
+    **{
+        (f"Reduce{kind}", 18): _into_inputs("axes")
+        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+    },
+}
+"""By operator and the version that changed it."""
+
+SAME = {
+    (op, version)
+    for version, ops in {
+        8: ("Max MaxPool Mean Min Sum"),
+        9: ("Cast Constant Flatten Gemm Greater Less MatMul PRelu"),
+        10: ("AveragePool MaxPool"),
+        11: (
+            "ArgMax ArgMin AveragePool Compress Concat Constant Conv ConvTranspose DepthToSpace Equal "
+            "Flatten Gather Gemm Hardmax If LogSoftmax Loop LpPool MaxPool MaxUnpool NonMaxSuppression "
+            "OneHot ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+            "ReduceSum ReduceSumSquare Scan Slice Softmax Split Squeeze TopK Unsqueeze"
+        ),
+        12: ("ArgMax ArgMin Clip Constant GatherND Max MaxPool Min Pow ReduceMax ReduceMin"),
+        13: (
+            "Abs Add ArgMax ArgMin Cast Ceil Clip Concat Constant DepthToSpace DequantizeLinear Div Dropout "
+            "Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gemm Greater Identity If "
+            "IsNaN LRN Less Log Loop MatMul Max Mean MeanVarianceNormalization Min Mod Mul Neg "
+            "NegativeLogLikelihoodLoss NonZero Pad Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 "
+            "ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare Relu "
+            "Reshape ScatterElements ScatterND Shape Sigmoid Sign Size Slice SoftmaxCrossEntropyLoss "
+            "SpaceToDepth Sqrt Sub Sum Tanh Tile Transpose"
+        ),
+        14: ("Add CumSum Div GRU Identity LSTM Mul RNN Relu Reshape Sub"),
+        15: ("BatchNormalization Pow Shape"),
+        16: (
+            "GreaterOrEqual Identity If LeakyRelu LessOrEqual Loop PRelu Scan ScatterElements ScatterND Where"
+        ),
+        18: ("LpPool OptionalGetElement OptionalHasElement Pad Resize ScatterElements ScatterND"),
+        19: (
+            "AveragePool Cast CastLike Constant DequantizeLinear Equal Identity If Loop Pad QuantizeLinear "
+            "Reshape Resize Scan Shape Size"
+        ),
+        20: ("ConstantOfShape IsInf IsNaN ReduceMax ReduceMin"),
+        21: (
+            "Cast CastLike Constant ConstantOfShape DequantizeLinear Flatten Identity If Loop Pad "
+            "QLinearMatMul QuantizeLinear Reshape Scan Shape Size Squeeze Transpose Unsqueeze"
+        ),
+    }.items()
+    for op in ops.split()
+}
+"""Versions that differ from the one before in types, words, or attributes that default to the old way."""
+
+
+# A model raised to a newer opset: every node in the form of that opset, everything else as it was.
+#
+# ONNX's own version converter is not used: it turns an asymmetric Resize into another, loses names and knows
+# neither subgraphs nor functions.
+
 
 _IR_VERSIONS = ((21, 10), (19, 9), (15, 8), (0, 7))
 
@@ -156,7 +485,7 @@ class _Raiser:
 
 
 class _Around:
-    """What is around a node; see `operator_changes.Surroundings`."""
+    """What a change may read of the graph around a node, and what it may add to it."""
 
     def __init__(
         self,
@@ -169,11 +498,11 @@ class _Around:
         self.made: list[onnx.TensorProto] = []
 
     def type_of(self, tensor: str) -> onnx.TypeProto.Tensor:
-        """Its type and shape, as far as they are known."""
+        """Its type and shape as far as they are known; nothing in it where they are not."""
         return self._types.get(tensor) or onnx.TypeProto.Tensor()
 
     def value_of(self, tensor: str) -> NDArray[Any] | None:
-        """The values of a small constant, a new one too."""
+        """The values of a small constant, a new one too; None for any other tensor."""
         found = self._constants.get(tensor) or next((item for item in self.made if item.name == tensor), None)
         return None if found is None or is_external(found) else onnx.numpy_helper.to_array(found)
 

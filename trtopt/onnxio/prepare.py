@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -12,10 +11,8 @@ import onnx.inliner
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxio import graph_walk as onnxgraph, model_file
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, parts_of, reads_of, subgraphs_of
-from trtopt.onnxio.shape_inference import forget_placeholders, infer_shapes
-from trtopt.onnxio.skeleton import EXPORT_AGAIN, check, check_functions, skeleton
-from trtopt.onnxio.unique_names import name_apart
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, name_apart, parts_of, reads_of, subgraphs_of
+from trtopt.onnxio.shape_inference import EXPORT_AGAIN, check, check_functions, forget_placeholders
 
 _CARRIED = {
     onnx.AttributeProto.FLOAT,
@@ -184,36 +181,6 @@ def _refuse_lossy_attributes(graph: onnx.GraphProto) -> None:
                         f"node {node.name!r} ({node.op_type}): attribute {item.name!r} would be lost",
                         "use the model without rewriting",
                     )
-
-
-def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model's skeleton with all types and shapes that ONNX's inference finds."""
-    try:
-        return infer_shapes(skeleton(model))
-    except onnx.shape_inference.InferenceError as error:
-        raise InvalidModelError(f"the model's shapes contradict each other: {error}", EXPORT_AGAIN) from None
-    except ValueError as error:  # such as an output of a type that there is not
-        raise InvalidModelError(f"the model's shapes cannot be inferred: {error}", EXPORT_AGAIN) from None
-
-
-def skeleton_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """The model's skeleton with its inputs at `shapes`, and no shape but these."""
-    fixed = skeleton(model)
-    fix_inputs(fixed.graph, shapes)
-    for value in fixed.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    return fixed
-
-
-def fix_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int | None]]) -> None:
-    """Give inputs these lengths, in place; None leaves one open. Shapes inside are to be inferred again."""
-    for value in graph.input:
-        axes, wanted = value.type.tensor_type.shape.dim, shapes.get(value.name)
-        if wanted is not None and len(axes) == len(wanted):
-            for axis, size in zip(axes, wanted, strict=True):
-                if size is not None:
-                    axis.dim_value = size
-    del graph.value_info[:]
 
 
 def opset_of(model: onnx.ModelProto) -> int:

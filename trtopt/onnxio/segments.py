@@ -20,8 +20,7 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.graph_walk import reads_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import dtype_name
-from trtopt.onnxio.prepare import skeleton_at
-from trtopt.onnxio.shape_inference import infer_shapes
+from trtopt.onnxio.shape_inference import infer_shapes, skeleton_at
 from trtopt.records import BatchSplit, Shape, TensorSpec
 
 _MIXING = frozenset(

@@ -1,4 +1,4 @@
-"""ONNX's shape inference, with its data propagation kept from what it gets wrong.
+"""Types and shapes: ONNX's inference on a model without its large weights, kept from what it gets wrong.
 
 Data propagation follows the values of shapes through nine operators: lists of numbers, names and unknowns.
 A Slice takes an unknown bound for 0; Gather, Slice, Add, Sub and Mul take every tensor for a list, also one
@@ -11,11 +11,19 @@ gets one of its own, under which it is followed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, TypeVar
 
 import onnx
+from onnx import TensorProto
 
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, names_length, parts_of, set_nodes
+from trtopt.errors import InvalidModelError
+from trtopt.onnxio.external_data import refers_to_file
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, names_length, opset_of, parts_of, set_nodes
 
 _MATH = ("Add", "Sub", "Mul")
 _FIRST = ("Gather", "Slice", "Cast", "Squeeze", "Unsqueeze")
@@ -149,10 +157,219 @@ def _shapes_of(found: onnx.ModelProto, model: onnx.ModelProto, barred: set[str])
     """`model` with the types and shapes of `found`, less those of the barriers."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for own, inferred in zip(graphs_of(copy.graph), graphs_of(found.graph), strict=True):
-        for values, others in ((own.input, inferred.input), (own.output, inferred.output)):
-            for value, other in zip(values, others, strict=True):
-                value.CopyFrom(other)
+    for own, other in zip(graphs_of(copy.graph), graphs_of(found.graph), strict=True):
+        for values, others in ((own.input, other.input), (own.output, other.output)):
+            for value, its in zip(values, others, strict=True):
+                value.CopyFrom(its)
         del own.value_info[:]
-        own.value_info.extend(item for item in inferred.value_info if item.name not in barred)
+        own.value_info.extend(item for item in other.value_info if item.name not in barred)
     return copy
+
+
+_Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
+
+LARGE_BYTES = 4096
+"""Weights from this size on stay in their file; smaller ones take part in folding."""
+EXPORT_AGAIN = "export the model again; `python -m onnx.checker` shows ONNX's own messages"
+_DECLARE = (
+    "declare it where the graph was cut, open axes by name: with onnx-graphsurgeon "
+    "tensor.dtype = numpy.float32; tensor.shape = ['batch', 3, 224, 224]"
+)
+
+
+def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without large weights, each declared as an input."""
+    heavy = [item for item in model.graph.initializer if _is_heavy(item)]
+    copy = _copied_without(model, "graph")
+    copy.graph.CopyFrom(_copied_without(model.graph, "initializer"))
+    copy.graph.initializer.extend(item for item in model.graph.initializer if not _is_heavy(item))
+    declared = {item.name for item in copy.graph.input}
+    copy.graph.input.extend(
+        onnx.helper.make_tensor_value_info(item.name, item.data_type, list(item.dims))
+        for item in heavy
+        if item.name not in declared
+    )
+    return copy
+
+
+def _is_heavy(tensor: onnx.TensorProto) -> bool:
+    return refers_to_file(tensor) or len(tensor.raw_data) >= LARGE_BYTES
+
+
+def _copied_without(message: _Message, left_out: str) -> _Message:
+    """A copy of a message but for one field, which may be too large to copy."""
+    copy = type(message)()
+    for field, value in message.ListFields():
+        if field.name == left_out:
+            continue
+        if isinstance(value, str | bytes | int):
+            setattr(copy, field.name, value)
+        else:
+            (getattr(copy, field.name)).MergeFrom(value)
+    return copy
+
+
+def check(model: onnx.ModelProto) -> None:
+    """Run ONNX's own checker on the graph.
+
+    It wants the shape of every output, which TensorRT and ONNX Runtime do without.
+    """
+    light = skeleton(model)
+    for role, values in (("input", light.graph.input), ("output", light.graph.output)):
+        for item in values:
+            kind, tensor = item.type.WhichOneof("value"), item.type.tensor_type
+            if kind is None or (kind == "tensor_type" and not tensor.elem_type):
+                raise InvalidModelError(f"{role} {item.name!r} has no type", _DECLARE)
+            if role == "input" and kind == "tensor_type" and not tensor.HasField("shape"):
+                raise InvalidModelError(
+                    f"input {item.name!r} has no shape: how many axes it has is not known", _DECLARE
+                )
+            if kind == "tensor_type":
+                tensor.shape.SetInParent()
+    try:
+        onnx.checker.check_model(light)
+    except (onnx.checker.ValidationError, UnicodeDecodeError) as error:  # its message need not be text
+        first = str(error).strip().splitlines()[0]
+        raise InvalidModelError(f"not a valid ONNX graph: {first}", EXPORT_AGAIN) from None
+
+
+_MOST_NODES = 1_000_000
+_Key = tuple[str, str, str]
+
+
+def check_functions(model: onnx.ModelProto) -> None:
+    """Check a model's functions: none may call itself, and the graph may not become too large by them."""
+    calls = {_key(item.domain, item.name, item): _called(item) for item in model.functions}
+    sizes: dict[_Key, int] = {}
+    try:
+        for key in TopologicalSorter(calls).static_order():
+            sizes[key] = sum(sizes.get(each, 1) * n for each, n in calls[key].items()) if key in calls else 1
+    except CycleError as error:
+        _, name, _ = error.args[1][0]
+        raise InvalidModelError(f"function {name!r} calls itself", "export the model again") from None
+    total = sum(sizes.get(key, 1) * count for key, count in _called(model.graph).items())
+    if total > _MOST_NODES:
+        raise InvalidModelError(
+            f"its functions call one another until the graph has {total} nodes, above {_MOST_NODES}",
+            "export the model again, without functions",
+        )
+
+
+def _called(part: Part) -> Counter[_Key]:
+    """The operators and functions of a graph's nodes, subgraphs included, and how often each occurs."""
+    return Counter(_key(node.domain, node.op_type, node) for graph in graphs_of(part) for node in graph.node)
+
+
+def _key(domain: str, name: str, item: object) -> _Key:
+    return domain, name, getattr(item, "overload", "")  # ONNX before 1.16 has no overloads
+
+
+def declare_outputs(model: onnx.ModelProto) -> None:
+    """Give outputs without a type or a shape what inference finds, in place: a cut graph lacks both."""
+    if all(map(_is_declared, model.graph.output)):
+        return
+    check_functions(model)
+    with suppress(onnx.shape_inference.InferenceError, ValueError):  # those who need shapes say so
+        found = infer_shapes(skeleton(model))
+        named = {
+            axis.dim_param
+            for graph in graphs_of(model.graph)
+            for item in (*graph.input, *graph.output, *graph.value_info)
+            for axis in item.type.tensor_type.shape.dim
+        }
+        for own, other in zip(model.graph.output, found.graph.output, strict=True):
+            if not _is_declared(own) and other.type.HasField("tensor_type"):
+                own.type.CopyFrom(other.type)
+                for axis in own.type.tensor_type.shape.dim:
+                    if axis.dim_param not in named:  # a name of inference's own
+                        axis.ClearField("dim_param")
+
+
+def _is_declared(value: onnx.ValueInfoProto) -> bool:
+    kind = value.type.WhichOneof("value")
+    tensor = value.type.tensor_type
+    return kind not in (None, "tensor_type") or bool(tensor.elem_type and tensor.HasField("shape"))
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model's skeleton with all types and shapes that ONNX's inference finds."""
+    try:
+        return infer_shapes(skeleton(model))
+    except onnx.shape_inference.InferenceError as error:
+        raise InvalidModelError(f"the model's shapes contradict each other: {error}", EXPORT_AGAIN) from None
+    except ValueError as error:  # such as an output of a type that there is not
+        raise InvalidModelError(f"the model's shapes cannot be inferred: {error}", EXPORT_AGAIN) from None
+
+
+def skeleton_at(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """The model's skeleton with its inputs at `shapes`, and no shape but these."""
+    fixed = skeleton(model)
+    fix_inputs(fixed.graph, shapes)
+    for value in fixed.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return fixed
+
+
+def fix_inputs(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int | None]]) -> None:
+    """Give inputs these lengths, in place; None leaves one open. Shapes inside are to be inferred again."""
+    for value in graph.input:
+        axes, wanted = value.type.tensor_type.shape.dim, shapes.get(value.name)
+        if wanted is not None and len(axes) == len(wanted):
+            for axis, size in zip(axes, wanted, strict=True):
+                if size is not None:
+                    axis.dim_value = size
+    del graph.value_info[:]
+
+
+FLOAT = TensorProto.FLOAT
+LOW = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
+"""ONNX's numbers of the 16-bit types, by precision."""
+
+
+@cache
+def schema_of(operator: str, opset: int) -> Any:
+    """ONNX's schema of an operator in an opset; None for an operator that ONNX does not know."""
+    return onnx.defs.get_schema(operator, opset, "") if onnx.defs.has(operator, opset, "") else None
+
+
+def types_of(model: onnx.ModelProto) -> dict[str, int]:
+    """The element type of every tensor for which it is known, in subgraphs too.
+
+    ONNX's inference finds most. Results of other domains' operators it does not know, but their readers
+    may: all tensors of one type parameter of an operator have one type.
+    """
+    found: dict[str, int] = {item.name: item.data_type for item in model.graph.initializer}
+    for part in graphs_of(inferred(model).graph):
+        for item in getattr(part, "initializer", ()):
+            found[item.name] = item.data_type
+        for value in (*part.input, *part.value_info, *part.output):
+            if isinstance(value, onnx.ValueInfoProto) and value.type.HasField("tensor_type"):
+                found[value.name] = value.type.tensor_type.elem_type
+    nodes = [node for part in graphs_of(model.graph) for node in part.node]
+    while _add_neighbours_types(nodes, opset_of(model), found):
+        nodes.reverse()  # a type may travel either way
+    return found
+
+
+def _add_neighbours_types(nodes: Sequence[onnx.NodeProto], opset: int, types: dict[str, int]) -> bool:
+    """Add types that follow from those of other tensors of the same node; whether there were any."""
+    before = len(types)
+    for node in nodes:
+        schema = schema_of(node.op_type, opset) if node.domain in OWN_DOMAINS else None
+        if schema is None or all(name in types for name in (*node.input, *node.output) if name):
+            continue
+        pairs = list(with_parameters(node, schema))
+        known = {parameter: types[name] for name, parameter in pairs if name in types}
+        for name, parameter in pairs:
+            if parameter in known:
+                types.setdefault(name, known[parameter])
+    return len(types) > before
+
+
+def with_parameters(node: onnx.NodeProto, schema: Any) -> Iterator[tuple[str, str]]:
+    """Each tensor of the node with its type parameter, or with its one type."""
+    for names, parameters in ((node.input, schema.inputs), (node.output, schema.outputs)):
+        for index, name in enumerate(names):
+            parameter = parameters[min(index, len(parameters) - 1)]
+            if name and parameter.is_homogeneous:
+                yield name, parameter.type_str

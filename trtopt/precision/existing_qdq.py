@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trtopt.errors import UsageError
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of, is_external, raw_bytes
-from trtopt.onnxio.row_parts import constant
+from trtopt.onnxio.weights import constant
 from trtopt.precision.placement.placement_plan import Precision
 from trtopt.precision.placement.view import RESHAPES, View, is_op
 from trtopt.precision.qdq.quantised_values import LARGEST

@@ -10,7 +10,7 @@ from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.tensor_types import FLOAT, LOW
+from trtopt.onnxio.shape_inference import FLOAT, LOW
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.observe import float_tensors, shards_of
 from trtopt.precision.reference_runs import at_most

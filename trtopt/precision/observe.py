@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
 from trtopt.data.fit import samples_in
-from trtopt.data.reader import Arrays
+from trtopt.data.readers import Arrays
 from trtopt.device.ort.reference import crash_context
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.prepare import inferred
-from trtopt.onnxio.tensor_types import types_of
+from trtopt.onnxio.shape_inference import inferred, types_of
 from trtopt.precision.stages import cut, open_proto
 
 LIMIT_BYTES = 512 << 20

@@ -14,11 +14,10 @@ from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
 from trtopt.data.fit import samples_in
 from trtopt.errors import ModelError, UsageError
-from trtopt.onnxio.data_dependent import data_dependent_outputs
-from trtopt.onnxio.graph_walk import graphs_of, opset_of, subgraphs_of
+from trtopt.onnxio.graph_walk import data_dependent_outputs, graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
-from trtopt.onnxio.tensor_types import LOW
+from trtopt.onnxio.shape_inference import LOW
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method

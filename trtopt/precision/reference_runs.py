@@ -8,10 +8,10 @@ import numpy as np
 
 from trtopt.data import SampleSource
 from trtopt.data.fit import samples_in
-from trtopt.data.reader import Arrays
+from trtopt.data.readers import Arrays
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxio.data_dependent import data_dependent_outputs
+from trtopt.onnxio.graph_walk import data_dependent_outputs
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.deviation import Deviation, is_classifier

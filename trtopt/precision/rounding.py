@@ -19,8 +19,8 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
+from trtopt.onnxio.graph_walk import names_in, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled
-from trtopt.onnxio.unique_names import names_in, unused_name
 from trtopt.precision.calibration.collect import ROWS_AT_ONCE, Products, SecondMoments
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.placement_plan import Plan, Precision

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.errors import ArtifactError
+from trtopt.onnxio.graph_walk import names_in, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of
-from trtopt.onnxio.row_parts import constant_of_parts, runs_of_rows
-from trtopt.onnxio.unique_names import names_in, unused_name
+from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
 from trtopt.precision.calibration.collect import ChannelValues, PerChannel
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.place import place

@@ -13,9 +13,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from trtopt.onnxio.graph_walk import OWN_DOMAINS
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of, is_external, spooled
-from trtopt.onnxio.unique_names import unused_name
 from trtopt.precision.placement.view import attribute
 from trtopt.precision.qdq.quantised_values import dequantised
 

@@ -13,7 +13,7 @@ from onnx.helper import make_node, make_tensor_value_info
 
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.tensor_types import FLOAT, types_of
+from trtopt.onnxio.shape_inference import FLOAT, types_of
 
 _STEM = "trtopt.peaks."
 _OPSET = 9

@@ -14,7 +14,7 @@ import onnx
 from trtopt.files.atomic import cannot_write, scratch_folder
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.skeleton import LARGE_BYTES
+from trtopt.onnxio.shape_inference import LARGE_BYTES
 from trtopt.precision.casting.widen import is_low
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trtopt.onnxio.graph_walk import reads_of
 from trtopt.onnxio.model_file import ModelFile, array_of
-from trtopt.onnxio.row_parts import constant_of_parts, runs_of_rows
+from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
 from trtopt.precision.placement.placement_plan import Precision
 from trtopt.precision.placement.view import attribute, is_op
 from trtopt.precision.qdq.quantised_values import dequantised, quantised

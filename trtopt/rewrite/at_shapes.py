@@ -12,8 +12,8 @@ from dataclasses import replace
 from trtopt.data import feeds
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.prepare import fix_inputs, prepare
-from trtopt.onnxio.skeleton import declare_outputs
+from trtopt.onnxio.prepare import prepare
+from trtopt.onnxio.shape_inference import declare_outputs, fix_inputs
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.driver import RuleFailed, rewrite
 from trtopt.rewrite.rules import erase_identity, fold_constants, fold_shapes, fold_weights

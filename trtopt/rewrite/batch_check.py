@@ -14,7 +14,7 @@ import numpy as np
 
 from trtopt.data import feeds
 from trtopt.errors import FixedBatchError
-from trtopt.onnxio import prepare
+from trtopt.onnxio import shape_inference
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.dynamic_batch import declare_outputs
@@ -126,7 +126,7 @@ def _runs(model: ModelFile, values: dict[str, Array]) -> bool:
 
 def _batches(fixed: ModelFile, batch: int, seconds: float) -> list[int]:
     """The batches to run at: the old one and all others but those that would take too much memory or time."""
-    graph = prepare.inferred(fixed.proto).graph
+    graph = shape_inference.inferred(fixed.proto).graph
     shapes = [item.type.tensor_type.shape.dim for item in (*graph.input, *graph.value_info, *graph.output)]
     taken = sum(4 * math.prod(axis.dim_value for axis in shape) for shape in shapes)
     fits = [

@@ -19,7 +19,7 @@ import onnx
 from trtopt.errors import FixedBatchError
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, name_of, opset_of, reads_of, subgraphs_of
 from trtopt.onnxio.model_file import is_external
-from trtopt.onnxio.skeleton import LARGE_BYTES
+from trtopt.onnxio.shape_inference import LARGE_BYTES
 from trtopt.rewrite.batch_counts import counted
 from trtopt.rewrite.batch_rules import (
     RULES,

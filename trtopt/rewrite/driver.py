@@ -11,10 +11,10 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from trtopt.errors import ModelError, TrtoptError, UnsupportedOpError
-from trtopt.onnxio import prepare
+from trtopt.onnxio import prepare, shape_inference
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile, is_external
-from trtopt.onnxio.skeleton import check
+from trtopt.onnxio.shape_inference import check
 from trtopt.rewrite.rewrite_trace import Applied, Declined
 from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.scope import Context, Scope
@@ -170,7 +170,7 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
 
 def _with_shapes(model: onnx.ModelProto) -> Any:
     """The model as an editable graph whose tensors have every type and shape that inference finds."""
-    known = prepare.inferred(model)
+    known = shape_inference.inferred(model)
     full = onnx.ModelProto()
     full.CopyFrom(model)
     named = {item.name: item for item in known.graph.input}

@@ -10,9 +10,8 @@ import onnx
 
 from trtopt.data import feeds
 from trtopt.errors import FixedBatchError
-from trtopt.onnxio import prepare
-from trtopt.onnxio.graph_walk import graphs_of
-from trtopt.onnxio.unique_names import names_in, unused_name
+from trtopt.onnxio import shape_inference
+from trtopt.onnxio.graph_walk import graphs_of, names_in, unused_name
 from trtopt.rewrite.batch_path import Patched, followed
 from trtopt.rewrite.batch_rules import Number, PerSample
 
@@ -184,5 +183,5 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     axes = {item.name: rows.axis for item in copy.graph.output if (rows := path.grown.get(item.name))}
     declare_outputs(copy, batch, axes)
     patched = _Patches(copy.graph, batched[0].name).apply(path.patches)
-    prepare.inferred(copy)
+    shape_inference.inferred(copy)
     return copy, batch, patched

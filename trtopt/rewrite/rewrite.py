@@ -15,9 +15,8 @@ from trtopt.files.atomic import scratch_beside
 from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
-from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.nonfinite_weights import weight_alarms
-from trtopt.onnxio.seal import MODEL
+from trtopt.onnxio.model_file import MODEL, ModelFile
+from trtopt.onnxio.weights import weight_alarms
 from trtopt.records.tensors import NO_REQUEST, IoRequest
 from trtopt.rewrite import batch_check, equivalence
 from trtopt.rewrite.branch_coverage import notes_on_branches

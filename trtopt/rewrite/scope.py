@@ -18,9 +18,8 @@ import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
 from trtopt.onnxio import model_file
-from trtopt.onnxio.graph_walk import OWN_DOMAINS
-from trtopt.onnxio.skeleton import LARGE_BYTES
-from trtopt.onnxio.unique_names import unused_name
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, unused_name
+from trtopt.onnxio.shape_inference import LARGE_BYTES
 from trtopt.targets import Target
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from trtopt.device.api import Target
 from trtopt.device.backends import open_target
 from trtopt.device.memory_check import require_memory
 from trtopt.errors import ClosedError, DataError, DeviceMemoryError, TrtoptError, UsageError, WorkerError
-from trtopt.files.plugins import check_plugins
+from trtopt.files.manifests import check_plugins
 from trtopt.records import BatchPolicy, BenchReport, EngineArtifact, PoolUsage
 from trtopt.serving.engine_catalogue import Catalogue, Engine, Part
 from trtopt.serving.load_folder import opening_of

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from trtopt.builder.engine import BuildJob, build_engine
 from trtopt.builder.timing_cache import identity_of
 from trtopt.data import names_function
-from trtopt.data.copied import SamplesJob, write_samples
+from trtopt.data.source import SamplesJob, write_samples
 from trtopt.device.affinity import confine, present_cores
 from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target

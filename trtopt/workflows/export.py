@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtopt.export.imports import need
+from trtopt.export.source_module import need
 
 if TYPE_CHECKING:
     from trtopt.export.export import DType, Exported
@@ -29,11 +29,11 @@ def export_model(
     """Export a model and compare the file with PyTorch; see `trtopt.export`."""
     need("torch", "onnxscript")
     from trtopt.device.ort.reference import open_reference
-    from trtopt.export import checkpoint as checkpoints, export as run
+    from trtopt.export import export as run, source_module as checkpoints
 
     subject = _subject(model, variant, use_own_weights=checkpoint is None)
     if checkpoint is not None:
-        checkpoints.load(subject.module, Path(checkpoint), strict=strict, unused=subject.unused)
+        checkpoints.load_checkpoint(subject.module, Path(checkpoint), strict=strict, unused=subject.unused)
     return run.export(
         subject,
         Path(output),
@@ -47,8 +47,8 @@ def export_model(
 
 
 def _subject(model: str, variant: str, *, use_own_weights: bool) -> Subject:
-    from trtopt.export.collection import find
     from trtopt.export.source_module import from_callable, from_spec
+    from trtopt.export.spec import find
 
     if ":" in model and not model.endswith(".toml"):
         return from_callable(model)

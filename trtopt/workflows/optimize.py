@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtopt.data import open_data
-from trtopt.data.value_range import range_notes
+from trtopt.data.source import range_notes
 from trtopt.device.backends import choose_for_building, open_builder
 from trtopt.files.outputs import check_output, json_kind, write_output
 from trtopt.measure.analysis.findings import is_on_host, trust_of

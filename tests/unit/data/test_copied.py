@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trtopt.data import open_data
-from trtopt.data.copied import SamplesJob, write_samples
+from trtopt.data.source import SamplesJob, write_samples
 from trtopt.errors import DataError
 from trtopt.records import TensorSpec
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.rewrite_graphs import model
 from trtopt.data import SampleSource
-from trtopt.data.axis_lengths import lengths_of
 from trtopt.data.feeds import inputs_of, seeded, seeded_source, specs_of
+from trtopt.data.random_inputs import lengths_of
 from trtopt.errors import ModelError
 from trtopt.onnxio import model_file
 from trtopt.precision.casting.cast import cast_model

@@ -18,8 +18,7 @@ from hypothesis import given, strategies as st
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.fit import sample_axes
-from trtopt.data.npz import read_npz, write_npz
-from trtopt.data.reader import Arrays
+from trtopt.data.readers import Arrays, read_npz, write_npz
 from trtopt.data.source import fingerprint_of
 from trtopt.errors import DataError, UsageError
 from trtopt.records import TensorSpec

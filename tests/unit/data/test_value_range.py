@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trtopt.data import open_data
-from trtopt.data.value_range import range_notes
+from trtopt.data.source import range_notes
 from trtopt.records import TensorSpec
 
 RNG = np.random.default_rng(0)

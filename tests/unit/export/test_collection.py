@@ -7,8 +7,7 @@ from click.testing import CliRunner
 
 from trtopt.cli.models import models
 from trtopt.errors import UsageError
-from trtopt.export.collection import files, find, folder
-from trtopt.export.spec import read_spec
+from trtopt.export.spec import files, find, folder, read_spec
 
 REQUIRED = {
     "resnet50",

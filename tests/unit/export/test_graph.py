@@ -11,10 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.errors import UnsupportedOpError
-from trtopt.export import fixed_axes as blame, naming
-from trtopt.export.opset import lower_to_17
-from trtopt.export.weight_types import widened
-from trtopt.export.write import write_whole
+from trtopt.export import graph, graph as blame
+from trtopt.export.graph import lower_to_17, widened, write_whole
 
 
 def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], opset: int = 18) -> onnx.ModelProto:
@@ -46,7 +44,7 @@ def test_nodes_are_named_after_modules_and_tensors_after_nodes() -> None:
         )
     weights = {"val_3": np.ones((4, 4), np.float32), "head.bias": np.ones(4, np.float32)}
     model = _model(nodes, weights)
-    origins = naming.rename(model, ["image"], ["logits"])
+    origins = graph.rename(model, ["image"], ["logits"])
     assert [node.name for node in model.graph.node] == ["head/MatMul", "head/Add", "head/Add_1"]
     assert list(model.graph.node[0].input) == ["image", "head/MatMul:1"]
     assert list(model.graph.node[2].output) == ["logits"]
@@ -58,7 +56,7 @@ def test_nodes_are_named_after_modules_and_tensors_after_nodes() -> None:
 def test_axis_symbols_get_their_names_within_expressions_too() -> None:
     model = _model([helper.make_node("Relu", ["x"], ["y"])], {})
     model.graph.value_info.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["s77 + 1", "s770"]))
-    naming.name_axes(model, {"x": ("batch", 4)})
+    graph.name_axes(model, {"x": ("batch", 4)})
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     assert [dim.dim_param for dim in model.graph.value_info[0].type.tensor_type.shape.dim] == [
         "batch + 1",

@@ -10,9 +10,8 @@ import pytest
 
 from tests.support import examples
 from trtopt.errors import ArtifactError, OutputError
-from trtopt.files import locks
-from trtopt.files.atomic import write_atomically
-from trtopt.files.locks import lock
+from trtopt.files import atomic
+from trtopt.files.atomic import lock, write_atomically
 from trtopt.files.manifests import MANIFEST, is_build_folder, read_manifest, read_verified, write_manifest
 from trtopt.files.outputs import check_output, kind_beginning
 from trtopt.records import to_json
@@ -145,11 +144,11 @@ def test_a_folder_and_places_below_a_file_are_found_unwritable(tmp_path: Path) -
 TAKE_LOCK = """
 import sys
 from pathlib import Path
-from trtopt.files import locks
+from trtopt.files import atomic
 from trtopt.errors import OutputError
-locks._LOCK_TIMEOUT_S = float(sys.argv[2])
+atomic._LOCK_TIMEOUT_S = float(sys.argv[2])
 try:
-    with locks.lock(Path(sys.argv[1])):
+    with atomic.lock(Path(sys.argv[1])):
         print("entered")
 except OutputError as error:
     print("refused", error)
@@ -174,7 +173,7 @@ def test_a_lock_is_released_when_its_block_fails(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_released_when_its_process_dies(tmp_path: Path) -> None:
-    dies = f"{TAKE_LOCK}\nguard = locks.lock(Path(sys.argv[1]))\nguard.__enter__()\nimport os\nos._exit(9)"
+    dies = f"{TAKE_LOCK}\nguard = atomic.lock(Path(sys.argv[1]))\nguard.__enter__()\nimport os\nos._exit(9)"
     assert run_python(dies, tmp_path / "file", 0.2).returncode == 9
     assert run_python(TAKE_LOCK, tmp_path / "file", 0.2).stdout == "entered\n"
 
@@ -187,7 +186,7 @@ def test_locks_on_other_files_do_not_wait_for_each_other(tmp_path: Path) -> None
 def test_a_lock_where_no_file_can_be_made_is_an_output_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "_LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(atomic, "_LOCK_TIMEOUT_S", 0.2)
     (tmp_path / "file").touch()
     (tmp_path / "folder.lock").mkdir()
     for path in (tmp_path / "file" / "new", tmp_path / "folder", Path("/proc/trtopt-test")):
@@ -290,7 +289,7 @@ def test_whoever_makes_a_folder_may_check_and_make_things_in_it(tmp_path: Path) 
     script = """
 import sys
 from pathlib import Path
-from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.outputs import folder_in_progress
 from trtopt.files.outputs import check_output, kind_beginning
 with folder_in_progress(Path(sys.argv[1])) as outer:
     check_output(outer / "model.onnx", kind_beginning("text", b""))

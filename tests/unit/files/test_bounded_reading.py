@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trtopt.builder.timing_cache import read_cache
-from trtopt.data.polygraphy_json import JsonReader
+from trtopt.data.readers import JsonReader
 from trtopt.errors import OutputError, TrtoptError
 from trtopt.files import bounded_reading as reading
 from trtopt.files.bounded_reading import MAX_BYTES, read_bounded, reason_of, sha256_of

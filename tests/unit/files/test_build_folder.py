@@ -6,8 +6,8 @@ import pytest
 
 from tests.support import examples
 from trtopt.errors import OutputError
-from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import MANIFEST
+from trtopt.files.outputs import folder_in_progress
 from trtopt.records import to_json
 
 

@@ -25,8 +25,8 @@ from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import check_types, graphs_of
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.onnxio.prepare import inferred, lower_constants
-from trtopt.onnxio.skeleton import LARGE_BYTES
+from trtopt.onnxio.prepare import lower_constants
+from trtopt.onnxio.shape_inference import LARGE_BYTES, inferred
 from trtopt.recipe import load_profile
 from trtopt.records import Manifest, TensorSpec, to_json
 from trtopt.rewrite.rewrite import rewrite_model

@@ -12,20 +12,19 @@ from pathlib import Path
 import pytest
 
 from tests.support.killing import ALL, run_killed
-from trtopt.files import replace_folder as replacing
+from trtopt.files import outputs as replacing
 from trtopt.files.atomic import write_atomically
-from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import MANIFEST
-from trtopt.files.replace_folder import remove_abandoned
+from trtopt.files.outputs import folder_in_progress, remove_abandoned
 
 MAKE_FOLDER = """
 import sys
 from pathlib import Path
 from tests.support import examples
-from trtopt.files import replace_folder as replacing
+from trtopt.files import outputs as replacing
 from trtopt.errors import OutputError
 from trtopt.files.atomic import write_atomically
-from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.outputs import folder_in_progress
 from trtopt.files.manifests import write_manifest
 final, name, rounds, exchanges = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:] != ["apart"]
 if not exchanges:

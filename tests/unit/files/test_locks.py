@@ -15,18 +15,15 @@ from pathlib import Path
 import pytest
 
 from trtopt.errors import OutputError
-from trtopt.files import temporary
-from trtopt.files.atomic import write_atomically
-from trtopt.files.build_folder import folder_in_progress
-from trtopt.files.locks import lock
-from trtopt.files.outputs import check_output, kind_beginning
-from trtopt.files.replace_folder import remove_abandoned
+from trtopt.files import atomic
+from trtopt.files.atomic import lock, write_atomically
+from trtopt.files.outputs import check_output, folder_in_progress, kind_beginning, remove_abandoned
 
 ANY = kind_beginning("text", b"")
 COUNT = """
 import sys
 from pathlib import Path
-from trtopt.files.locks import lock
+from trtopt.files.atomic import lock
 path = Path(sys.argv[1])
 for _ in range(int(sys.argv[2])):
     with lock(path):
@@ -97,8 +94,8 @@ def held_by_another(place: Path) -> Iterator[int]:
 def test_a_lock_on_the_outputs_parent_is_waited_for_within_bounds_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(temporary, "WAIT_S", 0.3)
-    monkeypatch.setattr(temporary, "_ANNOUNCED_S", 0.1)
+    monkeypatch.setattr(atomic, "WAIT_S", 0.3)
+    monkeypatch.setattr(atomic, "_ANNOUNCED_S", 0.1)
     with (
         held_by_another(tmp_path) as pid,
         caplog.at_level(logging.WARNING, "trtopt"),

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.onnxio.data_dependent import data_dependent_outputs
+from trtopt.onnxio.graph_walk import data_dependent_outputs
 
 
 @pytest.mark.parametrize(

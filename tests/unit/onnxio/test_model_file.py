@@ -18,8 +18,7 @@ from tests.support.paths import ROOT
 from trtopt.errors import InvalidModelError, OutputError
 from trtopt.files.outputs import check_output
 from trtopt.onnxio.external_data import weights_of
-from trtopt.onnxio.model_file import load, save
-from trtopt.onnxio.seal import MODEL
+from trtopt.onnxio.model_file import MODEL, load, save
 
 
 @pytest.mark.parametrize("external", [False, True])

@@ -17,15 +17,12 @@ from tests.support.graphs import value
 from tests.support.old_opsets import CASES, IMAGE, Old
 from trtopt.errors import UnsupportedOpError
 from trtopt.onnxio.model_file import is_external, load, save
-from trtopt.onnxio.newer_opset import raise_opset
-from trtopt.onnxio.operator_changes import CHANGES, NEWEST, OLDEST, SAME
+from trtopt.onnxio.newer_opset import CHANGES, NEWEST, OLDEST, SAME, raise_opset
 from trtopt.precision.reference_runs import open_model
 
-TO = (13, 17, 19, 21, 22, NEWEST)
+TO = (13, 17, 19, NEWEST)
 ROUNDING = {"AveragePool", "LpPool"}
 """Operators that ONNX Runtime computes in another order from some opset on."""
-WITHOUT_22 = {"RoiAlign"}
-"""Operators whose form of opset 22 ONNX Runtime does not have."""
 
 
 def run(model: onnx.ModelProto, feed: dict[str, Any]) -> list[Any]:
@@ -69,7 +66,7 @@ def test_an_operator_computes_the_same_at_every_newer_opset(case: Old) -> None:
     for opset in case.opsets:
         model = case.model(opset)
         before = run(model, case.inputs)
-        for to in (to for to in TO if to > opset and not (to >= 22 and case.op in WITHOUT_22)):
+        for to in (to for to in TO if to > opset):
             after = raised(model, to)
             for expected, found in zip(before, run(after, case.inputs), strict=True):
                 assert (found.shape, found.dtype) == (expected.shape, expected.dtype), (opset, to)

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.nonfinite_weights import weight_alarms
+from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.deviation import Deviation
 from trtopt.records.precision import OutputDifference

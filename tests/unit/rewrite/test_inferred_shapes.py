@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.rewrite_graphs import model
 from tests.support.shape_graphs import FEEDS, ShapeGraph, contradictions, run
-from trtopt.onnxio import prepare
+from trtopt.onnxio import shape_inference
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite.driver import scopes_of
 from trtopt.rewrite.rewrite import rewrite_model
@@ -55,7 +55,7 @@ def test_values_that_onnx_propagates_wrongly_are_not_taken_for_shapes(made: str)
     made_model = model(text)
     made_model.graph.output[0].type.tensor_type.ClearField("shape")
     (value,) = _outputs(made_model, {"x": np.zeros((2, 3, 4), np.float32)})
-    assert contradictions(prepare.inferred(made_model), {"y": value}) == []
+    assert contradictions(shape_inference.inferred(made_model), {"y": value}) == []
 
 
 def _outputs(made: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -68,10 +68,11 @@ def test_what_is_propagated_rightly_is_kept() -> None:
         {s = Shape(x) i = Slice(s, one, three) p = ReduceProd(i) m = Mul(one, three) c = Cast<to=6>(s) b = Cast<to=7>(c)
          h = Slice(b, one, three) d = Concat<axis=0>(rest, h) r = Reshape(x, d) z = Concat<axis=0>(m, rest) y = Reshape(r, z)}"""
     told = {
-        item.name: item.type.tensor_type.shape.dim for item in prepare.inferred(model(text)).graph.value_info
+        item.name: item.type.tensor_type.shape.dim
+        for item in shape_inference.inferred(model(text)).graph.value_info
     }
     assert [axis.dim_value for axis in told["r"]] == [0, 3, 4]
-    graph = prepare.inferred(model(text)).graph
+    graph = shape_inference.inferred(model(text)).graph
     assert graph.output[0].type.tensor_type.shape.dim[0].dim_value == 3
     assert [node.op_type for node in graph.node] == [node.op_type for node in model(text).graph.node]
 
@@ -81,7 +82,7 @@ def test_what_is_propagated_rightly_is_kept() -> None:
 def test_any_inferred_shape_is_the_one_that_a_run_finds(seed: int) -> None:
     graph = ShapeGraph(seed)
     made = graph.model(graph.outputs())
-    inferred = prepare.inferred(made)
+    inferred = shape_inference.inferred(made)
     for feed, values in zip(FEEDS, run(made), strict=True):
         assert contradictions(inferred, feed | values) == []
 

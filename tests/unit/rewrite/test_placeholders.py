@@ -14,7 +14,7 @@ from trtopt.data.fit import rows_of
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.device.ort.runtime import spec_of
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.onnxio.prepare import inferred
+from trtopt.onnxio.shape_inference import inferred
 from trtopt.rewrite.rewrite import rewrite_model
 
 NAMES = ["?", "None", "", "unk__5", "-1", "unknown"]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import examples
 from trtopt.builder.engine import BuildJob
-from trtopt.data.copied import SamplesJob
+from trtopt.data.source import SamplesJob
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import contract_named

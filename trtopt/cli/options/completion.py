@@ -59,7 +59,7 @@ def recipe_names() -> Iterable[str]:
 
 def model_names() -> Iterable[str]:
     """The models of the collection."""
-    from trtopt.export.collection import files as models
+    from trtopt.export.spec import files as models
 
     return models()
 

@@ -37,7 +37,7 @@ def output_option(
 
 def model_file(path: Path) -> Mapping[Path, Kind]:
     """An ONNX file; its weights get a name that is free."""
-    from trtopt.onnxio.seal import MODEL
+    from trtopt.onnxio.model_file import MODEL
 
     return {path: MODEL}
 

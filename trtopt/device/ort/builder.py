@@ -24,10 +24,9 @@ from trtopt.device.ort.session_settings import described, keep_settings, session
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of
-from trtopt.onnxio.graph_walk import name_of
+from trtopt.onnxio.graph_walk import name_nodes, name_of
 from trtopt.onnxio.model_info import load_graph
-from trtopt.onnxio.prepare import fix_inputs
-from trtopt.onnxio.unique_names import name_nodes
+from trtopt.onnxio.shape_inference import fix_inputs
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
 
 _PROTOBUF_LIMIT_BYTES = (1 << 31) - 1

@@ -29,10 +29,9 @@ from trtopt.device.ort.layer_times import time_nodes
 from trtopt.device.ort.session_settings import session_options
 from trtopt.errors import DataError, IncompatibleEngineError, UsageError
 from trtopt.files.chain_file import is_chain
-from trtopt.onnxio.data_dependent import data_dependent_outputs
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.external_data import refers_to_file, tensors_of
-from trtopt.onnxio.graph_walk import graphs_of, names_length
+from trtopt.onnxio.graph_walk import data_dependent_outputs, graphs_of, names_length
 from trtopt.records import Backend, LayerPass, Shape, ShapeRange, TensorSpec
 
 NAME = "onnxruntime"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trtopt.inspect.kernels.blocks import common_names, in_any_block, kernel_of_any_number
-from trtopt.onnxio.disjoint_names import DisjointNames
+from trtopt.onnxio.graph_walk import DisjointNames
 from trtopt.records import KernelChange, KernelReport, KernelRow
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
 from trtopt.data.fit import samples_in
-from trtopt.data.reader import Arrays
+from trtopt.data.readers import Arrays
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.precision.calibration.choose import EVERY, Part, best_of, is_float, score

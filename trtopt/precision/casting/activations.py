@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 import onnx
 
-from trtopt.onnxio.disjoint_names import DisjointNames
+from trtopt.onnxio.graph_walk import DisjointNames
 
 _QUANTISE, _DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
 _POINTWISE = {"Add", "Sub", "Mul", "Div", "Erf"}

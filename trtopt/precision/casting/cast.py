@@ -17,22 +17,19 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import inputs_of, on_seeded, source_of, specs_of
-from trtopt.data.reader import Arrays
-from trtopt.data.value_range import range_notes
+from trtopt.data.readers import Arrays
+from trtopt.data.source import range_notes
 from trtopt.device.ort.reference import CannotLoad, CannotRun, Crashed, OperatorMissing
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
 from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
-from trtopt.onnxio.graph_walk import graphs_of, opset_of
+from trtopt.onnxio.graph_walk import graphs_of, name_apart, opset_of
 from trtopt.onnxio.half_emulation import in_fp32
-from trtopt.onnxio.model_file import ModelFile, array_of, spooled
-from trtopt.onnxio.nonfinite_weights import weight_alarms
-from trtopt.onnxio.seal import MODEL
-from trtopt.onnxio.skeleton import check
-from trtopt.onnxio.tensor_types import LOW, types_of
-from trtopt.onnxio.unique_names import name_apart
+from trtopt.onnxio.model_file import MODEL, ModelFile, array_of, spooled
+from trtopt.onnxio.shape_inference import LOW, check, types_of
+from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.alarms import LEAST_COSINE, LEAST_SQNR_DB, accuracy_alarms
 from trtopt.precision.bisect.search import ALLOWED, Found, Names, search
 from trtopt.precision.bounds import Bounds, allowance_used

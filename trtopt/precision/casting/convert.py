@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import onnx
 
-from trtopt.onnxio.converted_weights import converted
 from trtopt.onnxio.graph_walk import Part, graphs_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.tensor_types import FLOAT
+from trtopt.onnxio.shape_inference import FLOAT
+from trtopt.onnxio.weights import converted
 from trtopt.precision.casting.places import Places
 
 _READS_ANY = ("Cast", "Shape", "Size")

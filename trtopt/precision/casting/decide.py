@@ -9,10 +9,9 @@ from itertools import compress
 
 import onnx
 
-from trtopt.onnxio.disjoint_names import DisjointNames
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, opset_of, subgraphs_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames, Part, graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of
-from trtopt.onnxio.tensor_types import FLOAT, LOW
+from trtopt.onnxio.shape_inference import FLOAT, LOW
 from trtopt.precision.casting.activations import gelus_between_products
 from trtopt.precision.casting.patterns import is_called
 from trtopt.precision.casting.places import Places, places_of, takes

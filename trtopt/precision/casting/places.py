@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto
 
 from trtopt.onnxio.graph_walk import OWN_DOMAINS
-from trtopt.onnxio.tensor_types import FLOAT, schema_of, with_parameters
+from trtopt.onnxio.shape_inference import FLOAT, schema_of, with_parameters
 
 _SCHEMA_NAMES: dict[int, str] = {
     TensorProto.FLOAT16: "tensor(float16)",

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.onnxio.converted_weights import dtype_of
-from trtopt.onnxio.nonfinite_weights import stretches
+from trtopt.onnxio.weights import dtype_of, stretches
 
 
 def largest(low: int) -> float:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import onnx
 
-from trtopt.onnxio.converted_weights import converted
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, TYPE_ATTRIBUTES, graphs_of
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.tensor_types import FLOAT, LOW
+from trtopt.onnxio.shape_inference import FLOAT, LOW
+from trtopt.onnxio.weights import converted
 
 _LOW = frozenset(LOW.values())
 _SUFFIX = ":wide"

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import onnx
 
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, reads_of
-from trtopt.onnxio.prepare import inferred
+from trtopt.onnxio.shape_inference import inferred
 
 Node: TypeAlias = onnx.NodeProto
 Dims: TypeAlias = "tuple[int | None, ...]"

@@ -11,10 +11,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from trtopt.onnxio.graph_walk import WEAK_TYPES, graphs_of, reads_of
+from trtopt.onnxio.graph_walk import WEAK_TYPES, graphs_of, reads_of, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of
-from trtopt.onnxio.row_parts import constant, constant_of_parts, runs_of_rows
-from trtopt.onnxio.unique_names import unused_name
+from trtopt.onnxio.weights import constant, constant_of_parts, runs_of_rows
 from trtopt.precision.placement.placement_plan import Edge, Plan, WeightEdge
 from trtopt.precision.placement.weighted import BLOCK
 from trtopt.precision.qdq.qdq_format import QdqFormat

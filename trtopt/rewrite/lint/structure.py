@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.onnxio.data_dependent import SIZING_OPERANDS
+from trtopt.onnxio.graph_walk import SIZING_OPERANDS
 from trtopt.rewrite.lint.advice import Check, Finding
 from trtopt.rewrite.lint.static_forms import advice_for
 from trtopt.rewrite.rules import layer_norm, rms_norm

@@ -15,9 +15,8 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.graph_walk import graphs_of, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of
-from trtopt.onnxio.unique_names import unused_name
 from trtopt.records.tensors import TypedTensor
 
 Array = np.ndarray[Any, Any]

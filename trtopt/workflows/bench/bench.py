@@ -14,7 +14,7 @@ import msgspec
 from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
 from trtopt.data.fit import sample_axes
-from trtopt.data.value_range import range_notes
+from trtopt.data.source import range_notes
 from trtopt.device.affinity import listed
 from trtopt.device.api import ClockControl
 from trtopt.device.backends import check_device_options, open_clock_control

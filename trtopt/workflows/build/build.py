@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 
 from trtopt.data import names_function, open_data
-from trtopt.data.value_range import range_notes
+from trtopt.data.source import range_notes
 from trtopt.device.backends import (
     choose_for_building,
     choose_for_running,
@@ -33,14 +33,12 @@ from trtopt.errors import (
 )
 from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
-from trtopt.files.atomic import cannot_write
-from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.atomic import cannot_write, locked_folder
 from trtopt.files.manifests import is_build_folder, own_files, read_manifest, write_manifest
-from trtopt.files.replace_folder import names_of_user_files
-from trtopt.files.temporary import locked_folder
+from trtopt.files.outputs import folder_in_progress, names_of_user_files
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.onnxio.nonfinite_weights import weight_alarms
+from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.alarms import verdict_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import SELECTION_BUDGET, Recipe, check_recipe, io_request

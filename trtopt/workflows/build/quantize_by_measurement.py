@@ -12,8 +12,8 @@ from trtopt.executors.local import LocalExecutor
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.outputs import check_output, write_output
 from trtopt.onnxio import model_file
+from trtopt.onnxio.model_file import MODEL
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.onnxio.seal import MODEL
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibration.table import TABLE, table_beside
 from trtopt.recipe import make_recipe

@@ -12,9 +12,8 @@ from trtopt.device.backends import open_builder
 from trtopt.errors import ArtifactError, OutputError, UsageError
 from trtopt.files.atomic import cannot_write
 from trtopt.files.bounded_reading import sha256_of
-from trtopt.files.build_folder import folder_in_progress
-from trtopt.files.manifests import hashes_of, is_build_folder, read_manifest, write_manifest
-from trtopt.files.plugins import check_plugins
+from trtopt.files.manifests import check_plugins, hashes_of, is_build_folder, read_manifest, write_manifest
+from trtopt.files.outputs import folder_in_progress
 from trtopt.records import EngineArtifact, Manifest
 from trtopt.records.build import FolderCheck, RebuildDifference
 from trtopt.version import __version__

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from trtopt.errors import UsageError
-from trtopt.files.atomic import write_atomically
-from trtopt.files.locks import lock
+from trtopt.files.atomic import lock, write_atomically
 from trtopt.files.manifests import is_build_folder, read_manifest, read_plan, read_verified
 from trtopt.files.outputs import check_output, hashed_kind, with_hash, write_output
 from trtopt.serving.triton import check_successor, readme, triton_model

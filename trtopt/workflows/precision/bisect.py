@@ -16,8 +16,7 @@ from trtopt.files.atomic import scratch_folder
 from trtopt.files.outputs import check_output
 from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import read_graph
-from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.seal import MODEL
+from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.precision.bisect.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
 from trtopt.precision.bisect.variants import CastVariants, QuantisedVariants, Variant, Variants, pattern_for
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used

@@ -15,9 +15,9 @@ from trtopt.builder.shapes import shapes_at
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.fit import samples_in
-from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.random_inputs import random_batch
-from trtopt.data.value_range import range_notes
+from trtopt.data.readers import read_npz, write_npz
+from trtopt.data.source import range_notes
 from trtopt.device.ort.reference import Unoptimised, crash_context
 from trtopt.errors import ModelError, UsageError
 from trtopt.executors.api import Executor
@@ -26,12 +26,12 @@ from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.outputs import OutputsJob, filled, outputs_file
 from trtopt.onnxio import model_file, prepare
-from trtopt.onnxio.data_dependent import data_dependent_outputs
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.onnxio.graph_walk import data_dependent_outputs
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.onnxio.nonfinite_weights import weight_alarms
+from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.bounds import Bounds, bounds_in, violations
 from trtopt.precision.deviation import Deviation

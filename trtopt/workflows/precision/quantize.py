@@ -13,18 +13,16 @@ from onnx import GraphProto
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
-from trtopt.data.value_range import range_notes
+from trtopt.data.source import range_notes
 from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.files.atomic import scratch_beside
 from trtopt.files.outputs import check_output, write_output
 from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import check_output_room
-from trtopt.onnxio.graph_walk import graphs_of
-from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.graph_walk import graphs_of, name_apart
+from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.onnxio.nonfinite_weights import weight_alarms
-from trtopt.onnxio.seal import MODEL
-from trtopt.onnxio.unique_names import name_apart
+from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.calibration.table import (
     AUTO,

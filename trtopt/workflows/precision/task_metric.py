@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.errors import DataError, UsageError
-from trtopt.export.collection import find
-from trtopt.export.imports import sibling_function
-from trtopt.export.spec import read_spec
+from trtopt.export.source_module import sibling_function
+from trtopt.export.spec import find, read_spec
 from trtopt.records import TensorSpec
 from trtopt.records.precision import TaskScore
 

@@ -16,8 +16,8 @@ from trtopt.errors import ArtifactError, TrtoptError
 from trtopt.executors.api import Executor
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of, sha256_of
-from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
+from trtopt.files.outputs import folder_in_progress
 from trtopt.recipe import Recipe, io_request
 from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
 from trtopt.records.precision import parse_forms

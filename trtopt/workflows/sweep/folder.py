@@ -18,10 +18,8 @@ from typing import Any
 from trtopt.builder.shapes import shapes_at
 from trtopt.data.fit import sample_axes
 from trtopt.errors import ArtifactError, DeviceError, OutputError, WrongPathError
-from trtopt.files.atomic import write_atomically
+from trtopt.files.atomic import is_temporary, lock, remove_if_abandoned, write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
-from trtopt.files.locks import lock
-from trtopt.files.temporary import is_temporary, remove_if_abandoned
 from trtopt.measure.analysis.energy import mean_power
 from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.analysis.sweep_table import csv_of

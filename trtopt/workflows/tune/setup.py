@@ -14,19 +14,17 @@ import msgspec
 from msgspec import structs
 
 from trtopt.data import names_function, open_data
-from trtopt.data.copied import SamplesJob
-from trtopt.data.npz import write_npz
 from trtopt.data.packing import quantised
-from trtopt.data.source import fingerprint_of
+from trtopt.data.readers import write_npz
+from trtopt.data.source import SamplesJob, fingerprint_of
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import UsageError
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.executors.choice import open_executor
 from trtopt.executors.local import THIS_HOST
-from trtopt.files.atomic import scratch_beside, scratch_folder
-from trtopt.files.locks import lock
-from trtopt.files.replace_folder import remove_abandoned
+from trtopt.files.atomic import lock, scratch_beside, scratch_folder
+from trtopt.files.outputs import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.onnxio.model_info import read_onnx

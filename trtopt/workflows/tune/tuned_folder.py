@@ -15,11 +15,10 @@ from typing import get_args
 import msgspec
 
 from trtopt.errors import ArtifactError, OutputError
-from trtopt.files.atomic import cannot_write, write_atomically
+from trtopt.files.atomic import cannot_write, link_or_copy, write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
-from trtopt.files.build_folder import folder_in_progress
-from trtopt.files.links import link_or_copy
 from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
+from trtopt.files.outputs import folder_in_progress
 from trtopt.recipe import Recipe, recipe_json
 from trtopt.records import (
     DeviceInfo,

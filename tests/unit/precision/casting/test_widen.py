@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, parser
 
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.tensor_types import types_of
+from trtopt.onnxio.shape_inference import types_of
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.reference_runs import open_model
 

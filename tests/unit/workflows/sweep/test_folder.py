@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tests.support.examples import sweep_terms
-from trtopt.files.temporary import temporary_file
+from trtopt.files.atomic import temporary_file
 from trtopt.workflows.sweep.folder import sweep_in_progress
 
 

@@ -1,27 +1,56 @@
-"""`.npz` files, read a few rows at a time.
-
-An `.npz` is a zip file of `.npy` members: a header with type and shape, then the values, row after row. Rows
-are decompressed as they are needed, so that a file of any size costs one batch of memory. An array in
-Fortran order has no consecutive rows and is read whole, up to a bound.
-
-Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
-"""
+"""The kinds of DATA: runs of pieces, each some consecutive samples of every array."""
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.reader import Arrays, Rows
 from trtopt.errors import DataError
+from trtopt.files.bounded_reading import read_bounded
+
+Arrays = dict[str, NDArray[Any]]
+Rows = Mapping[str, int | None]
+"""By array: how many rows make up one batch; None for an array that is given whole with every batch."""
+
+
+class Reader(Protocol):
+    """One place that samples come from; it can be read again and again."""
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The arrays that are there; None if unknown without reading."""
+
+    @property
+    def lengths(self) -> Mapping[str, int] | None:
+        """By array: its rows, 1 for one without axes; None if unknown without reading."""
+
+    def pieces(self, rows: Rows) -> Iterator[Arrays]:
+        """All samples of the arrays in `rows`, in order.
+
+        A reader that can cut gives `rows` of each at a time, fewer or none once an array ends; others give
+        what their files hold at a time. Missing arrays are left out: the caller reports them.
+        """
+
+
+# `.npz` files, read a few rows at a time.
+#
+# An `.npz` is a zip file of `.npy` members: a header with type and shape, then the values, row after row.
+# Rows are decompressed as they are needed, so that a file of any size costs one batch of memory. An array in
+# Fortran order has no consecutive rows and is read whole, up to a bound.
+#
+# Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
+
 
 MAX_HEADER = 1024
 """Characters of an `.npy` header; NumPy writes 128 for a plain array. The time that its reader takes for one
@@ -33,7 +62,7 @@ MAX_FORTRAN_BYTES = 256 << 20
 takes seconds a GiB."""
 _SUFFIX = ".npy"
 _MAX_NAME_BYTES = 60_000  # a zip file has 16 bits for the length
-_REMEDY = "write it with numpy.savez(path, **arrays)"
+_NPZ_REMEDY = "write it with numpy.savez(path, **arrays)"
 
 
 @dataclass(frozen=True)
@@ -57,7 +86,7 @@ class NpzReader:
                 if name.endswith(_SUFFIX)
             }
         if not self._members:
-            raise DataError(f"{path}: holds no arrays", _REMEDY)
+            raise DataError(f"{path}: holds no arrays", _NPZ_REMEDY)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,7 +134,7 @@ class NpzReader:
             raise self._unreadable(str(error)) from None
 
     def _unreadable(self, reason: str) -> DataError:
-        return DataError(f"{self._path}: cannot be read as .npz without pickles: {reason}", _REMEDY)
+        return DataError(f"{self._path}: cannot be read as .npz without pickles: {reason}", _NPZ_REMEDY)
 
     def _described(self, archive: zipfile.ZipFile, name: str) -> _Member:
         """The member's header, once the archive's size of it agrees."""
@@ -189,3 +218,53 @@ def _cut(array: NDArray[Any], count: int) -> Iterator[NDArray[Any]]:
         yield array[start : start + count]
     while True:
         yield array[:0]
+
+
+# The JSON that Polygraphy writes for inputs: a list of dicts from names to encoded arrays.
+#
+# An encoded array is `{"array": BASE64 OF AN .npy}`; the text is held in memory, the arrays are decoded one
+# dict at a time.
+
+
+_JSON_REMEDY = "write it with polygraphy.json.save_json([{name: array, …}, …], path), or use an .npz"
+
+
+class _Encoded(msgspec.Struct):
+    """One array; Polygraphy's other fields are ignored."""
+
+    array: str
+
+
+class JsonReader:
+    """The feed dicts of one file, each some samples of every input."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._feeds = msgspec.json.decode(read_bounded(path), type=list[dict[str, _Encoded]])
+        except (ValueError, RecursionError, OSError) as error:  # what is no UTF-8 is a ValueError too
+            raise DataError(f"{path}: not Polygraphy's JSON of inputs: {error}", _JSON_REMEDY) from None
+
+    lengths = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in any of the dicts."""
+        return tuple(dict.fromkeys(name for feed in self._feeds for name in feed))
+
+    def pieces(self, rows: Rows) -> Iterator[Arrays]:
+        """One dict of the file a piece."""
+        for feed in self._feeds:
+            yield {name: self._decoded(name, feed[name]) for name in rows if name in feed}
+
+    def _decoded(self, name: str, encoded: _Encoded) -> NDArray[Any]:
+        try:
+            content = base64.b64decode(encoded.array, validate=True)
+            loaded = np.load(io.BytesIO(content), allow_pickle=False, max_header_size=MAX_HEADER)
+        except Exception as error:  # noqa: BLE001  (binascii, zipfile and NumPy each raise their own)
+            raise DataError(
+                f"{self._path}: array {name!r} cannot be decoded: {error}", _JSON_REMEDY
+            ) from None
+        if not isinstance(loaded, np.ndarray):
+            raise DataError(f"{self._path}: {name!r} is not an array", _JSON_REMEDY)
+        return loaded

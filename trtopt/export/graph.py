@@ -1,0 +1,484 @@
+"""The graph that an exporter leaves: named, lowered to opset 17, its weights aligned, and written whole."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trtopt.errors import UnsupportedOpError
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, TYPE_ATTRIBUTES, graphs_of
+from trtopt.onnxio.model_file import header
+
+if TYPE_CHECKING:
+    import onnx
+
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_TRACE = "pkg.torch.onnx.stack_trace"
+
+
+def rename(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+    """Name everything in place and drop the exporter's notes, which hold local file paths.
+
+    Inputs and outputs get the given names, in order; initializers named after parameters keep theirs.
+
+    Returns:
+        {node name: "file:line"} of the source line that each node comes from, where the exporter knew it.
+    """
+    graph = model.graph
+    fixed = {value.name for value in (*graph.input, *graph.output)}
+    fixed |= {tensor.name for tensor in graph.initializer if not _is_anonymous(tensor.name)}
+    seen: Counter[str] = Counter()
+    renamed = {value.name: name for value, name in zip(graph.input, inputs, strict=True)}
+    renamed |= {value.name: name for value, name in zip(graph.output, outputs, strict=True)}
+    origins: dict[str, str] = {}
+    for node in graph.node:
+        notes = {entry.key: entry.value for entry in node.metadata_props}
+        path = _owner_of_weights(node, fixed) or _module_path(notes, node.name)
+        node.name = _unique(f"{path}/{node.op_type}".lstrip("/"), seen)
+        if line := _source_line(notes.get(_TRACE, "")):
+            origins[node.name] = line
+        for index, output in enumerate(node.output):
+            if output and output not in fixed:
+                renamed[output] = f"{node.name}.{index}" if index else f"{node.name}"
+    _name_constants(graph, fixed, renamed)
+    _apply(graph, renamed)
+    _strip(model)
+    return origins
+
+
+def _is_anonymous(name: str) -> bool:
+    """Whether an exporter made the name up."""
+    return bool(re.match(r"(val_\d+|onnx::.*|/.*|\d+|_.*|.*::.*)$", name))
+
+
+def _owner_of_weights(node: onnx.NodeProto, named: set[str]) -> str:
+    """The module whose parameter the node reads: a Conv into which BatchNorm was folded stays a Conv."""
+    weights = [name for name in node.input if name in named and name.endswith(".weight")]
+    return weights[0].removesuffix(".weight") if weights else ""
+
+
+def _module_path(notes: dict[str, str], name: str) -> str:
+    if _SCOPES in notes:
+        scopes = ast.literal_eval(notes[_SCOPES])
+        path = str(scopes[-2]) if len(scopes) > 1 else ""
+        return "" if path.startswith("_empty_nn_module_stack") else path
+    parts = [part for part in name.split("/")[:-1] if part]  # torchscript: /layer1/layer1.0/Conv
+    return re.sub(r"_\d+$", "", parts[-1]) if parts else ""
+
+
+def _unique(name: str, seen: Counter[str]) -> str:
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name}_{seen[name] - 1}"
+
+
+def _name_constants(graph: onnx.GraphProto, fixed: set[str], renamed: dict[str, str]) -> None:
+    """Name each anonymous initializer after the first node that reads it: `NODE:INPUT_NUMBER`."""
+    anonymous = {tensor.name for tensor in graph.initializer} - fixed
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name in anonymous and name not in renamed:
+                renamed[name] = f"{node.name}:{index}"
+
+
+def _apply(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [renamed.get(name, name) for name in names]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _apply(attribute.g, renamed)
+    for entry in (*graph.value_info, *graph.initializer, *graph.input, *graph.output):
+        entry.name = renamed.get(entry.name, entry.name)
+
+
+def _source_line(trace: str) -> str:
+    """The innermost line of a stack trace that is not PyTorch's own, as `file:line`."""
+    lines = re.findall(r'File "(.+?)", line (\d+)', trace)
+    own = [(file, line) for file, line in lines if "/torch/" not in file and not file.startswith("torch/")]
+    return f"{own[-1][0]}:{own[-1][1]}" if own else ""
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    graph = model.graph
+    for entry in (
+        model,
+        graph,
+        *graph.node,
+        *graph.input,
+        *graph.output,
+        *graph.value_info,
+        *graph.initializer,
+    ):
+        del entry.metadata_props[:]
+    for entry in (graph, *graph.node):
+        entry.doc_string = ""
+
+
+def name_axes(model: onnx.ModelProto, shapes: dict[str, tuple[int | str, ...]]) -> None:
+    """Give the exporter's axis symbols (`s77`) the names that the inputs' shapes give them, everywhere."""
+    symbols: dict[str, str] = {}
+    for value in model.graph.input:
+        for dim, axis in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):
+            if dim.dim_param and isinstance(axis, str):
+                symbols.setdefault(dim.dim_param, axis)
+                dim.dim_param = axis
+    for value in (*model.graph.output, *model.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = re.sub(r"\w+", lambda word: symbols.get(word[0], word[0]), dim.dim_param)
+
+
+# From opset 18, which PyTorch's exporter writes, to 17, the newest that TensorRT 8.6 reads.
+#
+# Opset 18 moved the `axes` of reductions from an attribute to an input, gave Split `num_outputs`, and Pad and
+# Resize options. Each is put back where it means the same; what has no form in 17 is refused by name. Shape's
+# `start` and `end`, which 8.6's parser passes over, become a Slice.
+
+
+_REDUCTIONS = {
+    f"Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+}
+_IR_VERSION = {17: 8, 18: 8}
+
+
+def lower_to_17(model: onnx.ModelProto) -> None:
+    """Rewrite an opset-18 model to opset 17 in place."""
+    import onnx
+
+    parts = list(graphs_of(model.graph))
+    constants = {tensor.name: tensor for part in parts for tensor in part.initializer}
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for part in parts
+        for value in (*part.input, *part.value_info, *part.output)
+    }
+    for node in [node for part in parts for node in part.node if node.domain in OWN_DOMAINS]:
+        if not onnx.defs.has(node.op_type, 17, ""):
+            raise _refused(node, "does not exist in opset 17")
+        if node.op_type in _REDUCTIONS:
+            _reduction(node, constants)
+        elif node.op_type == "Split":
+            _split(node)
+        elif node.op_type == "Pad" and len(node.input) > 3 and node.input[3]:
+            _pad(node, constants, ranks, model)
+        elif node.op_type == "Resize":
+            _drop_defaults(node, {"antialias": 0, "keep_aspect_ratio_policy": b"stretch"}, refused={"axes"})
+        elif node.op_type == "LpPool":
+            _drop_defaults(node, {"ceil_mode": 0}, refused={"dilations"})
+        elif node.op_type in ("ScatterElements", "ScatterND") and any(
+            entry.name == "reduction" and entry.s in (b"max", b"min") for entry in node.attribute
+        ):
+            raise _refused(node, "reduces with max or min, which opset 17 has not")
+    for part in reversed(parts):  # inner ones first: nodes of the outer are copied with them
+        _slice_whole_shapes(part)
+    for entry in model.opset_import:
+        if entry.domain in OWN_DOMAINS:
+            entry.version = 17
+    model.ir_version = _IR_VERSION[17]
+
+
+def _slice_whole_shapes(graph: onnx.GraphProto) -> None:
+    import onnx
+
+    nodes = list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        ends = {entry.name: entry.i for entry in node.attribute}
+        if node.op_type == "Shape" and node.domain in OWN_DOMAINS and (ends.get("start") or "end" in ends):
+            like = node.name or node.output[0]
+            whole = f"{like}/Shape"
+            graph.node.append(onnx.helper.make_node("Shape", node.input, [whole], whole))
+            names = [f"{like}:1", f"{like}:2"]
+            bounds = [ends.get("start", 0), ends.get("end", np.iinfo(np.int64).max)]
+            graph.initializer.extend(
+                onnx.numpy_helper.from_array(np.array([bound], np.int64), name)
+                for bound, name in zip(bounds, names, strict=True)
+            )
+            node = onnx.helper.make_node("Slice", [whole, *names], node.output, node.name)
+        graph.node.append(node)
+
+
+def _reduction(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> None:
+    import onnx
+
+    if len(node.input) > 1 and node.input[1]:
+        axes = _constant(node, 1, constants)
+        node.attribute.append(onnx.helper.make_attribute("axes", [int(axis) for axis in axes]))
+    elif any(entry.name == "noop_with_empty_axes" and entry.i for entry in node.attribute):
+        raise _refused(node, "reduces over no axes, which opset 17 cannot say")
+    del node.input[1:]
+    _remove(node, "noop_with_empty_axes")
+
+
+def _split(node: onnx.NodeProto) -> None:
+    """Without sizes opset 17 splits into equal parts, as many as there are outputs; ONNX checks the size."""
+    _remove(node, "num_outputs")
+
+
+def _pad(
+    node: onnx.NodeProto,
+    constants: dict[str, onnx.TensorProto],
+    ranks: dict[str, int],
+    model: onnx.ModelProto,
+) -> None:
+    """Pads of some axes become pads of all."""
+    import onnx
+
+    rank = ranks.get(node.input[0])
+    if rank is None:
+        raise _refused(node, "pads some axes of a tensor of unknown rank")
+    pads, axes = _constant(node, 1, constants), _constant(node, 3, constants)
+    everywhere = np.zeros((2, rank), np.int64)
+    everywhere[:, axes] = pads.reshape(2, -1)
+    name = f"{node.name or node.output[0]}:pads"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(everywhere.reshape(-1), name))
+    kept = [node.input[0], name, node.input[2]]
+    node.input[:] = kept if node.input[2] else kept[:2]
+
+
+def _drop_defaults(node: onnx.NodeProto, defaults: dict[str, int | bytes], refused: set[str]) -> None:
+    for entry in list(node.attribute):
+        if entry.name in refused or (entry.name in defaults and (entry.s or entry.i) != defaults[entry.name]):
+            raise _refused(node, f"uses {entry.name!r}, which opset 17 has not")
+        if entry.name in defaults:
+            node.attribute.remove(entry)
+
+
+def _constant(node: onnx.NodeProto, index: int, constants: dict[str, onnx.TensorProto]) -> np.ndarray:
+    import onnx
+
+    if node.input[index] not in constants:
+        raise _refused(node, f"computes its input {index} at run time, which opset 17 does not allow")
+    return onnx.numpy_helper.to_array(constants[node.input[index]]).reshape(-1)
+
+
+def _remove(node: onnx.NodeProto, name: str) -> None:
+    for entry in list(node.attribute):
+        if entry.name == name:
+            node.attribute.remove(entry)
+
+
+def _refused(node: onnx.NodeProto, reason: str) -> UnsupportedOpError:
+    return UnsupportedOpError(f"{node.op_type} (node {node.name!r}) {reason}", "export with --opset 18")
+
+
+# Weights in another type: that of their node, or FP32 where 16-bit kernels lack.
+
+
+def widened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `model`, its weights loaded, in which every FP16 and BF16 type is FP32."""
+    import onnx
+
+    halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    graph = wide.graph
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type in halves:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for tensor in graph.initializer:
+        _widen_tensor(tensor, halves)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name in TYPE_ATTRIBUTES and attribute.i in halves:
+                attribute.i = onnx.TensorProto.FLOAT
+            if attribute.HasField("t"):
+                _widen_tensor(attribute.t, halves)
+    return wide
+
+
+def _widen_tensor(tensor: onnx.TensorProto, halves: tuple[int, ...]) -> None:
+    import onnx
+
+    if tensor.data_type in halves:
+        array = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+_ONE_TYPE = {"Conv", "ConvTranspose"}
+
+
+def align_weights(model: onnx.ModelProto, folder: Path) -> None:
+    """Cast FP32 weights of convolutions over BF16 to BF16, in place; external ones are read from `folder`.
+
+    Folding BatchNorm into BF16 convolutions, PyTorch's exporter computes the new weights in FP32 and leaves
+    them so, which is not valid ONNX: a convolution's inputs have one type.
+    """
+    import onnx
+    from onnx import TensorProto, numpy_helper
+
+    types = {
+        value.name: value.type.tensor_type.elem_type
+        for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    }
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    cast: set[str] = set()
+    narrow = onnx.helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
+    for node in model.graph.node:
+        if node.op_type not in _ONE_TYPE or types.get(node.output[0]) != TensorProto.BFLOAT16:
+            continue
+        for name in node.input[1:]:
+            tensor = weights.get(name)
+            if tensor is not None and tensor.data_type == TensorProto.FLOAT:
+                array = numpy_helper.to_array(tensor, base_dir=str(folder)).astype(narrow)
+                tensor.CopyFrom(numpy_helper.from_array(array, name))
+                cast.add(name)
+    for value in [value for value in model.graph.value_info if value.name in cast]:
+        model.graph.value_info.remove(value)
+
+
+# Which node fixed an axis: found from the graph alone.
+
+
+_SHAPED_BY_A_CONSTANT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0, "Tile": 1, "Slice": 2, "Resize": 3}
+"""Operators whose output shape an input decides, and which input."""
+
+
+def fixing_node(model: onnx.ModelProto, size: int, failing: str | None) -> str | None:
+    """The node that wrote the traced `size` of an axis into the graph, or else the `failing` one.
+
+    It is the first one before the failing node (or of the whole graph) whose output shape is decided by a
+    constant that holds `size`.
+    """
+    constants = _integers(model)
+    before = _ancestors(model, failing) if failing else None
+    for node in model.graph.node:
+        index = _SHAPED_BY_A_CONSTANT.get(node.op_type)
+        if index is None or len(node.input) <= index or (before is not None and node.name not in before):
+            continue
+        if size in constants.get(node.input[index], ()):
+            return str(node.name)
+    return failing
+
+
+def _integers(model: onnx.ModelProto) -> dict[str, list[int]]:
+    """The small integer constants by tensor name."""
+    import onnx
+
+    tensors = [(tensor.name, tensor) for tensor in model.graph.initializer]
+    tensors += [
+        (node.output[0], attribute.t)
+        for node in model.graph.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.name == "value"
+    ]
+    return {
+        name: onnx.numpy_helper.to_array(tensor).reshape(-1).tolist()
+        for name, tensor in tensors
+        if tensor.data_type == onnx.TensorProto.INT64 and not tensor.external_data
+    }
+
+
+def _ancestors(model: onnx.ModelProto, name: str) -> set[str]:
+    """The node itself and every node that it depends on."""
+    makers = {output: node for node in model.graph.node for output in node.output}
+    waiting = [node for node in model.graph.node if node.name == name]
+    found: set[str] = set()
+    while waiting:
+        node = waiting.pop()
+        if node.name not in found:
+            found.add(node.name)
+            waiting += [makers[entry] for entry in node.input if entry in makers]
+    return found
+
+
+# Writing a graph with its weights inside, one weight at a time.
+#
+# Serialising a whole model holds its weights twice more in memory. An ONNX file is a protobuf message,
+# though, and a message is its fields one after the other: the graph is written without weights, each weight
+# follows as a field, its bytes copied from the file that the exporter left them in.
+
+
+_CHUNK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A weight as it will be written: the message without its bytes, and where these are."""
+
+    message: bytes
+    file: Path | None
+    offset: int
+    length: int
+
+    @property
+    def head(self) -> bytes:
+        """All but the external bytes."""
+        return self.message if self.file is None else self.message + header(_raw_data_field(), self.length)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole message."""
+        return len(self.head) + self.length
+
+
+def write_whole(model: onnx.ModelProto, folder: Path, path: Path) -> None:
+    """Write `model` to `path`, its external weights, which lie in `folder`, moved inside."""
+    import onnx
+
+    shell = onnx.ModelProto()
+    shell.CopyFrom(model)
+    del shell.graph.initializer[:]
+    graph = shell.graph.SerializeToString(deterministic=True)
+    shell.ClearField("graph")
+    weights = [_weight(tensor, folder) for tensor in model.graph.initializer]
+    field = _number(onnx.GraphProto, "initializer")
+    prefixes = [header(field, weight.size) for weight in weights]
+    total = len(graph) + sum(
+        len(prefix) + weight.size for prefix, weight in zip(prefixes, weights, strict=True)
+    )
+    with path.open("wb") as file:
+        file.write(shell.SerializeToString(deterministic=True))
+        file.write(header(_number(onnx.ModelProto, "graph"), total) + graph)
+        for prefix, weight in zip(prefixes, weights, strict=True):
+            file.write(prefix + weight.head)
+            for chunk in _chunks(weight):
+                file.write(chunk)
+
+
+def _weight(tensor: onnx.TensorProto, folder: Path) -> _Weight:
+    import onnx
+
+    if not tensor.external_data:
+        return _Weight(tensor.SerializeToString(deterministic=True), None, 0, 0)
+    entry = {item.key: item.value for item in tensor.external_data}
+    bare = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    return _Weight(
+        bare.SerializeToString(deterministic=True),
+        folder / entry["location"],
+        int(entry.get("offset", 0)),
+        int(entry["length"]),
+    )
+
+
+def _chunks(weight: _Weight) -> Iterator[bytes]:
+    if weight.file is None:
+        return
+    with weight.file.open("rb") as file:
+        file.seek(weight.offset)
+        left = weight.length
+        while left:
+            chunk = file.read(min(left, _CHUNK_BYTES))
+            if not chunk:
+                raise OSError(f"{weight.file.name} ends too early")
+            left -= len(chunk)
+            yield chunk
+
+
+def _number(message: Any, field: str) -> int:
+    return int(message.DESCRIPTOR.fields_by_name[field].number)
+
+
+def _raw_data_field() -> int:
+    import onnx
+
+    return _number(onnx.TensorProto, "raw_data")
