@@ -16,12 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from msgspec import structs
 from rich.console import Console
 
 import trtopt
+from tests.support.brief_plans import simulate_few
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.api import plan as make_plan
+from trtopt.cli.main import cli
 from trtopt.errors import ArtifactError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan
@@ -43,7 +46,7 @@ NO_TRIALS = ("--timeout", "0.01")
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """For half a minute of requests: ONNX Runtime on several has threads that spin from one to the next."""
+    """For all requests: ONNX Runtime on several has threads that spin from one to the next."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})
     try:
@@ -66,15 +69,28 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def brief() -> Iterator[None]:
+    """Few requests are simulated, and plans are verified in one run of five seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        simulate_few(patch)
+        patch.setattr(plan_trials, "_VERIFIED_S", 5.0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def planned(measured: Path) -> Path:
-    """A plan for 200 requests a second, verified."""
+    """A plan for 200 requests a second, verified; by the command, in this process, where they are few."""
     (path := measured / "plans" / "plan.json").parent.mkdir()
+    folders = [str(measured / name) for name in ("fixed", "dynamic")]
     with one_core():
-        done = CommandLine(measured)(
-            "plan", "fixed", "dynamic", "-o", path, "--slo", SLO, "--rate", "200", "--verify"
+        done = CliRunner().invoke(
+            cli,
+            ["plan", *folders, "-o", str(path), "--slo", SLO, "--rate", "200", "--verify"],
+            env={"COLUMNS": "200"},
+            catch_exceptions=False,
         )
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "verified: " in done.stdout
     assert "predicted" in done.stdout
     assert "measured" in done.stdout
@@ -87,7 +103,7 @@ def test_a_plan_says_what_it_is_made_of_and_survives_its_file(planned: Path) -> 
     assert plan.schema == "trtopt.plan/5"
     assert (plan.goal, plan.load.rate, plan.load.arrivals) == (SLO, 200.0, "poisson")
     assert plan.prediction.goal.high <= 500
-    assert plan.prediction.requests == 6000
+    assert plan.prediction.requests == 1000
     assert plan.buckets == {0: {"image": (1, 8, 8)}} or len(plan.buckets[0]) == 1
     assert plan.rejected
     assert from_json(to_json(plan), BatchPlan) == plan
@@ -99,7 +115,7 @@ def test_verifying_answers_every_request_and_tells_what_they_took(planned: Path)
     assert done is not None
     assert done.answered == done.requests
     assert (done.rejected, done.failed) == (0, 0)
-    assert done.runs == (done.total,) == (done.typical,)  # one takes 30 seconds
+    assert done.runs == (done.total,) == (done.typical,)
     assert 0 < done.total.p50_ms <= done.total.p99_ms
     assert sum(size * count for size, count in done.batch_sizes.items()) == done.requests
     assert max(done.batch_sizes) <= plan.policy.max_batch
@@ -172,26 +188,22 @@ def test_a_plan_that_was_edited_into_nonsense_is_refused(
         EnginePool.open(tmp_path / "plan.json")
 
 
-def test_a_sweep_is_planned_with(trtopt_cli: CommandLine) -> None:
-    trtopt.sweep(DIGITS, trtopt_cli.folder / "swept", batch=(1, 8), backend="onnxruntime", duration=0.2)
-    done = trtopt_cli(
-        "plan", "swept", "-o", "plan.json", "--slo", SLO, "--rate", "100", *NO_TRIALS, "--max-engines", "1"
-    )
-    assert done.returncode == 0, done.stderr
-    plan = read_plan(trtopt_cli.folder / "plan.json")
-    assert len(plan.engines) == 1
-    with EnginePool.open(trtopt_cli.folder / "plan.json") as pool:
-        assert pool.largest_batch in (1, 8)
-
-
-def test_a_sweep_with_several_streams_lets_several_workers_be_planned(trtopt_cli: CommandLine) -> None:
+def test_a_sweep_is_planned_with_and_several_streams_let_several_workers_be(
+    trtopt_cli: CommandLine,
+) -> None:
     swept = trtopt_cli.folder / "swept"
-    trtopt.sweep(DIGITS, swept, batch=(4,), streams=(1, 2), backend="onnxruntime", duration=0.1, warmup=0.01)
-    done = trtopt_cli("plan", swept, "-o", "plan.json", "--slo", SLO, "--rate", "100", *NO_TRIALS)
+    trtopt.sweep(
+        DIGITS, swept, batch=(1, 4), streams=(1, 2), backend="onnxruntime", duration=0.1, warmup=0.01
+    )
+    flags = ("--slo", SLO, "--rate", "100", *NO_TRIALS, "--max-engines", "1")
+    done = trtopt_cli("plan", swept, "-o", "plan.json", *flags)
     assert done.returncode == 0, done.stderr
     assert "several streams" not in " ".join(done.stdout.split())
     costs = serving_costs(read_measured([swept]), None, ())
     assert sorted(costs) == [1, 2]  # measured with each number of workers
+    assert len(read_plan(trtopt_cli.folder / "plan.json").engines) == 1
+    with EnginePool.open(trtopt_cli.folder / "plan.json") as pool:
+        assert pool.largest_batch in (1, 4)
 
 
 @pytest.mark.parametrize(("trial_ms", "is_blamed"), [((), True), ((0.0, 2.0), True), ((9.9,), False)])
@@ -276,19 +288,23 @@ def test_a_trial_run_of_a_quiet_part_of_a_record_ends_in_time(
     assert {len(job.at_s) < 400 for job in jobs} == {False, True}
 
 
-def test_a_plan_has_a_trial_run_where_the_folder_for_that_is_behind_a_link(
+def test_an_engine_with_profiles_is_planned_with_and_served_from_even_behind_a_link(
     measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er", target_is_directory=True)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
-    plan = make_plan(
-        [measured / "fixed"], tmp_path / "link" / "plan.json", slo=SLO, rate=100.0, max_engines=1
-    )
+    path = tmp_path / "link" / "plan.json"
+    path.parent.symlink_to(tmp_path / "deep" / "er", target_is_directory=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(path.parent))  # where trial runs have their folders
+    monkeypatch.setattr(plan_trials, "_SECONDS", 0.5)
+    plan = make_plan([measured / "profiles"], path, slo=SLO, rate=100.0, max_engines=1)
     assert plan.serving_cost.from_trials > 100
     assert not [note for note in plan.notes if "had no trial run" in note]
-    with EnginePool.open(tmp_path / "link" / "plan.json") as pool:
-        assert pool.largest_batch in (1, 8)
+    (engine,) = plan.engines
+    assert [batch for batch, _ in engine.latency_ms] == [1, 2, 4, 8, 16]
+    assert len(engine.artifact.plan.multi_profile) == 3
+    with EnginePool.open(path) as pool:
+        (loaded,) = pool.catalogue.engines
+        assert [(offer.low, offer.high) for offer in loaded.offers] == [(1, 2), (4, 8), (16, 16)]
 
 
 def test_bursts_that_no_queue_holds_are_no_load_to_plan_for(measured: Path, trtopt_cli: CommandLine) -> None:
@@ -298,22 +314,6 @@ def test_bursts_that_no_queue_holds_are_no_load_to_plan_for(measured: Path, trto
     flags = ("--slo", "p50=400ms", "--rate", f"{rate:.0f}", "--arrivals", "bursty:200:30", *NO_TRIALS)
     told = trtopt_cli.fails(3, "plan", measured / "fixed", "-o", "plan.json", *flags)
     assert "p50=400ms: the closest rejects more than the SLO leaves out" in told, told
-
-
-def test_an_engine_with_profiles_is_planned_with_and_served_from(
-    measured: Path, trtopt_cli: CommandLine
-) -> None:
-    flags = ("--slo", SLO, "--rate", "100", "--max-engines", "1")
-    done = trtopt_cli("plan", measured / "profiles", "-o", "plan.json", *flags)
-    assert done.returncode == 0, done.stderr
-    plan = read_plan(trtopt_cli.folder / "plan.json")
-    (engine,) = plan.engines
-    assert [batch for batch, _ in engine.latency_ms] == [1, 2, 4, 8, 16]
-    assert len(engine.artifact.plan.multi_profile) == 3
-    assert plan.serving_cost.from_trials > 100
-    with EnginePool.open(trtopt_cli.folder / "plan.json") as pool:
-        (loaded,) = pool.catalogue.engines
-        assert [(offer.low, offer.high) for offer in loaded.offers] == [(1, 2), (4, 8), (16, 16)]
 
 
 def test_recorded_arrivals_are_planned_for_at_their_own_rate(measured: Path, trtopt_cli: CommandLine) -> None:

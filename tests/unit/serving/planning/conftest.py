@@ -2,11 +2,10 @@
 
 import pytest
 
-from trtopt.serving.planning import prediction, search
+from tests.support.brief_plans import simulate_few
 
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search simulates a tenth of the requests: for what is looked for many times, and roughly."""
-    monkeypatch.setattr(search, "_SIEVE", tuple((keep, requests // 10) for keep, requests in search._SIEVE))
-    monkeypatch.setattr(prediction, "_MOST_REQUESTS", prediction._MOST_REQUESTS // 10)
+    """A search simulates a tenth of the requests."""
+    simulate_few(monkeypatch)

@@ -143,6 +143,7 @@ def test_nothing_keeps_the_goal_on_a_host_that_is_later_than_that() -> None:
     assert len(host.heard) <= 2
 
 
+@pytest.mark.long
 def test_the_highest_rate_is_looked_for_below_where_a_host_is_late() -> None:
     host = Host(late_ms=25.0, beyond=400.0)
     found = settled(host, None)

@@ -1,0 +1,11 @@
+"""Plans of few requests: for what is searched many times, and roughly."""
+
+import pytest
+
+from trtopt.serving.planning import prediction, search
+
+
+def simulate_few(patch: pytest.MonkeyPatch) -> None:
+    """A search simulates a tenth of the requests."""
+    patch.setattr(search, "_SIEVE", tuple((keep, requests // 10) for keep, requests in search._SIEVE))
+    patch.setattr(prediction, "_MOST_REQUESTS", prediction._MOST_REQUESTS // 10)
