@@ -40,14 +40,13 @@ from trtopt.executors.api import Executor
 from trtopt.executors.local import THIS_HOST
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
-from trtopt.executors.ray.mail import Message
 from trtopt.executors.transfer import carry_out, pack
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.workers.jobs import Job
-from trtopt.workers.protocol import IdentifyJob
+from trtopt.workers.protocol import IdentifyJob, Progress
 from trtopt.workers.supervisor import DONE
 from trtopt.workflows.listener import SILENT, Listener
 
@@ -105,7 +104,7 @@ def doing_nothing(job: Job) -> tuple[Callable[..., Any], int]:
 
     def work(_: bytes, files: dict[str, Any], mailbox: Any, number: int, _level: int) -> Any:
         node = ray.get_runtime_context().get_node_id()
-        mailbox.put.remote(Message(number, node, "latency"))
+        mailbox.put.remote((number, node, msgspec.msgpack.encode(Progress(phase="latency", fraction=None))))
         return result
 
     return work, len(result[0])

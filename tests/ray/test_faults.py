@@ -20,11 +20,10 @@ from tests.ray.test_unlike_nodes import BACKEND, MODEL, build_jobs
 from tests.support.paths import ROOT
 from trtopt.device.backends import open_builder
 from trtopt.errors import DeviceError
-from trtopt.executors.ray import run as running
+from trtopt.executors.ray import executor as running
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
-from trtopt.executors.ray.mail import Sender
-from trtopt.executors.ray.task import run_parcel
+from trtopt.executors.ray.node import Reporter, run_parcel
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Benched, Built, Identified, IdentifyJob
 from trtopt.workers.supervisor import OnProgress
@@ -49,9 +48,9 @@ def test_jobs_and_their_progress_outlive_the_mailbox(cluster: TwoNodes) -> None:
     ray = pytest.importorskip("ray")
     with connected("ray"):
         executor = RayExecutor(open_builder(BACKEND), retries=0)
-        ray.kill(executor._cluster.mail.mailbox, no_restart=False)
+        ray.kill(executor.mailbox, no_restart=False)
         assert [type(one) for one in outcomes_of(executor, [IDENTIFY])] == [Identified]
-        outcomes_of(executor, [IDENTIFY], on_progress=lambda _, phase, __: phases.append(phase))
+        outcomes_of(executor, [IDENTIFY] * 10, on_progress=lambda _, phase, __: phases.append(phase))
     assert any(phase.startswith("receiving on ") for phase in phases)
 
 
@@ -73,7 +72,7 @@ def test_a_worker_that_hangs_beyond_its_jobs_limit_is_ended_and_the_job_done_els
 ) -> None:
     def hangs_once(parcel: bytes, files: Any, mailbox: Any, number: int, level: int) -> Any:
         if number == 1:
-            Sender(mailbox, number).report(0, "starting", None)
+            Reporter(mailbox, number).progress(0, "starting", None)
             (tmp_path / "process").write_text(str(os.getpid()))
             time.sleep(1)
             os.kill(os.getpid(), signal.SIGSTOP)

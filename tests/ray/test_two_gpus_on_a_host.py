@@ -26,23 +26,17 @@ from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
-from trtopt.executors.ray.task import run_parcel
+from trtopt.executors.ray.node import run_parcel
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.engine import BenchJob
+from trtopt.processes.child import Child
+from trtopt.workers import supervisor
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Benched, Built
 from trtopt.workflows.listener import SILENT
 
 GPUS = {"0", "1"}
-TASK = "TASK_OF_TEST"
-RECORDER = f"""
-import os
-if os.environ.get({TASK!r}):
-    with open(os.environ[{TASK!r}], "w") as file:
-        file.write(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
-"""
-"""What each Python on the node runs first: a job's own process writes down which GPUs it sees."""
 
 
 @pytest.fixture
@@ -50,9 +44,7 @@ def executor_of(
     cluster: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., RayExecutor]]:
     """Makes executors whose only node has two GPUs, of a model that jobs need one of."""
-    (tmp_path / "sitecustomize.py").write_text(RECORDER, "utf-8")
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    with cluster.another(num_cpus=8, num_gpus=len(GPUS), PYTHONPATH=path) as node, connected("ray"):
+    with cluster.another(num_cpus=8, num_gpus=len(GPUS), PYTHONPATH=str(ROOT)) as node, connected("ray"):
 
         def make(**options: Any) -> RayExecutor:
             executor = RayExecutor(open_builder(BACKEND), **options)
@@ -90,9 +82,17 @@ def recorded(folder: Path, together: int) -> Callable[..., Any]:
     folder.mkdir()
 
     def work(parcel: bytes, files: Any, mailbox: Any, index: int, level: int) -> Any:
-        os.environ[TASK] = str(folder / f"{index}.seen")
         assigned, began = os.environ["CUDA_VISIBLE_DEVICES"], time.time()
+        start = supervisor.Child
+
+        def started(*words: str, environment: Mapping[str, str], **options: Any) -> Child:
+            seen = (os.environ | dict(environment))["CUDA_VISIBLE_DEVICES"]
+            (folder / f"{index}.seen").write_text(seen)
+            return start(*words, environment=environment, **options)
+
+        supervisor.Child = started  # type: ignore[assignment,misc]
         result = run_parcel(parcel, files, mailbox, index, level)
+        supervisor.Child = start  # type: ignore[misc]
         (folder / f"{index}.worked").touch()
         while index < together and len([*folder.glob("*.worked")]) < together:
             assert time.time() < began + 60
@@ -108,8 +108,8 @@ def ran(
     executor: RayExecutor, jobs: Sequence[Job], folder: Path, together: int
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     """What the jobs have come to, and where and when they ran; each on the GPU that Ray has given it."""
-    executor._courier._numbers = count()
-    executor._courier._task = pytest.importorskip("ray").remote(recorded(folder, together))
+    executor.numbers = count()
+    executor.task = pytest.importorskip("ray").remote(recorded(folder, together))
     with closing(executor.run_all_jobs(jobs, on_progress=SILENT.progress)) as outcomes:
         found = dict(outcomes)
     runs = [json.loads((folder / f"{index}.json").read_text()) for index in range(len(jobs))]

@@ -258,7 +258,7 @@ def test_ray_is_imported_late_and_by_one_module() -> None:
         for one in imports
         if one.module.split(".")[0] == "ray"
     }
-    assert found == {("trtopt.executors.ray.library", True)}
+    assert found == {("trtopt.executors.ray.connection", True)}
 
 
 def test_the_vendors_libraries_are_imported_late() -> None:

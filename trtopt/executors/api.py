@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import Protocol
 
@@ -65,3 +66,21 @@ def run_jobs_of(
 def shares_a_host(job: Job) -> bool:
     """Whether a job may run while others do on its host; a measurement may not."""
     return isinstance(job, BuildJob | IdentifyJob | OutputsJob)
+
+
+def run_in_threads(executor: Executor, works: Sequence[Callable[[], None]]) -> None:
+    """Do all works, as many at a time as the executor takes; an error of one ends the others."""
+    if executor.at_once == 1 or len(works) == 1:
+        for work in works:
+            work()
+        return
+    with ThreadPoolExecutor(min(len(works), executor.at_once), thread_name_prefix="jobs") as threads:
+        running = [threads.submit(work) for work in works]
+        try:
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for one in done:
+                one.result()
+        except BaseException:  # Ctrl-C too: the block's end waits for all threads
+            executor.cancel()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise

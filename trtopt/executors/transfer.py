@@ -18,7 +18,10 @@ from typing import Any
 import msgspec
 
 from trtopt.builder.engine import BuildJob
+from trtopt.builder.timing_cache import read_cache
+from trtopt.builder.timing_cache_of_build import BuildCaches
 from trtopt.data.source import data_files
+from trtopt.device.building import EngineBuilder
 from trtopt.errors import (
     ArtifactError,
     DeviceError,
@@ -34,7 +37,7 @@ from trtopt.measure.loop.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph
-from trtopt.records import BuildPlan, Record
+from trtopt.records import BuildPlan, EngineArtifact, Record
 from trtopt.version import __version__
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Failure, IdentifyJob, Result
@@ -219,7 +222,7 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
         ((_, outcome),) = THIS_HOST.run_all_jobs([job], limit_s=arrived.limit_s, on_progress=on_progress)
         if isinstance(outcome, TrtoptError):
             _check_disk(folder, outcome)
-        sent = _failure(outcome) if isinstance(outcome, TrtoptError) else outcome
+        sent = failure_of(outcome) if isinstance(outcome, TrtoptError) else outcome
         contents = {file.relative_to(folder).as_posix(): file.read_bytes() for file in _written(folder)}
         hashes = {place: _sha256(content) for place, content in contents.items()}
         reply = Reply(
@@ -239,7 +242,8 @@ def _check_disk(folder: Path, error: TrtoptError) -> None:
         raise DeviceError(error.problem, f"see that {place} can be written to")
 
 
-def _failure(error: TrtoptError) -> Failure:
+def failure_of(error: TrtoptError) -> Failure:
+    """An error as it travels."""
     return Failure(error=type(error).__name__, problem=error.problem, remedy=error.remedy)
 
 
@@ -317,3 +321,35 @@ def _sha256(content: bytes) -> str:
 def _json_text(text: str) -> bytes:
     """As it stands within a JSON string."""
     return msgspec.json.encode(text)[1:-1]
+
+
+# ── timing caches ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Timings:
+    """The caches of one build that runs elsewhere; only this process writes to them."""
+
+    def __init__(self, builder: EngineBuilder, job: BuildJob) -> None:
+        """Read what the build begins with."""
+        self._caches = BuildCaches(builder, job.plan, job.timing_cache, job.store)
+        self._caches.start()
+
+    @property
+    def file(self) -> Path | None:
+        """The file that the build begins with, if there is one yet."""
+        return self._caches.begun_with
+
+    def add(self, engine: EngineArtifact, content: bytes | None) -> EngineArtifact:
+        """Merge what the build has timed, the `content` of its cache file; returns its record after that."""
+        if content is None or engine.clocks is None:
+            return engine
+        with scratch_folder() as folder:
+            file = folder / "timing.cache"
+            file.write_bytes(content)
+            blob = read_cache(file).blob
+        saved = self._caches.save(blob, engine.build_seconds, engine.clocks)
+        return msgspec.structs.replace(
+            engine,
+            timing_cache_out=saved.sha256 if saved else None,
+            notes=tuple(dict.fromkeys((*engine.notes, *self._caches.notes))),
+        )

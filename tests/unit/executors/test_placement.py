@@ -7,6 +7,7 @@ from trtopt.executors.placement import (
     KILLED_FOR_MEMORY,
     MEASURING,
     Needs,
+    Neighbours,
     Node,
     able,
     candidates,
@@ -107,3 +108,24 @@ def test_a_job_that_was_only_killed_for_memory_is_not_to_be_tried_more_often() -
     assert error.remedy == "use a smaller batch or model, or nodes with more memory"
     assert mixed is not None
     assert "--retries" in mixed.remedy
+
+
+def test_neighbours_are_those_of_the_same_host_at_the_same_time() -> None:
+    hosts = Neighbours()
+    hosts.began(0, "a", "building x")
+    hosts.began(1, "a", "measuring y")
+    hosts.began(2, "b", "building elsewhere")
+    assert hosts.ended(0) == ("measuring y",)
+    hosts.began(3, "a", "building z")
+    assert hosts.ended(1) == ("building x", "building z")
+    hosts.began(4, "a", "building last")
+    assert hosts.ended(4) == ("building z",)
+    assert hosts.ended(2) == ()
+
+
+def test_what_has_finished_its_work_is_no_neighbour_of_what_begins() -> None:
+    hosts = Neighbours()
+    hosts.began(0, "a", "measuring x")
+    hosts.finished(0)
+    hosts.began(1, "a", "measuring y")
+    assert hosts.ended(0) == hosts.ended(1) == ()

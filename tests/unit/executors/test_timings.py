@@ -9,7 +9,7 @@ from tests.support.trt_exercise import DIGITS
 from tests.unit.builder.test_timing_cache_of_build import HOT, Bench
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.timing_cache import read_cache
-from trtopt.executors.timings import Timings
+from trtopt.executors.transfer import Timings
 
 
 @pytest.fixture

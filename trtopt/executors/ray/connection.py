@@ -1,4 +1,4 @@
-"""The connection to a cluster: an existing one's, or a new one's on this host."""
+"""Ray itself, of which this is the only importer, and the connection to a cluster."""
 
 from __future__ import annotations
 
@@ -13,12 +13,67 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from trtopt.errors import BackendMissingError, DeviceError
-from trtopt.executors.placement import MEASURING
-from trtopt.executors.ray.library import load_ray, reason_of
+from trtopt.errors import BackendMissingError, DeviceError, TrtoptError
+from trtopt.executors.placement import KILLED_FOR_MEMORY, MEASURING
 from trtopt.extras import install
 
 _ANSWER_S = 10.0
+OLDEST = (2, 50)
+NODE_LABEL = "ray.io/node-id"
+"""The label that a task's selector names nodes by."""
+
+
+def load_ray() -> Any:
+    """Ray."""
+    try:
+        import ray
+    except ImportError:
+        raise BackendMissingError("Ray is not installed", install("ray")) from None
+    if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise BackendMissingError(
+            f"Ray {ray.__version__} is too old: trtopt needs {needed} or newer",
+            f"pip install 'ray[client]>={needed}'",
+        )
+    return ray
+
+
+def on_node(task: Any, node: str, **options: Any) -> Any:
+    """A remote function, to be called on this very node whatever else runs there."""
+    return task.options(num_cpus=0, max_retries=0, label_selector={NODE_LABEL: node}, **options)
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error of Ray's says, in one line, without its tracebacks."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        error = cause
+    if isinstance(error, TrtoptError):
+        return error.problem
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    sentence = first.split(". ")[0].rstrip(".")
+    if isinstance(error, load_ray().exceptions.OutOfMemoryError):
+        return f"{KILLED_FOR_MEMORY}: {sentence}"
+    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
+
+
+def finished(refs: list[Any], wait_s: float, **options: Any) -> list[Any]:
+    """Which tasks have finished, as soon as one has, or none after a while."""
+    if not refs:
+        return []
+    ray = load_ray()
+    done, _ = ray.wait(refs, num_returns=1, timeout=wait_s, **options)
+    if done:
+        done, _ = ray.wait(refs, num_returns=len(refs), timeout=0, **options)
+    return list(done)
+
+
+def is_full(what: str) -> DeviceError:
+    """The error where the object store, and the disk behind it, have no room."""
+    return DeviceError(
+        f"{what}: does not fit into Ray's object store, and the disk that it would be moved to is full",
+        "free space on the disk of /tmp/ray there, or start the node with a larger object store",
+    )
 
 
 @contextmanager

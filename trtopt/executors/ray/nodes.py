@@ -5,33 +5,50 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
 
 from trtopt.errors import DeviceError
 from trtopt.executors.placement import Fleet, Node, fleet_of
-from trtopt.executors.ray.library import load_ray
-from trtopt.executors.ray.survey import Answer, Survey
+from trtopt.executors.ray.connection import finished, load_ray, on_node, reason_of
 from trtopt.printable import counted
 from trtopt.records import Backend, Identity
+from trtopt.version import __version__
+from trtopt.workers.protocol import Failure, Identified
 
 _POLL_S = 1.0
 _FIRST_ANSWERS_S = 30.0
 """Jobs begin without nodes that have not answered by then, if there are others."""
+_ANSWER_S = 120.0
+"""A node that says nothing for so long takes no part."""
+_SHOW_GPUS = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
+"""Some versions of Ray hide GPUs from tasks that take none."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a node is, or why that cannot be found out; `is_lost`: it may be asked again."""
+
+    node: Node
+    found: Identity | str
+    is_lost: bool = False
 
 
 class Nodes:
     """The nodes that are there, as last looked at."""
 
     def __init__(
-        self, backend: Backend, gpu_model: str | None, mailbox: Any, home: str, note: Callable[[str], None]
+        self, backend: Backend, gpu_model: str | None, home: str, note: Callable[[str], None]
     ) -> None:
         """Ask all nodes what they are; that of this process, `home`, says first what the others must be."""
         self._ray, self._backend, self._gpu_model = load_ray(), backend, gpu_model
         self._home, self._note = home, note
-        self._survey = Survey(backend.name, mailbox)
+        self._question = self._ray.remote(_question(backend.name))
+        self._open: dict[Any, tuple[Node, float]] = {}
         self._asked: set[str] = set()
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, _Answer] = {}
         self._present: dict[str, Node] = {}
         self._lock = threading.Lock()
         self.fleet = Fleet()
@@ -40,7 +57,7 @@ class Nodes:
         """Those of the fleet that are there."""
         until = time.monotonic() + _FIRST_ANSWERS_S
         self._gather(_POLL_S)
-        while self._survey.is_open and not (time.monotonic() > until and self._judged().nodes):
+        while self._open and not (time.monotonic() > until and self._judged().nodes):
             self._gather(_POLL_S)
         self._admit()
         if not self.alive:
@@ -76,7 +93,7 @@ class Nodes:
                     self._answers[id_] = replace(answer, is_lost=False)
 
     def _gather(self, wait_s: float) -> None:
-        """Ask new nodes, and take what has been answered within `wait_s`."""
+        """Ask new nodes, each on itself, and take what has been answered, or not in time, within `wait_s`."""
         self._present = {
             one["NodeID"]: Node(one["NodeID"], one["NodeManagerHostname"], one["Resources"])
             for one in self._ray.nodes()
@@ -85,8 +102,29 @@ class Nodes:
         for id_, node in self._present.items():
             if id_ not in self._asked:
                 self._asked.add(id_)
-                self._survey.ask(node)
-        self._answers |= {answer.node.id: answer for answer in self._survey.answers(wait_s)}
+                shown = _SHOW_GPUS if node.offers.get("GPU") else None
+                ref = on_node(self._question, id_, runtime_env=shown).remote()
+                self._open[ref] = node, time.monotonic() + _ANSWER_S
+        for ref in finished(list(self._open), wait_s):
+            node, _ = self._open.pop(ref)
+            self._answers[node.id] = self._answer(node, ref)
+        for ref, (node, until) in list(self._open.items()):
+            if until < time.monotonic():
+                self._ray.cancel(ref, force=True)
+                del self._open[ref]
+                silent = f"does not answer within {_ANSWER_S:g} s"
+                self._answers[node.id] = _Answer(node, silent, is_lost=True)
+
+    def _answer(self, node: Node, ref: Any) -> _Answer:
+        try:
+            version, identified = self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            is_lost = not isinstance(error, self._ray.exceptions.RayTaskError)
+            return _Answer(node, reason_of(error), is_lost=is_lost)
+        if version != __version__:
+            return _Answer(node, f"has trtopt {version}, this machine has trtopt {__version__}")
+        outcome = msgspec.json.decode(identified, type=Identified | Failure)
+        return _Answer(node, outcome.identity if isinstance(outcome, Identified) else outcome.problem)
 
     def _judged(self) -> Fleet:
         """What all answers come to."""
@@ -101,3 +139,19 @@ class Nodes:
             if refusal not in before.refused:
                 self._note(f"Ray: node {refusal.name} does not take part: {refusal.why}")
         self.alive = tuple(node for node in self.fleet.nodes if node.id in self._present)
+
+
+def _question(backend: str) -> Callable[[], tuple[str, bytes]]:
+    """What a node is asked: its trtopt, and what it is if that is this one.
+
+    A function within one travels whole: by its name another trtopt might lack it, or have another.
+    """
+    here = __version__
+
+    def answer() -> tuple[str, bytes]:
+        from pkgutil import resolve_name
+
+        there = resolve_name("trtopt.version:__version__")
+        return there, resolve_name("trtopt.executors.ray.node:identify")(backend) if there == here else b""
+
+    return answer

@@ -14,9 +14,8 @@ import msgspec
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError, UsageError
-from trtopt.executors.api import Executor
+from trtopt.executors.api import Executor, run_in_threads
 from trtopt.executors.choice import open_executor
-from trtopt.executors.threads import run_in_threads
 from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import check_timeout, measured_on

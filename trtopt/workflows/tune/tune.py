@@ -14,8 +14,7 @@ import msgspec
 
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
-from trtopt.executors.api import Executor
-from trtopt.executors.threads import run_in_threads
+from trtopt.executors.api import Executor, run_in_threads
 from trtopt.files.atomic import scratch_beside
 from trtopt.records import Ledger, TuneBaseline, Tuned, TuneScore
 from trtopt.workflows.invocation import command_line, now

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from trtopt.errors import BackendMissingError
-from trtopt.executors.ray.library import OLDEST, load_ray
+from trtopt.executors.ray.connection import OLDEST, load_ray
 
 
 def test_a_ray_that_is_too_old_is_refused_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
