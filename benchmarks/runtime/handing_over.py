@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 from overhead import PLACES, placed_samples, samples_for, saturate
 
-from trtopt.device.cuda import batched
+from trtopt.device.cuda import device as cuda_device
 from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.files.manifests import read_manifest, read_verified
@@ -42,7 +42,7 @@ class Idle(HostDevice):
 
     def gather(self, pieces: object, stream: object) -> None:
         """As a CUDA device does."""
-        batched.copy_pieces(pieces, 0)  # type: ignore[arg-type]
+        cuda_device.copy_pieces(pieces, 0)  # type: ignore[arg-type]
 
 
 class Driver:
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    batched.load_driver = Driver  # type: ignore[assignment]
+    cuda_device.load_driver = Driver  # type: ignore[assignment]
     prepared.Prepared._launch = lambda *_: None  # type: ignore[method-assign]
     prepared.LOCKED_BYTES = 0  # as a batch of images: the device reads page-locked rows
     engines = read_manifest(args.folder).engines

@@ -24,8 +24,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from trtopt.data.random_inputs import random_batch
-from trtopt.device.ort.runtime import OnnxRuntimeSession, OnnxRuntimeTarget
-from trtopt.device.ort.session_settings import KEY
+from trtopt.device.ort.runtime import KEY, OnnxRuntimeSession, OnnxRuntimeTarget
 from trtopt.measure.contracts import changed, contract_named
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import terms_of

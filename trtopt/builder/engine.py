@@ -11,8 +11,8 @@ from trtopt.builder.timing_cache import StoredCache
 from trtopt.builder.timing_cache_of_build import BuildCaches
 from trtopt.device.api import ClockSensor, ProgressSink
 from trtopt.device.building import EngineBuilder
+from trtopt.device.clocks import IDLE, faults_of
 from trtopt.device.memory_check import require_memory, warn_if_short
-from trtopt.device.throttling import IDLE, faults_of
 from trtopt.errors import BuildError, TimingCacheError
 from trtopt.files.atomic import cannot_write, write_atomically
 from trtopt.onnxio.external_data import least_bytes

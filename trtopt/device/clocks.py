@@ -1,4 +1,4 @@
-"""Clocks that cannot be read, and clocks that are locked for a while."""
+"""Clocks that cannot be read, clocks that are locked for a while, and the one place that knows throttling."""
 
 from __future__ import annotations
 
@@ -41,3 +41,26 @@ def locked_clocks(control: ClockControl, mhz: int | None) -> Iterator[int]:
     finally:
         if not refused:
             control.unlock()
+
+
+SLOWDOWNS = frozenset(
+    {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
+)
+"""Reasons that NVML calls slowdowns, its constants' names without nvmlClocksEventReason, in snake case.
+
+`sw_power_cap` is none of them: large GPUs run at their power limit for hours, and that is their speed. If it
+costs more than a quarter of the clock, the clock says so.
+"""
+
+IDLE = "gpu_idle"
+MIN_CLOCK_SHARE = 0.75
+
+
+def faults_of(reading: ClockReading, reference_mhz: int | None) -> tuple[str, ...]:
+    """What slowed the GPU at a reading; of an idle GPU nothing, whose clock under load is unknown."""
+    faults = [reason.replace("_", " ") for reason in reading.throttle if reason in SLOWDOWNS]
+    if reading.sm_mhz is None or reference_mhz is None or IDLE in reading.throttle:
+        return tuple(faults)
+    if reading.sm_mhz < MIN_CLOCK_SHARE * reference_mhz:
+        faults.append(f"SM clock under {MIN_CLOCK_SHARE:.0%} of {reference_mhz} MHz")
+    return tuple(faults)

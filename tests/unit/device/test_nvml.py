@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.support import examples
+from trtopt.device.clocks import IDLE, SLOWDOWNS
 from trtopt.device.cuda import probe
 from trtopt.device.nvml import (
     REASONS,
@@ -18,7 +19,6 @@ from trtopt.device.nvml import (
     reference_of,
     refusal_of,
 )
-from trtopt.device.throttling import IDLE, SLOWDOWNS
 from trtopt.errors import DeviceError, TrtoptError, UsageError
 from trtopt.records import ClockReading, ClockReference
 

@@ -13,16 +13,13 @@ from numpy.typing import NDArray
 
 from trtopt.device.api import (
     DeviceBuffer,
-    DeviceMemory,
     Event,
     Graph,
     HostBuffer,
     Stream,
 )
-from trtopt.device.cuda.batched import failure
-from trtopt.device.cuda.device import CudaDevice
+from trtopt.device.cuda.device import CudaDevice, failure
 from trtopt.device.cuda.probe import gpu
-from trtopt.device.nvml import holders_of
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
 from trtopt.records import DeviceInfo
@@ -46,105 +43,6 @@ def checked(runtime: Any, result: tuple[Any, ...], doing: str) -> Any:
         is_out_of_memory = status == runtime.cudaError_t.cudaErrorMemoryAllocation
         raise failure(doing, status.name, is_out_of_memory=is_out_of_memory)
     return values[0] if len(values) == 1 else tuple(values)
-
-
-def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> CudaPythonDevice:
-    """The CUDA device of that number."""
-    runtime = load_runtime()
-    import cuda.bindings
-
-    info = gpu(ordinal, f"cuda-python {cuda.bindings.__version__}")
-    checked(runtime, runtime.cudaSetDevice(ordinal), "choosing the device")
-    return CudaPythonDevice(runtime, info, ordinal, marks)
-
-
-class CudaPythonDevice(CudaDevice):
-    """See `device.api.Device`."""
-
-    def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int, marks: NvtxMarks) -> None:
-        super().__init__(info, marks)
-        self._runtime = runtime
-        self._ordinal = ordinal
-
-    def stream(self) -> _Stream:
-        """A new non-blocking stream."""
-        return _Stream(self._runtime)
-
-    def event(self, *, blocking: bool = False, timed: bool = True) -> _Event:
-        """A new event."""
-        return _Event(self._runtime, blocking, timed)
-
-    def device_buffer(self, nbytes: int) -> _Buffer:
-        """Device memory by cudaMalloc."""
-        return _Buffer(self._runtime, nbytes)
-
-    def pinned_buffer(self, nbytes: int) -> _Pinned:
-        """Page-locked host memory."""
-        return _Pinned(self._runtime, nbytes)
-
-    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
-        kind = self._runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
-        self._copy(target.address, source.address, source.nbytes, kind, stream)
-
-    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
-        kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        self._copy(target.address, source.address, target.nbytes, kind, stream)
-
-    def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
-        kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
-        self._copy(target.address, source.address, source.nbytes, kind, stream)
-
-    def _copy(self, target: int, source: int, nbytes: int, kind: Any, stream: Stream) -> None:
-        result = self._runtime.cudaMemcpyAsync(target, source, nbytes, kind, stream.handle)
-        checked(self._runtime, result, "copying")
-
-    def follow(self, stream: Stream, other: int) -> None:
-        """By an event on the other stream; CUDA keeps what waits for it when it is destroyed."""
-        event = _Event(self._runtime, blocking=False, timed=False)
-        try:
-            checked(self._runtime, self._runtime.cudaEventRecord(event.raw, other), "recording an event")
-            stream.wait_for(event)
-        finally:
-            event.close()
-
-    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
-        """Capture what `work` enqueues on `stream`."""
-        return capture_graph(self._runtime, stream, work)
-
-    @contextmanager
-    def adopt_thread(self) -> Iterator[None]:
-        """The runtime's present device is a thread's own."""
-        checked(self._runtime, self._runtime.cudaSetDevice(self._ordinal), "choosing the device")
-        yield
-
-    def used_bytes(self) -> int | None:
-        """Device memory in use by everybody."""
-        free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
-        return int(total - free)
-
-    def device_memory(self) -> DeviceMemory | None:
-        """As CUDA reports it; NVML reports who has the rest."""
-        runtime = self._runtime
-        attribute = runtime.cudaDeviceAttr.cudaDevAttrIntegrated
-        requested = runtime.cudaDeviceGetAttribute(attribute, self._ordinal)
-        if checked(runtime, requested, "querying whether its memory is the host's"):
-            return None
-        free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
-        return DeviceMemory(int(free), int(total), holders_of(self.info))
-
-    def captured(self) -> AbstractContextManager[None]:
-        """cudaProfilerStart and cudaProfilerStop."""
-        runtime = self._runtime
-        return self._marks.captured(
-            lambda: checked(runtime, runtime.cudaProfilerStart(), "starting the profiler"),
-            lambda: checked(runtime, runtime.cudaProfilerStop(), "stopping the profiler"),
-        )
-
-    def close(self) -> None:
-        """The primary context is shared with other libraries and stays."""
 
 
 def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> Graph:
@@ -295,3 +193,81 @@ class _Pinned:
         if self.address:
             self._runtime.cudaFreeHost(self.address)
             self.address = 0
+
+
+class CudaPythonDevice(CudaDevice):
+    """See `device.api.Device`."""
+
+    _streams, _events, _buffers, _pinned = _Stream, _Event, _Buffer, _Pinned
+
+    def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int, marks: NvtxMarks) -> None:
+        super().__init__(runtime, info, marks)
+        self._ordinal = ordinal
+
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        kind = self._library.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self._copy(target.address, source.address, source.nbytes, kind, stream)
+
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        kind = self._library.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._copy(target.address, source.address, target.nbytes, kind, stream)
+
+    def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        kind = self._library.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+        self._copy(target.address, source.address, source.nbytes, kind, stream)
+
+    def _copy(self, target: int, source: int, nbytes: int, kind: Any, stream: Stream) -> None:
+        result = self._library.cudaMemcpyAsync(target, source, nbytes, kind, stream.handle)
+        checked(self._library, result, "copying")
+
+    def follow(self, stream: Stream, other: int) -> None:
+        """By an event on the other stream; CUDA keeps what waits for it when it is destroyed."""
+        event = _Event(self._library, blocking=False, timed=False)
+        try:
+            checked(self._library, self._library.cudaEventRecord(event.raw, other), "recording an event")
+            stream.wait_for(event)
+        finally:
+            event.close()
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+        """Capture what `work` enqueues on `stream`."""
+        return capture_graph(self._library, stream, work)
+
+    @contextmanager
+    def adopt_thread(self) -> Iterator[None]:
+        """The runtime's present device is a thread's own."""
+        checked(self._library, self._library.cudaSetDevice(self._ordinal), "choosing the device")
+        yield
+
+    def _memory(self) -> tuple[int, int]:
+        free, total = checked(self._library, self._library.cudaMemGetInfo(), "reading free memory")
+        return int(free), int(total)
+
+    def _is_integrated(self) -> bool:
+        attribute = self._library.cudaDeviceAttr.cudaDevAttrIntegrated
+        requested = self._library.cudaDeviceGetAttribute(attribute, self._ordinal)
+        return bool(checked(self._library, requested, "querying whether its memory is the host's"))
+
+    def captured(self) -> AbstractContextManager[None]:
+        """cudaProfilerStart and cudaProfilerStop."""
+        runtime = self._library
+        return self._marks.captured(
+            lambda: checked(runtime, runtime.cudaProfilerStart(), "starting the profiler"),
+            lambda: checked(runtime, runtime.cudaProfilerStop(), "stopping the profiler"),
+        )
+
+    def close(self) -> None:
+        """The primary context is shared with other libraries and stays."""
+
+
+def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> CudaPythonDevice:
+    """The CUDA device of that number."""
+    runtime = load_runtime()
+    import cuda.bindings
+
+    info = gpu(ordinal, f"cuda-python {cuda.bindings.__version__}")
+    checked(runtime, runtime.cudaSetDevice(ordinal), "choosing the device")
+    return CudaPythonDevice(runtime, info, ordinal, marks)

@@ -12,17 +12,14 @@ from numpy.typing import NDArray
 
 from trtopt.device.api import (
     DeviceBuffer,
-    DeviceMemory,
     Event,
     Graph,
     HostBuffer,
     Stream,
 )
 from trtopt.device.cuda import cuda_python
-from trtopt.device.cuda.batched import failure
-from trtopt.device.cuda.device import CudaDevice
+from trtopt.device.cuda.device import CudaDevice, failure
 from trtopt.device.cuda.probe import gpu
-from trtopt.device.nvml import holders_of
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
 from trtopt.extras import install
@@ -54,139 +51,6 @@ def _checked(doing: str) -> Callable[[_Method[_Given, _Result]], _Method[_Given,
         return call
 
     return decorate
-
-
-def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> PycudaDevice:
-    """The CUDA device of that number."""
-    try:
-        import pycuda.driver as driver
-    except ImportError as error:
-        raise BackendMissingError(
-            f"pycuda is not installed or cannot be loaded ({error})",
-            f"{install('pycuda')} (needs a CUDA toolkit), or set TRTOPT_CUDA=cuda-python",
-        ) from None
-    import pycuda
-
-    info = gpu(ordinal, f"pycuda {pycuda.VERSION_TEXT}")
-    try:
-        driver.init()
-        context = driver.Device(ordinal).retain_primary_context()
-        context.push()
-    except driver.Error as error:
-        raise _translated(driver, error, "choosing the device") from None
-    return PycudaDevice(driver, context, info, marks)
-
-
-class PycudaDevice(CudaDevice):
-    """See `device.api.Device`."""
-
-    def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
-        super().__init__(info, marks)
-        self._driver = driver
-        self._context = context
-
-    def stream(self) -> _Stream:
-        """A new non-blocking stream."""
-        return _Stream(self._driver)
-
-    def event(self, *, blocking: bool = False, timed: bool = True) -> _Event:
-        """A new event."""
-        return _Event(self._driver, blocking, timed)
-
-    def device_buffer(self, nbytes: int) -> _Buffer:
-        """Device memory by cuMemAlloc."""
-        return _Buffer(self._driver, nbytes)
-
-    def pinned_buffer(self, nbytes: int) -> _Pinned:
-        """Page-locked host memory."""
-        return _Pinned(self._driver, nbytes)
-
-    @_checked("copying to the device")
-    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
-        assert isinstance(stream, _Stream)
-        self._driver.memcpy_htod_async(target.address, source.array, stream.raw)
-
-    @_checked("copying to the host")
-    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
-        assert isinstance(stream, _Stream)
-        self._driver.memcpy_dtoh_async(target.array, source.address, stream.raw)
-
-    @_checked("copying on the device")
-    def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
-        assert isinstance(stream, _Stream)
-        self._driver.memcpy_dtod_async(target.address, source.address, source.nbytes, stream.raw)
-
-    @_checked("waiting for the device")
-    def follow(self, stream: Stream, other: int) -> None:
-        """pycuda takes no stream by its handle: the host waits for the whole device instead."""
-        self._context.synchronize()
-
-    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
-        """Capture what `work` enqueues on `stream`, through cuda-python."""
-        try:
-            runtime = cuda_python.load_runtime()
-        except BackendMissingError as error:
-            raise GraphCaptureError(
-                f"pycuda has no CUDA graphs, and {error.problem}", "pip install cuda-python"
-            ) from None
-        return cuda_python.capture_graph(runtime, stream, work)
-
-    @contextmanager
-    def adopt_thread(self) -> Iterator[None]:
-        """pycuda keeps a stack of contexts for every thread."""
-        self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
-
-    @_checked("entering the device")
-    def _enter(self) -> None:
-        self._context.push()
-
-    @_checked("leaving the device")
-    def _leave(self) -> None:
-        self._context.pop()
-
-    @_checked("reading free memory")
-    def used_bytes(self) -> int | None:
-        """Device memory in use by everybody."""
-        free, total = self._driver.mem_get_info()
-        return int(total - free)
-
-    @_checked("reading free memory")
-    def device_memory(self) -> DeviceMemory | None:
-        """As CUDA reports it; NVML reports who has the rest."""
-        attribute = self._driver.device_attribute.INTEGRATED
-        if self._driver.Context.get_device().get_attribute(attribute):
-            return None
-        free, total = self._driver.mem_get_info()
-        return DeviceMemory(int(free), int(total), holders_of(self.info))
-
-    def captured(self) -> AbstractContextManager[None]:
-        """cuProfilerStart and cuProfilerStop."""
-        return self._marks.captured(self._start_profiler, self._stop_profiler)
-
-    @_checked("starting the profiler")
-    def _start_profiler(self) -> None:
-        self._driver.start_profiler()
-
-    @_checked("stopping the profiler")
-    def _stop_profiler(self) -> None:
-        self._driver.stop_profiler()
-
-    @_checked("leaving the device")
-    def close(self) -> None:
-        """Leave the primary context; other libraries may go on using it."""
-        if self._context is not None:
-            context, self._context = self._context, None
-            try:
-                context.pop()
-            finally:
-                context.detach()
 
 
 class _Stream:
@@ -284,3 +148,117 @@ class _Pinned:
         if self.nbytes:
             self.nbytes = 0
             self.array.base.free()  # type: ignore[union-attr]  # pycuda's allocation object
+
+
+class PycudaDevice(CudaDevice):
+    """See `device.api.Device`."""
+
+    _streams, _events, _buffers, _pinned = _Stream, _Event, _Buffer, _Pinned
+
+    def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
+        super().__init__(driver, info, marks)
+        self._driver = driver
+        self._context = context
+
+    @_checked("copying to the device")
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        assert isinstance(stream, _Stream)
+        self._driver.memcpy_htod_async(target.address, source.array, stream.raw)
+
+    @_checked("copying to the host")
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        assert isinstance(stream, _Stream)
+        self._driver.memcpy_dtoh_async(target.array, source.address, stream.raw)
+
+    @_checked("copying on the device")
+    def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        assert isinstance(stream, _Stream)
+        self._driver.memcpy_dtod_async(target.address, source.address, source.nbytes, stream.raw)
+
+    @_checked("waiting for the device")
+    def follow(self, stream: Stream, other: int) -> None:
+        """pycuda takes no stream by its handle: the host waits for the whole device instead."""
+        self._context.synchronize()
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+        """Capture what `work` enqueues on `stream`, through cuda-python."""
+        try:
+            runtime = cuda_python.load_runtime()
+        except BackendMissingError as error:
+            raise GraphCaptureError(
+                f"pycuda has no CUDA graphs, and {error.problem}", "pip install cuda-python"
+            ) from None
+        return cuda_python.capture_graph(runtime, stream, work)
+
+    @contextmanager
+    def adopt_thread(self) -> Iterator[None]:
+        """pycuda keeps a stack of contexts for every thread."""
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @_checked("entering the device")
+    def _enter(self) -> None:
+        self._context.push()
+
+    @_checked("leaving the device")
+    def _leave(self) -> None:
+        self._context.pop()
+
+    @_checked("reading free memory")
+    def _memory(self) -> tuple[int, int]:
+        free, total = self._driver.mem_get_info()
+        return int(free), int(total)
+
+    @_checked("reading free memory")
+    def _is_integrated(self) -> bool:
+        attribute = self._driver.device_attribute.INTEGRATED
+        return bool(self._driver.Context.get_device().get_attribute(attribute))
+
+    def captured(self) -> AbstractContextManager[None]:
+        """cuProfilerStart and cuProfilerStop."""
+        return self._marks.captured(self._start_profiler, self._stop_profiler)
+
+    @_checked("starting the profiler")
+    def _start_profiler(self) -> None:
+        self._driver.start_profiler()
+
+    @_checked("stopping the profiler")
+    def _stop_profiler(self) -> None:
+        self._driver.stop_profiler()
+
+    @_checked("leaving the device")
+    def close(self) -> None:
+        """Leave the primary context; other libraries may go on using it."""
+        if self._context is not None:
+            context, self._context = self._context, None
+            try:
+                context.pop()
+            finally:
+                context.detach()
+
+
+def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> PycudaDevice:
+    """The CUDA device of that number."""
+    try:
+        import pycuda.driver as driver
+    except ImportError as error:
+        raise BackendMissingError(
+            f"pycuda is not installed or cannot be loaded ({error})",
+            f"{install('pycuda')} (needs a CUDA toolkit), or set TRTOPT_CUDA=cuda-python",
+        ) from None
+    import pycuda
+
+    info = gpu(ordinal, f"pycuda {pycuda.VERSION_TEXT}")
+    try:
+        driver.init()
+        context = driver.Device(ordinal).retain_primary_context()
+        context.push()
+    except driver.Error as error:
+        raise _translated(driver, error, "choosing the device") from None
+    return PycudaDevice(driver, context, info, marks)

@@ -12,15 +12,17 @@ from trtopt.device.api import ClockSensor, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.ort.host import cpu_info
-from trtopt.device.ort.refusals import missing_operator
+from trtopt.device.ort.reference import missing_operator
 from trtopt.device.ort.runtime import (
     backend,
+    described,
     first_line,
+    keep_settings,
     open_session,
     optimised_session,
+    session_options,
     spec_of,
 )
-from trtopt.device.ort.session_settings import described, keep_settings, session_options
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of

@@ -24,7 +24,6 @@ from trtopt.device.api import (
     Stream,
 )
 from trtopt.device.clocks import UnknownClocks
-from trtopt.device.event_polling import poll
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
 from trtopt.records import DeviceInfo
@@ -228,3 +227,20 @@ def no_kernels() -> UsageError:
 
 def _refuse_profiler() -> None:
     raise no_cuda_profiler()
+
+
+_WAKE_S = 1e-3
+"""A sleeping thread wakes late by some fraction of it: so long before the time the host stays awake."""
+
+
+def poll(events: Sequence[Event], until_s: float) -> None:
+    """Wait until one of `events` is reached or `time.perf_counter()` is `until_s`; sleeps only if idle.
+
+    Drivers can only wait for one event.
+    """
+    if not events:
+        time.sleep(max(0.0, until_s - time.perf_counter() - _WAKE_S))
+    while time.perf_counter() < until_s:
+        for event in events:
+            if event.reached():
+                return

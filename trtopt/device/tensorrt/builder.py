@@ -14,8 +14,7 @@ from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvml import device_memory_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.allocator import BuilderMemory
-from trtopt.device.tensorrt.inspector import describe_serialized
-from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
+from trtopt.device.tensorrt.library import Library, describe_serialized, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.profiles import add_profiles
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log

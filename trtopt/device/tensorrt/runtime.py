@@ -20,10 +20,8 @@ from trtopt.device.api import (
     Stream,
 )
 from trtopt.device.chain import load_chain
-from trtopt.device.tensorrt.allocator import make_allocator
-from trtopt.device.tensorrt.inspector import describe
-from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
-from trtopt.device.tensorrt.output_allocator import OutputMemory, make_output_allocator
+from trtopt.device.tensorrt.allocator import OutputMemory, make_allocator, make_output_allocator
+from trtopt.device.tensorrt.library import Library, describe, load_plugins, make, make_logger
 from trtopt.device.tensorrt.profiles import profile_for, profiles_of, set_profile
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.files.chain_file import is_chain

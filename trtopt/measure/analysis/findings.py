@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from trtopt.device.throttling import IDLE
+from trtopt.device.clocks import IDLE
 from trtopt.measure.analysis.hints import Figures, Hint, HintCode, hints, processes_text
 from trtopt.measure.analysis.interference import POWER_CAP, drift, outliers, recorded, two_modes
 from trtopt.measure.statistics.summaries import percentile, summarise, throughput

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.throttling import faults_of
+from trtopt.device.clocks import faults_of
 from trtopt.records import ClockReading
 
 POWER_CAP = "sw_power_cap"

@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.rewrite_graphs import model
 from trtopt.device.ort.layer_times import time_nodes
-from trtopt.device.ort.session_settings import session_options
+from trtopt.device.ort.runtime import session_options
 
 LOOP = """
 g (float[4] x, int64 trips) => (float[4] y) {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support.scripted_device.device import Script, ScriptedDevice
-from trtopt.device.tensorrt.output_allocator import OutputMemory, make_output_allocator
+from trtopt.device.tensorrt.allocator import OutputMemory, make_output_allocator
 from trtopt.targets import target_named
 
 FLOAT = np.dtype(np.float32)

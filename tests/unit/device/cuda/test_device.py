@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trtopt.device.cuda import batched
+from trtopt.device.cuda import device
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.serving.arrays import address_of
 
@@ -56,7 +56,7 @@ class DriverOfToday(Driver):
 
 def copied(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five rows of unlike lengths go to their places, in any order of them."""
-    monkeypatch.setattr(batched, "load_driver", lambda: driver)
+    monkeypatch.setattr(device, "load_driver", lambda: driver)
     sources = [np.arange(count, dtype=np.uint8) + 1 for count in (3, 1, 8, 5, 2)]
     target = np.zeros(20, np.uint8)
     ends = np.cumsum([len(source) for source in sources])
@@ -64,7 +64,7 @@ def copied(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
         (address_of(target) + int(end) - len(source), address_of(source), len(source))
         for end, source in zip(ends, sources, strict=True)
     ]
-    batched.copy_pieces(pieces[::-1], STREAM)
+    device.copy_pieces(pieces[::-1], STREAM)
     assert target.tolist() == [*np.concatenate(sources).tolist(), 0]
 
 

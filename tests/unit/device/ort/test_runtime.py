@@ -10,7 +10,7 @@ from tests.support.trt_behaviour import IMAGES
 from tests.support.trt_exercise import DIGITS, FIXED
 from trtopt.device.building import BuiltEngine
 from trtopt.device.ort.builder import OnnxRuntimeBuilder
-from trtopt.device.ort.session_settings import KEY, session_options
+from trtopt.device.ort.runtime import KEY, session_options
 from trtopt.errors import IncompatibleEngineError, UsageError
 from trtopt.records import BuildPlan, BuildSettings, ShapeRange
 

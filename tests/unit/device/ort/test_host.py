@@ -3,8 +3,7 @@
 import time
 
 from trtopt.device.api import Event, Stream
-from trtopt.device.event_polling import poll
-from trtopt.device.ort.host import HostDevice
+from trtopt.device.ort.host import HostDevice, poll
 
 
 class Asked:
