@@ -5,7 +5,7 @@ session's `Context` runs it with fixed shapes. Addresses and streams are plain i
 be mixed. What makes the engine file is in `device.building`.
 
 Ownership: the caller closes the buffers, events, streams, graphs, contexts and sessions that it creates, in
-reverse order; `close` may be called twice.
+reverse order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ Inputs = Mapping[str, NDArray[np.generic]]
 """Input data by the input's name."""
 
 
-class Event(Protocol):
+class Held(Protocol):
+    """What is given back by whoever has made it."""
+
+    def close(self) -> None:
+        """Give it back; may be called twice."""
+
+
+class Event(Held, Protocol):
     """A mark on a stream."""
 
     @property
@@ -57,11 +64,8 @@ class Event(Protocol):
     def elapsed_ms(self, since: Event) -> float:
         """Device milliseconds from `since` to this mark; both must have been reached."""
 
-    def close(self) -> None:
-        """Give it back."""
 
-
-class Stream(Protocol):
+class Stream(Held, Protocol):
     """An ordered queue of device work."""
 
     @property
@@ -74,26 +78,20 @@ class Stream(Protocol):
     def synchronize(self) -> None:
         """Let the host wait until the stream is empty."""
 
-    def close(self) -> None:
-        """Give it back."""
 
-
-class DeviceBuffer(Protocol):
+class DeviceBuffer(Held, Protocol):
     """Memory on the device."""
 
     @property
     def address(self) -> int:
-        """Its device address."""
+        """Where it begins, for the device."""
 
     @property
     def nbytes(self) -> int:
         """Its size."""
 
-    def close(self) -> None:
-        """Give it back."""
 
-
-class HostBuffer(Protocol):
+class HostBuffer(Held, Protocol):
     """Host memory, page-locked or pageable."""
 
     @property
@@ -101,18 +99,15 @@ class HostBuffer(Protocol):
         """Where it begins."""
 
     @property
-    def array(self) -> NDArray[np.uint8]:
-        """The memory as bytes, shape [nbytes]."""
-
-    @property
     def nbytes(self) -> int:
         """Its size."""
 
-    def close(self) -> None:
-        """Give it back."""
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        """The memory as bytes, shape [nbytes]."""
 
 
-class Graph(Protocol):
+class Graph(Held, Protocol):
     """A captured sequence of device work."""
 
     def launch(self, stream: Stream) -> None:
@@ -120,9 +115,6 @@ class Graph(Protocol):
 
     def bare_launch(self, stream: Stream) -> Callable[[], object]:
         """The library's own call that `launch` makes, for a loop that measures what trtopt's adds."""
-
-    def close(self) -> None:
-        """Give it back."""
 
 
 Piece = tuple[int, int, int]
@@ -336,7 +328,7 @@ class SizedOutput:
         """Nothing: the context releases it."""
 
 
-class Context(Protocol):
+class Context(Held, Protocol):
     """An engine ready to run with fixed shapes."""
 
     @property
@@ -379,11 +371,8 @@ class Context(Protocol):
     def inspect(self) -> str | None:
         """The engine's layers at this context's shapes, in the backend's own JSON; None where it has none."""
 
-    def close(self) -> None:
-        """Give it back."""
 
-
-class Session(Protocol):
+class Session(Held, Protocol):
     """A loaded engine."""
 
     @property
@@ -411,9 +400,6 @@ class Session(Protocol):
         Raises:
             UsageError: the engine does not admit a shape; names what it admits.
         """
-
-    def close(self) -> None:
-        """Give it back."""
 
 
 class Target(Protocol):

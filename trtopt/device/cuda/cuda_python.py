@@ -205,17 +205,14 @@ class CudaPythonDevice(CudaDevice):
         self._ordinal = ordinal
 
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
         kind = self._library.cudaMemcpyKind.cudaMemcpyHostToDevice
         self._copy(target.address, source.address, source.nbytes, kind, stream)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
         kind = self._library.cudaMemcpyKind.cudaMemcpyDeviceToHost
         self._copy(target.address, source.address, target.nbytes, kind, stream)
 
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
         kind = self._library.cudaMemcpyKind.cudaMemcpyDeviceToDevice
         self._copy(target.address, source.address, source.nbytes, kind, stream)
 
@@ -233,7 +230,6 @@ class CudaPythonDevice(CudaDevice):
             event.close()
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
-        """Capture what `work` enqueues on `stream`."""
         return capture_graph(self._library, stream, work)
 
     @contextmanager
@@ -252,7 +248,6 @@ class CudaPythonDevice(CudaDevice):
         return bool(checked(self._library, requested, "querying whether its memory is the host's"))
 
     def captured(self) -> AbstractContextManager[None]:
-        """cudaProfilerStart and cudaProfilerStop."""
         runtime = self._library
         return self._marks.captured(
             lambda: checked(runtime, runtime.cudaProfilerStart(), "starting the profiler"),

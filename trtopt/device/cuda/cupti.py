@@ -177,7 +177,6 @@ class CuptiRecorder:
         )
 
     def record(self, work: Callable[[], None]) -> TracedRun:
-        """What the device ran for `work`, which must wait for it to end."""
         self._flushed()
         work()
         return self._flushed()
@@ -212,7 +211,6 @@ class CuptiRecorder:
             self._cupti.activity_disable(kind)
 
     def close(self) -> None:
-        """Record nothing more."""
         self._enabled.close()
 
 

@@ -119,22 +119,18 @@ class CudaDevice:
         return stream
 
     def event(self, *, blocking: bool = False, timed: bool = True) -> Event:
-        """A new event."""
         event: Event = self._events(self._library, blocking, timed)
         return event
 
     def device_buffer(self, nbytes: int) -> DeviceBuffer:
-        """Device memory, as the binding allocates it."""
         buffer: DeviceBuffer = self._buffers(self._library, nbytes)
         return buffer
 
     def pinned_buffer(self, nbytes: int) -> HostBuffer:
-        """Page-locked host memory."""
         buffer: HostBuffer = self._pinned(self._library, nbytes)
         return buffer
 
     def pageable_buffer(self, nbytes: int) -> HostMemory:
-        """Host memory that is not page-locked."""
         return HostMemory(nbytes)
 
     def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
@@ -142,7 +138,6 @@ class CudaDevice:
         copy_pieces(pieces, stream.handle)
 
     def wait_any(self, events: Sequence[Event], until_s: float) -> None:
-        """Poll them."""
         poll(events, until_s)
 
     def _memory(self) -> tuple[int, int]:
@@ -154,7 +149,6 @@ class CudaDevice:
         raise NotImplementedError
 
     def used_bytes(self) -> int | None:
-        """Device memory in use by everybody."""
         free, total = self._memory()
         return total - free
 
@@ -163,13 +157,10 @@ class CudaDevice:
         return None if self._is_integrated() else DeviceMemory(*self._memory(), holders_of(self.info))
 
     def clock_sensor(self) -> ClockSensor:
-        """NVML's."""
         return open_sensor(self.info)
 
     def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
-        """CUPTI's."""
         return CuptiRecorder(ranges=ranges)
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
-        """An NVTX range."""
         return self._marks.range(name)

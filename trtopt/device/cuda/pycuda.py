@@ -162,19 +162,16 @@ class PycudaDevice(CudaDevice):
 
     @_checked("copying to the device")
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
         assert isinstance(stream, _Stream)
         self._driver.memcpy_htod_async(target.address, source.array, stream.raw)
 
     @_checked("copying to the host")
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
         assert isinstance(stream, _Stream)
         self._driver.memcpy_dtoh_async(target.array, source.address, stream.raw)
 
     @_checked("copying on the device")
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """Enqueue a copy."""
         assert isinstance(stream, _Stream)
         self._driver.memcpy_dtod_async(target.address, source.address, source.nbytes, stream.raw)
 
@@ -221,7 +218,6 @@ class PycudaDevice(CudaDevice):
         return bool(self._driver.Context.get_device().get_attribute(attribute))
 
     def captured(self) -> AbstractContextManager[None]:
-        """cuProfilerStart and cuProfilerStop."""
         return self._marks.captured(self._start_profiler, self._stop_profiler)
 
     @_checked("starting the profiler")

@@ -42,12 +42,10 @@ class OnnxRuntimeBuilder:
 
     @property
     def backend(self) -> Backend:
-        """ONNX Runtime and its version."""
         return backend()
 
     @property
     def device(self) -> DeviceInfo:
-        """The host."""
         return cpu_info()
 
     def clock_sensor(self) -> ClockSensor:
@@ -93,15 +91,12 @@ class OnnxRuntimeBuilder:
         )
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
-        """There are none."""
         raise UsageError("ONNX Runtime has no timing caches", "omit --timing-cache")
 
     def build_routes(self) -> str:
-        """See `device.building.EngineBuilder.build_routes`: none."""
         return ""
 
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
-        """There are none."""
         raise UsageError("ONNX Runtime has no timing caches", "inspect those of TensorRT 10.8 or newer")
 
 

@@ -258,7 +258,6 @@ class OrtProcess:
         return death
 
     def stop(self) -> None:
-        """End it."""
         if self._owner == os.getpid():
             self._process.stop()
 

@@ -81,18 +81,15 @@ class HostEvent:
         self.at_s = 0.0
 
     def record(self, stream: Stream) -> None:
-        """Read the clock."""
         self.at_s = time.perf_counter()
 
     def wait(self) -> None:
         """Nothing is ever pending."""
 
     def reached(self) -> bool:
-        """Nothing is ever pending."""
         return True
 
     def elapsed_ms(self, since: Event) -> float:
-        """Milliseconds from `since`."""
         assert isinstance(since, HostEvent)
         return (self.at_s - since.at_s) * 1e3
 
@@ -121,7 +118,6 @@ class HostMemory:
         self.address = int(self.array.ctypes.data)
 
     def close(self) -> None:
-        """Give it back."""
         self.array = np.empty(0, np.uint8)
 
 
@@ -135,15 +131,12 @@ class HostDevice:
     now = staticmethod(time.perf_counter)
 
     def stream(self) -> HostStream:
-        """A stream."""
         return HostStream()
 
     def event(self, *, blocking: bool = False, timed: bool = True) -> HostEvent:
-        """An event."""
         return HostEvent() if timed else HostMark()
 
     def device_buffer(self, nbytes: int) -> HostMemory:
-        """Host memory."""
         return HostMemory(nbytes)
 
     def pinned_buffer(self, nbytes: int) -> HostMemory:
@@ -151,23 +144,18 @@ class HostDevice:
         return HostMemory(nbytes)
 
     def pageable_buffer(self, nbytes: int) -> HostMemory:
-        """Host memory."""
         return HostMemory(nbytes)
 
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
-        """A memory copy, done at once."""
         ctypes.memmove(target.address, source.address, source.nbytes)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """A memory copy, done at once."""
         ctypes.memmove(target.address, source.address, target.nbytes)
 
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """A memory copy, done at once."""
         ctypes.memmove(target.address, source.address, source.nbytes)
 
     def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
-        """Memory copies, done at once."""
         for target, source, nbytes in pieces:
             ctypes.memmove(target, source, nbytes)
 
@@ -175,30 +163,24 @@ class HostDevice:
         """Nothing is ever pending."""
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
-        """There is nothing to capture on a CPU."""
         raise GraphCaptureError("ONNX Runtime on the CPU has no CUDA graphs", "measure it with --no-graph")
 
     def wait_any(self, events: Sequence[Event], until_s: float) -> None:
-        """Poll them."""
         poll(events, until_s)
 
     def adopt_thread(self) -> AbstractContextManager[None]:
-        """Any thread may use the host."""
         return nullcontext()
 
     def used_bytes(self) -> int | None:
-        """Not a device with a driver."""
         return None
 
     def device_memory(self) -> None:
         """None: host memory is shared with caches that give way, so that what is free is unknown."""
 
     def clock_sensor(self) -> ClockSensor:
-        """A processor's clocks are not read."""
         return UnknownClocks("a processor's clocks are not read")
 
     def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
-        """There are no kernels."""
         raise no_kernels()
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
@@ -206,7 +188,6 @@ class HostDevice:
         return self._marks.range(name)
 
     def captured(self) -> AbstractContextManager[None]:
-        """There is no CUDA to profile."""
         return self._marks.captured(_refuse_profiler, lambda: None)
 
     def close(self) -> None:

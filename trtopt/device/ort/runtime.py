@@ -75,7 +75,6 @@ class OnnxRuntimeTarget:
 
     @property
     def backend(self) -> Backend:
-        """ONNX Runtime and its version."""
         return backend()
 
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
@@ -228,7 +227,6 @@ class OnnxRuntimeSession:
         return time_nodes(self._engine, session_options(self._engine), feeds, runs)
 
     def close(self) -> None:
-        """Give it back."""
         self._session = None
 
 
@@ -273,7 +271,6 @@ class OnnxRuntimeContext:
         self.output_growths = 0
 
     def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
-        """Use these buffers from the next enqueue on."""
         self._consumed = consumed
         self._bound = self._session.io_binding()
         for binding in self.bindings:
@@ -329,7 +326,6 @@ class OnnxRuntimeContext:
         raise UsageError("ONNX Runtime reports no layer times run by run", "take its session's layer pass")
 
     def request_layers(self) -> bool:
-        """There are none."""
         return False
 
     def emit_ranges(self) -> None:
@@ -340,7 +336,6 @@ class OnnxRuntimeContext:
         return None
 
     def close(self) -> None:
-        """Give it back."""
         self._bound = self._session = self._run = None
 
 

@@ -209,7 +209,6 @@ class OutputMemory:
         return SizedOutput(address, self._dtype, self._shape)
 
     def close(self) -> None:
-        """Release the memory."""
         if self._buffer is not None:
             self._buffer.close()
             self._buffer = None

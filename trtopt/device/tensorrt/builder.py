@@ -192,7 +192,6 @@ class TensorRTBuilder:
             cache = config = network = builder = None
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
-        """One cache with the entries of both."""
         reasons: list[str] = []
         logger = make_logger(
             self._library.trt,
@@ -202,7 +201,6 @@ class TensorRTBuilder:
         return merge(builder.create_builder_config(), ours, theirs, reasons)
 
     def build_routes(self) -> str:
-        """See `device.building.EngineBuilder.build_routes`."""
         if not self._library.target.build_routes:
             return ""
         logger = make_logger(self._library.trt, lambda severity, text: None)

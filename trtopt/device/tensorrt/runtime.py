@@ -81,7 +81,6 @@ class TensorRTTarget:
         )
 
     def close(self) -> None:
-        """Release the device."""
         self.device.close()
 
 
@@ -141,7 +140,6 @@ class TensorRTSession:
 
     @property
     def device_memory_bytes(self) -> int | None:
-        """What a context needs for activations."""
         return int(getattr(self._engine, self._target.device_memory))
 
     def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> None:
@@ -246,7 +244,6 @@ class TensorRTContext:
             self._consumed = handle
 
     def enqueue(self, stream: Stream) -> None:
-        """Enqueue one inference."""
         if not self._execute(stream.handle):
             for memory in self._sized.values():
                 if memory.error is not None:
@@ -266,7 +263,6 @@ class TensorRTContext:
 
     @property
     def output_growths(self) -> int:
-        """Of all outputs together."""
         return sum(memory.growths for memory in self._sized.values())
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
@@ -285,11 +281,9 @@ class TensorRTContext:
         self._context.nvtx_verbosity = self._engine.profiling_verbosity
 
     def inspect(self) -> str | None:
-        """The text of TensorRT's inspector."""
         return describe(self._trt, self._engine, self._context)
 
     def close(self) -> None:
-        """Give it back."""
         self._execute = None
         self._engine = None
         self._context = None
