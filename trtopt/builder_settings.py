@@ -1,46 +1,45 @@
 """The builder's settings: each is declared here once.
 
-A declaration decides the option of every command that builds, the range that a recipe must keep, and what a
-manifest records. It also decides which timing caches a build may use, whether a sweep may continue, the
-refusal by a backend that lacks it, what tuning tries, and the table in docs/reference/builder-settings.md.
-Records name the field with its type (`Recipe`, `BuildSettings`, and `CacheTerms` if it decides which tactics
-compete), `trtopt.build` and `trtopt.sweep` the parameter. A setting that is not a plain attribute of
-TensorRT's builder config is applied in device/tensorrt/builder.py.
+A declaration decides the option of every command that builds, the parameter of `trtopt.build` and of
+`trtopt.sweep`, the range that a recipe must keep, and what a manifest records. It also decides which timing
+caches a build may use, whether a sweep may continue, the refusal by a backend that lacks it, what tuning
+tries, and the table in docs/reference/builder-settings.md. Records name the field with its type (`Recipe`,
+`BuildSettings`, and `CacheTerms` if it decides which tactics compete). A setting that is not a plain
+attribute of TensorRT's builder config is applied in device/tensorrt/builder.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from trtopt.errors import UsageError
 from trtopt.files.bounded_reading import sha256_of
+from trtopt.options import Declared, Option, choices_of, declared_in, parse_names
 from trtopt.records import Backend, Plugin, Record
 from trtopt.targets import ONNXRUNTIME, RTX, TENSORRT
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-@dataclass(frozen=True)
-class BuilderSetting:
-    """One setting: `name` is its field in a recipe, `recorded` in a manifest, as a multiple of `unit`."""
+@dataclass(frozen=True, kw_only=True)
+class Setting(Option):
+    """The option of a setting; `recorded` in a manifest as a multiple of `unit`."""
 
-    name: str
-    flag: str
-    help: str
-    takes: Literal["number", "names", "choice", "text", "libraries", "switch"]
-    metavar: str | None = None
+    name: str = ""
+    """Its field in a recipe."""
+    is_switch: bool = False
+    is_library: bool = False
+    """Whether it names native code, of which a manifest records the hash."""
     range: tuple[int, int] | None = None
-    choices: tuple[str, ...] = ()
     recorded_as: str | None = None
     unit: int = 1
     attribute: str | None = None
     """The attribute of TensorRT's builder config that takes the value unchanged."""
     decides_tactics: bool = False
     """Whether it decides which tactics compete: timing caches are kept apart by it."""
-    swept: bool = True
     tuned: bool = False
     """Whether tuning tries values of it."""
     available: str = "every TensorRT"
@@ -58,151 +57,159 @@ class BuilderSetting:
         Raises:
             UsageError: a library that is not there.
         """
-        if self.takes == "libraries":
+        if self.is_library:
             return tuple(_plugin(path) for path in value)
-        return value * self.unit if self.takes == "number" and value is not None else value
+        return value if value is None or self.unit == 1 else value * self.unit
 
 
-SETTINGS = (
-    BuilderSetting(
-        "opt_level",
-        "--opt-level",
-        "Builder optimisation level, 0 to 5.",
-        "number",
-        range=(0, 5),
-        attribute="builder_optimization_level",
-        decides_tactics=True,
-        tuned=True,
-    ),
-    BuilderSetting(
-        "workspace_mib",
-        "--workspace",
-        "Most scratch memory that a layer may use, in MiB.",
-        "number",
-        metavar="MIB",
-        range=(1, 1 << 20),
-        recorded_as="workspace_bytes",
-        unit=2**20,
-        decides_tactics=True,
-    ),
-    BuilderSetting(
-        "tactic_sources",
-        "--tactic-sources",
-        "Where tactics may come from: names of TensorRT's TacticSource, such as CUBLAS_LT.",
-        "names",
-        metavar="NAME,NAME,…",
-        decides_tactics=True,
-        tuned=True,
-    ),
-    BuilderSetting(
-        "compute_capability",
-        "--compute-capability",
-        "GPUs to build for, such as 8.9 (TensorRT-RTX).",
-        "names",
-        metavar="CC,CC,…",
-        recorded_as="compute_capabilities",
-        swept=False,
-        available="TensorRT-RTX",
-    ),
-    BuilderSetting(
-        "plugins",
-        "--plugin",
-        "Plugin library to load: native code.",
-        "libraries",
-        metavar="LIB.so",
-        decides_tactics=True,
-    ),
-    BuilderSetting(
-        "reproducible",
-        "--reproducible",
-        "Fail if the timing cache lacks a timing (TensorRT 10.8 and newer).",
-        "switch",
-        available="TensorRT 10.8 and newer",
-    ),
-    BuilderSetting(
-        "aux_streams",
-        "--aux-streams",
-        "Most auxiliary streams that an engine's layers may run on in parallel; 0: none.",
-        "number",
-        range=(0, 16),
-        attribute="max_aux_streams",
-        tuned=True,
-    ),
-    BuilderSetting(
-        "avg_timing",
-        "--avg-timing",
-        "Runs of a tactic that its timing is the average of [default: 8, as trtexec's].",
-        "number",
-        range=(1, 1000),
-    ),
-    BuilderSetting(
-        "tiling",
-        "--tiling",
-        "How hard to search for layers to run tile by tile within the L2 cache.",
-        "choice",
-        choices=("none", "fast", "moderate", "full"),
-        decides_tactics=True,
-        available="TensorRT 10.8 and newer",
-        tuned=True,
-    ),
-    BuilderSetting(
-        "l2_limit_mib",
-        "--l2-limit",
-        "L2 cache that tiled layers may use, in MiB; less leaves room for other streams.",
-        "number",
-        metavar="MIB",
-        range=(1, 1 << 20),
-        recorded_as="l2_limit_bytes",
-        unit=2**20,
-        attribute="l2_limit_for_tiling",
-        decides_tactics=True,
-        available="TensorRT 10.8 and newer",
-        tuned=True,
-    ),
-    BuilderSetting(
-        "build_route",
-        "--build-route",
-        "Internal options of the builder, as trtexec --setBuildRoute takes them.",
-        "text",
-        metavar="'-NAME=VALUE …'",
-        attribute="build_route",
-        decides_tactics=True,
-        available="TensorRT 11.1 and newer",
-        backends=(TENSORRT,),
-        tuned=True,
-    ),
-    BuilderSetting(
-        "graph_optimization",
-        "--graph-optimization",
-        "Graph optimisation level of ONNX Runtime.",
-        "choice",
-        choices=("disable", "basic", "extended", "all"),
-        available="ONNX Runtime",
-        backends=(ONNXRUNTIME,),
-        tuned=True,
-    ),
-    BuilderSetting(
-        "intra_op_threads",
-        "--intra-op-threads",
-        "Threads that share the work of a node.",
-        "number",
-        range=(1, 1024),
-        available="ONNX Runtime",
-        backends=(ONNXRUNTIME,),
-        tuned=True,
-    ),
-    BuilderSetting(
-        "execution_mode",
-        "--execution-mode",
-        "Whether independent nodes run one after the other or in parallel.",
-        "choice",
-        choices=("sequential", "parallel"),
-        available="ONNX Runtime",
-        backends=(ONNXRUNTIME,),
-        tuned=True,
-    ),
-)
-Settings = Sequence[BuilderSetting]
+def _of_onnxruntime(text: str, **more: Any) -> Setting:
+    return Setting(text, available="ONNX Runtime", backends=(ONNXRUNTIME,), tuned=True, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptSettings:
+    """The settings that a sweep has too; None is not given."""
+
+    opt_level: Annotated[
+        int | None,
+        Setting(
+            "Builder optimisation level, 0 to 5.",
+            range=(0, 5),
+            attribute="builder_optimization_level",
+            decides_tactics=True,
+            tuned=True,
+        ),
+    ] = None
+    workspace_mib: Annotated[
+        int | None,
+        Setting(
+            "Most scratch memory that a layer may use, in MiB.",
+            flag="--workspace",
+            metavar="MIB",
+            range=(1, 1 << 20),
+            recorded_as="workspace_bytes",
+            unit=2**20,
+            decides_tactics=True,
+        ),
+    ] = None
+    tactic_sources: Annotated[
+        Sequence[str] | None,
+        Setting(
+            "Where tactics may come from: names of TensorRT's TacticSource, such as CUBLAS_LT.",
+            metavar="NAME,NAME,…",
+            parse=parse_names,
+            decides_tactics=True,
+            tuned=True,
+        ),
+    ] = None
+    plugins: Annotated[
+        Sequence[str | Path] | None,
+        Setting(
+            "Plugin library to load: native code.",
+            flag="--plugin",
+            metavar="LIB.so",
+            is_path=True,
+            is_library=True,
+            decides_tactics=True,
+        ),
+    ] = None
+    reproducible: Annotated[
+        bool | None,
+        Setting(
+            "Fail if the timing cache lacks a timing (TensorRT 10.8 and newer).",
+            available="TensorRT 10.8 and newer",
+        ),
+    ] = None
+    aux_streams: Annotated[
+        int | None,
+        Setting(
+            "Most auxiliary streams that an engine's layers may run on in parallel; 0: none.",
+            range=(0, 16),
+            attribute="max_aux_streams",
+            tuned=True,
+        ),
+    ] = None
+    avg_timing: Annotated[
+        int | None,
+        Setting(
+            "Runs of a tactic that its timing is the average of [default: 8, as trtexec's].", range=(1, 1000)
+        ),
+    ] = None
+    tiling: Annotated[
+        Literal["none", "fast", "moderate", "full"] | None,
+        Setting(
+            "How hard to search for layers to run tile by tile within the L2 cache.",
+            decides_tactics=True,
+            available="TensorRT 10.8 and newer",
+            tuned=True,
+        ),
+    ] = None
+    l2_limit_mib: Annotated[
+        int | None,
+        Setting(
+            "L2 cache that tiled layers may use, in MiB; less leaves room for other streams.",
+            flag="--l2-limit",
+            metavar="MIB",
+            range=(1, 1 << 20),
+            recorded_as="l2_limit_bytes",
+            unit=2**20,
+            attribute="l2_limit_for_tiling",
+            decides_tactics=True,
+            available="TensorRT 10.8 and newer",
+            tuned=True,
+        ),
+    ] = None
+    build_route: Annotated[
+        str | None,
+        Setting(
+            "Internal options of the builder, as trtexec --setBuildRoute takes them.",
+            metavar="'-NAME=VALUE …'",
+            attribute="build_route",
+            decides_tactics=True,
+            available="TensorRT 11.1 and newer",
+            backends=(TENSORRT,),
+            tuned=True,
+        ),
+    ] = None
+    graph_optimization: Annotated[
+        Literal["disable", "basic", "extended", "all"] | None,
+        _of_onnxruntime("Graph optimisation level of ONNX Runtime."),
+    ] = None
+    intra_op_threads: Annotated[
+        int | None, _of_onnxruntime("Threads that share the work of a node.", range=(1, 1024))
+    ] = None
+    execution_mode: Annotated[
+        Literal["sequential", "parallel"] | None,
+        _of_onnxruntime("Whether independent nodes run one after the other or in parallel."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuilderSettings(SweptSettings):
+    """All settings; None is not given."""
+
+    compute_capability: Annotated[
+        Sequence[str] | None,
+        Setting(
+            "GPUs to build for, such as 8.9 (TensorRT-RTX).",
+            metavar="CC,CC,…",
+            parse=parse_names,
+            recorded_as="compute_capabilities",
+            available="TensorRT-RTX",
+        ),
+    ] = None
+
+
+def setting_of(one: Declared) -> Setting:
+    """The setting of a field, with what the field says of it."""
+    setting: Setting = one.declaration
+    is_switch, choices = one.members == (bool,), tuple(choices_of(one))
+    return replace(setting, name=one.name, flag=one.flag, is_switch=is_switch, choices=choices)
+
+
+SWEPT = tuple(setting_of(one) for one in declared_in(SweptSettings))
+SETTINGS = tuple(setting_of(one) for one in declared_in(BuilderSettings))
+Settings = Sequence[Setting]
 
 
 def check_ranges(recipe: Record, settings: Settings = SETTINGS) -> None:
@@ -243,7 +250,7 @@ def recorded_settings(recipe: Record, kind: type[AnyRecord], settings: Settings 
 def cache_terms(recorded: Record, kind: type[AnyRecord], settings: Settings = SETTINGS) -> AnyRecord:
     """What of a build's settings decides which tactics compete, as `CacheTerms`; of libraries the hashes."""
     deciding = {one.recorded: getattr(recorded, one.recorded) for one in settings if one.decides_tactics}
-    plugins = [one.recorded for one in settings if one.takes == "libraries" and one.decides_tactics]
+    plugins = [one.recorded for one in settings if one.is_library and one.decides_tactics]
     return kind(**deciding | {name: tuple(one.sha256 for one in deciding[name]) for name in plugins})
 
 

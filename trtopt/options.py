@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
 from functools import cache, wraps
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -59,8 +60,10 @@ class Option:
     must_exist: bool = False
     is_repeated: bool | None = None
     """Whether it may be given several times [default: with a mapping, and with a list that is not parsed]."""
+    choices: tuple[str, ...] = ()
+    """Those of a table; of a type, the type names them."""
     bare: str | None = None
-    range: tuple[float, float] | None = None
+    limits: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,9 +132,12 @@ class Declared:
 @cache
 def declared_in(request: type) -> tuple[Declared, ...]:
     """The fields of a request: first its own, then those of its mix-ins, the listener last."""
-    hints, own = get_type_hints(request, include_extras=True), inspect.get_annotations(request)
+    own = inspect.get_annotations(request)
+    hints: dict[str, Any] = {}
+    for kind in reversed(request.__mro__):
+        hints |= inspect.get_annotations(kind, eval_str=True)
     found = [
-        _declared(one.name, hints[one.name], _default(one), is_positional=not one.kw_only)
+        field_of(one.name, hints[one.name], _default(one), is_positional=not one.kw_only)
         for one in fields(request)
         if get_origin(hints[one.name]) is Annotated
     ]
@@ -144,11 +150,12 @@ def _default(one: Any) -> Any:
     return inspect.Parameter.empty if one.default is MISSING else one.default
 
 
-def _declared(name: str, hint: Any, default: Any, *, is_positional: bool) -> Declared:
-    """Of `Annotated[type, declaration, "another help"]`, or of one whose help another `Option` replaces."""
+def field_of(name: str, hint: Any, default: Any, *, is_positional: bool = False) -> Declared:
+    """Of `Annotated[type, declaration]`; what follows replaces the declaration, or a text its help."""
     kind, declaration, *more = get_args(hint)
-    for text in more:
-        declaration = replace(declaration, help=text, python=None)
+    for other in more:
+        is_text = isinstance(other, str)
+        declaration = replace(declaration, help=other, python=None) if is_text else other
     return Declared(name, kind, default, declaration, is_positional)
 
 
@@ -166,6 +173,11 @@ def members_of(hint: Any) -> tuple[Any, ...]:
     """The alternatives of a union, None left out; another type is its own only one."""
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return tuple(one for one in alternatives if one is not NoneType)
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """`fp16,int8` as its entries."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 # ── the Python function ─────────────────────────────────────────────────────────────────────────────────
@@ -286,7 +298,7 @@ def in_python(text: str, declared: Sequence[Declared]) -> str:
         one, value, colon = keywords.get(found["flag"]), found["value"], found["colon"]
         if one is None:
             return found[0]
-        if {*one.declared.members} == {bool}:
+        if {*one.declared.members} == {bool} and one.declared.declaration.parse is None:
             return one.set_to(str(not one.is_off)) + (f" {value}" if value else "") + colon
         if value is None:
             return one.declared.name + colon
@@ -321,7 +333,8 @@ def _flags(one: Declared) -> Iterator[tuple[str, bool]]:
 
 
 def choices_of(one: Declared) -> Iterator[Any]:
-    """The words that the type of a field names."""
+    """The words that a field can have, where they are a closed set."""
+    yield from getattr(one.declaration, "choices", ())
     for member in one.members:
         inner = get_args(member)[0] if get_origin(member) is Sequence else member
         if get_origin(inner) is Literal:
@@ -342,7 +355,7 @@ def _literal(one: Declared, text: str) -> str | None:
         return repr(dict([value]))
     if isinstance(value, tuple):
         return repr(value[0] if len(value) == 1 and int in kinds else list(value))
-    if not isinstance(value, str):
+    if not isinstance(value, str | Path):
         return repr(value)
     if _PLACEHOLDER.fullmatch(text) or (_NUMBER.fullmatch(text) and {int, float} & kinds):
         return text

@@ -159,19 +159,34 @@ def make_recipe(profile: str | None, flags: Mapping[str, object]) -> Recipe:
     """
     values: dict[str, object] = load_profile(profile) if profile else {}
     given = {key: value for key, value in flags.items() if value is not None}
+    if isinstance(size := given.get("batch"), SupportsIndex):  # one may stand for itself
+        given["batch"] = [size]
     _check_inert(str(profile), {key: value for key, value in values.items() if key not in given})
     if given.keys() & {"batch", "ranges"}:  # one of them overrides the other as well
         values = {key: value for key, value in values.items() if key not in ("batch", "ranges")}
     values |= given
-    if isinstance(axes := values.get("axes"), dict):  # one length may stand for itself
-        values["axes"] = {name: [given] if isinstance(given, int) else given for name, given in axes.items()}
-    values = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    if isinstance(axes := values.get("axes"), Mapping):  # one length may stand for itself
+        values["axes"] = {
+            name: [size] if isinstance(size, SupportsIndex) else size for name, size in axes.items()
+        }
+    values = {key: _plain(value) for key, value in values.items()}
     try:
         recipe = msgspec.convert(values, Recipe)
     except msgspec.ValidationError as error:
         raise _refused(profile, values, str(error)) from None
     check_recipe(recipe)
     return recipe
+
+
+def _plain(value: object) -> object:
+    """A value as TOML has it: paths as text, NumPy's integers as Python's."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        return operator.index(value)
+    return str(value) if isinstance(value, Path) else value
 
 
 def _refused(profile: str | None, values: Mapping[str, object], reason: str) -> UsageError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from trtopt.precision.calibration.table import read_table
 from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.precision import BisectReport
-from trtopt.workflows.precision.bisect import Request, bisect
+from trtopt.requests.bisect import BisectRequest
+from trtopt.workflows.precision.bisect import bisect
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms
 from trtopt.workflows.precision.quantize import Request as QuantizeRequest, quantize
@@ -77,9 +79,13 @@ def offset(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "offset.onnx", str(folder / "x.npz")
 
 
-def request(data: str | None, precision: str = "int8", **terms: Any) -> Request:
+def request(data: str | None, precision: str = "int8", **terms: Any) -> BisectRequest:
     terms = {"bounds": Bounds(min_sqnr=30), "backend": "onnxruntime", **terms}
-    return Request(precision, data=data, **terms)  # type: ignore[arg-type]
+    return BisectRequest("unnamed", precision=precision, data=data, **terms)  # type: ignore[arg-type]
+
+
+def bisected(model: Path, asked: BisectRequest, out: Path | None = None) -> BisectReport:
+    return bisect(replace(asked, model=model, output=out))
 
 
 # ── what is found ───────────────────────────────────────────────────────────────────────────────────────
@@ -90,7 +96,7 @@ def test_the_one_node_that_int8_spoils_is_found(
     outlier: Path, data: str, target: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "found.onnx"
-    report = bisect(outlier, request(data, target=target, method="max"), out)
+    report = bisected(outlier, request(data, target=target, method="max"), out)
     assert (report.verdict, report.best.nodes, report.patterns) == ("found", (SENSITIVE,), (SENSITIVE,))
     assert report.minimal
     assert (report.sensitivities[0].nodes, report.sensitivities[0].error > 1) == ((SENSITIVE,), True)
@@ -106,7 +112,7 @@ def test_the_one_node_that_int8_spoils_is_found(
 
 
 def test_what_was_found_serves_quantize_as_its_exclude(outlier: Path, data: str, tmp_path: Path) -> None:
-    report = bisect(outlier, request(data, target="8.6", method="max"))
+    report = bisected(outlier, request(data, target="8.6", method="max"))
     common = {"precision": "int8", "target": "8.6", "calib": data, "method": "max"}
     spoiled = quantize(outlier, tmp_path / "all.onnx", QuantizeRequest(**common))  # type: ignore[arg-type]
     mended = quantize(
@@ -118,7 +124,7 @@ def test_what_was_found_serves_quantize_as_its_exclude(outlier: Path, data: str,
 
 
 def test_the_front_goes_from_nothing_kept_to_no_error(outlier: Path, data: str) -> None:
-    report = bisect(outlier, request(data, target="8.6", method="max"))
+    report = bisected(outlier, request(data, target="8.6", method="max"))
     first, *_, last = report.front
     assert (first.nodes, first.cost, last.error) == ((), 0.0, 0.0)
     (found,) = [item for item in report.front if item.nodes == (SENSITIVE,)]
@@ -132,7 +138,7 @@ def test_two_nodes_that_help_only_together_are_found_among_casts(
 ) -> None:
     model, data = offset
     bounds = Bounds(min_sqnr=40)
-    report = bisect(model, request(data, precision, bounds=bounds))
+    report = bisected(model, request(data, precision, bounds=bounds))
     assert report.best.nodes == ("away", "back")
     assert report.minimal
     cast_model(
@@ -152,7 +158,7 @@ g (float[N,3,3,3] x) => (float[N,5] y)
 {a = Conv(x, k) b = GlobalAveragePool(a) c = Flatten(b) y = MatMul(c, w)}"""
     model = saved(text, tmp_path)
     np.savez(tmp_path / "d.npz", x=np.ones((2, 3, 3, 3), np.float32))
-    report = bisect(model, request(str(tmp_path / "d.npz"), "bf16", bounds=Bounds(min_sqnr=200)))
+    report = bisected(model, request(str(tmp_path / "d.npz"), "bf16", bounds=Bounds(min_sqnr=200)))
     assert "MatMul:y" in report.best.nodes
 
 
@@ -164,13 +170,13 @@ def test_patterns_fit_one_node_even_if_it_is_called_as_an_operator(
     for node, name in zip(proto.graph.node, ("Relu", "MatMul", "odd[0]*", "4", "5"), strict=True):
         node.name = name
     onnx.save(proto, tmp_path / "named.onnx")
-    report = bisect(tmp_path / "named.onnx", request(data, "fp16", bounds=Bounds(min_sqnr=40)))
+    report = bisected(tmp_path / "named.onnx", request(data, "fp16", bounds=Bounds(min_sqnr=40)))
     assert report.best.nodes == ("MatMul", "odd[0]*")
     assert report.patterns == ("[M]atMul", "odd[[]0][*]")
 
 
 def test_nodes_that_the_user_keeps_anyway_are_no_candidates(outlier: Path, data: str) -> None:
-    report = bisect(outlier, request(data, target="8.6", method="max", exclude=("/block2/*",)))
+    report = bisected(outlier, request(data, target="8.6", method="max", exclude=("/block2/*",)))
     assert report.verdict == "nothing to keep"
     assert not any(name.startswith("/block2/") for name in report.candidates)
 
@@ -184,7 +190,7 @@ def test_a_table_takes_the_place_of_calibration_and_its_values_are_used(data: st
     path.write_bytes(
         msgspec.json.encode(msgspec.structs.replace(table, tensors={**table.tensors, tensor: row}))
     )
-    report = bisect(DIGITS, request(data, target="8.6", table=path))
+    report = bisected(DIGITS, request(data, target="8.6", table=path))
     assert report.best.nodes == ("/block3/conv2/conv/Conv",)
 
 
@@ -251,7 +257,7 @@ def test_spent_evaluations_are_reported(trtopt_cli: CommandLine, data: str) -> N
         ({"bounds": Bounds()}, UsageError, "no accuracy bound is given"),
         ({"data": None}, DataError, "accuracy cannot be measured without data"),
         ({"data": "nowhere.npz"}, UsageError, "no such file"),
-        ({"evaluations": 1}, UsageError, "--max-evaluations 1: too few"),
+        ({"max_evaluations": 1}, UsageError, "--max-evaluations 1: too few"),
         ({"precision": "fp16", "method": "max"}, UsageError, "--method is for int8 and fp8"),
         ({"precision": "bf16", "table": Path("t.json")}, UsageError, "--table is for int8 and fp8"),
         ({"precision": "fp8", "method": "mse"}, UsageError, "--method mse is for INT8"),
@@ -269,7 +275,7 @@ def test_a_request_that_cannot_be_met_is_refused(
     model, data = offset
     terms = {"data": data, "precision": "int8", **terms}
     with pytest.raises(error, match=message):
-        bisect(model, request(**terms), tmp_path / "out.onnx")
+        bisected(model, request(**terms), tmp_path / "out.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -277,24 +283,24 @@ def test_the_model_is_not_overwritten(data: str, tmp_path: Path) -> None:
     copy = tmp_path / "model.onnx"
     copy.write_bytes(DIGITS.read_bytes())
     with pytest.raises(UsageError, match="would replace the model itself"):
-        bisect(copy, request(data), copy)
+        bisected(copy, request(data), copy)
 
 
 def test_a_16_bit_model_is_refused(data: str, tmp_path: Path) -> None:
     cast_model(DIGITS, tmp_path / "half.onnx", precision="fp16", data=data, compare=False)
     with pytest.raises(UsageError, match=r"half.onnx already has 16-bit types"):
-        bisect(tmp_path / "half.onnx", request(data, precision="bf16"))
+        bisected(tmp_path / "half.onnx", request(data, precision="bf16"))
 
 
 def test_a_pattern_that_fits_nothing_is_refused(data: str) -> None:
     with pytest.raises(UsageError, match="Blah: no node has such a name or operator"):
-        bisect(DIGITS, request(data, precision="fp16", exclude=("Blah",)))
+        bisected(DIGITS, request(data, precision="fp16", exclude=("Blah",)))
 
 
 def test_a_model_that_is_quantised_already_is_refused(data: str, tmp_path: Path) -> None:
     quantize(DIGITS, tmp_path / "q.onnx", QuantizeRequest("int8", "8.6", data, method="max"))
     with pytest.raises(UsageError, match=r"q.onnx already contains Q/DQ, so it has no error against itself"):
-        bisect(tmp_path / "q.onnx", request(data))
+        bisected(tmp_path / "q.onnx", request(data))
 
 
 def test_engines_of_another_target_and_recipes_with_a_precision_are_refused(
@@ -307,4 +313,4 @@ def test_engines_of_another_target_and_recipes_with_a_precision_are_refused(
         ({"profile": str(profile)}, "names a precision"),
     ):
         with pytest.raises(UsageError, match=message):
-            bisect(DIGITS, request(data, backend="tensorrt-rtx", **terms))
+            bisected(DIGITS, request(data, backend="tensorrt-rtx", **terms))

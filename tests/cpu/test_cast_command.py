@@ -18,7 +18,8 @@ from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.deviation import Deviation
 from trtopt.records.precision import CastReport
 from trtopt.report.casting import cast_summary, difference_line
-from trtopt.workflows.precision.bisect import Request, bisect
+from trtopt.requests.bisect import BisectRequest
+from trtopt.workflows.precision.bisect import bisect
 
 QUANTISED = """g (float[N,8] x) => (float[N,8] y) {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) a = MatMul(d, w) y = Relu(a)}"""
@@ -64,9 +65,9 @@ def test_bisect_refuses_what_fits_neither_name_nor_operator(tmp_path: Path) -> N
     np.savez(tmp_path / "d.npz", x=np.ones((4, 8), np.float32))
     ask = {"bounds": Bounds(min_sqnr=1), "data": str(tmp_path / "d.npz"), "backend": "onnxruntime"}
     with pytest.raises(UsageError, match="Blah: no node has such a name or operator"):
-        bisect(source, Request("fp16", exclude=("Blah",), **ask))  # type: ignore[arg-type]
+        bisect(BisectRequest(source, precision="fp16", exclude=("Blah",), **ask))  # type: ignore[arg-type]
     for fits in ("Relu", "Relu:*"):
-        report = bisect(source, Request("fp16", exclude=(fits,), **ask))  # type: ignore[arg-type]
+        report = bisect(BisectRequest(source, precision="fp16", exclude=(fits,), **ask))  # type: ignore[arg-type]
         assert report.candidates == ("MatMul:a", "MatMul:y")
 
 

@@ -41,23 +41,24 @@ onnxruntime.InferenceSession = Hanging
 FEW = """
 import sys
 from dataclasses import replace
-from trtopt.recipe import Recipe
+from pathlib import Path
+from trtopt.requests.tune import TuneRequest
 from trtopt.workflows.tune import candidates
 from trtopt.workflows.tune.engine_kinds import SETTING
 from trtopt.workflows.tune.situation import Change
-from trtopt.workflows.tune.setup import TuneRequest
 from trtopt.workflows.tune.tune import tune
 
 found = [Change(name, recipe=change) for name, change in {
     "all": {"graph_optimization": "all"}, "hangs": {"execution_mode": "parallel"},
     "one": {"intra_op_threads": 1}, "foreign": {"tiling": "full"}}.items() if name in sys.argv[4:]]
 candidates.KINDS = (replace(SETTING, changes=lambda situation: iter(found)),)
-recipe = Recipe(backend="onnxruntime", graph_optimization="basic")
 model, out, cache = sys.argv[1:4]
+slow = Path(out).with_suffix(".toml")
+slow.write_text('graph_optimization = "basic"')
 request = TuneRequest(
-    recipe=recipe, batch=(8,), duration=0.05, resume=True, cache_dir=cache,
-    timeout=10.0 if "hangs" in sys.argv else None)
-tune(model, out, request)
+    model, out, profile=str(slow), backend="onnxruntime", batch=(8,), duration=0.05, resume=True,
+    cache_dir=cache, timeout=10.0 if "hangs" in sys.argv else None)
+tune(request)
 """
 """Starts from a slow engine; of the candidates, `all` undoes that, and `foreign` cannot be built."""
 

@@ -10,21 +10,20 @@ from pathlib import Path
 from tests.ray.conftest import TwoNodes
 from tests.ray.test_ray_executor import files_of, without_times
 from tests.support.paths import ROOT
-from trtopt.recipe import Recipe
 from trtopt.records import SweepReport
+from trtopt.requests.sweep import SweepRequest
 from trtopt.workers.supervisor import DONE
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.sweep.folder import read_sweep
-from trtopt.workflows.sweep.request import SweepRequest
 from trtopt.workflows.sweep.sweep import sweep_models
 
 MODELS = [ROOT / "models" / name / f"{name}.onnx" for name in ("digits", "digits_transformer")]
 
 
 def swept(output: Path, executor: str, listener: Listener = SILENT) -> list[SweepReport]:
-    recipe = Recipe(backend="onnxruntime", executor=executor)
-    request = SweepRequest(recipe=recipe, batch=(1, 2), duration=0.5, warmup=0.0)
-    outcomes = sweep_models(MODELS, output, request, listener)
+    how = {"backend": "onnxruntime", "executor": executor}
+    request = SweepRequest(MODELS[0], output, batch=(1, 2), duration=0.5, warmup=0.0, **how)  # type: ignore[arg-type]
+    outcomes = sweep_models(MODELS, request, listener)
     return [one for one in outcomes.values() if isinstance(one, SweepReport)]
 
 

@@ -1,5 +1,7 @@
 """One declaration of a builder setting is enough: everything else follows or is held to it."""
 
+from typing import Annotated
+
 import click
 import msgspec
 import pytest
@@ -7,16 +9,18 @@ import pytest
 from tests.support.paths import ROOT
 from trtopt.builder_settings import (
     SETTINGS,
-    BuilderSetting,
+    Setting,
     Settings,
     cache_terms,
     check_backend,
     check_ranges,
     plain_attributes,
     recorded_settings,
+    setting_of,
 )
-from trtopt.cli.options.recipe import option_for
+from trtopt.cli.declared import option
 from trtopt.errors import UsageError
+from trtopt.options import field_of
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, BuildSettings, CacheTerms
 
@@ -28,16 +32,17 @@ WHERE = {"executor", "gpu_model", "retries"}
 SHAPES = {"batch", "ranges", "dynamic", "shapes", "axes", "backend"}
 """Fields of a recipe that are no settings of the builder."""
 
-MADE_UP = BuilderSetting(
-    "streams_beside",
-    "--streams-beside",
-    "Streams that layers may run on side by side.",
-    "number",
-    range=(0, 7),
-    attribute="max_aux_streams",
-    decides_tactics=True,
-    available="TensorRT 10 and newer",
-)
+STREAMS_BESIDE = Annotated[
+    int | None,
+    Setting(
+        "Streams that layers may run on side by side.",
+        range=(0, 7),
+        attribute="max_aux_streams",
+        decides_tactics=True,
+        available="TensorRT 10 and newer",
+    ),
+]
+MADE_UP = setting_of(field_of("streams_beside", STREAMS_BESIDE, None))
 WITH_MADE_UP = (*SETTINGS, MADE_UP)
 FIELD = (MADE_UP.name, int | None, None)
 MadeUpRecipe = msgspec.defstruct("MadeUpRecipe", [FIELD], bases=(Recipe,), frozen=True, kw_only=True)
@@ -51,7 +56,7 @@ def rows(settings: Settings) -> list[str]:
     lines = [head, ["---"] * len(head)]
     for one in settings:
         value = "|".join(one.choices).replace("|", "\\|") or one.metavar or "N"
-        taken = f" {value}" if one.takes != "switch" else ""
+        taken = f" {value}" if not one.is_switch else ""
         span = f"{one.range[0]} to {one.range[1]}" if one.range else ""
         decides = "yes" if one.decides_tactics else ""
         lines.append([f"`{one.flag}{taken}`", f"`{one.name}`", span, decides, one.available, one.help])
@@ -72,7 +77,7 @@ def test_the_records_have_a_field_for_each_setting_and_no_other() -> None:
 
 def test_a_setting_that_is_declared_becomes_an_option_with_its_help() -> None:
     @click.command()
-    @option_for(MADE_UP)
+    @option("streams_beside", STREAMS_BESIDE)
     def command(streams_beside: int | None) -> None:
         click.echo(repr(streams_beside))
 

@@ -2,81 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import cast
 
 import click
+from click.core import ParameterSource
 
-from trtopt.cli.locked import or_locked
-from trtopt.cli.options.accuracy_bounds import bounds_options
+from trtopt.cli.declared import command
 from trtopt.cli.options.alarms import check_alarms, strict_option
-from trtopt.cli.options.batch import parse_range
-from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.measuring import backend_choice, nvtx_option
-from trtopt.cli.options.model import OnnxFile
-from trtopt.cli.options.output import output_option
-from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
-from trtopt.cli.options.sections import SectionedCommand
+from trtopt.requests.build import BuildRequest
 
-if TYPE_CHECKING:
-    from trtopt.precision.bounds import Bounds
+_ALLOWED_WITH_LOCKED = ("locked", "output", "plugins")
+"""A manifest can name any plugin: the user decides which are loaded."""
 
 
-@click.command(cls=SectionedCommand)
-@click.argument("model", required=False, type=OnnxFile())
-@output_option("FOLDER", "Build folder to create [default: MODEL.trtopt].")
-@click.option(
-    "--batch",
-    "batches",
-    multiple=True,
-    metavar="N,N,…",
-    callback=lambda context, option, texts: [parse_range(text) for text in texts],
-    help="Batch sizes, one engine each [default: 1]. With --dynamic its MIN,OPT,MAX; several --batch give "
-    "it several optimisation profiles.",
-)
-@backend_choice("What to build with [default: auto: TensorRT-RTX if there is no GPU].")
-@data_option(
-    "Real inputs for --precision, which decide what stays FP32, and the scales", aliases=("--calib",)
-)
-@recipe_options()
-@click.option(
-    "--selection-budget",
-    type=int,
-    metavar="N",
-    help="Quantised engines to build for each batch size at most, in forms that may be faster [default: 3].",
-)
-@click.option(
-    "--verdict/--no-verdict",
-    default=None,
-    help="Measure int8, fp8 and int4 against FP16, and use FP16 where they are slower [default: yes].",
-)
-@bounds_options()
-@cache_dir_option
+@command(BuildRequest, has_sections=True, optional=("model",))
 @click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph requests.")
-@nvtx_option
-@click.option("--memory", is_flag=True, help="Trace the builder's allocations of device memory.")
-@click.option("--force", is_flag=True, help="Replace a build of another model.")
 @json_option("trtopt.build", "the manifest")
 @strict_option
-@or_locked
+@click.option(
+    "--locked",
+    metavar="BUILD_DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="Build again what a folder's manifest describes, and show the differences.",
+)
+@click.pass_context
 def build(
-    model: Path,
-    output: Path | None,
-    batches: list[tuple[int, ...]],
-    backend: str | None,
-    data: str | None,
-    selection_budget: int | None,
-    verdict: bool | None,
-    bounds: Bounds,
+    context: click.Context,
+    request: BuildRequest | None,
     allow_fallback: bool,
-    nvtx: bool,
-    memory: bool,
-    force: bool,
-    strict: bool,
-    cache_dir: Path | None,
     json: JsonOutput | None,
-    recipe: RecipeFlags,
+    strict: bool,
+    locked: Path | None,
 ) -> None:
     """Build engines from MODEL, an ONNX file, into a folder.
 
@@ -91,33 +50,23 @@ def build(
     from trtopt.report.profile import build_memories_summary, receipts_summary
     from trtopt.report.text import build_summary, engine_notes
     from trtopt.report.verdict import verdict_summary
-    from trtopt.workflows.build.build import build as run, default_output
+    from trtopt.workflows.build.build import default_output
     from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
+    from trtopt.workflows.requested import build as run
     from trtopt.workflows.workbench import memories_of
 
-    target = output or default_output(model)
-    wanted = recipe.recipe(
-        {
-            "batch": batches[0] if len(batches) == 1 else None,
-            "ranges": batches if len(batches) > 1 else None,
-            "backend": backend,
-            "calib": data,
-            "selection_budget": selection_budget,
-            "verdict": verdict,
-            "bounds": bounds.given or None,
-        }
-    )
+    if locked is not None:
+        _refuse_other_options(context)
+        _rebuild(locked, context.params["output"], context.params["plugins"] or ())
+        return
+    if request is None:
+        raise click.UsageError("give MODEL, an ONNX file, or --locked BUILD_DIR")
+    target = Path(request.output or default_output(Path(request.model)))
+    sizes = cast("tuple[tuple[int, ...], ...]", request.batch or ())
+    is_one = len(sizes) == 1
+    request = replace(request, batch=sizes[0] if is_one else None, ranges=None if is_one else sizes or None)
     with listening() as listener:
-        manifest = run(
-            model,
-            target,
-            wanted,
-            force=force,
-            nvtx=nvtx,
-            memory=memory,
-            cache_dir=cache_dir,
-            listener=listener,
-        )
+        manifest = run(replace(request, output=target), listener)
     receipts = receipts_of(target, manifest)
     memories = build_memories_summary(memories_of(target, manifest))
     verdict_parts = () if manifest.verdict is None else (verdict_summary(manifest.verdict),)
@@ -132,3 +81,33 @@ def build(
         was_measured = manifest.verdict is not None and not strict
         show_notes(plain(check_receipts(receipts, was_measured=was_measured)), err=takes_stdout(json))
     check_alarms(manifest.alarms, strict=strict)
+
+
+def _refuse_other_options(context: click.Context) -> None:
+    options_given = [
+        parameter.get_error_hint(context)
+        for parameter in context.command.params
+        if parameter.name not in _ALLOWED_WITH_LOCKED
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if options_given:
+        raise click.UsageError(
+            f"--locked takes everything from the manifest: omit {', '.join(options_given)}"
+        )
+
+
+def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
+    from trtopt.cli.console import say, show, show_notes, warn
+    from trtopt.cli.progress import listening
+    from trtopt.report.notes import plain
+    from trtopt.report.text import build_summary
+    from trtopt.report.verifying import change_lines
+    from trtopt.workflows.build.rebuild import rebuild_locked, rebuilt_name
+
+    target = output or rebuilt_name(source)
+    with listening() as listener:
+        manifest, changes = rebuild_locked(source, target, listener, plugins)
+    warn(manifest.alarms)
+    show(build_summary(manifest, str(target)))
+    show_notes(plain(manifest.notes))
+    say(*change_lines(changes))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.declared import option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.output import output_option
-from trtopt.cli.options.recipe import cache_dir_option
+from trtopt.requests.shared import CacheDir
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
@@ -31,7 +32,7 @@ def cache() -> None:
 
 
 @cache.command("ls")
-@cache_dir_option
+@option("cache_dir", CacheDir)
 @json_option("trtopt.cache", "the entries, one per line,")
 def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
@@ -47,7 +48,7 @@ def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
 
 @cache.command()
 @click.argument("name")
-@cache_dir_option
+@option("cache_dir", CacheDir)
 @click.option("--tactics", "with_tactics", is_flag=True, help="List its entries (TensorRT 10.8 and newer).")
 @click.option("--against", metavar="NAME|FILE", help="Show how its tactics differ from another cache's.")
 @json_option("trtopt.cache", "the entry")
@@ -72,7 +73,7 @@ def show(
 
 @cache.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@cache_dir_option
+@option("cache_dir", CacheDir)
 def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
     """Add exported caches FILES to the store; TensorRT merges those that have a counterpart."""
     from trtopt.cli.console import say
@@ -83,7 +84,7 @@ def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
 
 
 @cache.command()
-@cache_dir_option
+@option("cache_dir", CacheDir)
 def verify(cache_dir: Path | None) -> None:
     """Check every cache against its hash; fails if one is damaged."""
     from trtopt.workflows.build import timing_cache_commands as caches
@@ -92,7 +93,7 @@ def verify(cache_dir: Path | None) -> None:
 
 
 @cache.command()
-@cache_dir_option
+@option("cache_dir", CacheDir)
 @click.option("--max-size", type=click.IntRange(min=0), metavar="MIB", help="Size to keep [default: 2048].")
 def prune(cache_dir: Path | None, max_size: int | None) -> None:
     """Remove damaged caches, then the least recently used ones."""
@@ -108,7 +109,7 @@ def prune(cache_dir: Path | None, max_size: int | None) -> None:
 @click.argument("name")
 @output_option("FILE", "File to write.", cache_file, required=True)
 @click.option("--raw", is_flag=True, help="Only TensorRT's data, as trtexec reads it.")
-@cache_dir_option
+@option("cache_dir", CacheDir)
 def export(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:
     """Write the cache NAME to a file, for another store or for --timing-cache."""
     from trtopt.workflows.build import timing_cache_commands as caches

@@ -6,47 +6,14 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.declared import command
 from trtopt.cli.options.alarms import check_alarms, strict_option
-from trtopt.cli.options.aliases import OptionWithAliases
 from trtopt.cli.options.completion import node_names
-from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.model import OnnxFile
-from trtopt.cli.options.output import model_file, output_option
-from trtopt.cli.options.target import target_option
+from trtopt.requests.cast import CastRequest
 
 
-@click.command()
-@click.argument("model", type=OnnxFile())
-@output_option("FILE", "File to write.", model_file, name="out", required=True)
-@click.option(
-    "--precision",
-    type=click.Choice(["fp16", "bf16"]),
-    default="fp16",
-    show_default=True,
-    help="The 16-bit type to write.",
-)
-@data_option("Real inputs, which decide what stays FP32")
-@target_option("cast for (scales)")
-@click.option(
-    "--exclude",
-    "keep",
-    multiple=True,
-    metavar="PATTERN",
-    cls=OptionWithAliases,
-    aliases=("--keep",),
-    help="Nodes to keep in FP32: 'encoder.0.*'.",
-)
-@click.option("--keep-op", multiple=True, metavar="OP", help="Operators to keep in FP32: Softmax.")
-@click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to cast regardless of their values.")
-@click.option(
-    "--threshold",
-    type=float,
-    metavar="VALUE",
-    help="Largest |x| in 16 bits [default: a quarter of the type's largest].",
-)
-@click.option("--cast-io", is_flag=True, help="Make the model's FP32 inputs and outputs 16-bit too.")
-@click.option("--no-compare", is_flag=True, help="Do not compare the result with the original.")
+@command(CastRequest)
 @click.option(
     "--explain",
     metavar="NODE",
@@ -55,44 +22,15 @@ from trtopt.cli.options.target import target_option
 )
 @strict_option
 @json_option("trtopt.cast")
-def cast(
-    model: Path,
-    out: Path,
-    precision: str,
-    data: str | None,
-    target: str,
-    keep: tuple[str, ...],
-    keep_op: tuple[str, ...],
-    include: tuple[str, ...],
-    threshold: float | None,
-    cast_io: bool,
-    no_compare: bool,
-    explain: str | None,
-    strict: bool,
-    json: JsonOutput | None,
-) -> None:
+def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
     """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
     from trtopt.cli.console import note, say, show_notes, warn
     from trtopt.cli.progress import phases
-    from trtopt.precision.casting.cast import cast_model
     from trtopt.report.casting import cast_notes, cast_summary, of_node
+    from trtopt.workflows.requested import cast as run
 
-    with phases(f"casting {model.name}"):
-        report = cast_model(
-            model,
-            out,
-            precision="bf16" if precision == "bf16" else "fp16",
-            target=target,
-            data=data,
-            threshold=threshold,
-            keep=keep,
-            keep_op=keep_op,
-            include=include,
-            cast_io=cast_io,
-            compare=not no_compare,
-            accept=lambda report: explain is None or of_node(report, explain),
-            note=note,
-        )
+    with phases(f"casting {Path(request.model).name}"):
+        report = run(request, note, lambda report: explain is None or of_node(report, explain))
     warn(report.alarms)
     write_json(json, report)
     if explain is not None and not takes_stdout(json):

@@ -15,28 +15,48 @@ from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.output import Output as OutputPath, json_file, model_file, quantised_file
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.errors import UsageError
-from trtopt.options import Argument, Declared, Group, Option, Output, choices_of, declared_in, group_options
-from trtopt.requests.parsing import parse_names
+from trtopt.options import (
+    Argument,
+    Declared,
+    Group,
+    Option,
+    Output,
+    choices_of,
+    declared_in,
+    field_of,
+    group_options,
+    parse_names,
+)
 
 _WRITES = {"model": model_file, "quantised model": quantised_file, "plan": json_file("trtopt.plan")}
 
 
 def command(
-    request: type, name: str | None = None, *, has_sections: bool = False, optional: Sequence[str] = ()
+    request: type,
+    name: str | None = None,
+    *,
+    has_sections: bool = False,
+    optional: Sequence[str] = (),
+    later: Mapping[str, object] | None = None,
 ) -> Callable[[Callable[..., None]], click.Command]:
     """A command whose function gets a request, made of the command line, then the values of its own options.
 
-    Fields in `optional` may be missing from the command line: the request is then None.
+    Fields in `optional` may be missing from the command line: the request is then None. Those in `later` have
+    these values until the function sets them.
     """
-    typed = Argument | Group
-    declared = [one for one in declared_in(request) if one.flag or isinstance(one.declaration, typed)]
+    typed, later = Argument | Group, later or {}
+    declared = [
+        one
+        for one in declared_in(request)
+        if one.name not in later and (one.flag or isinstance(one.declaration, typed))
+    ]
 
     def decorate(function: Callable[..., None]) -> click.Command:
         @functools.wraps(function)
         def run(**values: Any) -> None:
             given = {one.name: _taken(one, values) for one in declared}
             is_whole = all(given[one] is not None for one in optional)
-            function(request(**given) if is_whole else None, **values)
+            function(request=request(**given, **later) if is_whole else None, **values)
 
         made = click.command(name, cls=SectionedCommand if has_sections else click.Command)(run)
         params = [param for one in declared for param in _parameters(one, optional)]
@@ -100,9 +120,9 @@ def _option(one: Declared, option: Option) -> click.Option:
         attributes["type"] = click.Choice(choices)
     elif option.must_exist:
         attributes["type"] = click.Path(exists=True, path_type=Path)
-    elif number := next((kind for kind in (int, float) if kind in kinds and option.parse is None), None):
-        span: Any = {int: click.IntRange, float: click.FloatRange}[number]
-        attributes["type"] = span(*option.range) if option.range else number
+    elif option.parse is None and str not in kinds and (number := kinds & {int, float}):
+        span: Any = click.IntRange if int in number else click.FloatRange
+        attributes["type"] = span(*option.limits) if option.limits else number.pop()
         attributes["metavar"] = option.metavar or "N"
     if isinstance(one.default, str | int | float) and option.parse is None:
         attributes |= {"default": one.default, "show_default": "[default" not in option.help}
@@ -119,6 +139,17 @@ def _option(one: Declared, option: Option) -> click.Option:
         callback=lambda context, parameter, given: _value(one, option, given, kinds),
         **attributes,
     )
+
+
+def option(name: str, hint: Any, default: Any = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option of a command's own that requests have too: `hint` is an annotation as theirs are."""
+    one = field_of(name, hint, default)
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        click.decorators._param_memo(function, _option(one, one.declaration))
+        return function
+
+    return decorate
 
 
 def _switch(one: Declared) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import click
 
+from trtopt.cli.declared import option
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.completion import lint_check_names, lists_of
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.cli.options.model import OnnxFile
-from trtopt.cli.options.target import target_option
+from trtopt.requests.shared import Target
+from trtopt.targets import DEFAULT
 
 _SHOWN = 5
 """So many findings of a check are listed without -v."""
@@ -18,7 +21,7 @@ _SHOWN = 5
 
 @click.command()
 @click.argument("model", type=OnnxFile())
-@target_option("check for")
+@option("target", Annotated[Target, "TensorRT to check for."], DEFAULT)
 @json_option("trtopt.lint", "the findings")
 @click.option(
     "--fail-on",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.options.completion import model_names, names_or_files
+from trtopt.cli.options.completion import names_or_files
+from trtopt.requests.shared import model_names
 
 if TYPE_CHECKING:
     from trtopt.export.spec import Axis, ModelSpec, Variant

@@ -10,11 +10,6 @@ from trtopt.recipe import MAX_AXIS, axis_length, parse_shape_flag
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
-def parse_names(text: str) -> tuple[str, ...]:
-    """`fp16,int8` as its entries."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
 def parse_batches(text: str) -> tuple[int, ...]:
     """`1,8,32` as numbers, sorted, without repeats.
 
@@ -128,6 +123,17 @@ def parse_smoothing(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def parse_server(text: str) -> bool:
+    """`triton` of `--for`.
+
+    Raises:
+        UsageError: another server.
+    """
+    if text != "triton":
+        raise UsageError(f"--for {text}: no such server", "write --for triton")
+    return True
 
 
 def parse_bytes(text: str) -> int:

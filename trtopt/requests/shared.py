@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,6 +14,7 @@ from trtopt.precision.bounds import Bounds
 from trtopt.records import Terms
 from trtopt.records.tensors import split_io, split_normalize
 from trtopt.requests.parsing import parse_axis, parse_batches, parse_shape
+from trtopt.targets import target_names
 from trtopt.workflows.listener import SILENT, Listener
 
 BackendName = Literal["auto", "tensorrt", "tensorrt-rtx", "onnxruntime"]
@@ -46,6 +47,13 @@ def rule_names() -> Iterable[str]:
     from trtopt.rewrite.catalogue import RULES
 
     return [rule.name for rule in RULES]
+
+
+def neighbour_names() -> Iterable[str]:
+    """The kinds of neighbours that a sweep may try."""
+    from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS
+
+    return NEIGHBOURS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,18 +107,22 @@ def samples(purpose: str) -> str:
     return f"{purpose}: {_SAMPLES}"
 
 
-Io = Annotated[
-    Mapping[str, str] | None,
-    Option(
-        "Give an input or output another type (fp32, fp16, bf16, int8, uint8) and layout (nchw, nhwc; "
-        "in engines also chw2, chw4, chw16, chw32, hwc8, hwc16).",
-        python='types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, '
-        "`bf16`, `int8`, `uint8`; layouts: `nchw`, `nhwc` and, in engines, TensorRT's `chw2`, `chw4`, "
-        "`chw16`, `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes such arrays [default: the model's].",
-        metavar="NAME=TYPE[:LAYOUT]",
-        parse=split_io,
-    ),
-]
+_IO = (
+    'types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`, '
+    "`int8`, "
+    "`uint8`; layouts: `nchw`, `nhwc`"
+)
+IO = Option(
+    "Give an input or output another type (fp32, fp16, bf16, int8, uint8) and layout (nchw, nhwc; "
+    "in engines also chw2, chw4, chw16, chw32, hwc8, hwc16).",
+    python=f"{_IO} and TensorRT's `chw2`, `chw4`, `chw16`, `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes "
+    "such "
+    "arrays [default: the model's].",
+    metavar="NAME=TYPE[:LAYOUT]",
+    parse=split_io,
+)
+Io = Annotated[Mapping[str, str] | None, IO]
+GraphIo = Annotated[Mapping[str, str] | None, replace(IO, python=f"{_IO} [default: the model's].")]
 Normalize = Annotated[
     Mapping[str, str] | None,
     Option(
@@ -124,6 +136,17 @@ Normalize = Annotated[
 Preprocess = Annotated[
     Literal["imagenet"] | None,
     Option("Normalise the image input in the graph with these means and deviations."),
+]
+
+# ── precision ───────────────────────────────────────────────────────────────────────────────────────────
+
+_TARGET = Option("TensorRT to write for.", choices=target_names())
+Target = Annotated[str, _TARGET]
+TargetFound = Annotated[str | None, _TARGET]
+Method = Annotated[str | None, Option("", metavar="NAME", names=method_names)]
+Table = Annotated[
+    str | Path | None,
+    Option("Ranges from an earlier run, no data needed.", metavar="FILE", must_exist=True),
 ]
 
 # ── building ────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,7 +181,9 @@ Retries = Annotated[
 CacheDir = Annotated[
     str | Path | None,
     Option(
-        "The store of timing caches [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].", metavar="FOLDER"
+        "The store of timing caches [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].",
+        metavar="FOLDER",
+        parse=Path,
     ),
 ]
 Force = Annotated[bool, Option("Replace a build of another model.")]
@@ -191,15 +216,16 @@ TERMS = {
     "streams": Option("Streams, each with its own context."),
 }
 """The options of a contract's terms."""
-TermsOptions = Annotated[
-    Terms | None,
-    Group(
-        'changes to the contract, as `{"graph": False, "streams": 2}`; the keys are graph, transfers, '
-        "pinned, queue_ahead, sync (`spin` or `blocking`), streams and threads (`one` or `per-stream`).",
-        Terms,
-        TERMS,
-        "terms={{{key!r}: {value}}}",
-    ),
+terms_of = partial(
+    Group,
+    'changes to the contract, as `{"graph": False, "streams": 2}`; the keys are graph, transfers, '
+    "pinned, queue_ahead, sync (`spin` or `blocking`), streams and threads (`one` or `per-stream`).",
+    Terms,
+    written="terms={{{key!r}: {value}}}",
+)
+TermsOptions = Annotated[Terms | None, terms_of(options=TERMS)]
+SweptTerms = Annotated[
+    Terms | None, terms_of(options={key: one for key, one in TERMS.items() if key != "streams"})
 ]
 Duration = Annotated[float, Option("Seconds of sampling per pass, up to a day.", metavar="S")]
 Warmup = Annotated[float, Option("Seconds of warm-up before samples count, up to an hour.", metavar="S")]

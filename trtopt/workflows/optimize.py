@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,16 +11,16 @@ from trtopt.data.source import range_notes
 from trtopt.device.backends import choose_for_building, open_builder
 from trtopt.files.outputs import check_output, json_kind, write_output
 from trtopt.measure.analysis.findings import is_on_host, trust_of
-from trtopt.measure.contracts import DURATION_S
 from trtopt.measure.load.arrivals import Goal, parse_goal
 from trtopt.measure.statistics.summaries import percentile, throughput_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import bounds_in
-from trtopt.recipe import batch_sizes, make_recipe
 from trtopt.records import BenchPoint, Trust, to_json
 from trtopt.records.tune import Optimized, OptimizedPoint
 from trtopt.requests.bench import BenchRequest
 from trtopt.requests.check import CheckRequest
+from trtopt.requests.optimize import OptimizeRequest
+from trtopt.requests.recipe import recipe_of
 from trtopt.rewrite.lint.lint import lint_model
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
@@ -31,7 +31,6 @@ from trtopt.workflows.precision.check import check
 
 BATCHES = (1, 8, 32)
 """Built for where the model leaves the batch open and no batch sizes are given."""
-MIN_COSINE = 0.99
 PERCENTILE = 99.0
 RESULT_FILE = "result.json"
 
@@ -39,70 +38,29 @@ RESULT_FILE = "result.json"
 _RESULT = json_kind("trtopt.bench")
 
 
-def optimize(
-    model: str | Path,
-    output: str | Path | None = None,
-    *,
-    data: str | Path | None = None,
-    slo: str | None = None,
-    min_cosine: float = MIN_COSINE,
-    batch: int | Sequence[int] | None = None,
-    shapes: Mapping[str, str] | None = None,
-    axes: Mapping[str, int | Sequence[int]] | None = None,
-    backend: str = "auto",
-    duration: float = DURATION_S,
-    force: bool = False,
-    listener: Listener = SILENT,
-) -> Optimized:
-    """Lint a model, rewrite it, choose its precision, build, measure and check the engines.
-
-    `trtopt.optimize("model.onnx", data="samples.npz", slo="p99=10ms").best` is the batch size to deploy. The
-    folder then holds the build and the measurement; `trtopt report FOLDER` makes a page of both. The same
-    can be done step by step with `build`, `bench` and `check`.
-
-    Args:
-        model: the ONNX file.
-        output: the build folder [default: the model's name with `.trtopt`, in the current folder].
-        data: samples: an .npz, a folder of them or `module:function`. With them the fastest precision that
-            keeps `min_cosine` is chosen, where engines can be measured; without them the graph's is kept.
-        slo: the latency to keep, such as `p99=10ms` [default: none].
-        min_cosine: the least cosine of every output against the model, -1 to 1 [default: 0.99].
-        batch: batch sizes, an engine each [default: what the model fixes, else 1, 8 and 32].
-        shapes, axes: as for `build`, of inputs with dynamic axes besides the batch.
-        backend: what to build with: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime`. On a machine without
-            a GPU the measurement runs on ONNX Runtime.
-        duration: seconds of sampling per batch size and pass [default: 3].
-        force: replace a build of another model too.
-        listener: receives progress and notes.
-
-    Raises:
-        TrtoptError: with what is wrong and what to do.
-    """
-    source, listener = Path(model), _once(listener)
+def optimize(request: OptimizeRequest, listener: Listener = SILENT) -> Optimized:
+    """Lint a model, rewrite it, choose its precision, build, measure and check the engines."""
+    data, slo = request.data, request.slo
+    source, listener = Path(request.model), _once(listener)
     goal = parse_goal(slo, "--slo") if slo is not None else None
-    bounds = bounds_in({"min_cosine": min_cosine})
-    measuring = BenchRequest(source, backend="auto", data=data, duration=duration)
+    bounds = bounds_in({"min_cosine": request.min_cosine})
+    measuring = BenchRequest(source, backend="auto", data=data, duration=request.duration)
     check_request(measuring)
     onnx = read_onnx(source)
     unscaled = () if data is None else range_notes(onnx.inputs, open_data(data))
-    folder = Path(output) if output is not None else default_output(source)
-    chosen = choose_for_building(backend).name
+    folder = Path(request.output) if request.output is not None else default_output(source)
+    chosen = choose_for_building(request.backend).name
     own = open_builder(chosen).backend
     findings = lint_model(source, target=target_of(own).name).advice
-    given: dict[str, object] = {
-        "batch": batch_sizes(batch) or (None if onnx.fixed_batch is not None else BATCHES),
-        "shapes": dict(shapes) if shapes is not None else None,
-        "axes": dict(axes) if axes is not None else None,
-        "backend": chosen,
-    }
-    recipe = make_recipe(None, given)
+    batch = request.batch or (None if onnx.fixed_batch is not None else BATCHES)
+    recipe = recipe_of(request, batch=batch, backend=chosen)
     problem = "no samples are given with --data" if data is None else obstacle(onnx, recipe, own)
     if problem is None:
-        selection = {"precision": BEST, "calib": str(data), "bounds": bounds.given}
-        recipe = make_recipe(None, {**given, **selection})
+        selection: dict[str, object] = {"precision": BEST, "calib": data, "bounds": bounds.given}
+        recipe = recipe_of(request, batch=batch, backend=chosen, **selection)
     if folder.is_dir():
         check_output(folder / RESULT_FILE, _RESULT)
-    manifest = build(source, folder, recipe, force=force, listener=listener)
+    manifest = build(source, folder, recipe, force=request.force, listener=listener)
     report = bench(replace(measuring, path=folder), listener)
     write_output(folder / RESULT_FILE, to_json(report, indent=None), _RESULT)
     comparison = CheckRequest(folder, source, data=data, backend="auto", bounds=bounds)
@@ -114,7 +72,7 @@ def optimize(
     )
     best = best_of(points)
     return Optimized(
-        model=str(model),
+        model=str(request.model),
         folder=str(folder),
         backend=str(report.environment.backend),
         device=report.environment.device.name,
@@ -123,7 +81,7 @@ def optimize(
         points=points,
         best=best,
         cosine=min(output.cosine for subject in checked.subjects for output in subject.outputs),
-        min_cosine=min_cosine,
+        min_cosine=request.min_cosine,
         is_accurate=checked.passed,
         met=best is not None and checked.passed,
         data=checked.data,

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trtopt.builder.shapes import over_all, profiles_for
-from trtopt.cli.options.batch import parse_range
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.recipe import Recipe, make_recipe
 from trtopt.records import (
@@ -19,6 +18,7 @@ from trtopt.records import (
     suited,
 )
 from trtopt.records.tensors import spans_of
+from trtopt.requests.parsing import parse_range
 
 
 def batches(low: int, best: int, high: int) -> ShapeRange:

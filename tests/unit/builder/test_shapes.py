@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trtopt.builder.shapes import batch_range, shape_ranges
-from trtopt.cli.options.batch import parse_batches
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.recipe import ShapeFlag, parse_shape_flag
 from trtopt.records import OnnxArtifact, Shape, ShapeRange, TensorSpec
+from trtopt.requests.parsing import parse_batches
 
 Own = tuple[int | str, ...]
 

@@ -138,7 +138,7 @@ def test_the_public_names_are_those_that_type_checkers_see() -> None:
     imported = {
         alias.asname or alias.name
         for node in ast.walk(source)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trtopt")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trtopt.")
         for alias in node.names
     }
     assert imported == set(trtopt.__all__)

@@ -88,7 +88,7 @@ def test_json_goes_to_a_file_or_to_standard_output(name: str) -> None:
         ("quantize", "--calib", "--data", "data"),
         ("bench", "--input", "--data", "data"),
         ("build", "--profile", "--recipe", "profile"),
-        ("cast", "--keep", "--exclude", "keep"),
+        ("cast", "--keep", "--exclude", "exclude"),
     ],
 )
 def test_an_older_name_sets_the_same_value(
@@ -212,7 +212,7 @@ def test_help_starts_without_reading_any_table() -> None:
     program = (
         "import sys; sys.argv = ['trtopt', 'quantize', '--help']\n"
         "from trtopt.cli.main import main\n"
-        "tables = ('trtopt.rewrite', 'trtopt.precision', 'trtopt.export')\n"
+        "tables = ('trtopt.rewrite', 'trtopt.precision.calibration', 'trtopt.export')\n"
         "try: main()\n"
         "finally: print([one for one in sys.modules if one.startswith(tables)])"
     )

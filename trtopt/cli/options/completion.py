@@ -50,54 +50,11 @@ def node_names(context: click.Context, _option: click.Parameter, begun: str) -> 
     return _matching((node.name for part in graphs_of(graph) for node in part.node if node.name), begun)
 
 
-def recipe_names() -> Iterable[str]:
-    """The recipes shipped with trtopt."""
-    from trtopt.recipe import recipe_names as shipped
-
-    return shipped()
-
-
-def model_names() -> Iterable[str]:
-    """The models of the collection."""
-    from trtopt.export.spec import files as models
-
-    return models()
-
-
-def contract_names() -> Iterable[str]:
-    """The contracts."""
-    from trtopt.measure.contracts import CONTRACTS
-
-    return CONTRACTS
-
-
-def rule_names() -> Iterable[str]:
-    """The rewrite rules."""
-    from trtopt.rewrite.catalogue import RULES
-
-    return [rule.name for rule in RULES]
-
-
-def method_names() -> Iterable[str]:
-    """The calibration methods."""
-    from trtopt.precision.calibration.methods import METHODS
-    from trtopt.precision.calibration.table import AUTO
-
-    return (AUTO, *METHODS)
-
-
 def lint_check_names() -> Iterable[str]:
     """The checks of `trtopt lint`."""
     from trtopt.rewrite.lint.lint import CHECKS
 
     return ("any", *(check.name for check in CHECKS))
-
-
-def neighbour_names() -> Iterable[str]:
-    """The kinds of neighbours that a sweep may try."""
-    from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS
-
-    return NEIGHBOURS
 
 
 def _matching(offered: Iterable[str], begun: str) -> list[CompletionItem]:

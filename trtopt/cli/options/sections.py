@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 
 import click
 
@@ -33,36 +34,44 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Builder settings [default: the backend's]": (
         "--recipe",
-        *(one.flag for one in SETTINGS if one.backends != (ONNXRUNTIME,)),
+        *(str(one.flag) for one in SETTINGS if one.backends != (ONNXRUNTIME,)),
         *("--timing-cache", "--cache-dir", "--build-timeout"),
     ),
     "Settings of ONNX Runtime [default: its own]": (
-        *(one.flag for one in SETTINGS if one.backends == (ONNXRUNTIME,)),
+        *(str(one.flag) for one in SETTINGS if one.backends == (ONNXRUNTIME,)),
     ),
     "Where jobs run": ("--jobs", "--executor", "--gpu-model", "--retries"),
     "For other tools": ("--nvtx", "--cuda-profiler", "--trace", "--export-times", "--export-profile"),
     "Output": ("--json", "--markdown", "--strict", "--verbose", "--quiet", "--log-file", "--help"),
 }
-"""In the order of the help; an option that is listed nowhere stands under the first. A flag that means
+"""In the order of the help, options too; one that is listed nowhere stands under the first. A flag that means
 something else in another command is listed with its metavar."""
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists its options under headings, in the command's own order."""
+    """A command whose help lists its options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See `click.Command.format_options`."""
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         sizes = Counter(map(section_of, options))
-        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
+        rows: dict[str, list[tuple[int, tuple[str, str]]]] = {title: [] for title in SECTIONS}
         for option in options:
             row, title = option.get_help_record(ctx), section_of(option)
-            if row is not None:
-                rows[title if sizes[title] > 1 else FIRST].append(row)  # one option needs no heading
+            if row is not None and sizes[title] > 1:
+                rows[title].append((_place(option, title), row))
+            elif row is not None:  # one option needs no heading
+                rows[FIRST].append((0, row))
         for title, listed in rows.items():
             if listed:
                 with formatter.section(title):
-                    formatter.write_dl(listed)
+                    formatter.write_dl([row for _, row in sorted(listed, key=itemgetter(0))])
+
+
+def _place(option: click.Parameter, title: str) -> int:
+    """Where an option stands under its heading; under the first they keep the command's own order."""
+    names = names_of(option)
+    return next((place for place, flag in enumerate(SECTIONS[title]) if flag in names), 0)
 
 
 def section_of(option: click.Parameter) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
 
@@ -13,9 +12,10 @@ from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.outcomes import Comparisons, Outcome
 from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD
-from trtopt.recipe import LOCAL, Recipe, check_timeout, input_sizes, measured_on
-from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
+from trtopt.recipe import LOCAL, Recipe, batch_sizes, check_timeout, input_sizes, measured_on
+from trtopt.records import CompareReport, EngineArtifact, InterleavedRun
 from trtopt.records.base import Result
+from trtopt.requests.compare import CompareRequest
 from trtopt.workflows.compare.contracts import explain_engines, explain_results, parse_contracts
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file, read_result
@@ -37,29 +37,6 @@ _FLAGS = {
     "data": "--data",
     "terms": "flags that change the terms",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareRequest:
-    """How to compare; the fields are the parameters of `trtopt.compare`."""
-
-    threshold: float = THRESHOLD
-    fail_on: float | None = None
-    force: bool = False
-    batch: Sequence[int] | None = None
-    backend: str | None = None
-    contract: str | None = None
-    terms: Terms = field(default_factory=lambda: Terms())
-    duration: float | None = None
-    data: str | Path | None = None
-    timeout: float | None = None
-    trust: Sequence[str] = ()
-    control: int | None = None
-    builds: int | None = None
-    across_contracts: str | None = None
-    assume_contract: str | None = None
-    recipe: Recipe = field(default_factory=Recipe)
-    """With `builds` of ONNX files: how they are built. Of engines: the shapes and axes to measure at."""
 
 
 class Kind(Enum):
@@ -93,11 +70,9 @@ class Compared(Result):
         return next((f"batch {run.batch}: {run.failure}" for run in broken), None)
 
 
-def compare(
-    a: str | Path, b: str | Path | None, request: CompareRequest, listener: Listener = SILENT
-) -> Compared:
+def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
     """Judge B against the baseline A; see `trtopt.compare`."""
-    first, second = Path(a), Path(b) if b is not None else None
+    first, second = Path(request.a), Path(request.b) if request.b is not None else None
     kind = _kind_of(first, second, request)
     setting = _setting(kind, request, listener)
     if request.fail_on is not None and second is None:
@@ -112,7 +87,7 @@ def compare(
         outcome, runs, built = compare_recipes(
             paths,
             request.builds or 0,
-            request.recipe,
+            request.recipe or Recipe(),
             setting,
             threshold=request.threshold,
             limit=limit,
@@ -210,17 +185,14 @@ def _is_model(path: Path) -> bool:
 
 def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting:
     """How to measure."""
-    what, useful = kind.value
-    requested = {
-        one.name
-        for one in fields(CompareRequest)
-        if one.name != "recipe" and getattr(request, one.name) not in (None, False, {}, ())
-    }
-    given = set(request.recipe.given)
+    (what, useful), recipe = kind.value, request.recipe or Recipe()
+    options = {one.name for one in fields(CompareRequest)} - {"a", "b", "recipe", "listener"}
+    requested = {name for name in options if getattr(request, name) not in (None, False, {}, ())}
+    given = set(recipe.given)
     requested |= ({"sizes"} if given.intersection(_SIZES) else set()) | (
         {"recipe"} if given.difference(_SIZES) else set()
     )
-    requested |= {"executor"} if request.recipe.executor != LOCAL else set()
+    requested |= {"executor"} if recipe.executor != LOCAL else set()
     requested -= {"threshold"} if request.threshold == THRESHOLD else set()
     for name in sorted(requested - useful):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
@@ -235,15 +207,15 @@ def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting
     if request.data is not None:
         open_data(request.data)  # judged before anything is built
     return Setting(
-        batch=tuple(request.batch) if request.batch is not None else None,
+        batch=batch_sizes(request.batch),
         backend=request.backend,
-        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
+        contract=changed(contract_named(request.contract or DEFAULT), request.terms or {}),
         duration=duration,
-        data=measured_on(request.recipe, request.data, listener.note),
+        data=measured_on(recipe, request.data, listener.note),
         timeout=request.timeout,
         trust=tuple(request.trust),
         force=request.force,
-        sizes=input_sizes(request.recipe.shapes, request.recipe.axes),
+        sizes=input_sizes(recipe.shapes, recipe.axes),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from trtopt.errors import DeviceError, IncompatibleEngineError, TrtoptError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.outputs import json_kind, write_output
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
+from trtopt.requests.plan import PlanRequest
 from trtopt.serving.planning.plan_refinement import MOST_TRIALS, PlanRefinement
 from trtopt.serving.planning.prediction import Demand
 from trtopt.serving.planning.search import Bounds, Outcome
@@ -25,7 +26,6 @@ from trtopt.serving.planning.traffic import Recorded
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.plan.measured_engines import Measured, read_measured
 from trtopt.workflows.plan.request import (
-    PlanRequest,
     RequestedArrivals,
     bounds_of,
     on_another_machine,
@@ -37,22 +37,21 @@ from trtopt.workflows.plan.trial_runs import Listener, trial_run
 
 
 def plan(
-    sources: Sequence[str | Path],
-    output: str | Path,
     request: PlanRequest,
     listener: Listener = lambda text: None,
 ) -> BatchPlan:
-    """Choose engines, workers, largest batch and delay, and write the plan to `output`; see `trtopt.plan`.
+    """Choose engines, workers, largest batch and delay, and write the plan to a file; see `trtopt.plan`.
 
     Raises:
         PlanError: nothing keeps the bounds; it says which bound costs what.
         UsageError: the engines can run here, and were measured on another device.
         TrtoptError: with what is wrong and what to do.
     """
+    sources, output = request.sources, Path(request.output)
     bounds = bounds_of(request)
     read = read_arrivals(request.arrivals)
     measured = read_measured([Path(source) for source in sources])
-    shares = shares_of(measured, read.process, request.lengths)
+    shares = shares_of(measured, read.process, request.lengths or {})
     rate = request.rate
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
@@ -66,12 +65,12 @@ def plan(
     refinement = PlanRefinement(measured.engines, costs, bounds, planner.from_trials)
     refined = refinement.refine_rate(demand) if rate is None else refinement.refine_at_rate(demand)
     made = msgspec.structs.replace(
-        planner.plan(Path(output), refined.chosen, refined.demand),
+        planner.plan(output, refined.chosen, refined.demand),
         sources=tuple(map(str, sources)),
         rejected=refined.choice.rejected,
         notes=(*elsewhere, *measured.notes, *planner.notes, *_notes_on(measured)),
     )
-    write_output(Path(output), to_json(made), json_kind("trtopt.plan"))
+    write_output(output, to_json(made), json_kind("trtopt.plan"))
     return made
 
 
@@ -164,7 +163,7 @@ class _Planner:
                 rate=demand.rate,
                 arrivals=self.read.name,
                 file_sha256=self.read.sha256,
-                shares=dict(self.request.lengths),
+                shares=dict(self.request.lengths or {}),
             ),
             memory_limit_bytes=self.bounds.memory_bytes,
             max_engines=self.bounds.max_engines,

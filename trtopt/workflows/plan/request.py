@@ -1,10 +1,10 @@
-"""The request of a plan, read and validated before anything is measured."""
+"""A plan's request, read and validated before anything is measured."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from trtopt.device.cuda import probe
@@ -13,26 +13,12 @@ from trtopt.errors import DeviceError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.measure.load.arrivals import parse_goal
 from trtopt.recipe import check_timeout
+from trtopt.requests.plan import PlanRequest
 from trtopt.serving.planning.search import MAX_ENGINES, Bounds
 from trtopt.serving.planning.traffic import Process, Recorded, parse_process, parse_recorded
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.plan.measured_engines import Measured
 from trtopt.workflows.sweep.folder import REPORT
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanRequest:
-    """The goal, the load and the bounds; the fields are the parameters of `trtopt.plan`."""
-
-    slo: str
-    rate: float | None = None
-    arrivals: str = "poisson"
-    lengths: Mapping[int, float] = field(default_factory=dict)
-    memory_bytes: int | None = None
-    max_engines: int = 3
-    for_triton: bool = False
-    timeout: float | None = None
-    trust: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from trtopt.data import open_data
 from trtopt.data.feeds import specs_of
@@ -27,8 +26,9 @@ from trtopt.precision.casting.widen import is_low
 from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.quantize import Material, QuantizeOptions
-from trtopt.recipe import check_timeout
+from trtopt.recipe import batch_sizes, check_timeout
 from trtopt.records.precision import BisectReport, CheckedSubject, KeptSet, Sensitivity
+from trtopt.requests.bisect import BisectRequest
 from trtopt.targets import target_named
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
@@ -85,49 +85,18 @@ class Trials:
         return self._variants.variant(kept, spool), self.subjects[kept]
 
 
-EVALUATIONS = 200
-"""The default maximum number of evaluated node sets."""
-Precision = Literal["fp16", "bf16", "int8", "fp8"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """The options of `bisect`; the fields are those of the command line.
-
-    `data` is what accuracy is judged on, `calib` what values and ranges are measured on; each stands for the
-    other where that is missing. `backend`, `batch`, `profile` and `timeout` (seconds a run) are for engines.
-    """
-
-    precision: Precision
-    bounds: Bounds
-    data: str | None = None
-    calib: str | None = None
-    table: Path | None = None
-    method: str | None = None
-    target: str | None = None
-    exclude: Sequence[str] = ()
-    include: Sequence[str] = ()
-    backend: str = "auto"
-    batch: Sequence[int] | None = None
-    profile: str | None = None
-    timeout: float | None = None
-    evaluations: int = EVALUATIONS
-
-
-def bisect(
-    model: str | Path, request: Request, out: str | Path | None = None, listener: Listener = SILENT
-) -> BisectReport:
+def bisect(request: BisectRequest, listener: Listener = SILENT) -> BisectReport:
     """Find the fewest nodes that must be kept in higher precision for the bounds to be met.
 
-    Every set of nodes is judged against `model` by its engine where a GPU and TensorRT are here, otherwise on
-    ONNX Runtime. Where `out` is given and the bounds can be met, the model that was found is written there.
+    Every set of nodes is judged against the model by its engine where a GPU and TensorRT are here, otherwise
+    on ONNX Runtime. Where an output is given and the bounds can be met, the model found is written there.
     """
     began = time.perf_counter()
-    source, target = Path(model), Path(out) if out is not None else None
+    source, target = Path(request.model), Path(request.output) if request.output is not None else None
     _check(source, target, request)
-    checker = Checker(source, None, request.bounds)
+    checker = Checker(source, None, request.accuracy)
     data = str(request.data or request.calib)
-    terms = EngineTerms(request.batch, request.profile, request.timeout)
+    terms = EngineTerms(batch_sizes(request.batch), request.profile, request.timeout)
     evaluator = evaluator_for(checker, data, request.backend, request.target, terms)
     listener.note(f"evaluating with {evaluator.backend}: {evaluator.reason}")
     done = _searched(source, target, checker, evaluator, data, request, listener)
@@ -143,7 +112,7 @@ def bisect(
         target=evaluator.target,
         backend=evaluator.backend,
         data=data,
-        bounds=request.bounds.given,
+        bounds=request.accuracy.given,
         candidates=done.nodes,
         verdict="not met" if done.found.best is None else "found" if best.kept else "nothing to keep",
         best=done.kept_set(best),
@@ -155,7 +124,7 @@ def bisect(
         ),
         front=tuple(map(done.kept_set, front(done.found.trials))),
         evaluations=len(done.found.trials),
-        most_evaluations=request.evaluations,
+        most_evaluations=request.max_evaluations,
         notes=done.notes,
         seconds=round(time.perf_counter() - began, 3),
     )
@@ -187,16 +156,16 @@ def _searched(
     checker: Checker,
     evaluator: Evaluator,
     data: str,
-    request: Request,
+    request: BisectRequest,
     listener: Listener,
 ) -> _Searched:
     """Search, and write what was found to `target`."""
     with scratch_folder() as scratch:
         variants, file = _variants(source, checker, request, evaluator.target, scratch, listener)
         shares, notes = _shares(file, variants.nodes, data)
-        trials = Trials(variants, evaluator, request.bounds, scratch)
-        watched = _watched(trials.error, request.evaluations, listener)
-        found = search(shares, watched, request.evaluations)
+        trials = Trials(variants, evaluator, request.accuracy, scratch)
+        watched = _watched(trials.error, request.max_evaluations, listener)
+        found = search(shares, watched, request.max_evaluations)
         best = found.best or next(trial for trial in found.trials if len(trial.kept) == len(shares))
         subjects, table = trials.subjects[best.kept], None
         if found.best is not None:
@@ -206,10 +175,10 @@ def _searched(
     return _Searched(found, best, variants.nodes, subjects, table, (*variants.notes, *notes, *trials.notes))
 
 
-def _check(source: Path, target: Path | None, request: Request) -> None:
+def _check(source: Path, target: Path | None, request: BisectRequest) -> None:
     """The request's own contradictions, before any work."""
     check_timeout(request.timeout)
-    if not request.bounds.any:
+    if not request.accuracy.any:
         raise UsageError(
             "no accuracy bound is given",
             "give --min-sqnr, --min-cosine, --max-error or --min-top1, as trtopt check",
@@ -220,9 +189,9 @@ def _check(source: Path, target: Path | None, request: Request) -> None:
             "give --data DATA: an .npz with arrays named like the inputs, a folder of them, "
             "Polygraphy's JSON, module:function",
         )
-    if request.evaluations < FEWEST:
+    if request.max_evaluations < FEWEST:
         raise UsageError(
-            f"--max-evaluations {request.evaluations}: too few",
+            f"--max-evaluations {request.max_evaluations}: too few",
             f"{FEWEST} at least: with nothing kept and with everything",
         )
     if request.precision in ("fp16", "bf16"):
@@ -238,7 +207,7 @@ def _check(source: Path, target: Path | None, request: Request) -> None:
 
 
 def _variants(
-    source: Path, checker: Checker, request: Request, target: str, scratch: Path, listener: Listener
+    source: Path, checker: Checker, request: BisectRequest, target: str, scratch: Path, listener: Listener
 ) -> tuple[Variants, ModelFile]:
     """The models to try, and the one that they are made of, whose nodes are those that can be kept."""
     samples = open_data(str(request.calib or request.data))
@@ -255,14 +224,20 @@ def _variants(
         cast_options = CastOptions(request.precision, target, keep=exclude, keep_op=exclude, include=include)
         return CastVariants(checker.model, samples, cast_options, scratch), checker.model
     precision, form = evaluated(
-        QuantizeRequest(request.precision, target, request.calib, request.table, request.method)
+        QuantizeRequest(
+            request.precision,
+            target,
+            None if request.calib is None else str(request.calib),
+            None if request.table is None else Path(request.table),
+            request.method,
+        )
     )
     if is_quantised(checker.model.proto):
         raise UsageError(
             f"{source} already contains Q/DQ, so it has no error against itself",
             "give the float model; trtopt check --layers compares the two",
         )
-    table = read_table(request.table) if request.table else None
+    table = read_table(Path(request.table)) if request.table else None
     listener.note("rewriting the graph")
     file, _ = rewritten(source, scratch, target)
     listener.note("placing Q/DQ and calibrating")

@@ -1,52 +1,29 @@
-"""The request of a sweep: every combination, the shared terms, and contradictions."""
+"""What a sweep is asked for: every combination, the shared terms, and contradictions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 import msgspec
 
 from trtopt.builder.shapes import by_own_names
-from trtopt.builder_settings import SETTINGS
+from trtopt.builder_settings import SWEPT
 from trtopt.data import open_data
 from trtopt.data.source import fingerprint_of
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
-from trtopt.measure.contracts import DEFAULT, DURATION_S, WARMUP_S, changed, contract_named
-from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe, io_request, measured_on
-from trtopt.records import SweepSetting, SweepTerms, Terms
+from trtopt.measure.contracts import DEFAULT, changed, contract_named
+from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe, batch_sizes, io_request, measured_on
+from trtopt.records import SweepSetting, SweepTerms
+from trtopt.requests.sweep import SweepRequest
 from trtopt.workflows.build.graph import QUANTISED, request_for, with_typed_io
 from trtopt.workflows.sweep.builds import Swept
 from trtopt.workflows.sweep.folder import contract_for, is_sweep
 from trtopt.workflows.workbench import make_plans
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepRequest:
-    """What to build and measure; the fields are the parameters of `trtopt.sweep`.
-
-    `recipe` is what all engines share.
-    """
-
-    recipe: Recipe = field(default_factory=Recipe)
-    batch: Sequence[int] | None = None
-    precisions: Sequence[str] = ()
-    streams: Sequence[int] = (1,)
-    axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    neighbours: Sequence[str] = ()
-    adaptive: bool = False
-    contract: str | None = None
-    terms: Terms = field(default_factory=lambda: Terms())
-    duration: float = DURATION_S
-    warmup: float = WARMUP_S
-    data: str | Path | None = None
-    timeout: float | None = None
-    cache_dir: str | Path | None = None
 
 
 @dataclass(frozen=True)
@@ -79,8 +56,11 @@ def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
     """All that is to be measured."""
     recipe = swept.recipe
     fixed = swept.onnx.fixed_batch
-    batches = tuple(request.batch or recipe.batch or ((fixed,) if fixed is not None else DEFAULT_BATCHES))
-    for name, sizes in {"batch": batches, "streams": request.streams, **request.axes}.items():
+    axes, streams = request.axes or {}, batch_sizes(request.streams) or ()
+    batches = (
+        batch_sizes(request.batch) or recipe.batch or ((fixed,) if fixed is not None else DEFAULT_BATCHES)
+    )
+    for name, sizes in {"batch": batches, "streams": streams, **axes}.items():
         if not sizes or not all(1 <= size <= MAX_AXIS for size in sizes):
             raise UsageError(
                 f"{name} = {list(sizes)}: sizes are whole numbers from 1 to {MAX_AXIS}", "give at least one"
@@ -95,12 +75,12 @@ def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
         )
     lengths = [
         [(name, size) for size in with_neighbours(sizes, request.neighbours)]
-        for name, sizes in by_own_names(swept.onnx.inputs, request.axes).items()
+        for name, sizes in by_own_names(swept.onnx.inputs, axes).items()
     ]
     return SweepPlan(
         precisions=tuple(dict.fromkeys(request.precisions or (recipe.precision,))),
         axes=tuple(dict(chosen) for chosen in product(*lengths)),
-        streams=tuple(sorted(set(request.streams))),
+        streams=tuple(sorted(set(streams))),
         batches=with_neighbours(batches, request.neighbours),
         is_adaptive=request.adaptive,
     )
@@ -108,7 +88,7 @@ def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
 
 def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
     """What all points share."""
-    if "streams" in request.terms:
+    if "streams" in (request.terms or {}):
         raise UsageError("terms: streams are swept", "give them as `streams`, not among the terms")
     if not 0 < request.duration <= 86400 or not 0 <= request.warmup <= 3600:
         raise UsageError(
@@ -128,14 +108,14 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
         **({"forms": recipe.forms} if recipe.forms else {}),
         **({"exclude": recipe.exclude} if recipe.exclude else {}),
         "calib": recipe.calib and fingerprint_of(recipe.calib),
-        **{setting.name: getattr(recipe, setting.name) for setting in SETTINGS if setting.swept},
+        **{setting.name: getattr(recipe, setting.name) for setting in SWEPT},
         "plugins": [fingerprint_of(path) for path in recipe.plugins],  # what they are, not where
     }
     return SweepTerms(
         model_sha256=swept.onnx.sha256,
         backend=swept.builder.backend,
         device=swept.builder.device,
-        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
+        contract=changed(contract_named(request.contract or DEFAULT), request.terms or {}),
         recipe=msgspec.json.encode(kept, order="deterministic").decode(),
         warmup_s=request.warmup,
         duration_s=request.duration,

@@ -20,11 +20,12 @@ from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import check_timeout, measured_on
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
+from trtopt.requests.sweep import SweepRequest
 from trtopt.workers.protocol import Benched, Result
 from trtopt.workflows.listener import DONE, SILENT, Listener
 from trtopt.workflows.sweep.builds import Builds, PointEngine, Swept
 from trtopt.workflows.sweep.folder import drawn, job_of, measured_point, save_sweep, sweep_in_progress
-from trtopt.workflows.sweep.request import SweepPlan, SweepRequest, check, plan_of, terms_of
+from trtopt.workflows.sweep.request import SweepPlan, check, plan_of, terms_of
 from trtopt.workflows.workbench import check_opset, notes_on
 
 
@@ -47,16 +48,11 @@ class CheckedSweep:
             return run.report
 
 
-def sweep(
-    model: str | Path,
-    output: str | Path | None,
-    request: SweepRequest,
-    listener: Listener = SILENT,
-) -> SweepReport:
+def sweep(request: SweepRequest, listener: Listener = SILENT) -> SweepReport:
     """Build and measure a model at every combination, into a resumable folder; see `trtopt.sweep`."""
     check_timeout(request.timeout)
-    source = Path(model)
-    folder = Path(output) if output is not None else Path(f"{source.stem}.sweep")
+    source = Path(request.model)
+    folder = Path(request.output) if request.output is not None else Path(f"{source.stem}.sweep")
     onnx = read_onnx(source)
     with executor_for([onnx], request, listener) as (builder, executor):
         return checked(onnx, source, folder, request, builder, executor).run(listener)
@@ -225,9 +221,7 @@ Outcomes = dict[Path, SweepReport | TrtoptError]
 """The report of each model, or why there is none."""
 
 
-def sweep_models(
-    models: Sequence[Path], output: Path, request: SweepRequest, listener: Listener = SILENT
-) -> Outcomes:
+def sweep_models(models: Sequence[Path], request: SweepRequest, listener: Listener = SILENT) -> Outcomes:
     """Sweep each model into `output`/MODEL.sweep; one that fails leaves the others alone."""
     check_timeout(request.timeout)
     _check_names(models)
@@ -237,7 +231,7 @@ def sweep_models(
         sweeps: list[CheckedSweep] = []
         for model, onnx in graphs.items():
             with _naming(model):
-                folder = output / f"{model.stem}.sweep"
+                folder = Path(request.output or "") / f"{model.stem}.sweep"
                 sweeps.append(checked(onnx, model, folder, request, builder, executor))
         listener.plans([model.name for model in models])
         together = listener.for_threads()

@@ -253,7 +253,7 @@ class Evaluation:
         """One for each way to type the model, which is read and run once for all candidates."""
         if io not in self._checkers:
             given = self._setup
-            checker = Checker(given.source, None, given.request.bounds, given.executor)
+            checker = Checker(given.source, None, given.request.accuracy, given.executor)
             checker.take_inputs_of(io)
             self._checkers[io] = checker
         return self._checkers[io]
@@ -336,7 +336,7 @@ class Evaluation:
             source=given.source,
             recipe=given.request.recipe,
             builder=given.builder,
-            bounds=given.request.bounds.given,
+            bounds=given.request.accuracy.given,
             data=given.samples.data,
             data_name=given.samples.name,
             cache_dir=given.request.cache_dir,

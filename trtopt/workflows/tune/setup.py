@@ -26,12 +26,10 @@ from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import lock, scratch_beside, scratch_folder
 from trtopt.files.outputs import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
-from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.precision.bounds import TUNING_BOUNDS, Bounds
-from trtopt.recipe import WHERE, Recipe, check_timeout, io_request, recipe_json
+from trtopt.recipe import WHERE, Recipe, batch_sizes, check_timeout, io_request, recipe_json
 from trtopt.records import Ledger, Manifest, MeasuredRunSpread, Objective, OnnxArtifact, TensorSpec, TuneTerms
-from trtopt.records.tune import CandidateKind
+from trtopt.requests.tune import KINDS, TuneRequest
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.build.graph import with_typed_io
 from trtopt.workflows.listener import Listener
@@ -40,43 +38,11 @@ from trtopt.workflows.tune.race import MEASURES, Measure, measure_for
 from trtopt.workflows.tune.tuned_folder import TunedFolder, stored_ledgers
 from trtopt.workflows.workbench import check_opset
 
-_KINDS = get_args(CandidateKind)
 _PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _PART = re.compile(f"({_NUMBER})([smh])")
 _MAX_RATE = 1e6
 _MAX_S = 7 * 86400.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneRequest:
-    """What to tune for; the fields are the parameters of `trtopt.tune`.
-
-    `recipe` is what the baseline is built with, `batch` the batch sizes that may be chosen, the first first;
-    `rate` are requests per second, of which each is a query, for the 99th percentile.
-    """
-
-    recipe: Recipe = field(default_factory=Recipe)
-    batch: Sequence[int] | None = None
-    objective: Objective = "latency"
-    rate: float | None = None
-    data: str | Path | None = None
-    bounds: Bounds = TUNING_BOUNDS
-    budget: str = "30m"
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    resume: bool = False
-    contract: str | None = None
-    duration: float = 2.0
-    threshold: float = THRESHOLD
-    timeout: float | None = None
-    cache_dir: str | Path | None = None
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of candidates to try."""
-        wanted = self.include or _KINDS
-        return tuple(name for name in _KINDS if name in wanted and name not in self.exclude)
 
 
 def parse_budget(text: str) -> float:
@@ -95,13 +61,13 @@ def parse_budget(text: str) -> float:
 
 def check_request(request: TuneRequest, backend: str) -> None:
     """Validate what no model is needed for."""
-    parse_budget(request.budget)
+    parse_budget(str(request.budget))
     check_timeout(request.timeout)
     for flag, names in (("--include", request.include), ("--exclude", request.exclude)):
         for name in names:
-            if name not in _KINDS:
+            if name not in KINDS:
                 raise UsageError(
-                    f"{flag} {name}: no such kind of candidate", f"choose among {', '.join(_KINDS)}"
+                    f"{flag} {name}: no such kind of candidate", f"choose among {', '.join(KINDS)}"
                 )
     if not request.kinds:
         raise UsageError("--include and --exclude leave no kind of candidate", "exclude fewer kinds")
@@ -155,7 +121,7 @@ def _check_recipe(recipe: Recipe) -> None:
 
 def batches_of(request: TuneRequest, fixed: int | None, onnx: OnnxArtifact) -> tuple[int, ...]:
     """The batch sizes that may be chosen; the first is the baseline's."""
-    sizes = tuple(dict.fromkeys(request.batch or request.recipe.batch or (fixed or 1,)))
+    sizes = tuple(dict.fromkeys(batch_sizes(request.batch) or request.recipe.batch or (fixed or 1,)))
     if len(sizes) > 1 and not MEASURES[request.objective].per_sample:
         raise UsageError(
             f"--batch {','.join(map(str, sizes))}: {request.objective} is tuned for one batch size at a time",
@@ -264,7 +230,7 @@ class Setup:
     @property
     def budget_s(self) -> float:
         """Seconds to spend, those of earlier runs included."""
-        return parse_budget(self.request.budget)
+        return parse_budget(str(self.request.budget))
 
     def left_for_candidates_s(self, ledger: Ledger) -> float:
         """Seconds of the budget that are left, but for racing the result against the baseline."""
@@ -286,11 +252,9 @@ def default_folder(model: Path) -> Path:
 
 
 @contextmanager
-def set_up(
-    model: str | Path, output: str | Path | None, request: TuneRequest, listener: Listener
-) -> Iterator[Setup]:
+def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
     """All that a run needs, with the folder locked until the block ends."""
-    source = Path(model)
+    source = Path(request.model)
     choice = choose_for_running(request.recipe.backend)
     check_request(request, choice.name)
     onnx = read_onnx(source)
@@ -298,9 +262,9 @@ def set_up(
     listener.note(f"tuning with {builder.backend}: {choice.reason}")
     check_opset(onnx, builder)
     terms = _terms(onnx, request, builder)
-    path = Path(output) if output is not None else default_folder(source)
+    path = Path(request.output) if request.output is not None else default_folder(source)
     folder = TunedFolder(path.resolve(), request.cache_dir)
-    budget_s = parse_budget(request.budget)
+    budget_s = parse_budget(str(request.budget))
     with lock(folder.path, wait_s=0):
         remove_abandoned(folder.path)  # before anything is read: a killed run may have set the folder aside
         continues = folder.continues(request.resume)
@@ -340,7 +304,7 @@ def _terms(onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder) -> 
         batch=batches_of(request, onnx.fixed_batch, onnx),
         recipe=recipe_json(recipe),
         data=None if request.data is None else fingerprint_of(request.data),
-        bounds=request.bounds.given,
+        bounds=request.accuracy.given,
         threshold=request.threshold,
         duration_s=request.duration,
     )

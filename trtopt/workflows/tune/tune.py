@@ -17,11 +17,12 @@ from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor, run_in_threads
 from trtopt.files.atomic import scratch_beside
 from trtopt.records import Ledger, TuneBaseline, Tuned, TuneScore
+from trtopt.requests.tune import TuneRequest
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.tune.candidates import Candidates, Queued, first_of, next_of
 from trtopt.workflows.tune.evaluation import Evaluation, Outcome, lowest_cosine
-from trtopt.workflows.tune.setup import Setup, TuneRequest, set_up
+from trtopt.workflows.tune.setup import Setup, set_up
 from trtopt.workflows.tune.situation import Change
 from trtopt.workflows.tune.tuned_folder import Built, kept_baseline, score_of, stored_ledgers
 
@@ -176,11 +177,9 @@ def built_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[
     return ledger, built
 
 
-def tune(
-    model: str | Path, output: str | Path | None, request: TuneRequest, listener: Listener = SILENT
-) -> Tuned:
+def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
     """Find a faster engine of a model within a budget; see `trtopt.tune`."""
-    with set_up(model, output, request, listener) as setup, scratch_beside(setup.folder.path) as temporary:
+    with set_up(request, listener) as setup, scratch_beside(setup.folder.path) as temporary:
         scratch = temporary / "work"  # the outer one is locked, and builds lock the folder that they are in
         scratch.mkdir()
         evaluation = Evaluation(setup)

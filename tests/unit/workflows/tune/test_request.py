@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import examples
 from trtopt.errors import UsageError
-from trtopt.recipe import Recipe
-from trtopt.workflows.tune.setup import TuneRequest, batches_of, check_request, parse_budget
+from trtopt.requests.tune import TuneRequest
+from trtopt.workflows.tune.setup import batches_of, check_request, parse_budget
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,11 @@ def test_a_budget_is_read(text: str, seconds: float) -> None:
 def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--budget"):
         parse_budget(text)
+
+
+def recipe_file(folder: Path, text: str) -> str:
+    (folder / "recipe.toml").write_text(text)
+    return str(folder / "recipe.toml")
 
 
 @pytest.mark.parametrize(
@@ -43,29 +49,31 @@ def test_a_budget_that_is_none_is_refused(text: str) -> None:
         ({"duration": 0.0}, "--duration 0"),
         ({"timeout": 0.0}, "--timeout 0"),
         ({"timeout": 0.0005}, "0.001 at least"),
-        ({"recipe": Recipe(dynamic=True)}, "range of batch sizes"),
-        ({"recipe": Recipe(bounds={"min_cosine": 0.9})}, "--min-cosine"),
-        ({"recipe": Recipe(compute_capability=("8.9",))}, "other GPUs"),
+        ({"profile": "dynamic = true"}, "range of batch sizes"),
+        ({"profile": "bounds = {min_cosine = 0.9}"}, "--min-cosine"),
+        ({"profile": "compute_capability = ['8.9']"}, "other GPUs"),
     ],
 )
-def test_what_is_wrong_is_named(fields: dict[str, Any], message: str) -> None:
+def test_what_is_wrong_is_named(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    if "profile" in fields:
+        fields = {"profile": recipe_file(tmp_path, fields["profile"])}
     with pytest.raises(UsageError) as caught:
-        check_request(TuneRequest(**fields), "onnxruntime")
+        check_request(TuneRequest("m.onnx", **fields), "onnxruntime")
     assert message in str(caught.value)
 
 
 def test_kinds_are_those_included_and_not_excluded() -> None:
-    assert TuneRequest(include=["batch", "streams"], exclude=["batch"]).kinds == ("streams",)
-    assert "build-lottery" in TuneRequest().kinds
+    assert TuneRequest("m.onnx", include=["batch", "streams"], exclude=["batch"]).kinds == ("streams",)
+    assert "build-lottery" in TuneRequest("m.onnx").kinds
 
 
-def test_batch_sizes_are_the_requests_the_recipes_or_the_models() -> None:
+def test_batch_sizes_are_the_requests_the_recipes_or_the_models(tmp_path: Path) -> None:
     onnx = examples.onnx()
-    assert batches_of(TuneRequest(), None, onnx) == (1,)
-    assert batches_of(TuneRequest(), 4, onnx) == (4,)
-    assert batches_of(TuneRequest(recipe=Recipe(batch=(2,))), None, onnx) == (2,)
-    assert batches_of(TuneRequest(batch=(8, 1, 8), objective="throughput"), None, onnx) == (8, 1)
+    assert batches_of(TuneRequest("m.onnx"), None, onnx) == (1,)
+    assert batches_of(TuneRequest("m.onnx"), 4, onnx) == (4,)
+    assert batches_of(TuneRequest("m.onnx", profile=recipe_file(tmp_path, "batch = [2]")), None, onnx) == (2,)
+    assert batches_of(TuneRequest("m.onnx", batch=(8, 1, 8), objective="throughput"), None, onnx) == (8, 1)
     with pytest.raises(UsageError, match="one batch size at a time"):
-        batches_of(TuneRequest(batch=(1, 8)), None, onnx)
+        batches_of(TuneRequest("m.onnx", batch=(1, 8)), None, onnx)
     with pytest.raises(UsageError, match="fixes its batch at 4"):
-        batches_of(TuneRequest(batch=(8,)), 4, onnx)
+        batches_of(TuneRequest("m.onnx", batch=(8,)), 4, onnx)

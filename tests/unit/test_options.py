@@ -4,43 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 import trtopt
 from tests.support.paths import ROOT
-from tests.unit.test_api import JOBS
-from trtopt.cli.main import COMMANDS, cli
+from trtopt.cli.main import cli
 from trtopt.errors import TrtoptError
-from trtopt.parameters import options_of, with_parameters
+from trtopt.options import declared_in, in_python
+from trtopt.requests.bench import BenchRequest
+from trtopt.requests.build import BuildRequest
+from trtopt.requests.quantize import QuantizeRequest
 
 DIGITS = str(ROOT / "models" / "digits" / "digits.onnx")
 HELDOUT = str(ROOT / "models" / "digits" / "heldout.npz")
-
-ABOUT_OUTPUT = {
-    *(
-        "help",
-        "json",
-        "markdown",
-        "strict",
-        "explain",
-        "list",
-        "trace",
-        "verify",
-        "verbose",
-        "quiet",
-        "log-file",
-    ),
-    *("quiet", "log-file", "export-times", "export-profile"),
-}
-"""Options of what the command prints or writes."""
-COMMAND_ALONE = {
-    "build": {"allow-fallback", "locked"},
-    "profile": {"output"},
-    "quantize": {"recipe", "verdict"},
-    "tune": {"score"},
-}
-"""What the public functions do not do."""
 
 
 def failure_of(call: Callable[[], object]) -> TrtoptError:
@@ -53,7 +29,7 @@ def on_the_command_line(*words: str) -> TrtoptError:
     return failure_of(lambda: cli.main([*words], prog_name="trtopt", standalone_mode=False))
 
 
-def in_python(job: str, *arguments: object, **keywords: object) -> TrtoptError:
+def called_in_python(job: str, *arguments: object, **keywords: object) -> TrtoptError:
     return failure_of(lambda: getattr(trtopt, job)(*arguments, **keywords))
 
 
@@ -147,33 +123,12 @@ def test_a_mistake_is_named_as_it_was_written(
     if job == "check":
         arguments = ["PATH", "--against", *arguments[1:]]
     typed = on_the_command_line(job, *(DIGITS if word == "PATH" else word for word in arguments))
-    called = in_python(job, [DIGITS] if job == "plan" else DIGITS, **keywords)
+    called = called_in_python(job, [DIGITS] if job == "plan" else DIGITS, **keywords)
     assert type(typed) is type(called)
     assert option in str(typed)
     assert parameter in str(called)
     assert "--" not in called.problem
     assert called.args == (called.problem, called.remedy)
-
-
-@pytest.mark.parametrize("name", [name for name in JOBS if name in COMMANDS])
-def test_every_option_of_a_command_stands_for_a_parameter(name: str) -> None:
-    """So that no message can name an option which its function does not have."""
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    options = [
-        text.removeprefix("--")
-        for one in command.params
-        if isinstance(one, click.Option)
-        for text in one.opts
-        if text.startswith("--")
-    ]
-    known = options_of(getattr(trtopt, name))
-    missing = {
-        text
-        for text in options
-        if not {text.replace("-", "_"), text.removeprefix("no-").replace("-", "_")} & known.keys()
-    }
-    assert missing - ABOUT_OUTPUT == COMMAND_ALONE.get(name, set())
 
 
 def test_text_is_no_dictionary_and_no_list_of_letters(tmp_path: Path) -> None:
@@ -191,36 +146,33 @@ def test_a_recipe_that_nothing_is_built_with_is_refused() -> None:
 
 
 def test_command_lines_in_a_message_stay_command_lines() -> None:
-    options = options_of(trtopt.bench)
+    options = declared_in(BenchRequest)
     for text in (
         "time its layers with `trtopt bench --layers`",
         "calibrate again with trtopt quantize --calib DATA",
         "run as root; or omit the flag, after sudo nvidia-smi --lock-gpu-clocks=MHZ",
     ):
-        assert with_parameters(text, options) == text
-    assert with_parameters("see trtopt bench --layers, or omit --layers", options).endswith(
-        ", or omit layers=True"
-    )
+        assert in_python(text, options) == text
+    assert in_python("see trtopt bench --layers, or omit --layers", options).endswith(", or omit layers=True")
 
 
 def test_the_next_word_of_a_sentence_is_no_value() -> None:
-    options = options_of(trtopt.quantize)
-    assert with_parameters("--table and --calib exclude", options) == "table and data exclude"
-    assert with_parameters("--method entropy: unknown", options) == "method='entropy': unknown"
-    assert with_parameters("--precision int8, or --target 10", options) == "precision='int8', or target='10'"
+    options = declared_in(QuantizeRequest)
+    assert in_python("--table and --calib exclude", options) == "table and data exclude"
+    assert in_python("--method entropy: unknown", options) == "method='entropy': unknown"
+    assert in_python("--precision int8, or --target 10", options) == "precision='int8', or target='10'"
 
 
 def test_an_option_that_the_function_lacks_remains() -> None:
-    assert with_parameters("add --probe-peaks", options_of(trtopt.build)) == "add --probe-peaks"
+    assert in_python("add --probe-peaks", declared_in(BuildRequest)) == "add --probe-peaks"
 
 
 def test_the_terms_of_a_contract_are_named_in_their_group() -> None:
-    options = options_of(trtopt.bench)
-    assert with_parameters("measure it with --no-graph", options) == "measure it with terms={'graph': False}"
+    options = declared_in(BenchRequest)
+    assert in_python("measure it with --no-graph", options) == "measure it with terms={'graph': False}"
     assert (
-        with_parameters("measure with --queue 1, which", options)
-        == "measure with terms={'queue_ahead': 1}, which"
+        in_python("measure with --queue 1, which", options) == "measure with terms={'queue_ahead': 1}, which"
     )
-    assert with_parameters("use fewer --streams, or --threads one", options) == (
+    assert in_python("use fewer --streams, or --threads one", options) == (
         "use fewer streams, or terms={'threads': 'one'}"
     )

@@ -1,0 +1,87 @@
+"""The request of `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from trtopt.options import Argument, Option, Output
+from trtopt.requests.parsing import parse_bytes, parse_server, parse_shares_of_lengths
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The goal, the load and the bounds."""
+
+    sources: Annotated[
+        Sequence[str | Path],
+        Argument(
+            "folders of `trtopt sweep`, or build folders with the result of `trtopt bench` as `bench.json`.",
+            metavar="SWEEP...",
+        ),
+    ]
+    output: Annotated[str | Path, Output("Plan file to write.", "plan")]
+    _: KW_ONLY
+    slo: Annotated[
+        str,
+        Option(
+            "The latency goal, as p99=10ms.",
+            python="a percentile of latency, waiting included, and its limit: `p99=10ms` (us, ms or s).",
+            metavar="pN=LIMIT",
+        ),
+    ]
+    rate: Annotated[
+        float | None,
+        Option("Requests per second [default: the highest sustainable rate].", metavar="N"),
+    ] = None
+    arrivals: Annotated[
+        str,
+        Option(
+            "poisson, constant, bursty[:PEAK:SECONDS], or a file with one time in seconds per line.",
+            metavar="HOW|FILE",
+            names=lambda: ("poisson", "constant", "bursty"),
+            is_path=True,
+        ),
+    ] = "poisson"
+    lengths: Annotated[
+        Mapping[int, float] | None,
+        Option(
+            "Lengths of requests with their shares, as 128:0.7,384:0.3.",
+            python="share of requests by their length, for a model swept over lengths.",
+            metavar="N:SHARE,…",
+            parse=parse_shares_of_lengths,
+            is_repeated=False,
+        ),
+    ] = None
+    memory_bytes: Annotated[
+        int | None,
+        Option(
+            "Limit of device memory, as 8GiB.",
+            python="limit of device memory, in bytes [default: none].",
+            flag="--memory",
+            metavar="SIZE",
+            parse=parse_bytes,
+        ),
+    ] = None
+    max_engines: Annotated[int, Option("Maximum number of engines to combine.")] = 3
+    for_triton: Annotated[
+        bool,
+        Option(
+            "Only setups that Triton's batcher supports.",
+            flag="--for",
+            metavar="[triton]",
+            parse=parse_server,
+            names=lambda: ("triton",),
+        ),
+    ] = False
+    timeout: Annotated[
+        float | None,
+        Option("Seconds that each measurement may take, also of --verify [default: no limit].", metavar="S"),
+    ] = None
+    trust: Annotated[
+        Sequence[str],
+        Option("Load this plugin, which engines need: native code.", metavar="LIB.so", is_path=True),
+    ] = ()
+    listener: Annotated[Callable[[str], None], Option("receives notes.", flag=None)] = lambda text: None
