@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,8 @@ from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.records import SweepReport
 from trtopt.workflows.compare.result_files import read_result
-from trtopt.workflows.sweep import builds as sweep_builds
 from trtopt.workflows.sweep.folder import read_sweep, save_sweep
-from trtopt.workflows.workbench import build_each
+from trtopt.workflows.workbench import EngineRequest, Workbench
 
 QUICK = {"duration": 0.1, "warmup": 0.01, "backend": "onnxruntime"}
 QUICK_FLAGS = ("--duration", "0.1", "--warmup", "0.01", "--backend", "onnxruntime")
@@ -256,12 +255,14 @@ def test_one_that_cannot_be_built_ahead_fails_when_its_turn_comes_and_no_other(
 ) -> None:
     asked: list[int] = []
 
-    def without_the_second(wanted: Any, *others: Any) -> Iterator[tuple[int, Any]]:
+    real = Workbench.build_each
+
+    def without_the_second(self: Workbench, wanted: Sequence[EngineRequest]) -> Iterator[tuple[int, Any]]:
         asked.append(len(wanted))
-        for index, outcome in build_each(wanted, *others):
+        for index, outcome in real(self, wanted):
             yield index, BuildError("no kernel", "try another") if index == 1 else outcome
 
-    monkeypatch.setattr(sweep_builds, "build_each", without_the_second)
+    monkeypatch.setattr(Workbench, "build_each", without_the_second)
     report = trtopt.sweep(DIGITS, tmp_path / "s", batch=(1, 2, 4), jobs=2, **QUICK)
     assert asked == [3]  # all ahead, and none of them again
     assert [point.failure for point in report.points] == [None, "no kernel", None]

@@ -18,19 +18,19 @@ from tests.support.selection_builds import TRANSFORMER
 from tests.support.tuning import proposed, situation
 from trtopt.device.backends import open_builder
 from trtopt.errors import BoundError
-from trtopt.executors.local import THIS_HOST
 from trtopt.files.manifests import read_manifest
 from trtopt.inspect.regions import find_regions
 from trtopt.recipe import Recipe
 from trtopt.records import to_json
 from trtopt.requests.profile import ProfileRequest
 from trtopt.workflows.build.rebuild import check_folder
-from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.listener import Listener
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
 from trtopt.workflows.tune.evaluation import Maker
 from trtopt.workflows.tune.graph_kinds import REGION
 from trtopt.workflows.tune.situation import Change, evidence_of
 from trtopt.workflows.tune.tuned_folder import Built
+from trtopt.workflows.workbench import Workbench
 
 
 def test_the_command_leaves_a_build_a_ledger_and_a_score_and_refuses_other_terms(
@@ -172,14 +172,11 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
     maker = Maker(
         source=tmp_path / "model.onnx",
         recipe=Recipe(backend="onnxruntime"),
-        builder=open_builder("onnxruntime"),
         bounds={},
         data=None,
         data_name=None,
         cache_dir=None,
-        limit_s=60.0,
-        executor=THIS_HOST,
-        listener=SILENT,
+        workbench=Workbench(builder=open_builder("onnxruntime"), limit_s=60.0),
     )
     built = maker.baseline(tmp_path / "0", 2)
     source = built.manifest.source_sha256
@@ -207,14 +204,11 @@ def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
     maker = Maker(
         source=DIGITS,
         recipe=Recipe(backend="tensorrt-rtx"),
-        builder=open_builder("tensorrt-rtx"),
         bounds={},
         data=None,
         data_name=None,
         cache_dir=None,
-        limit_s=300.0,
-        executor=THIS_HOST,
-        listener=SILENT,
+        workbench=Workbench(builder=open_builder("tensorrt-rtx"), limit_s=300.0),
     )
     built = maker.baseline(tmp_path / "0", 8)
     image = built.engine.inputs[0]
@@ -239,14 +233,11 @@ def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) ->
     maker = Maker(
         source=TRANSFORMER,
         recipe=Recipe(precision="int8", verdict=False),
-        builder=open_builder("onnxruntime"),
         bounds={},
         data=samples,
         data_name=samples,
         cache_dir=None,
-        limit_s=300.0,
-        executor=THIS_HOST,
-        listener=SILENT,
+        workbench=Workbench(builder=open_builder("onnxruntime"), limit_s=300.0),
     )
     built = maker.baseline(tmp_path / "0", 8)
     report = profile(ProfileRequest(built.folder, batch=(8,), duration=0.1))
@@ -257,7 +248,9 @@ def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) ->
     *one_each, together = proposed(REGION, given).values()
     assert len(one_each) > 1
     for backend in ("onnxruntime", "tensorrt-rtx"):
-        made = replace(maker, builder=open_builder(backend)).make(built, together, tmp_path / backend)
+        made = replace(maker, workbench=replace(maker.workbench, builder=open_builder(backend))).make(
+            built, together, tmp_path / backend
+        )
         assert check_folder(made.folder).is_whole
         left = {pattern.replace("[[]", "[") for pattern in made.recipe.exclude}
         assert left
@@ -270,14 +263,11 @@ def test_regions_of_a_profiled_float_engine_are_built_in_int8(tmp_path: Path) ->
     maker = Maker(
         source=TRANSFORMER,
         recipe=Recipe(),
-        builder=open_builder("onnxruntime"),
         bounds={},
         data=samples,
         data_name=samples,
         cache_dir=None,
-        limit_s=300.0,
-        executor=THIS_HOST,
-        listener=SILENT,
+        workbench=Workbench(builder=open_builder("onnxruntime"), limit_s=300.0),
     )
     built = maker.baseline(tmp_path / "0", 8)
     report = profile(ProfileRequest(built.folder, batch=(8,), duration=0.1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,12 +15,13 @@ from tests.support.selection_builds import TRANSFORMER, build, quantised, script
 from trtopt.errors import BuildError
 from trtopt.precision.placement import evidence
 from trtopt.precision.placement.evidence import Measured
-from trtopt.records import Manifest
+from trtopt.records import Manifest, OnnxArtifact
 from trtopt.records.precision import parse_forms
 from trtopt.workflows.build import precision_selection
 from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request, quantize
+from trtopt.workflows.workbench import Workbench
 
 ATTENTION, BOTH = "attention=on", "attention=on,smoothing=off"
 PLACES = "attention qkv smoothing"
@@ -108,14 +111,14 @@ def test_among_forms_as_fast_the_most_accurate_is_taken(
 def test_a_form_that_cannot_be_built_is_left_out_and_no_form_at_all_is_an_error(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    real, refused = precision_selection.build_engines, [ATTENTION]
+    real, refused = Workbench.build, [ATTENTION]
 
-    def building(graphs: tuple[object, ...], *rest: object) -> object:
+    def building(self: Workbench, graphs: Sequence[OnnxArtifact], *rest: Any) -> object:
         if any(form in str(graphs[0]) for form in refused):
             raise BuildError("no kernel", "none")
-        return real(graphs, *rest)  # type: ignore[arg-type]
+        return real(self, graphs, *rest)
 
-    monkeypatch.setattr(precision_selection, "build_engines", building)
+    monkeypatch.setattr(Workbench, "build", building)
     script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
     assert chosen(build(TRANSFORMER, tmp_path / "out", calib, batch=(1,))) == "int8"
     refused.append("model.int8.onnx")

@@ -49,9 +49,175 @@ from trtopt.records import (
 )
 from trtopt.records.build import read_splits
 from trtopt.targets import ONNXRUNTIME, target_of
+from trtopt.version import __version__
 from trtopt.workers.protocol import Built
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder
-from trtopt.workflows.listener import Listener
+from trtopt.workflows.invocation import command_line, now
+from trtopt.workflows.listener import SILENT, Listener
+
+MODEL_FILE = "model.onnx"
+TIMING_CACHE_FILE = "timing.cache"
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """An engine to be built: of which graph, to which plan, into which folder."""
+
+    onnx: OnnxArtifact
+    plan: BuildPlan
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workbench:
+    """What engines are built on: the builder, its timing cache and the store behind it, where, and who hears.
+
+    `limit_s` is for one build; `nvtx` and `memory` are for `BuildJob`.
+    """
+
+    builder: EngineBuilder
+    cache: Path | None = None
+    store: Path | None = None
+    executor: Executor = THIS_HOST
+    listener: Listener = SILENT
+    limit_s: float | None = None
+    nvtx: bool = False
+    memory: bool = False
+
+    def with_caches(self, recipe: Recipe, folder: Path, cache_dir: str | Path | None) -> Workbench:
+        """With the user's cache; or one in the folder, which its engines share, and the store behind it."""
+        own = recipe.timing_cache
+        if not self.builder.uses_timing_cache or own == NO_CACHE:
+            return self.with_cache_in(folder)
+        if own is None:
+            return replace(self.with_cache_in(folder), store=store_folder(cache_dir))
+        return replace(self, cache=Path(own).absolute(), store=None)
+
+    def with_cache_in(self, folder: Path) -> Workbench:
+        """With a timing cache in a folder alone."""
+        cache = folder / TIMING_CACHE_FILE if self.builder.uses_timing_cache else None
+        return replace(self, cache=cache, store=None)
+
+    def build(
+        self, graphs: Sequence[OnnxArtifact], plans: Sequence[BuildPlan], folder: Path
+    ) -> tuple[EngineArtifact, ...]:
+        """Build one engine per plan into `folder`; in the order of the plans.
+
+        Each plan says by hash which of the `graphs` its engine is made of. The first failure ends the others.
+        """
+        by_hash = {graph.sha256: graph for graph in graphs}
+        requested = [EngineRequest(by_hash[plan.onnx_sha256], plan, folder) for plan in plans]
+        self.listener.plans([plan.label for plan in plans])
+        built: dict[int, EngineArtifact] = {}
+        with closing(self.build_each(requested)) as outcomes:
+            for index, outcome in outcomes:
+                if isinstance(outcome, TrtoptError):
+                    raise outcome
+                built[index] = outcome
+        return tuple(built[index] for index in range(len(plans)))
+
+    def build_again(
+        self, graphs: Sequence[OnnxArtifact], plans: Sequence[BuildPlan], folder: Path
+    ) -> tuple[EngineArtifact, ...]:
+        """Build to an earlier build's plans; those of another backend have this one's default settings."""
+        backend = self.builder.backend
+        own = [
+            msgspec.structs.replace(
+                plan,
+                backend=backend,
+                settings=plan.settings if plan.backend.name == backend.name else BuildSettings(),
+            )
+            for plan in plans
+        ]
+        return self.build(graphs, own, folder)
+
+    def build_each(
+        self, requested: Sequence[EngineRequest]
+    ) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
+        """Build engines; yields (index, engine or error) as they are done."""
+        _verify_splits(requested, self.listener)
+        jobs = [
+            BuildJob(
+                onnx=one.onnx.path,
+                types=one.onnx.types,
+                plan=one.plan,
+                folder=str(one.folder.absolute()),
+                timing_cache=str(self.cache.absolute()) if self.cache else None,
+                store=str(self.store.absolute()) if self.store else None,
+                nvtx=self.nvtx,
+                memory=self.memory,
+            )
+            for one in requested
+        ]
+        with ExitStack() as scratch:
+            refused: dict[int, tuple[TrtoptError, BuildJob]] = {}
+            for index, result in self._run(jobs):
+                if isinstance(result, RefusedGraphError | UnsupportedOpError) and (
+                    job := _at_its_shapes(jobs[index], scratch)
+                ):
+                    refused[index] = result, job
+                else:
+                    yield index, _explained(result, requested[index])
+            folded = self._run([job for _, job in refused.values()]) if refused else iter(())
+            for place, result in folded:
+                index, (refusal, _) = list(refused.items())[place]
+                if isinstance(result, EngineArtifact):
+                    note = (
+                        f"{result.plan.label}: built at its shapes, with constants folded: {refusal.problem}"
+                    )
+                    yield index, msgspec.structs.replace(result, notes=(*result.notes, note))
+                else:
+                    yield index, _explained(refusal, requested[index])
+
+    def _run(self, jobs: Sequence[BuildJob]) -> Iterator[tuple[int, EngineArtifact | TrtoptError]]:
+        results = self.executor.run_all_jobs(jobs, limit_s=self.limit_s, on_progress=self.listener.progress)
+        with closing(results):
+            for index, result in results:
+                assert isinstance(result, Built | TrtoptError)
+                yield index, result.engine if isinstance(result, Built) else result
+
+
+def _verify_splits(requested: Sequence[EngineRequest], listener: Listener) -> None:
+    """Run each graph that is to be cut, whole and in segments."""
+    done: set[tuple[str, tuple[str, ...]]] = set()
+    for one in requested:
+        key = (one.onnx.sha256, tuple(map(str, one.plan.splits)))
+        if not one.plan.splits or key in done:
+            continue
+        from trtopt.rewrite.equivalence import Unrunnable
+        from trtopt.rewrite.split_check import check_split
+
+        done.add(key)
+        listener.phase(one.plan.label, "verifying the cut graph")
+        shapes = {name: given.opt for name, given in one.plan.shapes.items()}
+        try:
+            error = check_split(model_file.load(Path(one.onnx.path)), one.onnx.types, one.plan.splits, shapes)
+        except Unrunnable as reason:
+            listener.note(
+                f"--split: not verified, because ONNX Runtime cannot run the graph: {reason.problem}"
+            )
+        else:
+            listener.note(f"--split: the cut graph was verified on one input: largest error {error:.3g}")
+
+
+def _at_its_shapes(job: BuildJob, scratch: ExitStack) -> BuildJob | None:
+    """The job with the graph at the engine's own shapes; None where TensorRT got as plain a graph already."""
+    if job.plan.backend.name == ONNXRUNTIME or job.plan.splits:
+        return None
+    from trtopt.rewrite.at_shapes import folded_at
+
+    shapes = {name: given.fixed for name, given in job.plan.shapes.items()}
+    folder = scratch.enter_context(scratch_beside(Path(job.folder) / MODEL_FILE))
+    given = replace(model_file.load(Path(job.onnx)), spool=folder)
+    folded = folded_at(given, shapes, target_of(job.plan.backend))
+    if folded is None:
+        return None
+    model_file.save(folded, folder / MODEL_FILE)
+    return msgspec.structs.replace(job, onnx=str(folder / MODEL_FILE))
+
+
+def _explained(result: EngineArtifact | TrtoptError, one: EngineRequest) -> EngineArtifact | TrtoptError:
+    return explained(result, one.onnx, one.plan) if isinstance(result, BuildError) else result
 
 
 def explained(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> BuildError:
@@ -76,22 +242,7 @@ def explained(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> BuildEr
     )
 
 
-MODEL_FILE = "model.onnx"
-
-
-TIMING_CACHE_FILE = "timing.cache"
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """How engines are built: the timing cache, the store, where, and whether memory is traced."""
-
-    cache: Path | None
-    store: Path | None = None
-    executor: Executor = THIS_HOST
-    limit_s: float | None = None
-    nvtx: bool = False
-    memory: bool = False
+# ── plans ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[BuildPlan]:
@@ -173,139 +324,19 @@ def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
     return notes
 
 
-def caches_for(
-    recipe: Recipe, builder: EngineBuilder, folder: Path, cache_dir: str | Path | None
-) -> tuple[Path | None, Path | None]:
-    """The user's cache alone; or one in the build folder that its engines share, and behind it the store."""
-    if not builder.uses_timing_cache:
-        return None, None
-    if recipe.timing_cache is None:
-        return folder / TIMING_CACHE_FILE, store_folder(cache_dir)
-    if recipe.timing_cache == NO_CACHE:
-        return folder / TIMING_CACHE_FILE, None
-    return Path(recipe.timing_cache).absolute(), None
+# ── what a build folder holds ───────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class EngineRequest:
-    """An engine to be built: of which graph, to which plan, into which folder."""
-
-    onnx: OnnxArtifact
-    plan: BuildPlan
-    folder: Path
+def in_folder(onnx: OnnxArtifact) -> OnnxArtifact:
+    """A model of a build folder as its manifest names it."""
+    return msgspec.structs.replace(onnx, path=Path(onnx.path).name)
 
 
-def build_engines(
-    graphs: Sequence[OnnxArtifact],
-    plans: Sequence[BuildPlan],
-    folder: Path,
-    how: BuildOptions,
-    listener: Listener,
-) -> tuple[EngineArtifact, ...]:
-    """Build one engine per plan into `folder`; in the order of the plans.
-
-    Each plan says by hash which of the `graphs` its engine is made of. The first failure ends the others.
-    """
-    by_hash = {graph.sha256: graph for graph in graphs}
-    requested = [EngineRequest(by_hash[plan.onnx_sha256], plan, folder) for plan in plans]
-    listener.plans([plan.label for plan in plans])
-    built: dict[int, EngineArtifact] = {}
-    with closing(build_each(requested, how, listener)) as outcomes:
-        for index, outcome in outcomes:
-            if isinstance(outcome, TrtoptError):
-                raise outcome
-            built[index] = outcome
-    return tuple(built[index] for index in range(len(plans)))
-
-
-def _verify_splits(requested: Sequence[EngineRequest], listener: Listener) -> None:
-    """Run each graph that is to be cut, whole and in segments."""
-    done: set[tuple[str, tuple[str, ...]]] = set()
-    for one in requested:
-        key = (one.onnx.sha256, tuple(map(str, one.plan.splits)))
-        if not one.plan.splits or key in done:
-            continue
-        from trtopt.rewrite.equivalence import Unrunnable
-        from trtopt.rewrite.split_check import check_split
-
-        done.add(key)
-        listener.phase(one.plan.label, "verifying the cut graph")
-        shapes = {name: given.opt for name, given in one.plan.shapes.items()}
-        try:
-            error = check_split(model_file.load(Path(one.onnx.path)), one.onnx.types, one.plan.splits, shapes)
-        except Unrunnable as reason:
-            listener.note(
-                f"--split: not verified, because ONNX Runtime cannot run the graph: {reason.problem}"
-            )
-        else:
-            listener.note(f"--split: the cut graph was verified on one input: largest error {error:.3g}")
-
-
-def build_each(
-    requested: Sequence[EngineRequest], how: BuildOptions, listener: Listener
-) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
-    """Build engines; yields (index, engine or error) as they are done."""
-    _verify_splits(requested, listener)
-    jobs = [
-        BuildJob(
-            onnx=one.onnx.path,
-            types=one.onnx.types,
-            plan=one.plan,
-            folder=str(one.folder.absolute()),
-            timing_cache=str(how.cache.absolute()) if how.cache else None,
-            store=str(how.store.absolute()) if how.store else None,
-            nvtx=how.nvtx,
-            memory=how.memory,
-        )
-        for one in requested
-    ]
-    with ExitStack() as scratch:
-        refused: dict[int, tuple[TrtoptError, BuildJob]] = {}
-        for index, result in _run(jobs, how, listener):
-            if isinstance(result, RefusedGraphError | UnsupportedOpError) and (
-                job := _at_its_shapes(jobs[index], scratch)
-            ):
-                refused[index] = result, job
-            else:
-                yield index, _explained(result, requested[index])
-        folded = _run([job for _, job in refused.values()], how, listener) if refused else iter(())
-        for place, result in folded:
-            index, (refusal, _) = list(refused.items())[place]
-            if isinstance(result, EngineArtifact):
-                note = f"{result.plan.label}: built at its shapes, with constants folded: {refusal.problem}"
-                yield index, msgspec.structs.replace(result, notes=(*result.notes, note))
-            else:
-                yield index, _explained(refusal, requested[index])
-
-
-def _run(
-    jobs: Sequence[BuildJob], how: BuildOptions, listener: Listener
-) -> Iterator[tuple[int, EngineArtifact | TrtoptError]]:
-    results = how.executor.run_all_jobs(jobs, limit_s=how.limit_s, on_progress=listener.progress)
-    with closing(results):
-        for index, result in results:
-            assert isinstance(result, Built | TrtoptError)
-            yield index, result.engine if isinstance(result, Built) else result
-
-
-def _at_its_shapes(job: BuildJob, scratch: ExitStack) -> BuildJob | None:
-    """The job with the graph at the engine's own shapes; None where TensorRT got as plain a graph already."""
-    if job.plan.backend.name == ONNXRUNTIME or job.plan.splits:
-        return None
-    from trtopt.rewrite.at_shapes import folded_at
-
-    shapes = {name: given.fixed for name, given in job.plan.shapes.items()}
-    folder = scratch.enter_context(scratch_beside(Path(job.folder) / MODEL_FILE))
-    given = replace(model_file.load(Path(job.onnx)), spool=folder)
-    folded = folded_at(given, shapes, target_of(job.plan.backend))
-    if folded is None:
-        return None
-    model_file.save(folded, folder / MODEL_FILE)
-    return msgspec.structs.replace(job, onnx=str(folder / MODEL_FILE))
-
-
-def _explained(result: EngineArtifact | TrtoptError, one: EngineRequest) -> EngineArtifact | TrtoptError:
-    return explained(result, one.onnx, one.plan) if isinstance(result, BuildError) else result
+def stamp(manifest: Manifest, **changes: object) -> Manifest:
+    """A manifest with changes, made by this trtopt and this command now."""
+    return msgspec.structs.replace(
+        manifest, trtopt=__version__, created=now(), argv=command_line(), **changes
+    )
 
 
 def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:

@@ -23,7 +23,7 @@ from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, P
 from trtopt.records.tensors import TypedTensor
 from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.workbench import BuildOptions, as_it_is, build_engines, verified_graphs
+from trtopt.workflows.workbench import Workbench, as_it_is, verified_graphs
 
 _ANY_SIZES = Recipe()
 _WEIGHTS = (
@@ -231,16 +231,12 @@ def _rebuilt(
     listener: Listener,
 ) -> Iterator[ResolvedEngines]:
     """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
-    builder = open_builder(backend)
+    workbench = Workbench(builder=open_builder(backend), listener=listener)
+    notes.append(f"the same model was built for this measurement, with {workbench.builder.backend}")
     graphs = verified_graphs(folder, manifest)
-    notes.append(f"the same model was built for this measurement, with {builder.backend}")
     unique = {plan.label: plan for plan in plans}
-    own = [
-        msgspec.structs.replace(plan, settings=BuildSettings(), backend=builder.backend)
-        for plan in unique.values()
-    ]
     with scratch_folder() as scratch:
-        engines = build_engines(graphs, own, scratch, BuildOptions(None), listener)
+        engines = workbench.build_again(graphs, [*unique.values()], scratch)
         yield resolved(scratch, manifest, engines)
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import msgspec
-
 from trtopt.data import names_function, open_data
 from trtopt.data.source import range_notes
 from trtopt.device.backends import (
@@ -50,9 +48,8 @@ from trtopt.version import __version__
 from trtopt.workflows.build.graph import (
     QUANTISED,
     Precision,
-    apply_precision,
-    exchange_int8,
     keep_model,
+    prepare_graph,
     request_for,
     with_typed_io,
 )
@@ -61,10 +58,9 @@ from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.quantize import Request
 from trtopt.workflows.workbench import (
-    BuildOptions,
-    build_engines,
-    caches_for,
+    Workbench,
     check_opset,
+    in_folder,
     make_plans,
     notes_on,
 )
@@ -90,33 +86,28 @@ def build(
     onnx = read_onnx(source := Path(model))
     builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
     check_opset(onnx, builder)
-    io = io_request(recipe)
     # flags are validated before anything is written
-    plans = make_plans(with_typed_io(onnx, io, builder.backend), recipe, builder.backend)
+    plans = make_plans(with_typed_io(onnx, io_request(recipe), builder.backend), recipe, builder.backend)
     check_request(onnx, recipe, builder.backend)
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
     replaced = _to_be_replaced(target, onnx, force)
     listener.notes([f"building with {builder.backend}{why}", *replaced])
     with folder_in_progress(target) as folder:
-        kept = keep_model(
-            onnx,
-            source,
-            folder,
-            builder.backend,
-            listener,
-            rewrite=recipe.rewrite,
-            add_rule=recipe.add_rule,
-            io=io,
-            data=recipe.calib,
-        )
-        cache, store = caches_for(recipe, builder, folder, cache_dir)
+        kept = keep_model(onnx, source, folder, recipe, builder.backend, listener)
         with (
             nullcontext(executor) if executor else open_executor(recipe, builder, listener.note) as runs,
             _named_as_given(kept.onnx.path, source),
         ):
-            how = BuildOptions(cache, store, runs, recipe.build_timeout, nvtx=nvtx, memory=memory)
-            made = select_engines(kept.onnx, recipe, builder, folder, how, listener, kept.io)
+            workbench = Workbench(
+                builder=builder,
+                executor=runs,
+                listener=listener,
+                limit_s=recipe.build_timeout,
+                nvtx=nvtx,
+                memory=memory,
+            ).with_caches(recipe, folder, cache_dir)
+            made = select_engines(kept.onnx, recipe, workbench, folder, kept.io)
         if recipe.calib is not None:
             notes += range_notes(kept.onnx.inputs, open_data(recipe.calib))
         manifest = Manifest(
@@ -130,9 +121,8 @@ def build(
             rewrite=kept.rewrite,
             engines=made.engines,
             verdict=made.verdict,
-            notes=tuple(
-                dict.fromkeys((*notes, *kept.notes, *made.notes))
-            ),  # a cast repeats those on the data
+            # a cast repeats those on the data
+            notes=tuple(dict.fromkeys((*notes, *kept.notes, *made.notes))),
             alarms=tuple(dict.fromkeys((*weight_alarms(model_file.load(source)), *made.alarms))),
         )
         return write_manifest(folder, manifest)
@@ -293,10 +283,8 @@ def _is_quantised(onnx: OnnxArtifact) -> bool:
 def select_engines(
     base: OnnxArtifact,
     recipe: Recipe,
-    builder: EngineBuilder,
+    workbench: Workbench,
     folder: Path,
-    how: BuildOptions,
-    listener: Listener,
     io: tuple[TypedTensor, ...] = (),
 ) -> SelectedEngines:
     """Engines of `base`, a model in `folder`, in the requested precision; `io`: its typed tensors.
@@ -306,45 +294,30 @@ def select_engines(
     """
     notes: list[str] = []
     if recipe.precision in (*QUANTISED, BEST):
-        problem = obstacle(base, recipe, builder.backend) if recipe.verdict else "--no-verdict"
+        problem = obstacle(base, recipe, workbench.builder.backend) if recipe.verdict else "--no-verdict"
         if problem is None:
             try:
-                return _measured(base, recipe, builder, folder, how, listener, io)
+                return _measured(base, recipe, workbench, folder, io)
             except (IncompatibleEngineError, BackendMissingError, NoGpuError) as error:
                 if recipe.precision == BEST:
                     raise
                 problem = error.problem
         notes.append(f"{recipe.precision} was not measured against {BASELINE}: {problem}")
-    return _build_requested(base, recipe, builder, folder, how, listener, notes, io)
-
-
-def _build_requested(
-    base: OnnxArtifact,
-    recipe: Recipe,
-    builder: EngineBuilder,
-    folder: Path,
-    how: BuildOptions,
-    listener: Listener,
-    notes: list[str],
-    io: tuple[TypedTensor, ...],
-) -> SelectedEngines:
-    """Engines of the one graph that the recipe asks for."""
     precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
-    kept, before, alarms = base, tuple[OnnxArtifact, ...](), tuple[str, ...]()
     if precision is not None:
-        listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
-    typed = apply_precision(base, precision, recipe.calib, builder.backend, _forms_of(recipe), recipe.exclude)
-    if typed is not None:
-        before = (in_folder(base),)
-        kept, lines, alarms = typed
-        notes += lines
-    if (exchanged := exchange_int8(kept, io)) is not None:
-        before = (*before, in_folder(kept))
-        kept, io, lines = exchanged
-        notes += lines
-    plans = make_plans(kept, recipe, builder.backend)
-    engines = build_engines((kept,), plans, folder, how, listener)
-    return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes), alarms, io)
+        workbench.listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
+    backend, forms = workbench.builder.backend, _forms_of(recipe)
+    made = prepare_graph(base, io, precision, recipe.calib, backend, forms, recipe.exclude)
+    engines = workbench.build((made.onnx,), make_plans(made.onnx, recipe, backend), folder)
+    return SelectedEngines(
+        engines,
+        (in_folder(made.onnx),),
+        made.intermediates,
+        None,
+        (*notes, *made.notes),
+        made.alarms,
+        made.io,
+    )
 
 
 def _forms_of(recipe: Recipe) -> Forms | None:
@@ -352,17 +325,12 @@ def _forms_of(recipe: Recipe) -> Forms | None:
 
 
 def _measured(
-    base: OnnxArtifact,
-    recipe: Recipe,
-    builder: EngineBuilder,
-    folder: Path,
-    how: BuildOptions,
-    listener: Listener,
-    io: tuple[TypedTensor, ...],
+    base: OnnxArtifact, recipe: Recipe, workbench: Workbench, folder: Path, io: tuple[TypedTensor, ...]
 ) -> SelectedEngines:
     """Engines of what did best."""
+    builder = workbench.builder
     plans = make_plans(base, recipe, builder.backend)
-    found = select_precision(base, plans, folder, how, _terms(base, recipe, builder), listener, io)
+    found = select_precision(base, plans, folder, workbench, _terms(base, recipe, builder), io)
     before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
     notes = tuple(str(one) for one in found.io if one.scale is not None)
     return SelectedEngines(
@@ -396,8 +364,3 @@ def terms_for(request: Request, bounds: Bounds, gpu: str, budget: int = SELECTIO
     """What is quantised against FP16: the break-even verdict."""
     requested = cast(Precision, request.precision)
     return SelectionTerms(requested, (BASELINE, requested), request, bounds, gpu, budget)
-
-
-def in_folder(onnx: OnnxArtifact) -> OnnxArtifact:
-    """A model of a build folder as its manifest names it."""
-    return msgspec.structs.replace(onnx, path=Path(onnx.path).name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -16,13 +16,13 @@ from trtopt.files.manifests import MANIFEST
 from trtopt.onnxio import model_file
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph, read_onnx
-from trtopt.recipe import Rewriting
+from trtopt.recipe import Recipe, Rewriting, io_request
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
 from trtopt.records.precision import Forms
-from trtopt.records.tensors import NO_REQUEST, IoRequest, TypedTensor, has_int8
+from trtopt.records.tensors import IoRequest, TypedTensor, has_int8
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.workbench import MODEL_FILE, TIMING_CACHE_FILE
+from trtopt.workflows.workbench import MODEL_FILE, TIMING_CACHE_FILE, in_folder
 
 if TYPE_CHECKING:
     from trtopt.workflows.precision.quantize import Request
@@ -125,29 +125,45 @@ def keep_model(
     onnx: OnnxArtifact,
     source: Path,
     folder: Path,
+    recipe: Recipe,
     backend: Backend,
     listener: Listener,
-    *,
-    rewrite: Rewriting,
-    add_rule: tuple[str, ...] = (),
-    io: IoRequest = NO_REQUEST,
-    data: str | None = None,
+    io: IoRequest | None = None,
 ) -> Kept:
     """The user's model in a folder, its inputs and outputs as requested, rewritten if requested and possible.
 
-    `data` takes part in verifying the new inputs, which it has.
+    `io` are other inputs and outputs than the recipe's. Its samples take part in verifying the new inputs.
     """
     _check_roles(onnx)
-    if not io.is_empty:
-        return _typed(
-            onnx, source, folder, backend, listener, rewrite=rewrite, add_rule=add_rule, io=io, data=data
-        )
-    kept, summary, notes = None, None, []
-    if rewrite != "none" or add_rule:
-        listener.phase(source.name, "rewriting the graph")
-        kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend, rewrite, add_rule)
-        notes.append(note)
-    return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes), _recorded(source))
+    io = io_request(recipe) if io is None else io
+    if io.is_empty:
+        kept, summary, notes = _rewritten_or_copied(onnx, source, folder, recipe, backend, listener)
+        return Kept(kept, summary, notes, _recorded(source))
+    from trtopt.rewrite.typed_io.requested import check_formats
+    from trtopt.rewrite.typed_io.typed_graph import type_graph
+    from trtopt.rewrite.typed_io.verification import describe
+
+    listener.phase(source.name, "typing inputs and outputs")
+    check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
+    with scratch_beside(folder / MODEL_FILE) as scratch:
+        made = type_graph(model_file.load(source), io, data=recipe.calib)
+        file = scratch / MODEL_FILE
+        model_file.save(made.model, file)
+        kept, summary, notes = _rewritten_or_copied(read_onnx(file), file, folder, recipe, backend, listener)
+    stated = tuple(one for one in made.tensors if one.dtype != "int8" or one.scale is not None)
+    kept = msgspec.structs.replace(kept, parent=onnx.sha256)
+    return Kept(kept, summary, (*describe(stated, made.checked), *notes), made.tensors)
+
+
+def _rewritten_or_copied(
+    onnx: OnnxArtifact, source: Path, folder: Path, recipe: Recipe, backend: Backend, listener: Listener
+) -> tuple[OnnxArtifact, RewriteSummary | None, tuple[str, ...]]:
+    if recipe.rewrite == "none" and not recipe.add_rule:
+        return _copied(onnx, source, folder), None, ()
+    listener.phase(source.name, "rewriting the graph")
+    copy = folder / MODEL_FILE
+    kept, summary, note = rewritten(onnx, source, copy, backend, recipe.rewrite, recipe.add_rule)
+    return kept or _copied(onnx, source, folder), summary, (note,)
 
 
 def _check_roles(onnx: OnnxArtifact) -> None:
@@ -183,42 +199,6 @@ def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxAr
     )
 
 
-def _typed(
-    onnx: OnnxArtifact,
-    source: Path,
-    folder: Path,
-    backend: Backend,
-    listener: Listener,
-    *,
-    rewrite: Rewriting,
-    add_rule: tuple[str, ...],
-    io: IoRequest,
-    data: str | None,
-) -> Kept:
-    """The same of a model whose inputs and outputs get other types first."""
-    from trtopt.rewrite.typed_io.requested import check_formats
-    from trtopt.rewrite.typed_io.typed_graph import type_graph
-    from trtopt.rewrite.typed_io.verification import describe
-
-    listener.phase(source.name, "typing inputs and outputs")
-    check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
-    with scratch_beside(folder / MODEL_FILE) as scratch:
-        made = type_graph(model_file.load(source), io, data=data)
-        file = scratch / MODEL_FILE
-        model_file.save(made.model, file)
-        kept = keep_model(
-            read_onnx(file), file, folder, backend, listener, rewrite=rewrite, add_rule=add_rule
-        )
-    stated = tuple(one for one in made.tensors if one.dtype != "int8" or one.scale is not None)
-    notes = describe(stated, made.checked)
-    return Kept(
-        msgspec.structs.replace(kept.onnx, parent=onnx.sha256),
-        kept.rewrite,
-        (*notes, *kept.notes),
-        made.tensors,
-    )
-
-
 def _copied(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
     """Copy the model, and its external data under the names that the model knows, into the build folder."""
     files = external_files(load_graph(source), source)
@@ -243,6 +223,41 @@ QUANTISED_FILE = "quantize.json"
 QUANTISED: tuple[str, ...] = ("int8", "fp8", "int4")
 _HALF_TYPES = {"float16", "bfloat16"}
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
+
+
+@dataclass(frozen=True)
+class PreparedGraph:
+    """A graph to build from, all typed tensors with their scales, and the graphs that it was made of.
+
+    With notes, and why it should not be used without a look at it.
+    """
+
+    onnx: OnnxArtifact
+    io: tuple[TypedTensor, ...] = ()
+    intermediates: tuple[OnnxArtifact, ...] = ()
+    notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+
+
+def prepare_graph(
+    kept: OnnxArtifact,
+    io: tuple[TypedTensor, ...],
+    precision: Precision | None,
+    data: str | None,
+    backend: Backend,
+    forms: Forms | None = None,
+    exclude: tuple[str, ...] = (),
+) -> PreparedGraph:
+    """The build folder's model in `precision`, with the INT8 inputs and outputs that are requested."""
+    made = PreparedGraph(kept, io)
+    if (typed := apply_precision(kept, precision, data, backend, forms, exclude)) is not None:
+        onnx, notes, alarms = typed
+        made = PreparedGraph(onnx, io, (in_folder(kept),), notes, alarms)
+    if has_int8(io):
+        onnx, io, notes = exchange_int8(made.onnx, io)
+        before = (*made.intermediates, in_folder(made.onnx))
+        made = replace(made, onnx=onnx, io=io, intermediates=before, notes=(*made.notes, *notes))
+    return made
 
 
 class Typed(NamedTuple):
@@ -341,18 +356,10 @@ def apply_quantisation(
     return Typed(msgspec.structs.replace(read_onnx(out), parent=kept.sha256), (note,), report.alarms)
 
 
-class Exchanged(NamedTuple):
-    """A quantised model with INT8 inputs or outputs, all typed tensors with their scales, and notes."""
-
-    onnx: OnnxArtifact
-    io: tuple[TypedTensor, ...]
-    notes: tuple[str, ...]
-
-
-def exchange_int8(kept: OnnxArtifact, io: tuple[TypedTensor, ...]) -> Exchanged | None:
-    """The quantised model with the requested INT8 inputs and outputs; None without any."""
-    if not has_int8(io):
-        return None
+def exchange_int8(
+    kept: OnnxArtifact, io: tuple[TypedTensor, ...]
+) -> tuple[OnnxArtifact, tuple[TypedTensor, ...], tuple[str, ...]]:
+    """The quantised model with the requested INT8 inputs and outputs, all tensors with scales, and notes."""
     from trtopt.rewrite.typed_io.int8 import move_quantisation
     from trtopt.rewrite.typed_io.verification import describe
 
@@ -362,4 +369,4 @@ def exchange_int8(kept: OnnxArtifact, io: tuple[TypedTensor, ...]) -> Exchanged 
     model_file.save(moved.model, out)
     onnx = msgspec.structs.replace(read_onnx(out), parent=kept.sha256)
     scaled = tuple(one for one in moved.tensors if one.scale is not None)
-    return Exchanged(onnx, moved.tensors, tuple(describe(scaled, moved.checked)))
+    return onnx, moved.tensors, tuple(describe(scaled, moved.checked))

@@ -60,10 +60,9 @@ from trtopt.workers.protocol import Benched
 from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, moved
 from trtopt.workflows.build.graph import QUANTISED, Precision
 from trtopt.workflows.build.int8_forms import FormSearch, planned_forms
-from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request
 from trtopt.workflows.race import Setting, loaded, measure_in_turns, turns_job, verdict_record
-from trtopt.workflows.workbench import BuildOptions, build_engines
+from trtopt.workflows.workbench import Workbench
 
 _DURATION_S = 2.0
 """Seconds of sampling for each candidate at each batch size."""
@@ -103,9 +102,8 @@ def select_precision(
     base: OnnxArtifact,
     plans: Sequence[BuildPlan],
     folder: Path,
-    how: BuildOptions,
+    workbench: Workbench,
     terms: SelectionTerms,
-    listener: Listener,
     io: tuple[TypedTensor, ...] = (),
 ) -> SelectionOutcome:
     """Build and measure the candidates at every plan's batch size, and keep what was chosen in `folder`.
@@ -117,7 +115,7 @@ def select_precision(
     beside = folder / _BESIDE
     beside.mkdir()
     try:
-        held = _PrecisionSelection(base, plans, beside, how, terms, listener, io)
+        held = _PrecisionSelection(base, plans, beside, workbench, terms, io)
         held.prepare()
         held.build([entry for entry in held.entries if not entry.broken], plans)
         first = held.try_forms()
@@ -137,13 +135,12 @@ class _PrecisionSelection:
         base: OnnxArtifact,
         plans: Sequence[BuildPlan],
         folder: Path,
-        how: BuildOptions,
+        workbench: Workbench,
         terms: SelectionTerms,
-        listener: Listener,
         io: tuple[TypedTensor, ...],
     ) -> None:
-        self._base, self._plans, self._how = base, plans, how
-        self._terms, self._listener = terms, listener
+        self._base, self._plans, self._terms = base, plans, terms
+        self._workbench, self._listener = workbench, workbench.listener
         self._exchanges_int8 = has_int8(io)
         self._candidates = Candidates(base, folder, plans[0].backend, terms.request, terms.bounds, io)
         data = self._fitting_data()
@@ -315,7 +312,7 @@ class _PrecisionSelection:
         for entry in entries:
             self._listener.note(f"building {entry.name}")
             own = [msgspec.structs.replace(plan, onnx_sha256=entry.onnx.sha256) for plan in plans]
-            engines = build_engines((entry.onnx,), own, entry.folder, self._how, self._listener)
+            engines = self._workbench.build((entry.onnx,), own, entry.folder)
             entry.engines.update({engine.plan.label: engine for engine in engines})
 
     def _entries_of(self, plan: BuildPlan) -> list[Entry]:
@@ -342,7 +339,9 @@ class _PrecisionSelection:
             names = [one.name for one in entries]
             jobs.append(turns_job(engines, names, "precisions", size, self._setting))
         labels = [f"{job_plan.label}: {len(self._entries_of(job_plan))} in turns" for job_plan in stale]
-        found = measure_in_turns(jobs, labels, self._listener, executor=self._how.executor) if jobs else []
+        found = (
+            measure_in_turns(jobs, labels, self._listener, executor=self._workbench.executor) if jobs else []
+        )
         for run in found:
             if run.failure is not None:
                 raise DeviceError(
@@ -382,7 +381,7 @@ class _PrecisionSelection:
         ]
         self._listener.plans([f"{plan.label}: layers of {entry.name}" for entry in entries])
         found: dict[int, tuple[EngineProfile, Graph]] = {}
-        for index, result in run_jobs_of(self._how.executor, jobs, on_progress=self._listener.progress):
+        for index, result in run_jobs_of(self._workbench.executor, jobs, on_progress=self._listener.progress):
             assert isinstance(result, Benched)
             point = result.point
             proto = model_file.load(Path(entries[index].onnx.path)).proto

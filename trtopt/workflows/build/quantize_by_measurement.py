@@ -25,7 +25,7 @@ from trtopt.workflows.build.graph import keep_model
 from trtopt.workflows.build.precision_selection import select_precision
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.quantize import Request
-from trtopt.workflows.workbench import TIMING_CACHE_FILE, BuildOptions, make_plans
+from trtopt.workflows.workbench import Workbench, make_plans
 
 
 @dataclass(frozen=True)
@@ -79,21 +79,16 @@ def quantize_where_it_pays(
         check_output(place, MODEL)
         check_output(table_beside(place), TABLE)
     with scratch_folder() as folder:
-        rewrite, io = recipe.rewrite, request.io
-        kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=rewrite, io=io)
+        kept = keep_model(onnx, source, folder, recipe, builder.backend, listener, request.io)
         plans = make_plans(kept.onnx, recipe, builder.backend)
-        cache = folder / TIMING_CACHE_FILE if builder.uses_timing_cache else None
         terms = terms_for(replace(request, target=here, io=NO_REQUEST), Bounds(), builder.device.name)
-        places = places_to_build(builder.backend.name, recipe.jobs)
-        found = select_precision(
-            kept.onnx,
-            plans,
-            folder,
-            BuildOptions(cache, executor=LocalExecutor(places), limit_s=recipe.build_timeout),
-            terms,
-            listener,
-            kept.io,
-        )
+        workbench = Workbench(
+            builder=builder,
+            executor=LocalExecutor(places_to_build(builder.backend.name, recipe.jobs)),
+            listener=listener,
+            limit_s=recipe.build_timeout,
+        ).with_cache_in(folder)
+        found = select_precision(kept.onnx, plans, folder, workbench, terms, kept.io)
         for tensor in found.io:
             listener.note(str(tensor))
         written = _write(found.graphs, found.verdict, folder, target)

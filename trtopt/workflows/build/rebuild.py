@@ -16,14 +16,12 @@ from trtopt.files.manifests import check_plugins, hashes_of, is_build_folder, re
 from trtopt.files.outputs import folder_in_progress
 from trtopt.records import EngineArtifact, Manifest
 from trtopt.records.build import FolderCheck, RebuildDifference
-from trtopt.version import __version__
-from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.workbench import (
     TIMING_CACHE_FILE,
-    BuildOptions,
+    Workbench,
     as_it_is,
-    build_engines,
+    stamp,
     verified_graphs,
 )
 
@@ -100,10 +98,8 @@ def rebuild_locked(
         )
     with folder_in_progress(target) as folder:
         _copy_rest(source, manifest, folder)
-        engines = _engines_again(source, manifest, manifest.engines, folder, listener)
-        made = msgspec.structs.replace(
-            manifest, trtopt=__version__, created=now(), argv=command_line(), engines=engines
-        )
+        engines = _engines_again(source, manifest, folder, listener)
+        made = stamp(manifest, engines=engines)
         changes = tuple(differences(manifest, made))
         notes = [f"rebuilt: {change.what}: {change.before}, now {change.after}" for change in changes]
         made = write_manifest(folder, msgspec.structs.replace(made, notes=(*manifest.notes, *notes)))
@@ -136,21 +132,15 @@ def differences(before: Manifest, after: Manifest) -> list[RebuildDifference]:
 
 
 def _engines_again(
-    source: Path,
-    manifest: Manifest,
-    engines: Sequence[EngineArtifact],
-    into: Path,
-    listener: Listener,
+    source: Path, manifest: Manifest, into: Path, listener: Listener
 ) -> tuple[EngineArtifact, ...]:
-    builder = open_builder(engines[0].plan.backend.name)
+    builder = open_builder(manifest.engines[0].plan.backend.name)
+    workbench = Workbench(builder=builder, listener=listener).with_cache_in(into)
     graphs = verified_graphs(source, manifest)
-    cache = None
-    if builder.uses_timing_cache:
-        cache = into / TIMING_CACHE_FILE
-        if _is_as_built(source, manifest, TIMING_CACHE_FILE):
-            _copy(source / TIMING_CACHE_FILE, cache)
-    plans = [msgspec.structs.replace(engine.plan, backend=builder.backend) for engine in engines]
-    return build_engines(graphs, plans, into, BuildOptions(cache), listener)
+    if workbench.cache is not None and _is_as_built(source, manifest, TIMING_CACHE_FILE):
+        _copy(source / TIMING_CACHE_FILE, workbench.cache)
+    plans = [engine.plan for engine in manifest.engines]
+    return workbench.build_again(graphs, plans, into)
 
 
 def _is_as_built(folder: Path, manifest: Manifest, name: str) -> bool:

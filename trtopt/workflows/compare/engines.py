@@ -24,7 +24,7 @@ from trtopt.measure.statistics.builds import compare_builds, compare_paired, spr
 from trtopt.measure.statistics.comparison import compare
 from trtopt.measure.statistics.control import Control, Pair, evaluate_control, run_spread
 from trtopt.recipe import Recipe
-from trtopt.records import BuildSettings, EngineArtifact, InterleavedRun, Manifest
+from trtopt.records import EngineArtifact, InterleavedRun, Manifest
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE
@@ -40,7 +40,7 @@ from trtopt.workflows.race import (
     turns_job,
     work_of,
 )
-from trtopt.workflows.workbench import TIMING_CACHE_FILE, BuildOptions, build_engines, verified_graphs
+from trtopt.workflows.workbench import Workbench, verified_graphs
 
 _LONGER = 4
 """So many times the samples halve an interval."""
@@ -281,15 +281,14 @@ def _built(
     choice = choose_for_running(setting.backend, own)
     if choice.name != own:
         notes.append(f"{path.name} is built with {choice.name} instead of {own}: {choice.reason}")
-        backend = open_builder(choice.name).backend
-        plans = [msgspec.structs.replace(plan, settings=BuildSettings(), backend=backend) for plan in plans]
+    workbench = Workbench(
+        builder=open_builder(choice.name), executor=executor, listener=listener, limit_s=recipe.build_timeout
+    )
     builds = [(base, _by_size(manifest.engines, setting))] if first == 2 else []
     for index in range(first, count + 1):
         folder = scratch / str(index)
         folder.mkdir(parents=True)
-        cache = folder / TIMING_CACHE_FILE if open_builder(choice.name).uses_timing_cache else None
-        how = BuildOptions(cache, executor=executor, limit_s=recipe.build_timeout)
-        engines = build_engines(graphs, plans, folder, how, listener)
+        engines = workbench.with_cache_in(folder).build_again(graphs, plans, folder)
         builds.append((folder, _by_size(engines, setting)))
     return _Side(manifest, tuple(builds))
 

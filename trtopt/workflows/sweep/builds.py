@@ -18,20 +18,19 @@ from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of, sha256_of
 from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
 from trtopt.files.outputs import folder_in_progress
-from trtopt.recipe import Recipe, io_request
+from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
 from trtopt.records.precision import parse_forms
 from trtopt.version import __version__
-from trtopt.workflows.build.build import in_folder
-from trtopt.workflows.build.graph import QUANTISED, Precision, apply_precision, exchange_int8, keep_model
+from trtopt.workflows.build.graph import QUANTISED, Precision, keep_model, prepare_graph
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.workbench import (
-    BuildOptions,
     EngineRequest,
-    build_each,
-    caches_for,
+    Workbench,
+    in_folder,
     make_plans,
+    stamp,
     verified_graphs,
 )
 
@@ -81,6 +80,12 @@ class Builds:
 
     def __init__(self, swept: Swept, listener: Listener) -> None:
         self._swept, self._listener = swept, listener
+        self._workbench = Workbench(
+            builder=swept.builder,
+            executor=swept.executor,
+            listener=listener,
+            limit_s=swept.recipe.build_timeout,
+        ).with_caches(swept.recipe, swept.folder, swept.cache_dir)
         self._graphs: dict[Path, list[OnnxArtifact]] = {}
         self._refused: dict[str | None, TrtoptError] = {}
         self._failed: dict[str, TrtoptError] = {}
@@ -112,7 +117,7 @@ class Builds:
                 requested[one.folder, one.plan.key] = setting, one
         wanted = list(requested.values())
         self._listener.plans([setting.label for setting, _ in wanted])
-        with closing(build_each([one for _, one in wanted], self._how(), self._listener)) as outcomes:
+        with closing(self._workbench.build_each([one for _, one in wanted])) as outcomes:
             for index, outcome in outcomes:
                 if isinstance(outcome, EngineArtifact):
                     self._enter(wanted[index][0], outcome)
@@ -125,7 +130,7 @@ class Builds:
         if requested.plan.key in self._failed:
             raise self._failed[requested.plan.key]
         self._listener.plans([requested.plan.label])
-        ((_, outcome),) = build_each([requested], self._how(), self._listener)
+        ((_, outcome),) = self._workbench.build_each([requested])
         if isinstance(outcome, TrtoptError):
             raise outcome
         return self._enter(setting, outcome)
@@ -149,7 +154,7 @@ class Builds:
         folder, manifest = self._folder(setting), self._manifest(setting)
         others = [one for one in manifest.engines if one.plan.key != engine.plan.key]
         engines = tuple(sorted((*others, engine), key=lambda one: one.plan.batch.opt))
-        made = msgspec.structs.replace(manifest, created=now(), argv=command_line(), engines=engines)
+        made = stamp(manifest, engines=engines)
         graphs = manifest.files or self._hashes_of_graphs(setting)
         own = {name: sha256_of(folder / name) for name in engine.files}
         write_manifest(folder, made, files=graphs | own)  # what others have put there is not vouched for
@@ -168,12 +173,6 @@ class Builds:
     def _folder(self, setting: SweepSetting) -> Path:
         axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
         return self._swept.folder / "builds" / file_name("-".join((_name(setting.precision), *axes)))
-
-    def _how(self) -> BuildOptions:
-        """With one timing cache for all engines of the sweep."""
-        swept = self._swept
-        caches = caches_for(swept.recipe, swept.builder, swept.folder, swept.cache_dir)
-        return BuildOptions(*caches, swept.executor, limit_s=swept.recipe.build_timeout)
 
     def _graphs_of(self, folder: Path, manifest: Manifest) -> Sequence[OnnxArtifact]:
         if folder not in self._graphs:
@@ -203,39 +202,28 @@ class Builds:
     def _prepare(self, folder: Path, precision: str | None) -> Manifest:
         swept, listener = self._swept, self._listener
         backend = swept.builder.backend
-        kept = keep_model(
-            swept.onnx,
-            swept.source,
-            folder,
+        recipe = swept.recipe
+        kept = keep_model(swept.onnx, swept.source, folder, recipe, backend, listener)
+        made = prepare_graph(
+            kept.onnx,
+            kept.io,
+            cast("Precision | None", precision),
+            swept.calib_for(precision),
             backend,
-            listener,
-            rewrite=swept.recipe.rewrite,
-            add_rule=swept.recipe.add_rule,
-            io=io_request(swept.recipe),
-            data=swept.recipe.calib,
+            forms=parse_forms(recipe.forms or "") if precision == "int8" else None,
+            exclude=recipe.exclude if precision in QUANTISED else (),
         )
-        requested = cast("Precision | None", precision)
-        forms = parse_forms(swept.recipe.forms or "") if precision == "int8" else None
-        exclude = swept.recipe.exclude if precision in QUANTISED else ()
-        typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend, forms, exclude)
-        if typed is not None:
-            for line in typed.notes:
-                listener.note(line)
-        onnx, before = (typed.onnx, (in_folder(kept.onnx),)) if typed else (kept.onnx, ())
-        io, lines = kept.io, tuple[str, ...]()
-        if (exchanged := exchange_int8(onnx, io)) is not None:
-            before = (*before, in_folder(onnx))
-            onnx, io, lines = exchanged
+        listener.notes(made.notes)
         return Manifest(
             trtopt=__version__,
             created=now(),
             argv=command_line(),
-            onnx=in_folder(onnx),
-            io=io,
-            intermediates=before,
+            onnx=in_folder(made.onnx),
+            io=made.io,
+            intermediates=made.intermediates,
             rewrite=kept.rewrite,
             engines=(),
-            notes=(*kept.notes, *(typed.notes if typed else ()), *lines),
+            notes=(*kept.notes, *made.notes),
         )
 
 

@@ -12,25 +12,21 @@ import msgspec
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
-from trtopt.device.building import EngineBuilder
 from trtopt.errors import DataError, TrtoptError
-from trtopt.executors.api import Executor
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import write_manifest
 from trtopt.measure.statistics.comparison import Comparison, Verdict
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
-from trtopt.records import EngineArtifact, FinalRace, Ledger, LedgerEntry, Manifest, OnnxArtifact, to_json
+from trtopt.records import FinalRace, Ledger, LedgerEntry, Manifest, OnnxArtifact, to_json
 from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
 from trtopt.requests.profile import ProfileRequest
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.targets import target_of
-from trtopt.version import __version__
 from trtopt.workflows.bench.resolve_engines import resolved
-from trtopt.workflows.build.build import build, in_folder
-from trtopt.workflows.invocation import command_line, now
+from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
@@ -42,10 +38,10 @@ from trtopt.workflows.tune.situation import Change
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
 from trtopt.workflows.workbench import (
     TIMING_CACHE_FILE,
-    BuildOptions,
-    build_engines,
-    caches_for,
+    Workbench,
+    in_folder,
     make_plans,
+    stamp,
     verified_graphs,
 )
 
@@ -95,15 +91,12 @@ class Maker:
 
     source: Path
     recipe: Recipe
-    builder: EngineBuilder
     bounds: Mapping[str, float]
     data: str | None
     data_name: str | None
     """What the user calls the samples."""
     cache_dir: str | Path | None
-    limit_s: float | None
-    executor: Executor
-    listener: Listener
+    workbench: Workbench
 
     def baseline(self, folder: Path, batch: int) -> Built:
         """Today's defaults."""
@@ -129,7 +122,8 @@ class Maker:
         )
 
     def _limited(self, recipe: Recipe) -> Recipe:
-        return msgspec.structs.replace(recipe, backend=self.builder.backend.name, build_timeout=self.limit_s)
+        backend, limit_s = self.workbench.builder.backend.name, self.workbench.limit_s
+        return msgspec.structs.replace(recipe, backend=backend, build_timeout=limit_s)
 
     def _build(self, recipe: Recipe, folder: Path) -> Manifest:
         """From the user's model; samples and bounds are for what selects a precision by measuring."""
@@ -142,8 +136,8 @@ class Maker:
             folder,
             recipe,
             cache_dir=self.cache_dir,
-            executor=self.executor,
-            listener=self.listener,
+            executor=self.workbench.executor,
+            listener=self.workbench.listener,
         )
         if manifest.verdict is None or self.data_name is None:
             return manifest
@@ -163,29 +157,20 @@ class Maker:
                 return manifest
             intermediates = (*intermediates, in_folder(graph))
             graph = rewritten
-        (plan,) = make_plans(graph, recipe, self.builder.backend)
+        (plan,) = make_plans(graph, recipe, self.workbench.builder.backend)
         if change.builds_engine:
-            engines = build_engines((graph,), (plan,), folder, self._how(folder, change), self.listener)
+            engines = self._workbench_for(change, folder).build((graph,), (plan,), folder)
         else:
             engines = (engine,)
-            for name in _files_of(engine):
+            for name in engine.files:
                 shutil.copy2(incumbent.folder / name, folder / name)
-        made = msgspec.structs.replace(
-            manifest,
-            trtopt=__version__,
-            created=now(),
-            argv=command_line(),
-            onnx=in_folder(graph),
-            graphs=(),
-            intermediates=intermediates,
-            engines=engines,
-        )
-        return write_manifest(folder, made)
+        changed = {"onnx": in_folder(graph), "intermediates": intermediates, "engines": engines}
+        return write_manifest(folder, stamp(manifest, graphs=(), **changed))
 
     def _rewritten(self, graph: OnnxArtifact, rule: str, folder: Path) -> OnnxArtifact | None:
         """The graph after one more rule; None where that finds nothing."""
         out = folder / f"model.{rule}.onnx"
-        target = target_of(self.builder.backend).name
+        target = target_of(self.workbench.builder.backend).name
         trace = rewrite_model(Path(graph.path), out, target=target, rules=(rule,), write_unchanged=False)
         if not trace.applied:
             return None
@@ -193,27 +178,22 @@ class Maker:
         (folder / f"rewrite.{rule}.json").write_bytes(to_json(trace))
         return msgspec.structs.replace(read_onnx(out), parent=graph.sha256)
 
-    def _how(self, folder: Path, change: Change) -> BuildOptions:
-        """The incumbent's timings, but where others compete or a build is to time everything again."""
-        cache, store = caches_for(self.recipe, self.builder, folder, self.cache_dir)
+    def _workbench_for(self, change: Change, folder: Path) -> Workbench:
+        """With the incumbent's timings, but where others compete or a build is to time everything again."""
         if change.recipe or change.fresh:
             (folder / TIMING_CACHE_FILE).unlink(missing_ok=True)
-        if change.fresh and cache is not None:
-            cache, store = folder / TIMING_CACHE_FILE, None
-        return BuildOptions(cache, store, self.executor, self.limit_s)
+        if change.fresh:
+            return self.workbench.with_cache_in(folder)
+        return self.workbench.with_caches(self.recipe, folder, self.cache_dir)
 
 
 def _copy_without(source: Path, folder: Path, manifest: Manifest) -> None:
     """Copy what the manifest lists but engines, what describes them, and the ledger."""
-    built = {name for engine in manifest.engines for name in _files_of(engine)}
+    built = {name for engine in manifest.engines for name in engine.files}
     folder.mkdir()
     for name in manifest.files.keys() - built - {BASELINE, LEDGER, PROFILE_FILE}:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source / name, folder / name)
-
-
-def _files_of(engine: EngineArtifact) -> list[str]:
-    return [name for name in (engine.path, engine.log, engine.layers, engine.memory) if name]
 
 
 _PROFILE_S = 1.0
@@ -335,14 +315,13 @@ class Evaluation:
         return Maker(
             source=given.source,
             recipe=given.request.recipe,
-            builder=given.builder,
             bounds=given.request.accuracy.given,
             data=given.samples.data,
             data_name=given.samples.name,
             cache_dir=given.request.cache_dir,
-            limit_s=limit_s,
-            executor=given.executor,
-            listener=listener,
+            workbench=Workbench(
+                builder=given.builder, executor=given.executor, listener=listener, limit_s=limit_s
+            ),
         )
 
     def _setting(self, built: Built, limit_s: float) -> Setting:
