@@ -1,8 +1,7 @@
 """Serving: engines selected for each batch, and single requests made into batches."""
 
 from trtopt.records import BatcherStatistics, BatchPolicy, PoolUsage
-from trtopt.serving.asyncio_batcher import AsyncBatcher
-from trtopt.serving.batcher import DynamicBatcher
+from trtopt.serving.batcher import AsyncBatcher, DynamicBatcher
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.scheduling import serve_promptly
 

@@ -55,9 +55,6 @@ def tensor_of(value: object, name: str, *, is_sample: bool = False, copy: bool =
     """See an array, or a sample as a batch of one; `name` is the input that it is for.
 
     With `copy` the tensor has memory of its own, so that the caller may write to the array again.
-
-    Raises:
-        DataError: it is no array, not on the first GPU, not contiguous there, or there and to be copied.
     """
     if isinstance(value, (np.ndarray, np.generic)):  # at once: for every request it counts
         host = np.array(value, order="C") if copy else np.asarray(value)
@@ -133,9 +130,6 @@ def described(capsule: object, name: str, in_front: Shape) -> Tensor:
     """What a DLPack capsule holds, as device memory. Never renamed, it gives its memory back by itself.
 
     The tensor has the axes `in_front` of those of the capsule.
-
-    Raises:
-        DataError: an element type that is not known, or not contiguous.
     """
     held = _Described.from_address(_pointer_in(capsule, b"dltensor"))
     kind = _KINDS.get(held.code)

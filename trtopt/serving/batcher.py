@@ -1,4 +1,4 @@
-"""Single requests made into batches, on the workers of a pool."""
+"""Single requests made into batches, on the workers of a pool: for threads, and for asyncio."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from numbers import Real
 from types import TracebackType
 
 import msgspec
+import numpy as np
 
 from trtopt.errors import (
     ClosedError,
@@ -24,10 +26,9 @@ from trtopt.errors import (
     UsageError,
     WorkerError,
 )
-from trtopt.records import BatcherStatistics, BatchPolicy
+from trtopt.records import BatcherStatistics, BatchPolicy, Spread
 from trtopt.records.plan import check_policy
 from trtopt.serving.batching_policy import Run, decide
-from trtopt.serving.counters import Counters
 from trtopt.serving.engine_catalogue import Part
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.pool_worker import Outputs
@@ -368,3 +369,90 @@ def _own(error: BaseException) -> Exception:
         own = WorkerError(f"the batch failed: {type(error).__name__}: {error}", "send the request again")
     own.__cause__ = error.__cause__
     return own
+
+
+_LATEST = 4096
+
+
+class Counters:
+    """Counts of a batcher. No thread's: its owner guards it."""
+
+    def __init__(self) -> None:
+        self.accepted = self.rejected = self.invalid = 0
+        self.answered = self.failed = self.expired = self.cancelled = 0
+        self._batch_sizes: Counter[int] = Counter()
+        self._queue_ms: deque[float] = deque(maxlen=_LATEST)
+        self._compute_ms: deque[float] = deque(maxlen=_LATEST)
+
+    def batch(self, rows: int, queue_s: Iterable[float], compute_s: float) -> None:
+        """A batch has been run: its rows, how long each of its requests waited, and what computing took."""
+        waits_ms = [seconds * 1e3 for seconds in queue_s]
+        self._batch_sizes[rows] += 1
+        self._queue_ms.extend(waits_ms)
+        self._compute_ms.append(compute_s * 1e3)
+
+    def statistics(self, waiting: int) -> BatcherStatistics:
+        """All of it, `waiting` requests being in the queue."""
+        done = self.answered + self.failed + self.expired + self.cancelled
+        return BatcherStatistics(
+            accepted=self.accepted,
+            rejected=self.rejected,
+            invalid=self.invalid,
+            answered=self.answered,
+            failed=self.failed,
+            expired=self.expired,
+            cancelled=self.cancelled,
+            waiting=waiting,
+            running=self.accepted - done - waiting,
+            batch_sizes=dict(sorted(self._batch_sizes.items())),
+            queue=spread(self._queue_ms),
+            compute=spread(self._compute_ms),
+        )
+
+
+def spread(values_ms: Iterable[float]) -> Spread:
+    """Percentiles as numpy gives them, interpolated between neighbours."""
+    values = np.fromiter(values_ms, np.float64)
+    if not values.size:
+        return Spread(p50_ms=None, p90_ms=None, p99_ms=None, max_ms=None)
+    p50, p90, p99 = np.percentile(values, [50, 90, 99]).tolist()
+    return Spread(p50_ms=p50, p90_ms=p90, p99_ms=p99, max_ms=float(values.max()))
+
+
+class AsyncBatcher:
+    """A `DynamicBatcher` whose answers are awaited; several event loops may use one."""
+
+    def __init__(self, batcher: DynamicBatcher) -> None:
+        self._batcher = batcher
+
+    async def submit(self, sample: object, *, deadline_ms: float | None = None, copy: bool = True) -> Outputs:
+        """As `DynamicBatcher.submit`, and its answer. Cancelling the task cancels a request that waits."""
+        import asyncio  # at use: whatever imports this module need not serve a loop
+
+        return await asyncio.wrap_future(self._batcher.submit(sample, deadline_ms=deadline_ms, copy=copy))
+
+    async def submit_rows(
+        self, rows: object, *, deadline_ms: float | None = None, copy: bool = True
+    ) -> Outputs:
+        """As `DynamicBatcher.submit_rows`, and its answer; otherwise as `submit`."""
+        import asyncio
+
+        return await asyncio.wrap_future(self._batcher.submit_rows(rows, deadline_ms=deadline_ms, copy=copy))
+
+    def statistics(self) -> BatcherStatistics:
+        """What became of the requests so far."""
+        return self._batcher.statistics()
+
+    async def close(self, *, drain: bool = True) -> None:
+        """As `DynamicBatcher.close`, while the event loop continues."""
+        import asyncio
+
+        await asyncio.to_thread(self._batcher.close, drain=drain)
+
+    async def __aenter__(self) -> AsyncBatcher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

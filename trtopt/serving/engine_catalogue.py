@@ -66,11 +66,7 @@ class EngineChoice:
 
 
 class Catalogue:
-    """Loaded engines with the same inputs and outputs.
-
-    Raises:
-        UsageError: they differ in these, or an input or output has no batch axis in front.
-    """
+    """Loaded engines with the same inputs and outputs."""
 
     def __init__(self, engines: Sequence[Engine], *, takes_device_memory: bool) -> None:
         self.engines = tuple(engines)
@@ -90,12 +86,7 @@ class Catalogue:
         self._among = lru_cache(_KNOWN_KEYS)(self._choice_among)
 
     def part(self, inputs: object, *, copy: bool = False) -> Part:
-        """Rows of any number: every input as [rows, …]; with `copy` in memory of their own.
-
-        Raises:
-            DataError: names, types or shapes that no engine takes, by name, or an array on the GPU that is to
-                be copied.
-        """
+        """Rows of any number: every input as [rows, …]; with `copy` in memory of their own."""
         tensors = self._tensors(inputs, copy=copy)
         rows = {tensor.shape[:1] for tensor in tensors.values()}
         if len(rows) != 1 or rows <= {(), (0,)}:
@@ -156,11 +147,7 @@ class Catalogue:
         return Part(tensors, rows, key)
 
     def _axes(self, name: str, stored: Shape) -> Shape:
-        """A sample's shape as plans have it, given the shape in the engine's format.
-
-        Raises:
-            DataError: it is not in that format.
-        """
+        """A sample's shape as plans have it, given the shape in the engine's format."""
         if name not in self._vectorised:
             return stored
         layout, channels = self._vectorised[name]
@@ -173,11 +160,7 @@ class Catalogue:
         return sample
 
     def _choice(self, key: Key) -> EngineChoice:
-        """The engines that admit samples of these shapes.
-
-        Raises:
-            DataError: none does.
-        """
+        """The engines that admit samples of these shapes."""
         fitting = tuple(
             index
             for index, engine in enumerate(self.engines)

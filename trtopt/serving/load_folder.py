@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtopt.errors import ArtifactError, WrongPathError
+import numpy as np
+
+from trtopt.errors import ArtifactError, UsageError, WrongPathError
+from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest, read_plan, read_verified
-from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact
-from trtopt.serving.measured_latencies import Latencies, measured_latencies
+from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact, read_versioned
 
 _WANTED = "give a folder that `trtopt build` made, or a file that `trtopt plan -o` wrote"
 
@@ -86,3 +88,45 @@ def _read_plan(path: Path) -> BatchPlan:
         elif path.suffix == ".onnx":
             remedy = f"build it first: trtopt build {path} -o FOLDER; then give that folder"
         raise ArtifactError(error.problem, remedy) from None
+
+
+BENCH_FILE = "bench.json"
+"""A result file of this name in a build folder is used by default."""
+
+Latencies = dict[str, tuple[tuple[int, float], ...]]
+"""By an engine's SHA-256: (batch, median milliseconds) by ascending batch."""
+
+
+def measured_latencies(
+    folder: Path, engines: tuple[EngineArtifact, ...], bench: BenchReport | str | Path | None
+) -> Latencies:
+    """The latencies of the engines in a folder, by the report given or the one in the folder.
+
+    A report in the folder that measured other engines is ignored.
+    """
+    default = folder / BENCH_FILE
+    if bench is None:
+        return _of(_read(default), engines) if default.is_file() else {}
+    report = bench if isinstance(bench, BenchReport) else _read(Path(bench))
+    found = _of(report, engines)
+    if not found:
+        raise UsageError(
+            f"the result given measured none of the engines in {folder}",
+            f"measure these: trtopt bench {folder} --json {default}",
+        )
+    return found
+
+
+def _read(path: Path) -> BenchReport:
+    remedy = "measure again with trtopt bench --json FILE, or remove the file"
+    with reading_as("a result of trtopt bench", path, remedy):
+        return read_versioned(read_bounded(path), BenchReport)
+
+
+def _of(report: BenchReport, engines: tuple[EngineArtifact, ...]) -> Latencies:
+    medians: dict[str, dict[int, float]] = {engine.sha256: {} for engine in engines}
+    for point in report.points:
+        latency = point.latency.samples.latency_ms
+        if latency and point.latency.engine.sha256 in medians:
+            medians[point.latency.engine.sha256][point.batch] = float(np.median(latency))
+    return {sha256: tuple(sorted(found.items())) for sha256, found in medians.items() if found}

@@ -63,11 +63,7 @@ class Worker:
         return [_joined(pieces_of_part) for pieces_of_part in received]
 
     def _run_alone(self, part: Part, choice: EngineChoice) -> Outputs:
-        """A part by itself: outputs of data-dependent size can be neither divided nor cleared of padding.
-
-        Raises:
-            DataError: no engine runs exactly so many rows.
-        """
+        """A part by itself: outputs of data-dependent size can be neither divided nor cleared of padding."""
         piece = choice.selector.exact(part.rows)
         if piece is None:
             raise DataError(

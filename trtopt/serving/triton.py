@@ -40,10 +40,6 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
 
     Triton batches only along an axis whose length varies (server issue 1105), and serves one engine a model:
     a plan is deployed that has one engine for a range of batches, as `trtopt plan --for triton` chooses it.
-
-    Raises:
-        UsageError: another plan, a backend that Triton has not got, or tensors without a batch axis in front.
-        BackendMissingError: the extra is not installed.
     """
     messages, text_format = _schema()
     engine = plan.engines[0].artifact
@@ -95,12 +91,7 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
 
 
 def check_successor(known: str, new: str, where: str) -> None:
-    """Whether a new version may take the place of a model whose config is `known`.
-
-    Raises:
-        ArtifactError: no config of Triton's.
-        UsageError: its clients would not understand the new one.
-    """
+    """Whether a new version may take the place of a model whose config is `known`."""
     messages, text_format = _schema()
     try:
         before = text_format.Parse(known, messages.ModelConfig())

@@ -19,7 +19,7 @@ from trtopt.files.bounded_reading import MAX_BYTES, read_bounded, reason_of, sha
 from trtopt.files.toml import read_toml
 from trtopt.logs import write_to
 from trtopt.precision.calibration.table import read_table
-from trtopt.serving.measured_latencies import measured_latencies
+from trtopt.serving.load_folder import measured_latencies
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.plan.request import read_arrivals
 from trtopt.workflows.profile.profile import read_profile

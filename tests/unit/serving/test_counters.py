@@ -1,7 +1,7 @@
 import pytest
 
 from trtopt.records import Spread
-from trtopt.serving.counters import Counters, spread
+from trtopt.serving.batcher import Counters, spread
 
 
 def test_every_accepted_request_is_accounted_for() -> None:

@@ -75,11 +75,7 @@ class PlanRefinement:
         self._left = MOST_TRIALS
 
     def refine_at_rate(self, demand: Demand) -> RefinedPlan:
-        """The setup that keeps the bounds with the serving overhead of its trial run.
-
-        Raises:
-            PlanError: nothing keeps the bounds.
-        """
+        """The setup that keeps the bounds with the serving overhead of its trial run."""
         choice = self._chosen_at(demand, AT_ONE_RATE)
         if choice.chosen is None:
             raise self._nothing_keeps(demand, choice, rate_given=True)

@@ -45,11 +45,7 @@ Process = Literal["poisson", "constant"] | Bursts | Recorded
 
 
 def parse_process(text: str) -> Process:
-    """The value of `--arrivals`: `poisson`, `constant`, `bursty` or `bursty:PEAK:SECONDS`.
-
-    Raises:
-        UsageError: none of these, or bursts that are none.
-    """
+    """The value of `--arrivals`: `poisson`, `constant`, `bursty` or `bursty:PEAK:SECONDS`."""
     kind, _, rest = text.partition(":")
     remedy = "give poisson, constant, bursty, bursty:PEAK:SECONDS (as bursty:2:0.1), or a file of arrivals"
     if text in ("poisson", "constant"):
@@ -74,9 +70,6 @@ def parse_recorded(text: str, name: str) -> Recorded:
     """A file of arrivals: a line for each, its time in seconds and, after a space or comma, its length.
 
     Empty lines and what follows a # are left out. Times need not begin at zero.
-
-    Raises:
-        DataError: not of that form, times that go back, lengths of some only, or fewer than two arrivals.
     """
     times: list[float] = []
     lengths: list[int] = []

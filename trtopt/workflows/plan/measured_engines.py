@@ -23,7 +23,7 @@ from trtopt.records import (
     kind_of,
     read_versioned,
 )
-from trtopt.serving.measured_latencies import BENCH_FILE
+from trtopt.serving.load_folder import BENCH_FILE
 from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.setups import EngineMemory, MeasuredEngine
 from trtopt.workflows.sweep.folder import REPORT, read_sweep

@@ -11,11 +11,10 @@ import numpy as np
 from trtopt.errors import UsageError
 from trtopt.executors.local import run_job
 from trtopt.records import ServingCost
-from trtopt.serving.planning.prediction import RUNS, latencies_ms
+from trtopt.serving.planning.prediction import RUNS, TrialError, beyond, held_up, latencies_ms
 from trtopt.serving.planning.service_times import Curve, added_ms
 from trtopt.serving.planning.setups import Setup
 from trtopt.serving.planning.simulation import Arrivals, simulate
-from trtopt.serving.planning.trial_errors import TrialError, beyond, held_up
 from trtopt.serving.trial_run import CostJob, TrialRun
 from trtopt.workers.protocol import Costed
 from trtopt.workflows.plan.measured_engines import Measured

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from trtopt.serving.planning.prediction import estimate
-from trtopt.serving.planning.trial_errors import TrialError, beyond, held_up
+from trtopt.serving.planning.prediction import TrialError, beyond, estimate, held_up
 
 COUNT = 5_000
 
