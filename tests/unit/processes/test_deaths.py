@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from trtopt.processes import deaths
 from trtopt.processes.deaths import cause_of_death, how_it_ended
-from trtopt.workers import jobs
 
 OWN = f"""Traceback (most recent call last):
   File "{deaths.__file__}", line 1, in main
@@ -64,32 +61,3 @@ def test_a_death_is_put_down_to_whom_it_is_known_of(
 def test_the_kernels_count_is_read_where_it_has_one() -> None:
     assert deaths.out_of_memory_kills() >= 0
     assert (deaths._control_group() / "memory.events").exists() or Path("/proc/vmstat").exists()
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_nothing_that_a_repository_configures_runs_when_its_revision_is_requested(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run = f"touch {tmp_path / 'ran'}"
-    (tmp_path / "hook").write_text(f"#!/bin/sh\n{run}\n")
-    (tmp_path / "hook").chmod(0o755)
-    as_somebody = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
-        subprocess.run([*as_somebody, *words], check=True)
-    (tmp_path / ".git" / "config").write_text(
-        f"""
-[core]
-    repositoryformatversion = 0
-    fsmonitor = {tmp_path / "hook"}
-    hooksPath = {tmp_path}
-    pager = {run}
-    sshCommand = {run}
-[alias]
-    rev-parse = !{run}
-[pager]
-    rev-parse = {run}
-"""
-    )
-    assert len(jobs.git_revision() or "") == 40
-    assert not (tmp_path / "ran").exists()

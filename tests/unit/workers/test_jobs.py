@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import get_args
 
@@ -19,7 +21,7 @@ from trtopt.measure.engine_kernels import KernelJob, RangesJob
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outputs import OutputsJob
 from trtopt.serving.trial_run import CostJob, TrialJob
-from trtopt.workers.jobs import JOBS, Job, type_of
+from trtopt.workers.jobs import JOBS, Job, git_revision, type_of
 from trtopt.workers.protocol import CopyJob, IdentifyJob, MergeJob, RoutesJob, TacticsJob
 
 ENGINE = examples.engine()
@@ -129,3 +131,32 @@ def test_builds_and_reading_samples_have_errors_and_time_options_of_their_own() 
     assert found.pop(BuildJob) == (BuildError, "--build-timeout", log)
     assert found.pop(SamplesJob) == (DataError, "--budget", None)
     assert set(found.values()) == {(DeviceError, "--timeout", None)}
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_nothing_that_a_repository_configures_runs_when_its_revision_is_requested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = f"touch {tmp_path / 'ran'}"
+    (tmp_path / "hook").write_text(f"#!/bin/sh\n{run}\n")
+    (tmp_path / "hook").chmod(0o755)
+    as_somebody = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*as_somebody, *words], check=True)
+    (tmp_path / ".git" / "config").write_text(
+        f"""
+[core]
+    repositoryformatversion = 0
+    fsmonitor = {tmp_path / "hook"}
+    hooksPath = {tmp_path}
+    pager = {run}
+    sshCommand = {run}
+[alias]
+    rev-parse = !{run}
+[pager]
+    rev-parse = {run}
+"""
+    )
+    assert len(git_revision() or "") == 40
+    assert not (tmp_path / "ran").exists()
