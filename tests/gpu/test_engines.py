@@ -295,6 +295,18 @@ def test_an_engine_that_was_changed_is_not_loaded(built: Path, tmp_path: Path) -
         trtopt.bench(tmp_path / "copy", batch=[1], duration=0.2)
 
 
+def test_the_sign_of_integers_builds_on_86_and_is_exact(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (int64[N,64] p) => (float[N,64] y, int64[N,64] z)
+        {s = Sign(p) f = Cast<to=1>(s) a = Abs(p) b = Cast<to=1>(a) y = Mul(f, b) z = Sub(a, s)}"""
+    model, data = tmp_path / "sign.onnx", tmp_path / "data.npz"
+    onnx.save(onnx.parser.parse_model(text), model)
+    np.savez(data, p=np.random.default_rng(0).integers(-40, 40, (8, 64)))
+    folder = tmp_path / "sign.trtopt"
+    trtopt.build(model, folder, batch=(4,), tactic_sources=SOURCES)
+    report = trtopt.check(folder, model, data=data)
+    assert [output.max_abs for subject in report.subjects for output in subject.outputs] == [0, 0]
+
+
 @pytest.mark.parametrize(("batch", "dynamic", "wanted"), [((8,), False, [8]), ((1, 8, 16), True, [1, 8, 16])])
 def test_an_engine_without_a_manifest_is_loaded_if_it_is_trusted_and_tells_its_batch(
     tmp_path: Path, batch: tuple[int, ...], dynamic: bool, wanted: list[int]

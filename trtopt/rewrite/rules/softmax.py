@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.evidence import layers
+from trtopt.rewrite.evidence import RULES_ALONE, faster, layers
 from trtopt.rewrite.match import axes_of, is_private, keeps_axes
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
@@ -67,5 +67,8 @@ RULE = Rule(
     _check,
     _apply,
     stage=Stage.ACTIVATION,
-    evidence=(layers("one kernel instead of three to six layers"),),
+    evidence=(
+        layers("one kernel instead of three to six layers"),
+        faster("four layers of attention -67.9% at 1, -70.1% at 32 by this rule alone", RULES_ALONE),
+    ),
 )

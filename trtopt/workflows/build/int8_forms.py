@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
@@ -15,7 +16,7 @@ from trtopt.inspect.regions import Region, find_regions
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.onnxio.model_file import ModelFile, load
 from trtopt.onnxio.prepare import prepare
-from trtopt.precision.placement.evidence import Expected
+from trtopt.precision.placement.evidence import Expected, minor_differences
 from trtopt.precision.placement.forms import applicable
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.placement_plan import PlacementOptions
@@ -93,13 +94,26 @@ class FormSearch:
     def _hopeful(self) -> list[Expected]:
         changes = [change for change in self.measured.values() if change is not None]
         best = min(changes, default=None)
-        open_ones = [one for one in (*self.expected, *self._combined()) if one.forms not in self.measured]
-        if best is not None:
-            open_ones = [one for one in open_ones if one.hope < best - THRESHOLD]
+        hopes = {one: self._hope(one) for one in self.expected} | {one: one.hope for one in self._combined()}
+        open_ones = [
+            one
+            for one, hope in hopes.items()
+            if one.forms not in self.measured and (best is None or hope < best - THRESHOLD)
+        ]
         open_ones.sort(key=lambda one: one.rate)
-        near = [one for one in open_ones if one.change <= open_ones[0].change + THRESHOLD]
+        near = [one for one in open_ones if one.rate <= open_ones[0].rate + THRESHOLD]
         first = max(near, key=lambda one: (round(one.sqnr_db, 1), -one.rate), default=None)
         return sorted(open_ones, key=lambda one: one is not first)
+
+    def _hope(self, one: Expected) -> float:
+        """The change at best: forms with the same main choices were off by as much on this GPU."""
+        misses = [
+            change - known.change
+            for known in self.expected
+            if (change := self.measured.get(known.forms)) is not None
+            and minor_differences(known.forms, one.forms) is not None
+        ]
+        return one.hope_beside(fmean(misses)) if misses else one.hope
 
     def _combined(self) -> list[Expected]:
         """The two fastest in one, if both are faster than the baseline and nothing is known of it."""

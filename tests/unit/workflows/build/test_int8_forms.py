@@ -8,8 +8,8 @@ from trtopt.precision.placement.evidence import ROWS, Expected, expected
 from trtopt.records.precision import CHOICES, PLAIN, Forms, parse_forms
 from trtopt.workflows.build.int8_forms import FormSearch
 
-A, B = Forms(attention="on"), Forms(smoothing="off")
-BOTH = Forms(attention="on", smoothing="off")
+A, B = Forms(attention="on"), Forms(residual="skip")
+BOTH = Forms(attention="on", residual="skip")
 PLACES = {name: choices[1:] for name, choices in CHOICES.items()}
 
 
@@ -44,6 +44,14 @@ def test_what_disappoints_is_followed_by_the_next_and_the_budget_ends_it() -> No
     assert [build(search, 0.1), build(search, 0.1)] == [A, B]
     assert search.next() is None
     assert [one.forms for one in search.untried()] == [PLAIN]
+
+
+def test_a_form_like_one_that_disappointed_is_not_hoped_for() -> None:
+    like = Forms(attention="on", smoothing="off")
+    search = of((A, -0.2, 0.0), (like, -0.19, 1.0), (B, -0.1, 0.0))
+    assert build(search, 0.1) == A
+    assert build(search, 0.0) == B
+    assert search.next() is None
 
 
 def test_what_cannot_be_built_takes_nothing_of_the_budget() -> None:
