@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -35,19 +35,8 @@ REASONS = {
 
 _SM, _MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 _GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
+_OLDER_REASONS = "GetCurrentClocksThrottleReasons"
 _INSTALL = "install NVML's binding with: pip install nvidia-ml-py"
-
-
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """NVML's answers in its own units; None where it gave none."""
-
-    sm_mhz: int | None
-    memory_mhz: int | None
-    power_mw: int | None
-    energy_mj: int | None
-    temperature_c: int | None
-    reasons: int | None
-    pids: tuple[int, ...] | None
 
 
 def reasons_of(mask: int | None) -> tuple[str, ...]:
@@ -64,17 +53,23 @@ def others_of(pids: Sequence[int] | None) -> int | None:
     return None if pids is None else max(0, len(set(pids)) - 1)
 
 
-def reading_of(answers: Answers, at_ms: float) -> ClockReading:
-    """NVML's answers as a record."""
+def reading_of(query: Callable[..., Any], at_ms: float) -> ClockReading:
+    """A reading by NVML's functions, of which `query` gives the answers, or None.
+
+    Functions under newer drivers' names are tried first.
+    """
+    reasons, temperature = query("GetCurrentClocksEventReasons"), query("GetTemperatureV", _GPU_SENSOR)
+    power_mw, energy_mj = query("GetPowerUsage"), query("GetTotalEnergyConsumption")
+    processes = query("GetComputeRunningProcesses_v3")
     return ClockReading(
         at_ms=at_ms,
-        sm_mhz=answers.sm_mhz,
-        memory_mhz=answers.memory_mhz,
-        power_w=None if answers.power_mw is None else answers.power_mw / 1e3,
-        energy_j=None if answers.energy_mj is None else answers.energy_mj / 1e3,
-        temperature_c=answers.temperature_c,
-        throttle=reasons_of(answers.reasons),
-        other_processes=others_of(answers.pids),
+        sm_mhz=query("GetClockInfo", _SM),
+        memory_mhz=query("GetClockInfo", _MEMORY),
+        power_w=None if power_mw is None else power_mw / 1e3,
+        energy_j=None if energy_mj is None else energy_mj / 1e3,
+        temperature_c=query("GetTemperature", _GPU_SENSOR) if temperature is None else temperature,
+        throttle=reasons_of(query(_OLDER_REASONS) if reasons is None else reasons),
+        other_processes=others_of(None if processes is None else [one.pid for one in processes]),
     )
 
 
@@ -139,21 +134,6 @@ class _Gpu:
         except (self._nvml.NVMLError, AttributeError) as error:
             raise refusal_of(str(error), doing) from None
 
-    def answers(self) -> Answers:
-        """Everything that a reading holds. Functions under newer drivers' names are tried first."""
-        reasons = self.query("GetCurrentClocksEventReasons")
-        temperature = self.query("GetTemperatureV", _GPU_SENSOR)
-        processes = self.query("GetComputeRunningProcesses_v3")
-        return Answers(
-            sm_mhz=self.query("GetClockInfo", _SM),
-            memory_mhz=self.query("GetClockInfo", _MEMORY),
-            power_mw=self.query("GetPowerUsage"),
-            energy_mj=self.query("GetTotalEnergyConsumption"),
-            temperature_c=self.query("GetTemperature", _GPU_SENSOR) if temperature is None else temperature,
-            reasons=self.query("GetCurrentClocksThrottleReasons") if reasons is None else reasons,
-            pids=None if processes is None else tuple(process.pid for process in processes),
-        )
-
     def reference(self) -> ClockReference:
         """What to compare the SM clock with."""
         return reference_of(
@@ -172,7 +152,7 @@ class NvmlSensor:
 
     def read(self, at_ms: float) -> ClockReading:
         """Query NVML."""
-        return reading_of(self._gpu.answers(), at_ms)
+        return reading_of(self._gpu.query, at_ms)
 
 
 def open_sensor(info: DeviceInfo) -> ClockSensor:
@@ -181,11 +161,11 @@ def open_sensor(info: DeviceInfo) -> ClockSensor:
         gpu = _Gpu(info)
     except DeviceError as error:
         return UnknownClocks(error.problem)
-    first, reference = gpu.answers(), gpu.reference()
+    first, reference = reading_of(gpu.query, 0.0), gpu.reference()
     if first.sm_mhz is None:
         return UnknownClocks(f"NVML does not report the SM clock: {gpu.failures['GetClockInfo']}")
-    if first.reasons is None:
-        problem = f"NVML does not report throttle reasons: {gpu.failures['GetCurrentClocksThrottleReasons']}"
+    if _OLDER_REASONS in gpu.failures:
+        problem = f"NVML does not report throttle reasons: {gpu.failures[_OLDER_REASONS]}"
         reference = msgspec.structs.replace(reference, problem=problem)
     return NvmlSensor(gpu, reference)
 

@@ -1,6 +1,7 @@
 """What NVML's answers mean; and what comes of it where NVML is not there."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,7 +11,6 @@ from trtopt.device.clocks import IDLE, SLOWDOWNS
 from trtopt.device.cuda import probe
 from trtopt.device.nvml import (
     REASONS,
-    Answers,
     open_control,
     open_sensor,
     others_of,
@@ -61,17 +61,20 @@ def test_every_bit_of_a_mask_has_one_name(mask: int) -> None:
     assert len(set(reasons_of(mask))) == mask.bit_count()
 
 
-def test_answers_become_a_reading_in_the_records_units() -> None:
-    answers = Answers(
-        sm_mhz=1980,
-        memory_mhz=3201,
-        power_mw=321500,
-        energy_mj=10**12 + 500,
-        temperature_c=61,
-        reasons=0x4,
-        pids=(7, 8, 9),
-    )
-    assert reading_of(answers, 12.5) == ClockReading(
+NEWER = {"GetCurrentClocksEventReasons": 0x4, "GetTemperatureV": 61}
+OLDER = {"GetCurrentClocksThrottleReasons": 0x4, "GetTemperature": 61}
+
+
+@pytest.mark.parametrize("driver", [NEWER, OLDER])
+def test_answers_become_a_reading_in_the_records_units(driver: dict[str, object]) -> None:
+    answers = {
+        ("GetClockInfo", 1): 1980,
+        ("GetClockInfo", 2): 3201,
+        ("GetPowerUsage",): 321500,
+        ("GetTotalEnergyConsumption",): 10**12 + 500,
+        ("GetComputeRunningProcesses_v3",): [SimpleNamespace(pid=pid) for pid in (7, 8, 9)],
+    }
+    assert reading_of(lambda *words: answers.get(words, driver.get(words[0])), 12.5) == ClockReading(
         at_ms=12.5,
         sm_mhz=1980,
         memory_mhz=3201,
@@ -84,16 +87,7 @@ def test_answers_become_a_reading_in_the_records_units() -> None:
 
 
 def test_what_nvml_does_not_answer_stays_unknown() -> None:
-    nothing = Answers(
-        sm_mhz=None,
-        memory_mhz=None,
-        power_mw=None,
-        energy_mj=None,
-        temperature_c=None,
-        reasons=None,
-        pids=None,
-    )
-    assert reading_of(nothing, 1.0) == ClockReading(at_ms=1.0)
+    assert reading_of(lambda *words: None, 1.0) == ClockReading(at_ms=1.0)
 
 
 @pytest.mark.parametrize(
