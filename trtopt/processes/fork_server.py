@@ -122,10 +122,7 @@ def _fork(modules: list[str], descriptors: list[int], own: Iterable[socket.socke
             traceback.print_exc(file=file)
         number = -1
     if number == 0:
-        for held in own:
-            held.close()
-        os.close(life)
-        _become(modules[0], socket.socket(fileno=channel), printed, folder)
+        _become(modules[0], descriptors, own)
     for one in (channel, printed, folder):
         os.close(one)
     if number < 0:
@@ -139,13 +136,18 @@ def _fork(modules: list[str], descriptors: list[int], own: Iterable[socket.socke
     return fork
 
 
-def _become(name: str, channel: socket.socket, printed: int, folder: int) -> NoReturn:
+def _become(module: str, descriptors: list[int], own: Iterable[socket.socket]) -> NoReturn:
     """Be the process that was asked for, to its end.
 
     Without the interpreter's teardown: native libraries can crash in it, and threads may wait for input.
     """
     status = 1
     try:
+        for held in own:
+            held.close()
+        number, printed, folder, life = descriptors
+        os.close(life)
+        channel = socket.socket(fileno=number)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setpgid(0, 0)
@@ -159,7 +161,7 @@ def _become(name: str, channel: socket.socket, printed: int, folder: int) -> NoR
         os.environb.clear()
         os.environb.update(start.environment)
         tempfile.tempdir = None  # as the variables have it
-        sys.modules[name].main(channel, *start.arguments)
+        sys.modules[module].main(channel, *start.arguments)
         status = 0
     except BaseException as error:  # noqa: BLE001  (a fault of ours: whoever asked shows its last words)
         at = error.__traceback__
