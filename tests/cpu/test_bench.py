@@ -15,6 +15,7 @@ import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
+from tests.support.long import few
 from trtopt.errors import (
     ArtifactError,
     DataError,
@@ -145,7 +146,7 @@ def test_engines_that_are_to_run_here_and_cannot_are_refused(rtx_build: Path) ->
 
 
 @needs_no_gpu
-@pytest.mark.parametrize("backend", [None, "auto"])
+@pytest.mark.parametrize("backend", few("auto", of=[None, "auto"]))
 def test_without_a_gpu_the_same_model_is_measured_on_the_cpu_and_reported(
     rtx_build: Path, backend: Literal["auto"] | None
 ) -> None:
@@ -346,7 +347,7 @@ def test_bad_input_to_bench_gets_a_message_and_a_status(
     assert message in trtopt_cli.fails(status, "bench", *arguments)
 
 
-@pytest.mark.parametrize("elem_type", ["UINT16", "DOUBLE", "BOOL"])
+@pytest.mark.parametrize("elem_type", few("BOOL", of=["UINT16", "DOUBLE", "BOOL"]))
 def test_inputs_of_any_numeric_type_can_be_measured(tmp_path: Path, elem_type: str) -> None:
     model = identity_of(getattr(onnx.TensorProto, elem_type), tmp_path / "model.onnx")
     report = trtopt.bench(model, backend="onnxruntime", duration=0.05)
@@ -373,14 +374,14 @@ def test_an_engine_that_is_lost_or_damaged_leaves_the_others_to_be_measured(
     trtopt_cli: CommandLine, tmp_path: Path
 ) -> None:
     folder = tmp_path / "d"
-    trtopt.build(DIGITS, folder, batch=(1, 2, 4, 8), backend="onnxruntime")
+    trtopt.build(DIGITS, folder, batch=(1, 2, 4), backend="onnxruntime")
     (folder / "batch1.onnx").unlink()
     (folder / "batch4.onnx").write_bytes(b"cut off")
     done = trtopt_cli("bench", folder, "--duration", "0.05", "--json", tmp_path / "r.json")
     assert done.returncode == 1
     assert "batch1.onnx: cannot be read" in done.stderr
     report = from_json((tmp_path / "r.json").read_bytes(), BenchReport)
-    assert [point.batch for point in report.points] == [2, 8]
+    assert [point.batch for point in report.points] == [2]
     lost = [note for note in report.notes if "could not be measured" in note]
     assert [note.split()[1] for note in lost] == ["1", "4"]
     assert f"`trtopt build --locked {folder}`" in done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import DIGITS
+from tests.support.long import few
 
 SCRIPT = Path(sys.executable).with_name("trtopt")
 COMMANDS = {
@@ -21,7 +22,7 @@ COMMANDS = {
 
 
 @pytest.mark.skipif(not SCRIPT.exists(), reason="needs the installed script")
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", few("bench", "rewrite", of=COMMANDS))
 def test_a_file_called_like_a_module_does_not_run(command: str, tmp_path: Path) -> None:
     names = ("msgspec", "numpy", "onnxruntime", "ml_dtypes", "json", "trtopt", "sitecustomize", "encodings")
     for name in names:

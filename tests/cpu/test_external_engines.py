@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import DIGITS, CommandLine
+from tests.support.long import few
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {
     "bench": ("--duration", "0.05"),
@@ -25,7 +26,7 @@ def bare(trtopt_cli: CommandLine, cpu_build: Path) -> Path:
     return Path(shutil.copyfile(cpu_build / "batch8.onnx", trtopt_cli.folder / "bare.engine"))
 
 
-@pytest.mark.parametrize("command", MEASURING)
+@pytest.mark.parametrize("command", few("bench", "check", of=MEASURING))
 def test_it_is_loaded_only_if_it_is_trusted_by_name(
     command: str, trtopt_cli: CommandLine, bare: Path
 ) -> None:

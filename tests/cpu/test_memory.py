@@ -119,11 +119,13 @@ def peak_gib(folder: Path, *words: str) -> float:
 @pytest.mark.parametrize(
     ("words", "weights"),
     [
-        ("rewrite m.onnx -o rewritten.onnx", "m.data"),
+        pytest.param("rewrite m.onnx -o rewritten.onnx", "m.data", marks=pytest.mark.long),
         ("rewrite fp8.onnx -o rewritten8.onnx", "fp8.onnx"),
         ("cast m.onnx -o half.onnx --precision fp16 --data x.npz", "m.data"),
-        ("quantize m.onnx -o int8.onnx --precision int8 --calib x.npz", "m.data"),
-        ("check m.onnx --against m.onnx --data x.npz", "m.data"),
+        pytest.param(
+            "quantize m.onnx -o int8.onnx --precision int8 --calib x.npz", "m.data", marks=pytest.mark.long
+        ),
+        pytest.param("check m.onnx --against m.onnx --data x.npz", "m.data", marks=pytest.mark.long),
     ],
     ids=["rewrite", "rewrite-fp8", "cast", "quantize", "check"],
 )

@@ -87,10 +87,11 @@ def told_of(bench: CommandLine, function: str, *flags: str) -> str:
 @pytest.mark.parametrize(
     ("function", "how", "why"),
     [
-        (
+        pytest.param(
             "segfault",
             "was ended by SIGSEGV",
             "a crash in native code, that of ONNX Runtime or what bad:segfault",
+            marks=pytest.mark.long,
         ),
         ("abort", "was ended by SIGABRT", "a crash in native code, that of ONNX Runtime or what bad:abort"),
         ("killed", "was ended by SIGKILL", "nothing in it does that: another process, or the kernel"),

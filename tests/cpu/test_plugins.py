@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.long import few
 from trtopt.errors import ArtifactError
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import MANIFEST, read_manifest
@@ -34,7 +35,7 @@ def with_plugin(build: Path, folder: Path) -> Path:
     return library
 
 
-@pytest.mark.parametrize("command", ["bench", "profile", "compare"])
+@pytest.mark.parametrize("command", few("bench", of=["bench", "profile", "compare"]))
 def test_what_measures_loads_no_plugin_that_is_not_named(
     command: str, trtopt_cli: CommandLine, cpu_build: Path
 ) -> None:

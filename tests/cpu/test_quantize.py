@@ -13,6 +13,7 @@ import pytest
 import trtopt
 from tests.support.cast_models import saved
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
+from tests.support.long import few
 from trtopt.errors import ArtifactError, DataError, TrtoptError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
@@ -75,8 +76,8 @@ def is_half_around_pairs(model: onnx.ModelProto) -> bool:
     [
         (DIGITS, "int8", "8.6", False, 0.5),
         (DIGITS, "int8", "rtx", True, 0.5),
-        (DIGITS, "fp8", "rtx", False, 1.0),
-        (TRANSFORMER, "int8", "8.6", False, 1.0),
+        pytest.param(DIGITS, "fp8", "rtx", False, 1.0, marks=pytest.mark.long),
+        pytest.param(TRANSFORMER, "int8", "8.6", False, 1.0, marks=pytest.mark.long),
         (TRANSFORMER, "fp8", "rtx", True, 1.0),
         (TRANSFORMER, "int4", "rtx", True, 1.0),
     ],
@@ -123,7 +124,7 @@ def test_int4_with_data_errs_less_and_builds(samples: dict[Path, Path], tmp_path
     trtopt.build(tmp_path / "q.onnx", tmp_path / "engines", batch=(4,), backend="tensorrt-rtx")
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("precision", few("bf16", of=["fp16", "bf16"]))
 def test_a_16_bit_model_is_quantised_as_the_fp32_one(
     precision: str, samples: dict[Path, Path], tmp_path: Path
 ) -> None:

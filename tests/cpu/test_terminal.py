@@ -110,10 +110,12 @@ def assert_harmless(told: str) -> None:
     [
         ("rewrite m.onnx -o o.onnx", 0, False),
         ("lint m.onnx", 0, False),
-        ("cast m.onnx -o o.onnx", 0, True),
-        ("quantize m.onnx -o o.onnx --precision int8 --random-data -v", 0, True),
+        pytest.param("cast m.onnx -o o.onnx", 0, True, marks=pytest.mark.long),
+        pytest.param(
+            "quantize m.onnx -o o.onnx --precision int8 --random-data -v", 0, True, marks=pytest.mark.long
+        ),
         ("check built --against m.onnx", 0, True),
-        ("check m.onnx --against digits.onnx", 1, True),
+        pytest.param("check m.onnx --against digits.onnx", 1, True, marks=pytest.mark.long),
         ("bench built --duration 0.1 --layers", 0, True),
         ("profile built --log-file log", 0, True),
         ("compare result.json changed.json", 2, True),

@@ -167,6 +167,7 @@ def test_the_highest_rate_is_looked_for_above_where_serving_adds_less_than_it_wa
     assert len(set(heard)) == 2
 
 
+@pytest.mark.long
 def test_what_queues_at_too_high_a_rate_says_nothing_of_lower_ones() -> None:
     """Where more than 400 requests/s come, processes take ten times what is simulated, and a batch alone
     would keep the goal with that.

@@ -68,6 +68,7 @@ def test_a_prediction_is_multiplied_by_what_trial_runs_took_beyond_their_simulat
     assert from_trials.throughput == bare.throughput
 
 
+@pytest.mark.long
 def test_intervals_hold_19_of_20_runs_with_other_arrivals() -> None:
     """Of 60 runs with the same curves; fewer than 50 would be a chance of 1 in 1,000."""
     setup = Setup(Fleet([engine(1, 7.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
@@ -213,6 +214,7 @@ def told_by(engines: list, demand: Demand, bounds: Bounds) -> str:
     return str(error)
 
 
+@pytest.mark.usefixtures("brief")
 def test_one_that_is_fast_for_whom_it_does_not_reject_is_reported() -> None:
     """A queue of one at 90 % load rejects many, and a quarter of the requests are answered at once."""
     setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0, max_waiting=1))
