@@ -53,7 +53,8 @@ demo: $(VENV)/.rtx
 	$(BIN)/trtopt demo
 	@echo "trtopt is installed in $(VENV): source $(BIN)/activate"
 
-# On all cores; a file's tests stay together, for they share what takes long to make.
+# On all cores, by as many processes as tests/conftest.py says. A file's tests stay together: they share what
+# takes long to make.
 test: $(VENV)/.test
 	$(PYTEST) -m "not long" --junit-xml .pytest_cache/durations.xml
 

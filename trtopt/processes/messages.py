@@ -37,6 +37,7 @@ def frame(value: Any) -> Frame:
 
     Raises:
         TypeError, ValueError: it holds something that is neither data nor text.
+        UnicodeEncodeError: a name of a file, say, that is not UTF-8.
     """
     arrays: list[NDArray[Any]] = []
 
@@ -51,10 +52,15 @@ def frame(value: Any) -> Frame:
         name = item.dtype.str if item.dtype.kind in "SU" else item.dtype.name
         return msgspec.msgpack.Ext(_NUMBERS, msgspec.msgpack.encode((name, item.shape)))
 
+    return Frame(msgspec.msgpack.encode(value, enc_hook=extended), arrays)
+
+
+def frame_for_reading(value: Any) -> Frame:
+    """As `frame`, with escapes for what is not UTF-8: no file is looked for by a name in it."""
     try:
-        return Frame(msgspec.msgpack.encode(value, enc_hook=extended), arrays)
-    except UnicodeEncodeError:  # names of files and arguments may not be valid text
-        return Frame(msgspec.msgpack.encode(as_text(msgspec.to_builtins(value, builtin_types=[bytes]))), [])
+        return frame(value)
+    except UnicodeEncodeError:
+        return frame(as_text(msgspec.to_builtins(value, builtin_types=[bytes])))
 
 
 def send(channel: socket, frame: Frame) -> None:

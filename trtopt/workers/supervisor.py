@@ -103,6 +103,7 @@ class _Worker:
         self.place = place
         self.began = time.monotonic()
         self.phase = "starting"
+        message = frame(job)
         environment = {name: text for name, text in _CUDA_DEFAULTS.items() if name not in os.environ}
         if place is not None:
             environment["CUDA_VISIBLE_DEVICES"] = place
@@ -116,7 +117,7 @@ class _Worker:
         )
         _log.info("process %d started: %s", self._process.number, self._doing)
         with suppress(OSError):  # it died at once: the reader reports that
-            send(self._process.channel, frame(job))
+            send(self._process.channel, message)
         threading.Thread(target=self._read, args=(index, events), daemon=True).start()
 
     def _read(self, index: int, events: queue.Queue[tuple[int, Any]]) -> None:

@@ -11,7 +11,7 @@ from socket import socket
 
 from trtopt.errors import TrtoptError
 from trtopt.logs import relay
-from trtopt.processes.messages import frame, receive, send
+from trtopt.processes.messages import frame_for_reading, receive, send
 from trtopt.workers.jobs import Job, type_of
 from trtopt.workers.protocol import Failure, Message, Progress, Result
 
@@ -49,6 +49,6 @@ def reporter(channel: socket) -> Callable[[Message], None]:
 
     def report(message: Message) -> None:
         with guard:
-            send(channel, frame(message))
+            send(channel, frame_for_reading(message))
 
     return report

@@ -26,7 +26,7 @@ from trtopt.device.ort.client import (
     Run,
 )
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.processes.messages import frame, receive, send
+from trtopt.processes.messages import frame_for_reading, receive, send
 
 _ERRORS_ONLY = 4
 _ONNX_BFLOAT16 = 16
@@ -123,6 +123,6 @@ def main(channel: socket) -> None:
             for number in request.sessions:
                 sessions.pop(number, None)
             continue
-        reply = frame(_reply(sessions, request))
+        reply = frame_for_reading(_reply(sessions, request))
         del request  # what came in is not held while the next is awaited
         send(channel, reply)
