@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from trtopt.cli.declared import command
-from trtopt.cli.options.alarms import check_alarms, strict_option
+from trtopt.cli.exit_codes import check_alarms, strict_option
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.requests.build import BuildRequest
 

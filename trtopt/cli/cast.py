@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trtopt.cli.declared import command
-from trtopt.cli.options.alarms import check_alarms, strict_option
+from trtopt.cli.exit_codes import check_alarms, strict_option
 from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.requests.cast import CastRequest

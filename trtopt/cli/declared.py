@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,9 +10,7 @@ from typing import Any, get_origin
 
 import click
 
-from trtopt.cli.options.aliases import OptionWithAliases
 from trtopt.cli.options.completion import files, lists_of, names, names_or_files
-from trtopt.cli.options.model import OnnxFile
 from trtopt.cli.options.output import Output as OutputPath, json_file, model_file, quantised_file
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.errors import UsageError
@@ -185,3 +184,41 @@ def _completion(option: Option) -> Any:
     if option.parse is parse_names:
         return lists_of(option.names)
     return names_or_files(option.names) if option.is_path else names(option.names)
+
+
+# ── kinds of options and arguments ──────────────────────────────────────────────────────────────────────
+
+
+class OptionWithAliases(click.Option):
+    """An option that also goes by the names it once had; help and completion show the present one only."""
+
+    def __init__(self, *arguments: Any, aliases: Sequence[str], **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.aliases = tuple(aliases)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """See `click.Option.add_to_parser`."""
+        super().add_to_parser(parser, ctx)
+        action = "append" if self.multiple else "store"
+        parser.add_option(obj=self, opts=self.aliases, dest=self.name, action=action, nargs=self.nargs)
+
+
+class OnnxFile(click.Path):
+    """An existing file; the error of another path names the ONNX file that may have been meant."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.Path.convert`."""
+        path = Path(value)
+        if path.is_dir():
+            inside = sorted(file.name for file in path.glob("*.onnx"))
+            such = f", such as {path / inside[0]}" if inside else ""
+            self.fail(f"{path} is a folder: give an ONNX file{such}.", param, ctx)
+        if not path.exists():
+            known = {file.stem: file for file in path.parent.glob("*.onnx")}
+            near = difflib.get_close_matches(path.stem, known, n=1)  # the suffix alone makes no likeness
+            meant = f" Did you mean {known[near[0]]}?" if near else ""
+            self.fail(f"File {str(path)!r} does not exist.{meant}", param, ctx)
+        return super().convert(value, param, ctx)

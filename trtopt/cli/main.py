@@ -18,7 +18,6 @@ import click
 from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
 from trtopt.cli.options.guard import with_guard
 from trtopt.cli.options.logging import with_log_options
-from trtopt.cli.options.usage import with_required_options_in_usage
 from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.printable import spelled_out, visible_lines
 from trtopt.version import __version__
@@ -91,6 +90,25 @@ class LateGroup(click.Group):
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()))
+
+
+def with_required_options_in_usage(command: click.Command) -> click.Command:
+    """The command, or every command of the group, with a usage line that names the options it needs.
+
+    A usage error prints the line, and thereby all that is missing at once.
+    """
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            with_required_options_in_usage(inner)
+    else:
+        context = click.Context(command)
+        needed = [
+            f"{option.opts[0]} {option.make_metavar(context).strip('[]')}"
+            for option in command.params
+            if isinstance(option, click.Option) and option.required
+        ]
+        command.options_metavar = " ".join([*needed, "[OPTIONS]"])
+    return command
 
 
 @click.group(

@@ -9,7 +9,7 @@ from typing import Annotated
 import click
 
 from trtopt.cli.declared import command, option
-from trtopt.cli.options.alarms import check_alarms, strict_option
+from trtopt.cli.exit_codes import check_alarms, strict_option
 from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.requests.quantize import QuantizeRequest
