@@ -151,11 +151,15 @@ def _default(one: Any) -> Any:
 
 
 def field_of(name: str, hint: Any, default: Any, *, is_positional: bool = False) -> Declared:
-    """Of `Annotated[type, declaration]`; what follows replaces the declaration, or a text its help."""
+    """Of `Annotated[type, declaration]`; what follows replaces the declaration, or its help.
+
+    A help is a text, or two: that of the command line and that of Python.
+    """
     kind, declaration, *more = get_args(hint)
     for other in more:
-        is_text = isinstance(other, str)
-        declaration = replace(declaration, help=other, python=None) if is_text else other
+        texts = (other, None) if isinstance(other, str) else other
+        is_help = isinstance(texts, tuple)
+        declaration = replace(declaration, help=texts[0], python=texts[1]) if is_help else other
     return Declared(name, kind, default, declaration, is_positional)
 
 
@@ -220,6 +224,7 @@ def _parameter(one: Declared) -> inspect.Parameter:
     kinds = inspect.Parameter
     kind = kinds.POSITIONAL_OR_KEYWORD if one.is_positional else kinds.KEYWORD_ONLY
     annotation = re.sub(r"[\w.]+\.(?=\w)", "", inspect.formatannotation(one.hint))
+    annotation = re.sub(r"Optional\[(.*)\]$", r"\1 | None", annotation)
     return inspect.Parameter(one.name, kind, default=one.default, annotation=annotation)
 
 
@@ -239,7 +244,9 @@ def _explained(one: Declared, declared: Sequence[Declared]) -> str:
     text = getattr(declaration, "python", None) or in_python(declaration.help, declared)
     if isinstance(one.default, int | float) and not isinstance(one.default, bool) and "[default" not in text:
         text = f"{text.rstrip('.')} [default: {one.default:g}]."
-    return text[0].lower() + text[1:] if text[1:2].islower() else text
+    first = text.split(" ", 1)[0]
+    is_plain = first == "A" or (first[1:].islower() and first.isalpha())  # no TensorRT, no GPUs
+    return text[0].lower() + text[1:] if is_plain else text
 
 
 def _check_containers(declared: Sequence[Declared], given: Mapping[str, object]) -> None:
@@ -261,7 +268,7 @@ def _check_containers(declared: Sequence[Declared], given: Mapping[str, object])
 _COMMAND = re.compile(r"(`[^`]*`|\b(?:trtopt [a-z]|nvidia-smi )[^,;)]*)")
 _FLAG = re.compile(
     r"(?<![\w-])(?P<flag>--[a-z][a-z0-9-]*|-o\b)"
-    r"(?:[ =](?P<value>'[^']*'|\"[^\"]*\"|(?!-)[^\s;()]*[^\s;(),:.]|-\d[\d.]*))?(?P<colon>:?)"
+    r"(?:[ =](?P<value>'[^']*'|\"[^\"]*\"|(?![-\[])[^\s;()]*[^\s;(),:.]|-\d[\d.]*))?(?P<colon>:?)"
 )
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _PLACEHOLDER = re.compile(r"[A-Z][A-Z_,.:=]*(\.so)?|.*….*|'.*'|\".*\"|True|False", re.DOTALL)

@@ -32,7 +32,6 @@ _WRITES = {"model": model_file, "quantised model": quantised_file, "plan": json_
 
 def command(
     request: type,
-    name: str | None = None,
     *,
     has_sections: bool = False,
     optional: Sequence[str] = (),
@@ -57,7 +56,7 @@ def command(
             is_whole = all(given[one] is not None for one in optional)
             function(request=request(**given, **later) if is_whole else None, **values)
 
-        made = click.command(name, cls=SectionedCommand if has_sections else click.Command)(run)
+        made = click.command(cls=SectionedCommand if has_sections else click.Command)(run)
         params = [param for one in declared for param in _parameters(one, optional)]
         made.params = sorted([*params, *made.params], key=_place)
         return made

@@ -37,7 +37,15 @@ class BenchRequest(Request):
     batch: Annotated[Batch, "Batch sizes [default: those of the engines]."] = None
     shapes: Shapes = None
     axes: Axes = None
-    backend: Backend = None
+    backend: Annotated[
+        Backend,
+        (
+            "Backend to run with [default: auto, the engines' own, or the CPU if there is no GPU].",
+            "what runs the engines [default: `auto`, the engines' own, or the CPU where there is no GPU]. "
+            "Another "
+            "than their own builds the folder's model again, in a temporary folder.",
+        ),
+    ] = None
     contract: Contract = None
     terms: TermsOptions = None
     duration: Duration = DURATION

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trtopt.options import Option, Output
+from trtopt.precision.bounds import Bounds
 from trtopt.recipe import Recipe
 from trtopt.requests.parsing import parse_range
 from trtopt.requests.recipe import RecipeOptions, recipe_of
@@ -101,4 +102,5 @@ class BuildRequest(RecipeOptions):
         Raises:
             UsageError: see `trtopt.recipe.make_recipe`.
         """
-        return recipe_of(self, calib=self.data, bounds=self.bounds or None)
+        bounds = self.bounds.given if isinstance(self.bounds, Bounds) else self.bounds
+        return recipe_of(self, calib=self.data, bounds=bounds or None)

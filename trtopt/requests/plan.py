@@ -78,7 +78,12 @@ class PlanRequest:
     ] = False
     timeout: Annotated[
         float | None,
-        Option("Seconds that each measurement may take, also of --verify [default: no limit].", metavar="S"),
+        Option(
+            "Seconds that each measurement may take, also of --verify [default: no limit].",
+            python="seconds that each measurement of the serving cost may take, and each trial run "
+            "[default: no limit].",
+            metavar="S",
+        ),
     ] = None
     trust: Annotated[
         Sequence[str],

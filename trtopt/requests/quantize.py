@@ -50,7 +50,11 @@ class QuantizeRequest(Request):
         Option(samples("Samples to calibrate on"), metavar="DATA", is_path=True, aliases=("--calib",)),
     ] = None
     target: Annotated[
-        TargetFound, f"TensorRT to write for [default: {DEFAULT}; of --verdict: the one here]."
+        TargetFound,
+        (
+            f"TensorRT to write for [default: {DEFAULT}; of --verdict: the one here].",
+            f"the TensorRT to write for [default: {DEFAULT}].",
+        ),
     ] = None
     method: Annotated[
         Method, "auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max]."

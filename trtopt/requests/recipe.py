@@ -49,7 +49,13 @@ class SweptOptions(SweptSettings, Request):
     ] = None
     jobs: Annotated[
         int | None,
-        Option("Engines built concurrently, on GPUs of the same model in turn [default: 1].", metavar="N"),
+        Option(
+            "Engines built concurrently, on GPUs of the same model in turn [default: 1].",
+            python="engines built at once, 1 to 256, on the GPUs of one model in turn; above 1 a sweep "
+            "builds all "
+            "that are known beforehand first, and measures with nothing else at work [default: 1].",
+            metavar="N",
+        ),
     ] = None
     executor: Executor = None
     gpu_model: GpuModel = None
@@ -84,7 +90,13 @@ class SweptOptions(SweptSettings, Request):
 class RecipeOptions(SweptOptions, BuilderSettings):
     """The fields of a recipe that have an option of their own; None is not given."""
 
-    dynamic: Annotated[bool | None, Option("One engine for --batch MIN,OPT,MAX instead.")] = None
+    dynamic: Annotated[
+        bool | None,
+        Option(
+            "One engine for --batch MIN,OPT,MAX instead.",
+            python="one engine for all batch sizes [default: no].",
+        ),
+    ] = None
     axes: Axes = None
     precision: Annotated[
         Precision | None,
@@ -97,6 +109,10 @@ class RecipeOptions(SweptOptions, BuilderSettings):
         Sequence[str] | None,
         Option(
             "Cut the graph at a tensor and run what is before it on parts of the batch: a chain of engines.",
+            python='cuts of the graph, in its order: `["relu_3:4"]` runs what makes tensor `relu_3` on 4 '
+            "parts "
+            "of the batch, one after the other, and the rest on all of it; `relu_3=chw32:4` hands it on in a "
+            "vectorised format [default: one engine].",
             metavar="TENSOR[=LAYOUT][,…]:PARTS",
         ),
     ] = None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from trtopt.measure.contracts import DEFAULT, DURATION_S, SUMMARIES, WARMUP_S
 from trtopt.options import Argument, Group, Option
@@ -83,7 +83,8 @@ Axes = Annotated[
     Mapping[str, int | Sequence[int]] | None,
     Option(
         "Lengths of a dynamic axis by its name in the model, for all inputs: seq=1,128,512 or seq=128.",
-        python='the same by the names of axes, for all inputs: `{"seq": (1, 128, 512)}` or one length.',
+        python='lengths of dynamic axes by their names, for all inputs: `{"seq": (1, 128, 512)}` or one '
+        "length.",
         flag="--axis",
         metavar="NAME=MIN,OPT,MAX",
         parse=parse_axis,
@@ -155,6 +156,7 @@ Profile = Annotated[
     str | None,
     Option(
         "A shipped recipe or a TOML file; flags override it.",
+        python="a recipe: the name of a shipped one, or a TOML file; parameters given here override it.",
         flag="--recipe",
         metavar="NAME|FILE",
         aliases=("--profile",),
@@ -204,7 +206,12 @@ def contract_names() -> Iterable[str]:
 _TERMS = ", ".join(f"{name} ({summary})" for name, summary in SUMMARIES.items())
 Contract = Annotated[
     str | None,
-    Option(f"Terms: {_TERMS} [default: {DEFAULT}].", metavar="NAME", names=contract_names),
+    Option(
+        f"Terms: {_TERMS} [default: {DEFAULT}].",
+        python=f"the terms of the measurement: {_TERMS} [default: {DEFAULT}].",
+        metavar="NAME",
+        names=contract_names,
+    ),
 ]
 TERMS = {
     "graph": Option("Launch each query as a CUDA graph.", flag="--graph/--no-graph"),
@@ -256,12 +263,19 @@ BOUNDS = {
     "min_top1": Option("Minimum top-1 agreement, 0 to 1.", metavar="SHARE"),
 }
 """The options of accuracy bounds."""
-bounds_of = partial(
-    Group,
-    "what every output must meet, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute) and "
-    "`min_top1` (share, 0 to 1) [default: none].",
-    Bounds,
-    BOUNDS,
-    "bounds={{{key!r}: {value}}}",
-)
-BoundsOptions = Annotated[Bounds | Mapping[str, float] | None, bounds_of()]
+
+
+def bounds_of(default: str, **more: Any) -> Group:
+    """Accuracy bounds, with a word on their default."""
+    return Group(
+        "what every output must meet, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` "
+        "(absolute) and "
+        f"`min_top1` (share, 0 to 1) [default: {default}].",
+        Bounds,
+        BOUNDS,
+        "bounds={{{key!r}: {value}}}",
+        **more,
+    )
+
+
+BoundsOptions = Annotated[Bounds | Mapping[str, float] | None, bounds_of("none")]

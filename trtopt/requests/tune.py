@@ -82,19 +82,27 @@ class TuneRequest(Request):
         Sequence[CandidateKind],
         Option(
             f"Try only this kind of candidate, and others so named: {', '.join(KINDS)}.",
+            python=f"only these kinds of candidates: {', '.join(KINDS)} [default: all].",
             metavar="KIND",
         ),
     ] = ()
     exclude: Annotated[
         Sequence[CandidateKind],
-        Option("Leave out this kind of candidate; may be given several times.", metavar="KIND"),
+        Option(
+            "Leave out this kind of candidate; may be given several times.",
+            python="kinds of candidates to leave out.",
+            metavar="KIND",
+        ),
     ] = ()
     resume: Annotated[bool, Option("Continue in a folder that an earlier run began.")] = False
     data: Annotated[
         Data,
         samples("Inputs to measure and check with, and to calibrate on [default: seeded random ones]"),
     ] = None
-    bounds: Annotated[Bounds | Mapping[str, float] | None, bounds_of(defaults=TUNING_BOUNDS.given)] = None
+    bounds: Annotated[
+        Bounds | Mapping[str, float] | None,
+        bounds_of("`min_cosine` is 0.99 if it is not given", defaults=TUNING_BOUNDS.given),
+    ] = None
     backend: Annotated[
         Backend, "Backend to build and measure with [default: auto, the CPU if there is no GPU]."
     ] = None
