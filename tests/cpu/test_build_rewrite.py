@@ -17,8 +17,8 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Manifest, from_json
 from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.rewrite_trace import RewriteTrace
-from trtopt.rewrite.rule import Match, Rule, Stage, always
-from trtopt.rewrite.rules import erase_identity
+from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rules.cleaning import ERASE_IDENTITY
 from trtopt.rewrite.scope import Scope
 from trtopt.workflows.build import graph as kept_graph
 
@@ -126,7 +126,7 @@ def test_a_rule_that_raises_ends_the_build_and_leaves_nothing(
     def fail(scope: Scope, match: Match) -> None:
         raise ZeroDivisionError("oh")
 
-    rule = Rule("fail", "B", "", erase_identity.RULE.find, always, fail, stage=Stage.CLEANING)
+    rule = Rule("fail", "", "B", "", ERASE_IDENTITY.find, always, fail)
     monkeypatch.setattr(api, "RULES", (rule,))
     with pytest.raises(TrtoptError, match=r"rule 'fail' failed at 'useless'") as caught:
         _build(wordy, tmp_path / "out")

@@ -5,27 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 from trtopt.cli.trtexec_options import OPTIONS
 from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
-from trtopt.rewrite import rules
-from trtopt.rewrite.catalogue import in_order, modules_of
+from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.explain import evidence_of, use_of
 from trtopt.targets import target_names
 
 ROOT = Path(__file__).parents[2]
 
 
-def rules_table(package: ModuleType = rules) -> str:
-    """The rewrite rules of a package in their order; what each does is its module's first line."""
-    modules = {module.RULE.name: module for module in modules_of(package)}
+def rules_table() -> str:
+    """The rewrite rules in their order."""
     rows = [
         "| rule | what | class | applied by | enables | evidence |",
         "|---|---|---|---|---|---|",
     ]
-    for rule in in_order(module.RULE for module in modules.values()):
-        what = (modules[rule.name].__doc__ or "").partition("\n")[0].rstrip(".")
+    for rule in RULES:
         known = "; ".join(evidence_of(rule)) or "none"
         enables = rule.enables or "cleaning only"
         uses: dict[str, list[str]] = {}
@@ -33,7 +29,7 @@ def rules_table(package: ModuleType = rules) -> str:
             uses.setdefault(use_of(rule, target), []).append(target)
         split = "; ".join(f"{', '.join(targets)}: {use}" for use, targets in uses.items())
         applied = split if len(uses) > 1 else next(iter(uses))
-        cells = (f"`{rule.name}`", what, rule.exactness, applied, enables, known)
+        cells = (f"`{rule.name}`", rule.what, rule.exactness, applied, enables, known)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
 

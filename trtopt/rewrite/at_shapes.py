@@ -16,10 +16,11 @@ from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.shape_inference import declare_outputs, fix_inputs
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.driver import RuleFailed, rewrite
-from trtopt.rewrite.rules import erase_identity, fold_constants, fold_shapes, fold_weights
+from trtopt.rewrite.rules.cleaning import ERASE_IDENTITY
+from trtopt.rewrite.rules.folding import FOLD_CONSTANTS, FOLD_SHAPES, growing_weights
 from trtopt.targets import Target
 
-_FOLDING = (erase_identity.RULE, fold_shapes.RULE, fold_constants.RULE, fold_weights.GROWING)
+_FOLDING = (ERASE_IDENTITY, FOLD_SHAPES, FOLD_CONSTANTS, growing_weights())
 
 
 def folded_at(

@@ -176,6 +176,7 @@ def _build(scope: Scope, term: Term | float, node: Any, names: dict[str, Any]) -
 
 def rule(
     name: str,
+    what: str,
     exactness: Any,
     enables: str,
     *forms: tuple[Term, Term],
@@ -205,4 +206,4 @@ def rule(
         inputs = [_build(scope, one, node, names) for one in right.operands]
         scope.replace(node, right.op, inputs, dict(right.attrs))
 
-    return Rule(name, exactness, enables, find, check, apply, **more)
+    return Rule(name, what, exactness, enables, find, check, apply, **more)

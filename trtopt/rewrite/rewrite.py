@@ -25,14 +25,15 @@ from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.dynamic_batch import make_dynamic
 from trtopt.rewrite.rewrite_trace import Deviation, RewriteTrace, Undone
 from trtopt.rewrite.rule import Exactness, Rule
-from trtopt.rewrite.rules import drop_unused, erase_identity, fold_constants, zero_state
+from trtopt.rewrite.rules.cleaning import DROP_UNUSED, ERASE_IDENTITY, ZERO_STATE
+from trtopt.rewrite.rules.folding import keeping
 from trtopt.rewrite.typed_io.int8 import move_quantisation
 from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import type_graph
 from trtopt.rewrite.typed_io.verification import describe
 from trtopt.targets import Target, target_named
 
-_SHAPES = (erase_identity.RULE, zero_state.RULE, fold_constants.keeping("Expand"), drop_unused.RULE)
+_SHAPES = (ERASE_IDENTITY, ZERO_STATE, keeping("Expand"), DROP_UNUSED)
 """What shows shapes that are computed of constants, rids LSTMs of zeros as long as the batch, and MaxPools of
 indices that nobody reads.
 

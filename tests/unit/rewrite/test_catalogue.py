@@ -1,49 +1,43 @@
-"""Rules are found in their package and put in order; lists and pages follow."""
+"""Rules are found in their families, in the order in which they are written; lists and pages follow."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.rewrite.catalogue import RULES, in_order
-from trtopt.rewrite.rule import Rule, Stage
+from trtopt.rewrite.catalogue import RULES
 
 ORDER = """
-cast-like inline-if erase-identity plain-shape fold-shapes fold-constants
-drop-dead drop-unused erase-arithmetic move-constant fold-weights zero-state
+cast-like inline-if erase-identity plain-shape drop-dead drop-unused erase-arithmetic zero-state
+fold-shapes fold-constants move-constant fold-weights
 transpose-reduce plain-reshape reshape-chain share-equal
 plain-instance-norm layer-norm rms-norm
-gelu hard-sigmoid sigmoid softmax reduce-to-pool
-pad-into-conv fold-batchnorm fold-scale fold-scale-before attention attention-scale
-merge-matmuls pad-channels plain-integers tell-kernel efficient-nms
+gelu hard-sigmoid sigmoid softmax
+reduce-to-pool pad-into-conv fold-batchnorm fold-scale fold-scale-before
+attention attention-scale merge-matmuls pad-channels
+plain-integers tell-kernel efficient-nms
 """
 
-ADDED = '''"""−x → −x.
-
-A rule of a test's.
-"""
-from trtopt.rewrite.evidence import builds
-from trtopt.rewrite.rule import Match, Rule, Stage
-
-def _find(scope):
+ADDED = """
+def _find_added(scope):
     return (Match(node) for node in scope.nodes("Neg"))
 
-RULE = Rule("added", "B", "nothing", _find, lambda scope, match: "it is a test", lambda scope, match: None,
-            stage=Stage.SHUFFLES, after=("transpose-reduce",), targets=("10",),
-            evidence=(builds("a layer less", ("10",)),))
-'''
+ADDED = Rule("added", "−x → −x", "B", "nothing", _find_added, lambda scope, match: "it is a test",
+             lambda scope, match: None, targets=("10",), evidence=(builds("a layer less", ("10",)),))
+"""
 
 WITH_ADDED = """
 import sys
-from trtopt.rewrite import rules
-rules.__path__.append(sys.argv.pop(1))
+from trtopt.rewrite.evidence import builds
+from trtopt.rewrite.rules import shuffles
+shuffles.builds = builds
+exec(open(sys.argv.pop(1), encoding="utf-8").read(), vars(shuffles))
 """
 
 
@@ -51,50 +45,15 @@ def test_the_rules_run_in_this_order() -> None:
     assert [rule.name for rule in RULES] == ORDER.split()
 
 
-def test_the_order_is_the_same_however_rules_are_found() -> None:
-    assert in_order(reversed(RULES)) == RULES
-
-
-@pytest.mark.parametrize(
-    ("names", "problem"),
-    [
-        ({"a": (), "b": ("nowhere",)}, "after rules that there are not: {'b': \\('nowhere',\\)}"),
-        ({"a": ("b",), "b": ("a",)}, "in a circle"),
-    ],
-)
-def test_rules_without_an_order_are_refused(names: dict[str, tuple[str, ...]], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        in_order(replace(RULES[0], name=name, after=after) for name, after in names.items())
-
-
-def test_two_rules_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="one name"):
-        in_order([RULES[0], replace(RULES[1], name=RULES[0].name)])
-
-
-def test_a_stage_comes_before_a_name_and_what_a_rule_names_before_both() -> None:
-    def rule(name: str, stage: Stage, *after: str) -> Rule:
-        return replace(RULES[0], name=name, stage=stage, after=after)
-
-    found = [
-        rule("a", Stage.SHUFFLES),
-        rule("b", Stage.CLEANING, "c"),
-        rule("c", Stage.CLEANING),
-        rule("d", Stage.CLEANING, "a"),
-    ]
-    assert [rule.name for rule in in_order(found)] == ["c", "b", "a", "d"]
-
-
 # ── one that is added ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
 def added(tmp_path: Path) -> Path:
-    """A folder with a rule's module in it."""
-    folder = tmp_path / "rules"
-    folder.mkdir()
-    (folder / "added.py").write_text(ADDED, "utf-8")
-    return folder
+    """A file with what is written at the end of a family."""
+    file = tmp_path / "added.py"
+    file.write_text(ADDED, "utf-8")
+    return file
 
 
 def run(added: Path, code: str, *arguments: str) -> str:
@@ -105,9 +64,9 @@ def run(added: Path, code: str, *arguments: str) -> str:
 CLI = "from trtopt.cli.main import main; main()"
 
 
-def test_a_module_is_all_that_a_new_rule_takes(added: Path, tmp_path: Path) -> None:
+def test_one_place_in_a_family_is_all_that_a_new_rule_takes(added: Path, tmp_path: Path) -> None:
     listed = [rule["name"] for rule in json.loads(run(added, CLI, "rewrite", "--list", "--json", "-"))]
-    assert listed == [*ORDER.split()[:13], "added", *ORDER.split()[13:]]
+    assert listed == [*ORDER.split()[:16], "added", *ORDER.split()[16:]]
 
     table = run(added, "from tests.support.reference_pages import rules_table; print(rules_table())")
     assert "| `added` | −x → −x | B | 8.6, 11, rtx: off; 10: build | nothing | 10: a layer less |" in table

@@ -21,8 +21,8 @@ from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.rewrite_trace import RewriteTrace
-from trtopt.rewrite.rule import Match, Rule, Stage, always
-from trtopt.rewrite.rules import erase_identity
+from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rules.cleaning import ERASE_IDENTITY
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import target_names
 
@@ -101,9 +101,7 @@ def test_a_node_whose_rule_was_undone_is_explained(tmp_path: Path, monkeypatch: 
     def lie(scope: Scope, match: Match) -> None:
         scope.replace(match.node, "Abs", list(match.node.inputs))
 
-    monkeypatch.setattr(
-        api, "RULES", (Rule("lie", "B", "", find, always, lie, stage=Stage.CLEANING), erase_identity.RULE)
-    )
+    monkeypatch.setattr(api, "RULES", (Rule("lie", "", "B", "", find, always, lie), ERASE_IDENTITY))
     told = _run(tmp_path, "--clean", "--explain", "Neg:y").output
     assert "Neg:y: lie was tried and undone because output 'y' moved by" in told
     assert "Identity:b: erase-identity was applied" in _run(tmp_path, "--explain", "Identity:b").output
@@ -119,8 +117,8 @@ def test_keep_going_leaves_out_a_rule_that_fails(tmp_path: Path, monkeypatch: py
     def fail(scope: Scope, match: Match) -> None:
         raise ZeroDivisionError("oh")
 
-    rule = Rule("fail", "B", "", erase_identity.RULE.find, always, fail, stage=Stage.CLEANING)
-    monkeypatch.setattr(api, "RULES", (rule, erase_identity.RULE))
+    rule = Rule("fail", "", "B", "", ERASE_IDENTITY.find, always, fail)
+    monkeypatch.setattr(api, "RULES", (rule, ERASE_IDENTITY))
     stopped = _run(tmp_path, "--clean")
     assert isinstance(stopped.exception, RuleFailed)
     assert stopped.exception.exit_code == 1

@@ -15,8 +15,9 @@ from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.equivalence import Unrunnable, error_between
 from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.rewrite.rule import Match, Rule, Stage, always
-from trtopt.rewrite.rules import erase_arithmetic, erase_identity, fold_scale
+from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rules.cleaning import ERASE_ARITHMETIC, ERASE_IDENTITY
+from trtopt.rewrite.rules.convolution import FOLD_SCALE
 from trtopt.rewrite.scope import Scope
 
 _TEXT = """
@@ -37,15 +38,15 @@ def _raise(scope: Scope, match: Match) -> None:
     raise ZeroDivisionError("oh")
 
 
-_LIE = Rule("lie", "B", "", _find_abs, always, _negate, stage=Stage.CLEANING)
-_FAIL = Rule("fail", "B", "", _find_abs, always, _raise, stage=Stage.CLEANING)
+_LIE = Rule("lie", "", "B", "", _find_abs, always, _negate)
+_FAIL = Rule("fail", "", "B", "", _find_abs, always, _raise)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_rule_that_changes_the_outputs_is_bisected_undone_and_named(
     place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = [erase_identity.RULE, erase_arithmetic.RULE]
+    rules = [ERASE_IDENTITY, ERASE_ARITHMETIC]
     rules.insert(place, _LIE)
     monkeypatch.setattr(api, "RULES", tuple(rules))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
@@ -61,7 +62,7 @@ def test_a_rule_after_which_the_model_no_longer_runs_is_undone_and_named(
     def deny(scope: Scope, match: Match) -> None:
         scope.replace(match.node, "Not", list(match.node.inputs))  # takes booleans only
 
-    monkeypatch.setattr(api, "RULES", (Rule("deny", "B", "", _find_abs, always, deny, stage=Stage.CLEANING),))
+    monkeypatch.setattr(api, "RULES", (Rule("deny", "", "B", "", _find_abs, always, deny),))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
     assert [item.rule for item in trace.undone] == ["deny"]
@@ -74,8 +75,8 @@ def test_bit_exact_rules_are_held_to_equality_even_next_to_looser_ones(
     def nudge(scope: Scope, match: Match) -> None:
         scope.replace(match.node, "Mul", [match.node.inputs[0], scope.constant(np.float32([1.00001]), "c")])
 
-    lie = Rule("nudge", "B", "", _find_abs, always, nudge, stage=Stage.CLEANING)
-    monkeypatch.setattr(api, "RULES", (lie, fold_scale.RULE))
+    lie = Rule("nudge", "", "B", "", _find_abs, always, nudge)
+    monkeypatch.setattr(api, "RULES", (lie, FOLD_SCALE))
     text = """
         # w: float[4,2,1,1]
         g (float[N,2,4,4] x) => (float[N,4,4,4] y) <float t = {3.0}>
@@ -89,7 +90,7 @@ def test_bit_exact_rules_are_held_to_equality_even_next_to_looser_ones(
 def test_a_rule_that_raises_stops_the_rewrite_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "RULES", (erase_identity.RULE, _FAIL))
+    monkeypatch.setattr(api, "RULES", (ERASE_IDENTITY, _FAIL))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     with pytest.raises(RuleFailed, match="'fail' failed at 'Abs:y': ZeroDivisionError: oh"):
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
@@ -97,7 +98,7 @@ def test_a_rule_that_raises_stops_the_rewrite_and_leaves_no_file(
 
 
 def test_keep_going_leaves_out_a_rule_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "RULES", (erase_identity.RULE, _FAIL))
+    monkeypatch.setattr(api, "RULES", (ERASE_IDENTITY, _FAIL))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     trace = rewrite_model(
         tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True, keep_going=True
@@ -236,7 +237,7 @@ def test_a_rule_that_changes_scores_near_zero_is_still_found(
         shift = scope.constant(np.float32([-13.0]), "other")
         scope.replace(match.node, "Add", [match.node.inputs[0], shift])
 
-    lie = Rule("lie", "N", "", find, always, raise_scores, stage=Stage.CLEANING)
+    lie = Rule("lie", "", "N", "", find, always, raise_scores)
     monkeypatch.setattr(api, "RULES", (lie,))
     onnx.save(model(_LOW_SCORES), tmp_path / "in.onnx")
     assert (

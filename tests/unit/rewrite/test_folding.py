@@ -12,7 +12,7 @@ from onnx import TensorProto
 from tests.rewrite_graphs import model
 from trtopt.errors import UnsupportedOpError
 from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.rewrite.rules import fold_constants
+from trtopt.rewrite.rules import folding
 
 _MANY = 12
 
@@ -28,13 +28,13 @@ def test_onnx_runtime_is_not_asked_for_every_constant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = []
-    run = fold_constants.Unoptimised
+    run = folding.Unoptimised
 
     def counted(*args: Any) -> Any:
         runs.append(args)
         return run(*args)
 
-    monkeypatch.setattr(fold_constants, "Unoptimised", counted)
+    monkeypatch.setattr(folding, "Unoptimised", counted)
     made = " ".join(f"c{i} = Mul(c, i{i}) x{i + 1} = Add(x{i}, c{i})" for i in range(_MANY))
     inits = ", ".join(f"float[4] i{i} = {{{i},1,2,3}}" for i in range(_MANY))
     text = f"g (float[N,4] x0) => (float[N,4] x{_MANY}) <float[4] c = {{1,2,3,4}}, {inits}> {{{made}}}"

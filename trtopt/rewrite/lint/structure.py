@@ -11,7 +11,7 @@ import onnx
 from trtopt.onnxio.graph_walk import SIZING_OPERANDS
 from trtopt.rewrite.lint.advice import Check, Finding
 from trtopt.rewrite.lint.static_forms import advice_for
-from trtopt.rewrite.rules import layer_norm, rms_norm
+from trtopt.rewrite.rules.normalisation import LAYER_NORM, RMS_NORM, is_better_plain
 from trtopt.rewrite.scope import STANDARD, Scope
 from trtopt.targets import INTEGER_ARITHMETIC
 
@@ -126,10 +126,10 @@ def _unfused_attention(scope: Scope) -> Iterator[Finding]:
 
 
 def _plain_normalisations(scope: Scope) -> Iterator[Finding]:
-    for rule in (layer_norm.RULE, rms_norm.RULE):
+    for rule in (LAYER_NORM, RMS_NORM):
         for match in rule.find(scope):
             reason = rule.check(scope, match)
-            if reason is not None and not (rule is layer_norm.RULE and layer_norm.is_better_plain(match)):
+            if reason is not None and not (rule is LAYER_NORM and is_better_plain(match)):
                 yield Finding(
                     match.node, f"a normalisation written out, which {rule.name} declines: {reason}"
                 )

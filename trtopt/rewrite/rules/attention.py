@@ -1,10 +1,4 @@
-"""Softmax((Q·Kᵀ)·c [+ mask])·V → Attention(Q, K, V [, mask], scale = c), opset 23.
-
-TensorRT 10.14 and later keep the one node whole, where they have to recognise the pattern otherwise ("Fused
-Attention" in TensorRT's documentation, method 1). What no fused kernel fits, FP32 say, they then refuse to
-build unless the network may be decomposed, as trtopt's builder does: a file for other tools should be FP16 or
-BF16. A mask is expanded to a row for every query: ONNX Runtime's kernel broadcasts it over heads alone.
-"""
+"""Attention as TensorRT fuses it, and products of one input as one."""
 
 from __future__ import annotations
 
@@ -13,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.evidence import layers
+from trtopt.rewrite.evidence import MERGED, faster, layers
 from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_factor
-from trtopt.rewrite.rule import Match, Rule, Stage
+from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
+from trtopt.targets import targets_where
+
+# ── attention ──────────────────────────────────────────────────────────────────────────────────────────────
 
 _OPSET = 23
 _RANK = 4
@@ -32,7 +29,7 @@ def _product(scope: Scope, tensor: Any) -> tuple[Any, float, list[Any]] | None:
     return None if found is None or product is None else (product, found[1], [product, node])
 
 
-def _find(scope: Scope) -> Iterator[Match]:
+def _find_attention(scope: Scope) -> Iterator[Match]:
     for node in scope.nodes("MatMul"):
         softmax = scope.producer(node.inputs[0], "Softmax")
         if softmax is None:
@@ -55,7 +52,7 @@ def _find(scope: Scope) -> Iterator[Match]:
                 break
 
 
-def _check(scope: Scope, match: Match) -> str | None:
+def _check_attention(scope: Scope, match: Match) -> str | None:
     if scope.target.operator_opset < _OPSET:
         return f"TensorRT {scope.target.name} does not read Attention"
     if scope.opset < _OPSET:
@@ -96,7 +93,7 @@ def _row_for_every_query(scope: Scope, match: Match) -> Any:
     return scope.compute(node, "Expand", [mask, rows], mask)
 
 
-def _apply(scope: Scope, match: Match) -> None:
+def _apply_attention(scope: Scope, match: Match) -> None:
     query, key = match.parts["product"].inputs
     keys = scope.compute(match.node, "Transpose", [key], key, perm=[0, 1, 3, 2])
     inputs = [query, keys, match.node.inputs[1]]
@@ -105,14 +102,151 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "Attention", inputs, {"scale": match.parts["factor"]})
 
 
-RULE = Rule(
+ATTENTION = Rule(
     "attention",
+    "Softmax((Q·Kᵀ)·c [+ mask])·V → Attention(Q, K, V [, mask], scale = c), opset 23",
     "N",
     "fused multi-head attention",
-    _find,
-    _check,
-    _apply,
-    stage=Stage.ATTENTION,
+    _find_attention,
+    _check_attention,
+    _apply_attention,
     targets=(),
     evidence=(layers("does not read it"),),
 )
+"""TensorRT 10.14 and later keep the one node whole, where they have to recognise the pattern otherwise
+("Fused Attention" in TensorRT's documentation, method 1). What no fused kernel fits, FP32 say, they then
+refuse to build unless the network may be decomposed, as trtopt's builder does: a file for other tools
+should be FP16 or BF16. A mask is expanded to a row for every query: ONNX Runtime's kernel broadcasts it
+over heads alone."""
+
+
+# ── attention-scale ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _feeds_softmax(scope: Scope, tensor: Any) -> bool:
+    """Whether the scores go to a Softmax, plainly or through the mask's Add or Where."""
+    plus = scope.only_use(tensor, "Add", "Where")
+    return scope.only_use(plus.outputs[0] if plus is not None else tensor, "Softmax") is not None
+
+
+def _find_attention_scale(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Mul", "Div"):
+        found = with_factor(scope, node)
+        product = None if found is None else scope.producer(found[0], "MatMul")
+        if found is not None and product is not None and _feeds_softmax(scope, node.outputs[0]):
+            yield Match(node, {"product": product, "factor": found[1]})
+
+
+def _check_attention_scale(scope: Scope, match: Match) -> str | None:
+    product = match.parts["product"]
+    query, key = product.inputs
+    if scope.only_use(product.outputs[0]) is None:
+        return "the unscaled scores are used elsewhere"
+    if scope.is_constant(query) or scope.is_constant(key):
+        return "one operand is constant: this is no attention"
+    head = query.shape[-1] if query.shape else None
+    if not isinstance(head, int) or not 16 <= head <= 256 or head % 8:
+        return f"head size {head} is outside fused attention's conditions (16 to 256, a multiple of 8)"
+    if scope.producer(query, "DequantizeLinear") is not None:
+        return "the product is quantised: a scale between DQ and product would keep them apart"
+    if not scope.is_float(query):
+        return "the type of the scores is unknown"
+    if not abs(match.parts["factor"]) <= float(np.finfo(scope.dtype(query)).max):
+        return "the scale is no number of the queries' type"
+    if not scope.same_rank(product.outputs[0], match.node.outputs[0]):
+        return "the scale adds an axis"
+    return None
+
+
+def _apply_attention_scale(scope: Scope, match: Match) -> None:
+    product = match.parts["product"]
+    query = product.inputs[0]
+    factor = scope.constant(np.array(match.parts["factor"], scope.dtype(query)), f"{match.node.name}/scale")
+    product.inputs[0] = scope.compute(product, "Mul", [query, factor], query)
+    scope.bypass(match.node, product.outputs[0])
+
+
+ATTENTION_SCALE = Rule(
+    "attention-scale",
+    "Softmax((Q·Kᵀ)·c [+ mask]) → Softmax((Q·c)·Kᵀ [+ mask])",
+    "N",
+    "fused multi-head attention",
+    _find_attention_scale,
+    _check_attention_scale,
+    _apply_attention_scale,
+    targets=targets_where(lambda target: target.fuses_scaled_query),
+    evidence=(layers("does not fuse, one layer more"),),
+)
+"""A scalar commutes with the product. Before BMM1 it touches S×D values instead of S×S, keeps FP16 scores
+from overflowing, and lies where the fused attention of TensorRT 10 and 11 requires it ("Fused Attention"
+in TensorRT's documentation). TensorRT 8.6 has the scale after BMM1 in its own pattern: off unless
+requested."""
+
+
+# ── merge-matmuls ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_merge_matmuls(scope: Scope) -> Iterator[Match]:
+    seen: set[int] = set()
+    for node in scope.nodes("MatMul"):
+        source, weight = node.inputs
+        if id(source) in seen or scope.is_constant(source) or not scope.is_constant(weight):
+            continue
+        seen.add(id(source))
+        group = [
+            user for user in source.outputs if scope.is_one_of(user, "MatMul") and user.inputs[0] is source
+        ]
+        group = [
+            user for user in group if scope.is_constant(user.inputs[1]) and scope.rank(user.inputs[1]) == 2
+        ]
+        if len(group) > 1:
+            yield Match(group[0], {"group": group})
+
+
+def _check_merge_matmuls(scope: Scope, match: Match) -> str | None:
+    group = match.parts["group"]
+    weights = [node.inputs[1] for node in group]
+    if any(scope.producer(node.outputs[0]) is None for node in group):
+        return "one of them lies in another graph"
+    if any(scope.value(weight) is None or len(weight.outputs) > 1 for weight in weights):
+        return "a weight is shared, or of a type that NumPy lacks"
+    if len({scope.dtype(weight) for weight in weights}) > 1:
+        return "the weights differ in type"
+    if scope.opset < 13:
+        return "Split takes its sizes as an input from opset 13 on"
+    if scope.rank(group[0].inputs[0]) is None:
+        return "the rank of the input is unknown"
+    return None
+
+
+def _apply_merge_matmuls(scope: Scope, match: Match) -> None:
+    group = match.parts["group"]
+    first = group[0]
+    values = [np.asarray(scope.value(node.inputs[1])) for node in group]
+    weight = scope.constant(np.concatenate(values, axis=1), f"{first.name}/merged")
+    wide = scope.compute(first, "MatMul", [first.inputs[0], weight], first.outputs[0])
+    sizes = scope.constant(np.array([value.shape[1] for value in values], np.int64), f"{first.name}/sizes")
+    outputs = [node.outputs[0] for node in group]
+    split = scope.insert(first, "Split", [wide, sizes], [], {"axis": -1})
+    for node in group:
+        scope.kill(node)
+    split.outputs.extend(outputs)
+
+
+MERGE_MATMULS = Rule(
+    "merge-matmuls",
+    "MatMuls of one input with constant weights (Q, K and V) → one MatMul and a Split",
+    "N",
+    "one wide GEMM",
+    _find_merge_matmuls,
+    _check_merge_matmuls,
+    _apply_merge_matmuls,
+    targets=(),
+    evidence=(
+        layers("merges the products itself, no copies of weights"),
+        faster("BERT-base in INT8, where it copies weights, -11.0% at 8", MERGED),
+    ),
+)
+"""x·[W₁ W₂ W₃] = [x·W₁ x·W₂ x·W₃]: one wide product fills the GPU better than three narrow ones, at the price
+of a Split that costs a copy where nothing fuses with it. Off unless requested: TensorRT often merges them
+itself, quantised ones at the price of copying their weights in every inference."""

@@ -1,0 +1,467 @@
+"""What stands next to a convolution or a product goes into its weights and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from trtopt.rewrite.evidence import layers, quantises
+from trtopt.rewrite.match import axes_of, behind, keeps_axes, square_of
+from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.scope import Array, Scope
+
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
+_COPIED_BYTES = 1 << 20  # a head that detectors run over several levels, each with moments of its own
+
+
+def out_channels(node: Any) -> int:
+    """How many output channels a node with a constant weight has."""
+    weight = node.inputs[1].shape
+    if node.op == "Conv":
+        return int(weight[0])
+    if node.op == "ConvTranspose":
+        return int(weight[1]) * int(node.attrs.get("group", 1))
+    return int(weight[0] if node.attrs.get("transB", 0) else weight[1])
+
+
+def why_not_scale(scope: Scope, node: Any) -> str | None:
+    """Why the constants of `node` cannot take up a factor; None if they can."""
+    weight = node.inputs[1]
+    if scope.value(weight) is None or not scope.is_float(weight):
+        return "its weight is computed, quantised or of a type that NumPy lacks"
+    if 0 in weight.shape:
+        return "its weight is empty"
+    if len(weight.outputs) > 1 and weight._values.nbytes > _COPIED_BYTES:
+        return "its weight is shared with another node: a second copy would cost its size"
+    if len(node.inputs) > 2 and not node.inputs[2].is_empty():
+        bias = scope.value(node.inputs[2])
+        if bias is None:
+            return "its bias is computed"
+        if bias.size not in (1, out_channels(node)) or bias.size != (bias.shape or (1,))[-1]:
+            return "its bias has a shape of its own"
+    return None
+
+
+def why_not_hold(scope: Scope, node: Any, factor: Array, shift: Array) -> str | None:
+    """Why the constants of `node`, scaled and shifted, cannot be written in their type; None if they can."""
+    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
+        return "the scale or shift is infinite or no number"
+    return why_not_write(scope.dtype(node.inputs[1]), *_scaled(scope, node, factor, shift))
+
+
+def why_not_write(dtype: Any, weight: Array, bias: Array) -> str | None:
+    """Why new constants, in float64, cannot be written as `dtype`; None if they can."""
+    limits = np.finfo(dtype)
+    largest = [np.abs(values).max(initial=0.0) for values in (weight, bias)]
+    lost = 0 < largest[0] < limits.smallest_normal
+    if lost or not all(each <= limits.max for each in largest):  # NaN is not
+        return f"the new weights or bias would leave FP{limits.bits}'s range"
+    return None
+
+
+def bias_of(scope: Scope, node: Any) -> Array:
+    """What `node` adds, in float64: one value, or one for each output channel."""
+    if len(node.inputs) < 3 or node.inputs[2].is_empty():
+        return np.zeros(1)
+    beta = float(node.attrs.get("beta", 1.0)) if node.op == "Gemm" else 1.0
+    return beta * np.asarray(scope.value(node.inputs[2]), np.float64).reshape(-1)
+
+
+def _scaled(scope: Scope, node: Any, factor: Array, shift: Array) -> tuple[Array, Array]:
+    """The scaled weight and the scaled and shifted bias, in float64."""
+    weight, channels = np.asarray(scope.value(node.inputs[1]), np.float64), out_channels(node)
+    factor, shift = np.broadcast_to(factor, channels), np.broadcast_to(shift, channels)
+    with np.errstate(all="ignore"):  # FP64 may overflow, which declines
+        scaled = weight * _per_channel(node, weight, factor)
+        return scaled, factor * bias_of(scope, node) + shift
+
+
+def _per_channel(node: Any, weight: Array, factor: Array) -> Array:
+    if node.op == "Conv":
+        return factor.reshape(-1, *[1] * (weight.ndim - 1))
+    if node.op == "Gemm":
+        return factor[:, None] if node.attrs.get("transB", 0) else factor[None, :]
+    groups = int(node.attrs.get("group", 1))
+    rows = np.repeat(factor.reshape(groups, -1), weight.shape[0] // groups, axis=0)
+    return rows.reshape(weight.shape[0], -1, *[1] * (weight.ndim - 2))
+
+
+def scale_weights(scope: Scope, node: Any, factor: Array, shift: Array) -> None:
+    """Let `node` make factor·y + shift of what it made; both per output channel, in float64."""
+    dtype = scope.dtype(node.inputs[1])
+    scaled, moved = (values.astype(dtype) for values in _scaled(scope, node, factor, shift))
+    has_bias = len(node.inputs) > 2 and not node.inputs[2].is_empty()
+    node.attrs.pop("beta", None)
+    like = node.inputs[2].name if has_bias else f"{node.name}/bias"
+    node.inputs[1] = scope.constant(scaled, node.inputs[1].name)
+    new_bias = scope.constant(moved, like)
+    if len(node.inputs) > 2:
+        node.inputs[2] = new_bias
+    elif has_bias or moved.any():
+        node.inputs.append(new_bias)
+
+
+def per_channel(value: Array | None, channels: int, rank: int) -> Array | None:
+    """A constant operand of a tensor of `rank` as one value a channel (axis 1), or None."""
+    if value is None or value.ndim > rank:
+        return None
+    full = np.reshape(value, (1,) * (rank - value.ndim) + value.shape)
+    fits = full.size == 1 or (full.shape[1] == channels and full.size == channels)
+    return np.broadcast_to(np.reshape(full, -1), (channels,)) if fits else None
+
+
+# ── reduce-to-pool ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_reduce_to_pool(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("ReduceMean"):
+        rank, axes = scope.rank(node.inputs[0]), axes_of(scope, node)
+        if rank in (4, 5) and axes == list(range(2, rank)):
+            yield Match(node)
+
+
+def _check_reduce_to_pool(scope: Scope, match: Match) -> str | None:
+    if not keeps_axes(match.node):
+        return "the axes are dropped, which a pool cannot do"
+    if not scope.is_float(match.node.inputs[0]):
+        return "the type is not FP32 or FP16"
+    if _normalises(scope, match.node):
+        return "it is the mean or the variance of a normalisation"
+    return None
+
+
+def _normalises(scope: Scope, node: Any) -> bool:
+    source, users = node.inputs[0], node.outputs[0].outputs
+    centres = any(scope.is_one_of(user, "Sub") and user.inputs[0] is source for user in users)
+    return centres or square_of(scope, source) is not None
+
+
+def _apply_reduce_to_pool(scope: Scope, match: Match) -> None:
+    scope.replace(match.node, "GlobalAveragePool", [match.node.inputs[0]])
+
+
+REDUCE_TO_POOL = Rule(
+    "reduce-to-pool",
+    "ReduceMean over all spatial axes with keepdims, outside normalisations → GlobalAveragePool",
+    "N",
+    "Reduce→Pooling",
+    _find_reduce_to_pool,
+    _check_reduce_to_pool,
+    _apply_reduce_to_pool,
+    evidence=(layers("does it itself"), quantises("the pool in INT8")),
+)
+"""Both are the mean over H×W (and D). TensorRT then has a pooling layer, which fuses with its neighbours and
+has INT8 kernels; a Reduce has neither. The means of a normalisation stay: builders know it by them."""
+
+
+# ── pad-into-conv ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _pads(scope: Scope, pad: Any) -> list[int] | None:
+    """Padding of every axis, begins then ends, the `axes` input resolved."""
+    rank, given = scope.rank(pad.inputs[0]), scope.integers(pad, "pads", 1)
+    if rank is None or given is None:
+        return None
+    if len(pad.inputs) < 4 or pad.inputs[3].is_empty():
+        return given
+    axes = scope.integers(pad, "", 3)
+    if axes is None:
+        return None
+    full = [0] * (2 * rank)
+    for place, axis in enumerate(axes):
+        full[axis % rank], full[rank + axis % rank] = given[place], given[len(axes) + place]
+    return full
+
+
+def _check_pad_into_conv(scope: Scope, match: Match) -> str | None:
+    node, pad = match.node, match.parts["first"]
+    pads, mode = _pads(scope, pad), pad.attrs.get("mode", "constant")
+    if mode != "constant":
+        return f"the padding mode is {mode}"
+    if pads is None:
+        return "the amount of padding is computed"
+    half = len(pads) // 2
+    if any(pads[:2]) or any(pads[half : half + 2]):
+        return "batch or channels are padded"
+    if min(pads) < 0:
+        return "it cuts instead of padding"
+    given = len(pad.inputs) > 2 and not pad.inputs[2].is_empty()
+    value = scope.scalar(pad.inputs[2]) if given else float(pad.attrs.get("value", 0.0))
+    wanted = -np.inf if node.op == "MaxPool" else 0.0
+    if value != wanted:
+        return f"it pads with {'a computed value' if value is None else value}, not {wanted}"
+    if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        return "auto_pad depends on the input's size"
+    own = list(node.attrs.get("pads", [0] * (2 * half - 4)))
+    if node.op == "AveragePool" and (not node.attrs.get("count_include_pad") or node.attrs.get("ceil_mode")):
+        return "padded places do not count in the average"
+    if node.op == "MaxPool" and len(node.outputs) > 1:
+        return "the indices would change"
+    if node.attrs.get("ceil_mode"):
+        return "its last window may begin in the padding"
+    kernel = node.attrs.get("kernel_shape")
+    if node.op != "Conv" and any(
+        have + more >= size
+        for have, more, size in zip(own, [*pads[2:half], *pads[half + 2 :]], [*kernel, *kernel], strict=True)
+    ):
+        return "a pool's padding must be smaller than its window"
+    if scope.only_use(pad.outputs[0]) is None:
+        return "the padded tensor is used elsewhere"
+    return None
+
+
+def _apply_pad_into_conv(scope: Scope, match: Match) -> None:
+    node, pad = match.node, match.parts["first"]
+    pads = _pads(scope, pad) or []
+    half = len(pads) // 2
+    more = [*pads[2:half], *pads[half + 2 :]]
+    own = node.attrs.get("pads", [0] * len(more))
+    node.attrs["pads"] = [have + extra for have, extra in zip(own, more, strict=True)]
+    node.attrs.pop("auto_pad", None)
+    scope.set_input(node, 0, pad.inputs[0])
+
+
+PAD_INTO_CONV = Rule(
+    "pad-into-conv",
+    "Conv(Pad(x)) → Conv with larger pads; also AveragePool with count_include_pad, MaxPool after −∞",
+    "B",
+    "Padding+Convolution",
+    behind(("Conv", "AveragePool", "MaxPool"), "Pad"),
+    _check_pad_into_conv,
+    _apply_pad_into_conv,
+    evidence=(
+        layers("no Padding in front of a pool; in front of a convolution it does it itself"),
+        quantises("no Q/DQ between a Pad and its convolution"),
+    ),
+)
+"""A convolution reads zeros beyond its input's edge, so zeros padded on the spatial axes are its own padding:
+pads' = pads + Pad's. Enables TensorRT's Padding + Convolution in one kernel."""
+
+
+# ── fold-batchnorm ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_fold_batchnorm(scope: Scope, match: Match) -> str | None:
+    node, first = match.node, match.parts["first"]
+    if node.attrs.get("training_mode", 0) or len(node.outputs) > 1:
+        return "it is in training mode"
+    if any(scope.value(tensor) is None for tensor in node.inputs[1:5]):
+        return "its statistics are not constant"
+    if scope.only_use(first.outputs[0]) is None:
+        return f"the result of {first.op} is used elsewhere, or is an output"
+    return why_not_scale(scope, first) or why_not_hold(
+        scope, first, *_factor_and_shift_fold_batchnorm(scope, node)
+    )
+
+
+def _factor_and_shift_fold_batchnorm(scope: Scope, node: Any) -> tuple[Array, Array]:
+    gamma, beta, mean, variance = (np.asarray(scope.value(tensor), np.float64) for tensor in node.inputs[1:5])
+    with np.errstate(all="ignore"):  # a negative variance makes NaN, which declines
+        factor = gamma / np.sqrt(variance + float(node.attrs.get("epsilon", 1e-5)))
+        return factor, beta - factor * mean
+
+
+def _apply_fold_batchnorm(scope: Scope, match: Match) -> None:
+    node, first = match.node, match.parts["first"]
+    scale_weights(scope, first, *_factor_and_shift_fold_batchnorm(scope, node))
+    scope.bypass(node, first.outputs[0])
+
+
+FOLD_BATCHNORM = Rule(
+    "fold-batchnorm",
+    "Conv/ConvTranspose/Gemm followed by BatchNormalization → the first with other weights",
+    "N",
+    "right scales, one kernel",
+    behind(("BatchNormalization",), *WEIGHTED),
+    _check_fold_batchnorm,
+    _apply_fold_batchnorm,
+    evidence=(
+        layers("no Scale behind Gemm; behind convolutions it does it itself"),
+        quantises("right scales: the weights are the folded ones"),
+    ),
+)
+"""y = γ·(W·x + b − μ)/√(σ² + ε) + β = (s·W)·x + (s·(b − μ) + β), with s = γ/√(σ² + ε) per output channel.
+Computed in float64 and rounded once. TensorRT fuses the pair by itself, but Q/DQ placement, scales and
+INT8 ranges are right only if the weights have been folded before."""
+
+
+# ── fold-scale ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_fold_scale(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Mul", "Div", "Add", "Sub"):
+        for place in (0, 1) if node.op in ("Mul", "Add") else (0,):
+            first = scope.producer(node.inputs[place], *WEIGHTED)
+            if first is not None and scope.is_constant(node.inputs[1 - place]):
+                yield Match(node, {"first": first, "constant": node.inputs[1 - place]})
+                break
+
+
+def _channelwise_fold_scale(scope: Scope, first: Any, constant: Any) -> Array | None:
+    """The constant as one value, or one for each output channel; None if it varies along another axis."""
+    rank = scope.rank(first.outputs[0])
+    found = None if rank is None else per_channel(scope.value(constant), out_channels(first), rank)
+    return None if found is None else found.astype(np.float64)
+
+
+def _check_fold_scale(scope: Scope, match: Match) -> str | None:
+    first = match.parts["first"]
+    if scope.only_use(first.outputs[0]) is None:
+        return f"the result of {first.op} is used elsewhere, or is an output"
+    reason = why_not_scale(scope, first)
+    if reason is not None:
+        return reason
+    value = _channelwise_fold_scale(scope, first, match.parts["constant"])
+    if value is None:
+        return "the constant is neither scalar nor per output channel"
+    if match.node.op == "Div" and not value.all():
+        return "it divides by zero"
+    return why_not_hold(scope, first, *_factor_and_shift_fold_scale(match.node.op, value))
+
+
+def _factor_and_shift_fold_scale(op: str, value: Array) -> tuple[Array, Array]:
+    one, zero = np.ones(1), np.zeros(1)
+    if op in ("Add", "Sub"):
+        return one, value if op == "Add" else -value
+    return value if op == "Mul" else 1 / value, zero
+
+
+def _apply_fold_scale(scope: Scope, match: Match) -> None:
+    node, first = match.node, match.parts["first"]
+    value = _channelwise_fold_scale(scope, first, match.parts["constant"])
+    if value is None:
+        return
+    scale_weights(scope, first, *_factor_and_shift_fold_scale(node.op, value))
+    scope.bypass(node, first.outputs[0])
+
+
+FOLD_SCALE = Rule(
+    "fold-scale",
+    "Conv/ConvTranspose/Gemm followed by Mul, Div, Add or Sub with a constant → other weights and bias",
+    "N",
+    "Convolution+Scale",
+    _find_fold_scale,
+    _check_fold_scale,
+    _apply_fold_scale,
+    evidence=(
+        layers("one kernel instead of three layers"),
+        quantises("nothing float between a convolution and the next layer"),
+    ),
+)
+"""c·(W·x + b) + d = (c·W)·x + (c·b + d), with c and d scalar or per output channel. Computed in float64 and
+rounded once. Enables TensorRT's Convolution + Scale, also where it would not see it."""
+
+
+# ── fold-scale-before ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_fold_scale_before(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Conv", "Gemm"):
+        first = scope.producer(node.inputs[0], "Mul", "Div", "Add", "Sub")
+        if first is None:
+            continue
+        for place in (0, 1) if first.op in ("Mul", "Add") else (1,):
+            if scope.is_constant(first.inputs[place]) and not scope.is_constant(first.inputs[1 - place]):
+                yield Match(
+                    node, {"first": first, "constant": first.inputs[place], "source": first.inputs[1 - place]}
+                )
+                break
+
+
+def _in_channels(node: Any) -> int:
+    weight = node.inputs[1].shape
+    if node.op == "Conv":
+        return int(weight[1]) * int(node.attrs.get("group", 1))
+    return int(weight[1] if node.attrs.get("transB", 0) else weight[0])
+
+
+def _channelwise_fold_scale_before(scope: Scope, match: Match) -> Array | None:
+    rank = scope.rank(match.parts["source"])
+    if rank is None or rank < 2:
+        return None
+    constant = scope.value(match.parts["constant"])
+    widens = constant is not None and constant.size > 1
+    if widens and match.parts["source"].shape[1] != _in_channels(match.node):
+        return None  # one channel spread over several: the convolution would lose its channels
+    found = per_channel(constant, _in_channels(match.node), rank)
+    return None if found is None else found.astype(np.float64)
+
+
+def _check_fold_scale_before(scope: Scope, match: Match) -> str | None:
+    node, first = match.node, match.parts["first"]
+    if scope.only_use(first.outputs[0]) is None:
+        return f"the result of {first.op} is used elsewhere, or is an output"
+    reason = why_not_scale(scope, node)
+    if reason is not None:
+        return reason
+    value = _channelwise_fold_scale_before(scope, match)
+    if value is None:
+        return "the constant is neither scalar nor per input channel, or makes the channels"
+    if first.op == "Div" and not value.all():
+        return "it divides by zero"
+    if node.op == "Gemm" and (node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0):
+        return "the Gemm transposes or scales its input"
+    padded = any(node.attrs.get("pads", [])) or node.attrs.get("auto_pad", "NOTSET") not in (
+        "NOTSET",
+        "VALID",
+    )
+    if first.op in ("Add", "Sub") and padded:
+        return "a shift does not commute with zero padding"
+    return why_not_write(scope.dtype(node.inputs[1]), *_folded(scope, match, value))
+
+
+def _folded(scope: Scope, match: Match, value: Array) -> tuple[Array, Array]:
+    """The weight and the bias that take up the constant, in float64."""
+    node, op = match.node, match.parts["first"].op
+    weight, bias = np.asarray(scope.value(node.inputs[1]), np.float64), bias_of(scope, node)
+    if node.op == "Conv":
+        groups = int(node.attrs.get("group", 1))
+        rows = np.repeat(value.reshape(groups, -1), weight.shape[0] // groups, axis=0)
+        spread = rows.reshape(weight.shape[0], -1, *[1] * (weight.ndim - 2))
+        summed = tuple(range(1, weight.ndim))
+    else:
+        spread = value[None, :] if node.attrs.get("transB", 0) else value[:, None]
+        summed = (1,) if node.attrs.get("transB", 0) else (0,)
+    with np.errstate(all="ignore"):  # an infinite constant or result declines
+        if op in ("Mul", "Div"):
+            return (weight * spread if op == "Mul" else weight / spread), bias
+        moved = (weight * spread).sum(axis=summed)
+        return weight, bias + moved if op == "Add" else bias - moved
+
+
+def _apply_fold_scale_before(scope: Scope, match: Match) -> None:
+    node, value = match.node, _channelwise_fold_scale_before(scope, match)
+    if value is None:
+        return
+    dtype = scope.dtype(node.inputs[1])
+    weight, bias = (values.astype(dtype) for values in _folded(scope, match, value))
+    if match.parts["first"].op in ("Mul", "Div"):
+        node.inputs[1] = scope.constant(weight, node.inputs[1].name)
+    else:
+        node.attrs.pop("beta", None)
+        new = scope.constant(bias, f"{node.name}/bias")
+        if len(node.inputs) > 2:
+            node.inputs[2] = new
+        else:
+            node.inputs.append(new)
+    scope.set_input(node, 0, match.parts["source"])
+
+
+FOLD_SCALE_BEFORE = Rule(
+    "fold-scale-before",
+    "Conv/Gemm fed by Mul, Div, Add or Sub with a constant → other weights and bias",
+    "N",
+    "Convolution+Scale",
+    _find_fold_scale_before,
+    _check_fold_scale_before,
+    _apply_fold_scale_before,
+    evidence=(
+        layers("one kernel instead of three layers"),
+        quantises("nothing float in front of a convolution"),
+    ),
+)
+"""W·(c·x + d) + b = (W·c)·x + (b + Σ W·d), with c and d scalar or per input channel. A factor commutes with
+zero padding (c·0 = 0); a shift does not (the padding would have to be d), so it needs an unpadded Conv.
+Exported input normalisation, (x − mean)/std, vanishes this way."""

@@ -1,0 +1,410 @@
+"""What depends on constants and known shapes alone is computed once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from trtopt.device.ort.reference import Unoptimised
+from trtopt.errors import ModelError
+from trtopt.onnxio.model_file import ModelFile, runnable
+from trtopt.rewrite.axes import FAR, picked_axes
+from trtopt.rewrite.evidence import builds, faster, layers, quantises
+from trtopt.rewrite.match import is_private
+from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.scope import STANDARD, Array, Scope
+
+# ── fold-shapes ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_fold_shapes(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Shape", "Gather", "Slice"):
+        picked = None if scope.is_fixed(node.outputs[0]) else picked_axes(scope, node)
+        if picked is None:
+            continue
+        source, places = picked
+        if all(isinstance(source.shape[place], int) for place in np.ravel(places)):
+            yield Match(node, {"value": np.asarray(np.array(source.shape, dtype=object)[places], np.int64)})
+
+
+def _check_fold_shapes(scope: Scope, match: Match) -> str | None:
+    given = [tensor for tensor in match.node.inputs[1:] if not tensor.is_empty()]
+    if not all(scope.is_constant(tensor) for tensor in given):
+        return "an index is computed"
+    return None
+
+
+def _apply_fold_shapes(scope: Scope, match: Match) -> None:
+    out = match.node.outputs[0]
+    scope.bypass(match.node, scope.constant(np.asarray(match.parts["value"], np.int64), out.name))
+
+
+FOLD_SHAPES = Rule(
+    "fold-shapes",
+    "Shape(x) whose axes are known → a constant; also Gather or Slice of known axes out of a Shape",
+    "B",
+    "no shape layers",
+    _find_fold_shapes,
+    _check_fold_shapes,
+    _apply_fold_shapes,
+    evidence=(layers("does it itself"), quantises("pads that are computed of shapes go into convolutions")),
+)
+"""Honours Shape's `start` and `end` (opset 15). Axes that stay dynamic stay computed."""
+
+
+# ── fold-constants ─────────────────────────────────────────────────────────────────────────────────────────
+
+SIZE_CAP = 1 << 20
+IR_VERSION = 8
+"""Of what is made to be evaluated: any that ONNX Runtime reads."""
+_COMPUTED_CAP = 64 << 20  # a table that a few numbers are picked out of would fill the memory
+_NEVER = {
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "RandomNormal",
+    "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "If",
+    "Loop", "Scan", "SplitToSequence", "ConcatFromSequence",
+}  # fmt: skip
+_STORED = "fiubO"  # what onnx-graphsurgeon writes: BF16 is none of it
+_NO_TENSORS = ("Sequence", "Optional")
+
+
+def may_evaluate(scope: Scope, node: Any) -> bool:
+    """Whether the node may be evaluated, provided that its inputs are known."""
+    odd = any(scope.is_constant(tensor) and scope.value(tensor) is None for tensor in node.inputs)
+    kept = any(scope.is_fixed(out) for out in node.outputs)
+    free = (
+        node.op not in _NEVER and not node.op.startswith(_NO_TENSORS) and node.name not in scope.context.stuck
+    )
+    return free and node.domain in STANDARD and not (odd or kept)
+
+
+def is_stored(scope: Scope, tensor: Any) -> bool:
+    """Whether a constant of the tensor's type can be written, as far as the type is known."""
+    dtype = scope.dtype(tensor)
+    return tensor.dtype is None if dtype is None else dtype.kind in _STORED
+
+
+def _foldable(scope: Scope, node: Any, kept: tuple[str, ...]) -> bool:
+    """Whether the node may be evaluated, reads no large weight, makes nothing huge and is none of `kept`."""
+    heavy = any(scope.is_constant(tensor) and not scope.is_small(tensor) for tensor in node.inputs)
+    huge = result_bytes(scope, node) > _COMPUTED_CAP
+    return not (heavy or huge) and node.op not in kept and may_evaluate(scope, node)
+
+
+def _find_fold_constants(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:
+    known: set[int] = set()
+    front = []
+    for node in scope.nodes():
+        inputs = [tensor for tensor in node.inputs if not tensor.is_empty()]
+        given = all(scope.is_constant(item) or id(item) in known for item in inputs)
+        if given and _foldable(scope, node, kept):
+            known |= {id(out) for out in node.outputs}
+            front.append(node)
+    while unwritable := _unwritable_ends(scope, front):
+        front = [node for node in front if id(node) not in unwritable]
+    large = [node for node in front if result_bytes(scope, node) > SIZE_CAP]
+    if len(front) > len(large):
+        yield Match(next(node for node in front if node not in large), {"nodes": front, "kept": kept})
+
+
+def _unwritable_ends(scope: Scope, front: Sequence[Any]) -> set[int]:
+    """Nodes whose results others read, in a type that no constant can be written in."""
+    inside = {id(node) for node in front}
+    return {
+        id(node)
+        for node in front
+        for out in node.outputs
+        if not is_stored(scope, out) and not (out.outputs and all(id(user) in inside for user in out.outputs))
+    }
+
+
+def result_bytes(scope: Scope, node: Any) -> int:
+    """What the node's results take, as far as their shapes are known."""
+    return sum(_bytes(scope, out) for out in node.outputs)
+
+
+def _bytes(scope: Scope, tensor: Any) -> int:
+    dtype = scope.dtype(tensor)
+    return math.prod(scope.static_shape(tensor) or ()) * (dtype.itemsize if dtype is not None else 4)
+
+
+def _apply_fold_constants(scope: Scope, match: Match) -> None:
+    nodes = match.parts["nodes"]
+    made = {out.name: out for node in nodes for out in node.outputs if not out.is_empty()}
+    inside = {id(node) for node in nodes}
+    ends = [
+        out for out in made.values() if not out.outputs or any(id(user) not in inside for user in out.outputs)
+    ]
+    found = _evaluated(scope, nodes, [out for out in ends if _bytes(scope, out) <= SIZE_CAP])
+    values = {name: value for name, value in found.items() if value.nbytes <= SIZE_CAP}
+    for name, value in values.items():
+        if value.dtype.kind in _STORED:
+            made[name].to_constant(value)
+            made[name].inputs.clear()
+    resisting = {node.name for node in nodes if node.outputs}
+    if len(resisting) == len(nodes):
+        scope.context.stuck |= resisting  # ONNX Runtime could evaluate none of them
+
+
+def _evaluated(scope: Scope, nodes: Sequence[Any], ends: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    """The values of `ends` or, where a node cannot be evaluated, of all that do not depend on one."""
+    graph = gs.Graph(list(nodes), outputs=list(ends), opset=scope.opset, ir_version=IR_VERSION)
+    proto = gs.export_onnx(graph, do_type_check=False)
+    if not ends:
+        return {}
+    try:
+        return _run(scope, proto)
+    except ModelError:
+        return _one_by_one(scope, proto)
+
+
+def _one_by_one(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]:
+    known = {tensor.name: tensor for tensor in proto.graph.initializer}
+    found: dict[str, NDArray[Any]] = {}
+    for node in proto.graph.node:
+        reads, makes = ([name for name in names if name] for names in (node.input, node.output))
+        if not known.keys() >= set(reads):
+            continue
+        single = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
+        single.graph.name = node.name
+        single.graph.node.append(node)
+        single.graph.initializer.extend(known[name] for name in dict.fromkeys(reads))
+        single.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, makes))
+        with suppress(ModelError):
+            values = _run(scope, single)
+            known |= {name: onnx.numpy_helper.from_array(value, name) for name, value in values.items()}
+            found |= values
+    return found
+
+
+def _run(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]:
+    return Unoptimised(*runnable(ModelFile(proto, scope.context.folder, external=False))).run({})
+
+
+FOLD_CONSTANTS = Rule(
+    "fold-constants",
+    "Nodes that depend on constants only are computed once, during the rewrite",
+    "B",
+    "no shape or weight arithmetic in the engine",
+    _find_fold_constants,
+    always,
+    _apply_fold_constants,
+    evidence=(layers("no arithmetic at run time"), quantises("weights, scales and pads that are computed")),
+)
+"""ONNX Runtime evaluates the nodes; results above 1 MiB, random numbers, control flow and foreign operators
+stay. Quantised weights keep their Q and DQ: TensorRT reads the scale and the type of a weight from them.
+Shapes are folded by `fold-shapes`, what is fed by a large weight by `fold-weights`."""
+
+
+def keeping(*ops: str) -> Rule:
+    """The rule, but nodes of these operators stay."""
+    return replace(FOLD_CONSTANTS, find=partial(_find_fold_constants, kept=ops))
+
+
+# ── move-constant ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_move_constant(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Slice", "Split", "Concat", "Squeeze", "Unsqueeze"):
+        weights = _weights(node)
+        all_constant = all(scope.is_constant(tensor) for tensor in node.inputs if not tensor.is_empty())
+        if all_constant and not all(scope.is_small(tensor) for tensor in weights):
+            yield Match(node, {"weights": weights})
+
+
+def _weights(node: Any) -> list[Any]:
+    """The inputs whose elements move; the others say how."""
+    return list(node.inputs) if node.op == "Concat" else list(node.inputs[:1])
+
+
+def _check_move_constant(scope: Scope, match: Match) -> str | None:
+    node, weights = match.node, match.parts["weights"]
+    if any(scope.value(tensor) is None for tensor in weights):
+        return "its type is none of NumPy's"
+    if node.op == "Slice" and _sliced(scope, node, np.asarray(scope.value(weights[0]))) is None:
+        return "it counts backwards to an end that runtimes read differently"
+    if not all(_is_used_up(scope, node, tensor) for tensor in weights):
+        return "the weight is used elsewhere too: a second copy would cost its size"
+    if node.op == "Split" and any(scope.is_fixed(out) for out in node.outputs):
+        return "a part is an output of the graph, whose name must stay"
+    return scope.why_not_bypass(node, weights[0])
+
+
+def _is_used_up(scope: Scope, node: Any, weight: Any) -> bool:
+    """Whether the weight can go once `node` and those like it have gone."""
+    if scope.is_small(weight) or len(weight.outputs) == 1:
+        return True
+    if not all(scope.is_one_of(user, "Slice") and user.inputs[0] is weight for user in weight.outputs):
+        return False
+    if not scope.is_read_only_here(weight) or any(scope.is_fixed(user.outputs[0]) for user in weight.outputs):
+        return False
+    value = scope.value(weight)
+    parts = [None if value is None else _sliced(scope, user, value) for user in weight.outputs]
+    return (
+        value is not None and sum(value.nbytes + 1 if p is None else p.nbytes for p in parts) <= value.nbytes
+    )
+
+
+def _sliced(scope: Scope, node: Any, value: Array) -> Array | None:
+    """What a Slice takes, as a view; None if its bounds are computed or unclear."""
+    starts, ends, axes, steps = (
+        scope.integers(node, name, position)
+        for position, name in enumerate(("starts", "ends", "axes", "steps"), 1)
+    )
+    if starts is None or ends is None or not all(scope.is_constant(tensor) for tensor in node.inputs[1:]):
+        return None
+    cuts = [slice(None)] * value.ndim
+    bounds = zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True)
+    for axis, start, end, step in bounds:
+        if step < 0 and end >= FAR:
+            return None
+        cuts[axis] = slice(start, end, step)
+    return value[tuple(cuts)]
+
+
+def _split(scope: Scope, node: Any, value: Array) -> list[Array]:
+    """The parts that a Split makes; without lengths they are equal, but for the last."""
+    axis = node.attrs.get("axis", 0)
+    lengths = scope.integers(node, "split", 1) or [-(-value.shape[axis] // len(node.outputs))] * len(
+        node.outputs
+    )
+    return np.split(value, np.cumsum(lengths)[:-1], axis)
+
+
+def _apply_move_constant(scope: Scope, match: Match) -> None:
+    node = match.node
+    values = [value for tensor in match.parts["weights"] if (value := scope.value(tensor)) is not None]
+    axes = scope.integers(node, "axes", 1)
+    made: Any
+    if node.op == "Split":
+        for out, part in zip(node.outputs, _split(scope, node, values[0]), strict=True):
+            scope.rewire(out, scope.constant(part, out.name))
+        scope.kill(node)
+        return
+    if node.op == "Slice":
+        made = _sliced(scope, node, values[0])
+    elif node.op == "Concat":
+        made = np.concatenate(values, axis=node.attrs["axis"])
+    elif node.op == "Squeeze":
+        made = np.squeeze(values[0], axis=None if axes is None else tuple(axes))
+    else:
+        made = np.expand_dims(values[0], tuple(axes or ()))
+    scope.bypass(node, scope.constant(made, node.outputs[0].name))
+
+
+MOVE_CONSTANT = Rule(
+    "move-constant",
+    "Slice, Split, Concat, Squeeze, Unsqueeze of constants → the resulting constants, also for large weights",
+    "B",
+    "weights where TensorRT wants them",
+    _find_move_constant,
+    _check_move_constant,
+    _apply_move_constant,
+    evidence=(
+        faster("rnnt-prediction -30.7% at 1 by this rule alone"),
+        layers("four layers instead of ten"),
+        quantises("products whose weights are cut out of others"),
+    ),
+)
+"""Exporters put an LSTM's gates in ONNX's order this way, and take packed projections of attention apart.
+Elements only move, and the model grows no larger if nothing else needs what went in: a weight is cut up
+only if all that read it cut it up too, into parts that together are no larger. TensorRT then sees a weight
+where it wants one."""
+
+
+# ── fold-weights ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_fold_weights(scope: Scope) -> Iterator[Match]:
+    known: dict[int, Any] = {}
+    for node in scope.nodes():
+        made = [item for item in node.inputs if not (item.is_empty() or scope.is_constant(item))]
+        if may_evaluate(scope, node) and all(id(scope.producer(item)) in known for item in made):
+            known[id(node)] = node
+    for node in known.values():
+        if (
+            len(node.outputs) == 1
+            and is_stored(scope, node.outputs[0])
+            and any(id(user) not in known for user in node.outputs[0].outputs)
+        ):
+            nodes = _cone(scope, node, known.values())
+            weights = {id(item): item for each in nodes for item in each.inputs if scope.is_constant(item)}
+            large = [item for item in weights.values() if not scope.is_small(item)]
+            if large:
+                yield Match(node, {"nodes": nodes, "weights": large})
+
+
+def _cone(scope: Scope, root: Any, among: Iterable[Any]) -> list[Any]:
+    """`root` and those of the nodes that it depends on, in order."""
+    wanted: set[int] = set()
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if id(node) not in wanted:
+            wanted.add(id(node))
+            makers = [scope.producer(tensor) for tensor in node.inputs]
+            pending += [maker for maker in makers if maker is not None]
+    return [node for node in among if id(node) in wanted]
+
+
+_WIDEST = 8
+"""How much larger FP32 is than the narrowest type that weights are stored in."""
+
+
+def _check_fold_weights(scope: Scope, match: Match, *, may_grow: bool = False) -> str | None:
+    node, nodes, weights = match.node, match.parts["nodes"], match.parts["weights"]
+    size, cone = result_bytes(scope, node), {id(each) for each in nodes}
+    if scope.static_shape(node.outputs[0]) is None:
+        return "the size of the result is not known"
+    own = is_private(scope, nodes[:-1], node) and all(
+        id(user) in cone for weight in weights for user in weight.outputs
+    )
+    given = sum(weight._values.nbytes for weight in weights)
+    if size > SIZE_CAP and not (size <= _WIDEST * given if may_grow else own and size <= given):
+        return (
+            "the result would be stored in addition to the weight, which is used elsewhere too or is smaller"
+        )
+    graph = gs.Graph(nodes, outputs=list(node.outputs), opset=scope.opset, ir_version=IR_VERSION)
+    made = ModelFile(gs.export_onnx(graph, do_type_check=False), scope.context.folder, external=False)
+    try:
+        match.parts["value"] = Unoptimised(*runnable(made)).run({})[node.outputs[0].name]
+    except ModelError as error:
+        return error.problem
+    return None
+
+
+def _apply_fold_weights(scope: Scope, match: Match) -> None:
+    node = match.node
+    scope.bypass(node, scope.constant(match.parts["value"], node.outputs[0].name))
+
+
+FOLD_WEIGHTS = Rule(
+    "fold-weights",
+    "Arithmetic that depends on large weights only → the resulting weight, where the model grows no larger",
+    "B",
+    "weights where TensorRT and INT8 want them",
+    _find_fold_weights,
+    _check_fold_weights,
+    _apply_fold_weights,
+    evidence=(
+        builds("no convolution with computed weights without it"),
+        quantises("convolutions and products whose weights are computed"),
+    ),
+)
+"""Weight normalisation and standardised convolutions leave such nodes behind. TensorRT computes them at every
+build, but folding, casting and quantising before the build need the result. Results up to 1 MiB are stored
+in any case, larger ones if they take the place of the weights they are made of. ONNX Runtime evaluates the
+nodes; what it cannot stays, and so do Q and DQ (see `fold-constants`)."""
+
+
+def growing_weights() -> Rule:
+    """`fold-weights` where the model may grow, up to weights as wide as FP32."""
+    return replace(FOLD_WEIGHTS, check=partial(_check_fold_weights, may_grow=True))

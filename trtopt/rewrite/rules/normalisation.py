@@ -1,0 +1,372 @@
+"""Normalisations that are written out become one operator, or the other way round.
+
+Their pattern is x·1/√(v + ε), with constants applied before and after it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from trtopt.rewrite.evidence import builds, layers
+from trtopt.rewrite.match import axes_of, inputs_either_way, keeps_axes, operands, square_of, why_not_one_node
+from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.scope import Scope
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """`root` computes numerator/√(mean(square²) + epsilon), the mean over `axes`; `inner` lie between.
+
+    `scale` is a constant that the numerator was multiplied with first, if any.
+    """
+
+    root: Any
+    numerator: Any
+    square: Any
+    scale: Any | None
+    axes: list[int]
+    epsilon: float
+    inner: list[Any]
+
+
+def _root_of(scope: Scope, tensor: Any, power: float) -> tuple[Any, list[Any]] | None:
+    """r and the nodes between, if `tensor` is √r (power ½) or 1/√r (power −½)."""
+    node = scope.producer(tensor, "Pow", "Sqrt", "Reciprocal", "Div")
+    if node is None:
+        return None
+    if node.op == "Pow" and scope.scalar(node.inputs[1]) == power:
+        return node.inputs[0], [node]
+    if power > 0:
+        return (node.inputs[0], [node]) if node.op == "Sqrt" else None
+    inverts = node.op == "Reciprocal" or (node.op == "Div" and scope.scalar(node.inputs[0]) == 1)
+    below = _root_of(scope, node.inputs[-1], 0.5) if inverts else None
+    return None if below is None else (below[0], [node, *below[1]])
+
+
+def _unscaled(scope: Scope, tensor: Any, square: Any) -> tuple[Any, Any | None, list[Any]]:
+    """`tensor` taken apart into `square`, a constant and the Mul between, if that is what it is.
+
+    Of two Casts of one tensor, of which exporters leave some, the second is as good as the first.
+    """
+    first, second = scope.producer(tensor, "Cast"), scope.producer(square, "Cast")
+    if first is not None and second is not None and first.inputs[0] is second.inputs[0]:
+        return (square if first.attrs["to"] == second.attrs["to"] else tensor), None, []
+    node = scope.producer(tensor, "Mul")
+    for other, constant in () if node is None else inputs_either_way(node):
+        if other is square and scope.is_constant(constant):
+            return square, constant, [node]
+    return tensor, None, []
+
+
+def quotient_at(scope: Scope, node: Any) -> Quotient | None:
+    """The normalisation whose last step is `node`, a Div or Mul."""
+    sides = [tuple(node.inputs)] if node.op == "Div" else list(inputs_either_way(node))
+    for numerator, other in sides:
+        under = _root_of(scope, other, 0.5 if node.op == "Div" else -0.5)
+        plus = None if under is None else scope.producer(under[0], "Add")
+        if under is None or plus is None:
+            continue
+        for variance, constant in inputs_either_way(plus):
+            epsilon, mean = scope.scalar(constant), scope.producer(variance, "ReduceMean")
+            squared = None if mean is None else square_of(scope, mean.inputs[0])
+            axes = None if mean is None else axes_of(scope, mean)
+            if mean is None or squared is None or not axes or epsilon is None or not keeps_axes(mean):
+                continue
+            top, scale, before = _unscaled(scope, numerator, squared)
+            inner = [*under[1], plus, mean, mean.inputs[0].inputs[0], *before]
+            return Quotient(node, top, squared, scale, axes, epsilon, inner)
+    return None
+
+
+def centred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
+    """x and the nodes between, if numerator and square are both x − mean(x) over the same axes."""
+    minus = scope.producer(found.numerator, "Sub")
+    mean = None if minus is None else scope.producer(minus.inputs[1], "ReduceMean")
+    if minus is None or mean is None or found.square is not found.numerator:
+        return None
+    same = mean.inputs[0] is minus.inputs[0] and axes_of(scope, mean) == found.axes and keeps_axes(mean)
+    return (minus.inputs[0], [minus, mean]) if same else None
+
+
+@dataclass(frozen=True)
+class Affine:
+    """The constants that a quotient over `source` is multiplied with and that are added, if any.
+
+    `last` makes the result of it all, `inner` lie before it.
+    """
+
+    source: Any
+    last: Any
+    inner: list[Any]
+    scale: Any | None
+    shift: Any | None
+
+
+def _with_constants(scope: Scope, start: Affine, ops: tuple[str, ...]) -> Affine:
+    found = start
+    for op in ops:
+        user = scope.only_use(found.last.outputs[0], op)
+        other = None if user is None else next(filter(scope.is_constant, user.inputs), None)
+        if user is None or other is None or (op == "Mul" and found.scale is not None):
+            continue
+        inner = [*found.inner, found.last]
+        scale, shift = (other, found.shift) if op == "Mul" else (found.scale, other)
+        found = Affine(found.source, user, inner, scale, shift)
+    return found
+
+
+def affine_after(
+    scope: Scope, node: Any, source: Any, scale: Any | None = None, ops: tuple[str, ...] = ("Mul", "Add")
+) -> Affine:
+    """Mul by a constant, but for a given `scale`, and Add of one that follow `node` and nothing else does."""
+    return _with_constants(scope, Affine(source, node, [], scale, None), ops)
+
+
+def affine_in_half(
+    scope: Scope, found: Quotient, source: Any, ops: tuple[str, ...] = ("Mul", "Add")
+) -> Affine | None:
+    """The same where only the quotient is in FP32: FP16 or BF16 → Cast → quotient → Cast → Mul [→ Add].
+
+    ONNX's operators with `stash_type` 1, the default, cast in the same two places.
+    """
+    first, back = scope.producer(source, "Cast"), scope.only_use(found.root.outputs[0], "Cast")
+    if first is None or back is None or found.scale is not None:
+        return None
+    if first.attrs["to"] != onnx.TensorProto.FLOAT or back.attrs["to"] != scope.element(first.inputs[0]):
+        return None
+    affine = _with_constants(scope, Affine(first.inputs[0], back, [found.root], None, None), ops)
+    return None if affine.scale is None else affine
+
+
+def spreads(scope: Scope, constant: Any | None, shape: tuple[int, ...]) -> bool:
+    """Whether a constant, if there is one, spreads over the last axes alone, which have `shape`."""
+    if constant is None or tuple(constant.shape) == shape:
+        return True
+    own, extra = tuple(constant.shape), max(0, len(constant.shape) - len(shape))
+    fits = own[extra:] == shape[max(0, len(shape) - len(own)) :] and all(axis == 1 for axis in own[:extra])
+    return scope.value(constant) is not None and (fits or int(np.prod(own)) == 1)
+
+
+def spread(scope: Scope, constant: Any | None, shape: tuple[int, ...], source: Any, like: str) -> Any:
+    """The constant over the last axes, which have `shape`; ones of the type of `source` if there is none."""
+    if constant is not None and tuple(constant.shape) == shape:
+        return constant
+    value = None if constant is None else scope.value(constant)
+    if value is None:
+        return scope.constant(np.ones(shape, scope.dtype(source)), like)
+    flat = value.reshape(value.shape[max(0, value.ndim - len(shape)) :])
+    return scope.constant(np.broadcast_to(flat, shape), like)
+
+
+# ── plain-instance-norm ────────────────────────────────────────────────────────────────────────────────────
+
+_FLOAT, _FLOAT16 = 1, 10
+"""Element types as ONNX numbers them."""
+
+
+def _find_plain_instance_norm(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("InstanceNormalization"):
+        yield Match(node)
+
+
+def _check_plain_instance_norm(scope: Scope, match: Match) -> str | None:
+    source, *affine = match.node.inputs
+    if scope.target.instance_norm:
+        return f"TensorRT {scope.target.name} has the operator itself"
+    if (scope.rank(source) or 0) < 3 or scope.element(source) not in (_FLOAT, _FLOAT16):
+        return "the rank of its input is unknown, or its type is neither FP32 nor FP16"
+    if any(scope.value(tensor) is None for tensor in affine):
+        return "scale or bias are computed"
+    return None
+
+
+def _apply_plain_instance_norm(scope: Scope, match: Match) -> None:
+    node, (source, *affine) = match.node, match.node.inputs
+    rank, name = len(source.shape), node.name
+    wide = source
+    if scope.dtype(source) == np.float16:
+        wide = scope.compute(node, "Cast", [source], source, to=_FLOAT)
+        wide.dtype = np.dtype(np.float32)
+
+    def mean(tensor: Any) -> Any:
+        inputs, attrs = operands(scope, "ReduceMean", tensor, list(range(2, rank)), True, name)
+        return scope.compute(node, "ReduceMean", inputs, wide, **attrs)
+
+    def constant(values: Any, like: str) -> Any:
+        return scope.constant(np.asarray(values, np.float32), f"{name}/{like}")
+
+    along = (-1, *(1,) * (rank - 2))
+    scale, bias = (np.asarray(scope.value(tensor)).reshape(along) for tensor in affine)
+    centred = scope.compute(node, "Sub", [wide, mean(wide)], wide)
+    variance = mean(scope.compute(node, "Mul", [centred, centred], wide))
+    epsilon = constant(node.attrs.get("epsilon", 1e-5), "epsilon")
+    deviation = scope.compute(node, "Sqrt", [scope.compute(node, "Add", [variance, epsilon], wide)], wide)
+    normal = scope.compute(node, "Div", [centred, deviation], wide)
+    scaled = scope.compute(node, "Mul", [normal, constant(scale, "scale")], wide)
+    if wide is source:
+        scope.replace(node, "Add", [scaled, constant(bias, "bias")])
+    else:
+        shifted = scope.compute(node, "Add", [scaled, constant(bias, "bias")], wide)
+        scope.replace(node, "Cast", [shifted], {"to": _FLOAT16})
+
+
+PLAIN_INSTANCE_NORM = Rule(
+    "plain-instance-norm",
+    "InstanceNormalization(x, γ, β) → (x − μ)/√(mean((x − μ)²) + ε)·γ + β in plain operators and FP32",
+    "N",
+    "an engine without cuDNN",
+    _find_plain_instance_norm,
+    _check_plain_instance_norm,
+    _apply_plain_instance_norm,
+    targets=(),
+    evidence=(builds("without cuDNN it builds FP16 over three axes only with it"),),
+)
+"""For TensorRT 8.6 alone: its parser makes a plugin of the operator that calls cuDNN, so an engine cannot be
+built where cuDNN is missing, and nothing fuses with a plugin. From 10 on the operator is TensorRT's own.
+Off unless requested: with cuDNN at hand the plugin may be faster."""
+
+
+# ── layer-norm ─────────────────────────────────────────────────────────────────────────────────────────────
+
+LONGEST = 16_384
+"""Values that are normalised together: the hidden size of the largest transformers."""
+
+
+def _find_layer_norm(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Div", "Mul"):
+        found = quotient_at(scope, node)
+        source = None if found is None else centred(scope, found)
+        rank = None if source is None else scope.rank(source[0])
+        if found is None or source is None or rank is None:
+            continue
+        if found.axes == list(range(rank - len(found.axes), rank)):
+            half = affine_in_half(scope, found, source[0])
+            affine = half or affine_after(scope, node, source[0], found.scale)
+            inner = [*found.inner, *source[1], *affine.inner]
+            yield Match(affine.last, {"found": found, "affine": affine, "inner": inner})
+
+
+def _normalised(match: Match) -> tuple[int, ...] | None:
+    """The lengths of the normalised axes; None if one of them is not known."""
+    found = match.parts["found"]
+    axes = tuple((found.numerator.shape or ())[-len(found.axes) :])
+    known = len(axes) == len(found.axes) and all(isinstance(axis, int) for axis in axes)
+    return axes if known else None
+
+
+def is_better_plain(match: Match) -> bool:
+    """Whether it is an instance's or a group's, which TensorRT computes faster by the plain operators."""
+    shape, affine = _normalised(match), match.parts["affine"]
+    bare = affine.scale is None and affine.shift is None
+    return shape is not None and (math.prod(shape) > LONGEST or (bare and len(shape) > 1))
+
+
+def _check_layer_norm(scope: Scope, match: Match) -> str | None:
+    if scope.opset < 17:
+        return f"LayerNormalization needs opset 17, the model has {scope.opset}: export it at 17"
+    shape = _normalised(match)
+    if shape is None:
+        return "a normalised axis is dynamic, or not known"
+    if is_better_plain(match):
+        return "an instance's or a group's normalisation, which is faster written out"
+    if not scope.is_float(match.parts["found"].numerator):
+        return "the type is not FP32 or FP16"
+    affine = match.parts["affine"]
+    if not (spreads(scope, affine.scale, shape) and spreads(scope, affine.shift, shape)):
+        return "scale or shift vary along another axis"
+    return why_not_one_node(scope, affine.source, match.node, match.parts["inner"])
+
+
+def _apply_layer_norm(scope: Scope, match: Match) -> None:
+    affine, shape, name = match.parts["affine"], _normalised(match) or (), match.node.name
+    inputs = [affine.source, spread(scope, affine.scale, shape, affine.source, f"{name}/scale")]
+    if affine.shift is not None:
+        inputs.append(spread(scope, affine.shift, shape, affine.source, f"{name}/bias"))
+    attrs = {"axis": -len(shape), "epsilon": match.parts["found"].epsilon}
+    scope.replace(match.node, "LayerNormalization", inputs, attrs)
+
+
+LAYER_NORM = Rule(
+    "layer-norm",
+    "γ·(x − μ)/√(mean((x − μ)²) + ε) + β over the last axes → LayerNormalization(x, γ, β), casts included",
+    "N",
+    "INormalization, moments in FP32",
+    _find_layer_norm,
+    _check_layer_norm,
+    _apply_layer_norm,
+    evidence=(layers("one kernel instead of six layers by reciprocal; else it does it itself"),),
+)
+"""μ is the mean over the same axes. Any spelling of the square (Mul, Pow), of the root (Sqrt, Pow ½) and of
+the division (Div, Mul by Reciprocal) matches; γ may come before the division or after it; γ and β may be
+missing. Where FP16 or BF16 is cast to FP32 in front of it all, and back in front of γ, the casts go too:
+the operator has them by definition. TensorRT maps it to INormalization: one kernel, with moments in FP32
+in FP16 networks.
+
+An instance's or a group's normalisation stays written out: over several axes along which nothing scales,
+or over more values than a transformer's. As LayerNormalization unet3d's 22 took TensorRT 8.6 23 % more
+time."""
+
+
+# ── rms-norm ───────────────────────────────────────────────────────────────────────────────────────────────
+
+_OPSET = 23
+
+
+def _find_rms_norm(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Div", "Mul"):
+        found = quotient_at(scope, node)
+        if found is None or found.square is not found.numerator or scope.producer(found.numerator, "Sub"):
+            continue
+        source, rank = found.numerator, scope.rank(found.numerator)
+        if rank is not None and found.axes == [rank - 1]:
+            half = affine_in_half(scope, found, source, ("Mul",))
+            affine = half or affine_after(scope, node, source, found.scale, ("Mul",))
+            inner = [*found.inner, *affine.inner]
+            yield Match(affine.last, {"found": found, "affine": affine, "inner": inner})
+
+
+def _check_rms_norm(scope: Scope, match: Match) -> str | None:
+    found, affine = match.parts["found"], match.parts["affine"]
+    if scope.target.operator_opset < _OPSET:
+        known = f"TensorRT {scope.target.name} is known to read {scope.target.operator_opset}"
+        return f"RMSNormalization is of opset {_OPSET}, {known}"
+    if scope.opset < _OPSET:
+        return f"RMSNormalization needs opset {_OPSET}, the model has {scope.opset}: export it at {_OPSET}"
+    length = found.numerator.shape[-1]
+    if not isinstance(length, int):
+        return "the normalised axis is dynamic"
+    if not scope.is_float(found.numerator):
+        return "the type is not FP32 or FP16"
+    if not spreads(scope, affine.scale, (length,)):
+        return "the scale varies along another axis"
+    return why_not_one_node(scope, found.numerator, match.node, match.parts["inner"])
+
+
+def _apply_rms_norm(scope: Scope, match: Match) -> None:
+    found, affine = match.parts["found"], match.parts["affine"]
+    shape = (found.numerator.shape[-1],)
+    scale = spread(scope, affine.scale, shape, affine.source, f"{match.node.name}/scale")
+    attrs = {"axis": -1, "epsilon": found.epsilon}
+    scope.replace(match.node, "RMSNormalization", [affine.source, scale], attrs)
+
+
+RMS_NORM = Rule(
+    "rms-norm",
+    "x/√(mean(x²) + ε)·γ over the last axis, also between casts to FP32 and back → RMSNormalization(x, γ)",
+    "N",
+    "one normalisation kernel, moments in FP32",
+    _find_rms_norm,
+    _check_rms_norm,
+    _apply_rms_norm,
+    evidence=(layers("does not read it; RTX's parser writes it out again"),),
+)
+"""γ may be missing. Where FP16 or BF16 is cast to FP32 in front of the square, and back in front of γ, as in
+language models, the casts go too: the operator has them by definition. It is standard from opset 23 on,
+which TensorRT reads from version 11 on, and 10 in its last releases alone. TensorRT-RTX 1.7's parser
+writes the operator out again, casts and all: there nothing is won but fewer nodes."""

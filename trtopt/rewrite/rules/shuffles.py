@@ -1,0 +1,332 @@
+"""Data that is moved, and what is there twice: transposes, reshapes, equal nodes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from trtopt.rewrite.axes import Axes, Origin, lengths_requested
+from trtopt.rewrite.evidence import layers
+from trtopt.rewrite.match import REDUCTIONS, axes_of, keeps_axes, operands
+from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.scope import STANDARD, Scope
+
+# ── transpose-reduce ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _find_transpose_reduce(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes(*REDUCTIONS):
+        first = scope.producer(node.inputs[0], "Transpose")
+        axes = axes_of(scope, node)
+        if first is not None and axes and "perm" in first.attrs:
+            yield Match(node, {"first": first, "axes": axes})
+
+
+def _check_transpose_reduce(scope: Scope, match: Match) -> str | None:
+    order, axes = list(match.parts["first"].attrs["perm"]), match.parts["axes"]
+    kept = [order[place] for place in range(len(order)) if place not in axes]
+    if kept != sorted(kept):
+        return "the axes that remain change their order"
+    moved = any(order[place] != place for place in range(len(order)) if place not in axes)
+    if keeps_axes(match.node) and moved:
+        return "the axes of length 1 would lie elsewhere"
+    return None
+
+
+def _apply_transpose_reduce(scope: Scope, match: Match) -> None:
+    first, node = match.parts["first"], match.node
+    axes = sorted(first.attrs["perm"][axis] for axis in match.parts["axes"])
+    inputs, attrs = operands(scope, node.op, first.inputs[0], axes, keeps_axes(node), node.name)
+    scope.replace(node, node.op, inputs, attrs)
+
+
+TRANSPOSE_REDUCE = Rule(
+    "transpose-reduce",
+    "Reduce(Transpose(x, p), axes) → Reduce(x, p[axes]), where what is left stays in order",
+    "N",
+    "Shuffle+Reduce; tail reduce",
+    _find_transpose_reduce,
+    _check_transpose_reduce,
+    _apply_transpose_reduce,
+    evidence=(layers("no Shuffle"),),
+)
+"""Axis i of the transposed tensor is axis p[i] of x. With `keepdims` the result's axes still carry the order
+p, so the rule applies if p with the reduced axes made length 1 moves no other axis past another; without
+it, if the kept axes p[i] rise. A reduction over leading axes thereby becomes one over the axes where they
+lay: often the trailing ones, which is where TensorRT reduces fastest. The sum's order may change, hence N."""
+
+
+# ── plain-reshape ──────────────────────────────────────────────────────────────────────────────────────────
+
+_Part = int | Origin | None
+"""An axis in the shape operand: a number, the length of a tensor's axis, or unknown."""
+
+
+def _find_plain_reshape(scope: Scope) -> Iterator[Match]:
+    axes = Axes(scope)
+    for node in scope.nodes():
+        if scope.is_one_of(node, "Reshape") and not scope.is_constant(node.inputs[1]):
+            parts = _parts(scope, node)
+            if parts is not None and scope.rank(node.inputs[0]) is not None:
+                shape = [_axis(axes, node, *part) for part in enumerate(parts)]
+                yield Match(
+                    node, {"shape": _without_minus_one(shape, node.inputs[0].shape), "empty": 0 in parts}
+                )
+        axes.learn(node)
+
+
+def _parts(scope: Scope, node: Any) -> list[_Part] | None:
+    """What the shape is made of, an axis each; None if not even their number is clear."""
+    declared = node.outputs[0].shape
+    maker = scope.producer(node.inputs[1], "Concat")
+    parts: list[_Part] = []
+    for tensor in maker.inputs if maker is not None else [node.inputs[1]]:
+        value, requested = scope.value(tensor), lengths_requested(scope, tensor)
+        if value is not None:
+            parts += [int(axis) for axis in value.reshape(-1)]
+        elif requested is not None:
+            parts += [_length(*origin) for origin in requested]
+        elif tuple(tensor.shape or ()) == (1,):
+            parts.append(None)
+        else:
+            return None if maker is not None or declared is None else [None] * len(declared)
+    return parts if declared is None or len(declared) == len(parts) else None
+
+
+def _length(tensor: Any, place: int) -> _Part:
+    """The length of an axis if it is known, else the axis."""
+    length = tensor.shape[place]
+    return length if isinstance(length, int) else (tensor, place)
+
+
+def _axis(axes: Axes, node: Any, place: int, part: _Part) -> int:
+    """An axis as a Reshape's constant has it."""
+    declared = node.outputs[0].shape[place] if node.outputs[0].shape else None
+    if isinstance(part, int):
+        return part
+    if isinstance(declared, int):
+        return declared
+    before = node.inputs[0]
+    if place < len(before.shape):
+        if part is not None and axes.same(axes.of(*part), axes.of(before, place)):
+            return 0
+        if declared is not None and isinstance(declared, str) and declared == before.shape[place]:
+            return 0
+    return -1
+
+
+def _without_minus_one(shape: list[int], before: list[Any]) -> list[int]:
+    """The shape with its -1 replaced by a number, where that is known."""
+    copied = [place for place, axis in enumerate(shape) if axis == 0]
+    left = [axis for place, axis in enumerate(before) if place not in copied]
+    if shape.count(-1) != 1 or not all(isinstance(axis, int) for axis in left):
+        return shape
+    rest = prod(left) // prod(axis for axis in shape if axis > 0)
+    return [rest if axis == -1 else axis for axis in shape]
+
+
+def _check_plain_reshape(scope: Scope, match: Match) -> str | None:
+    if match.parts["shape"].count(-1) > 1:
+        return "more than one axis of the result is neither a number nor copied in place"
+    if match.node.attrs.get("allowzero") and match.parts["empty"]:
+        return "allowzero is set, and an axis may be empty"
+    return None
+
+
+def _apply_plain_reshape(scope: Scope, match: Match) -> None:
+    node, shape = match.node, match.parts["shape"]
+    scope.set_input(node, 1, scope.constant(np.array(shape, np.int64), f"{node.name}/shape"))
+    node.attrs.pop("allowzero", None)
+    if node.outputs[0].shape is None:
+        node.outputs[0].shape = [axis if axis > 0 else None for axis in shape]
+
+
+PLAIN_RESHAPE = Rule(
+    "plain-reshape",
+    "Reshape(x, computed shape) → Reshape(x, constant), where every axis of the result is known in advance",
+    "B",
+    "no shape layers",
+    _find_plain_reshape,
+    _check_plain_reshape,
+    _apply_plain_reshape,
+    evidence=(layers("does it itself"),),
+)
+"""In a Reshape's constant, 0 copies the axis of x at the same place and −1 is what is left over. So an axis
+that is a number, one that has the length of x's axis there, and one more of any kind can be written down.
+What is left over is a number too if all that x has beyond the copied axes is. The Shape, Gather, Slice and
+Concat nodes that computed the shape then die: no shape layers, and TensorRT sees which axes stay as they
+are."""
+
+
+# ── reshape-chain ──────────────────────────────────────────────────────────────────────────────────────────
+
+_OPS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose")
+
+
+def _find_reshape_chain(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes(*_OPS):
+        first = scope.producer(node.inputs[0], *_OPS)
+        if first is None or {node.op, first.op} == {"Transpose"}:
+            continue
+        if _keeps_order(scope, node) and _keeps_order(scope, first):
+            yield Match(node, {"source": first.inputs[0], "final": _final(scope, node, first)})
+
+
+def _keeps_order(scope: Scope, node: Any) -> bool:
+    """Whether the elements stay in order: of Transposes, if axes longer than 1 do."""
+    if node.op != "Transpose":
+        return True
+    shape, order = node.inputs[0].shape, node.attrs.get("perm")
+    if shape is None or order is None:
+        return False
+    moved = [place for place in order if shape[place] != 1]
+    return moved == sorted(moved)
+
+
+def _from_shape(scope: Scope, tensor: Any) -> list[int] | None:
+    axes = (
+        [axis if isinstance(axis, int) else -1 for axis in tensor.shape] if tensor.shape is not None else None
+    )
+    return None if axes is None or axes.count(-1) > 1 or 0 in axes else axes
+
+
+def _final(scope: Scope, node: Any, first: Any) -> list[int] | None:
+    """The result's shape as a Reshape of what `first` reads has it; None if it cannot be written so."""
+    if node.op != "Reshape":
+        return _from_shape(scope, node.outputs[0])
+    axes = _constant(scope, node)
+    if axes is None or 0 not in axes:
+        return axes
+    before = [] if first.attrs.get("allowzero") else _constant(scope, first) or []
+    kept = [axis or _copied(before, place) for place, axis in enumerate(axes)]
+    return kept if kept.count(-1) <= 1 else _from_shape(scope, node.outputs[0])
+
+
+def _copied(before: list[int], place: int) -> int:
+    """The axis that a second Reshape copies, in the words of the first: -1 if those do not have it."""
+    return before[place] if place < len(before) and before[place] >= 0 else -1
+
+
+def _constant(scope: Scope, node: Any) -> list[int] | None:
+    shape = scope.value(node.inputs[1]) if node.op == "Reshape" else None
+    return None if shape is None else [int(axis) for axis in shape]
+
+
+def _computed_without_zeros(scope: Scope, node: Any) -> bool:
+    """Whether a computed shape operand is a Concat of parts none of which is the constant 0."""
+    if node.op != "Reshape" or node.attrs.get("allowzero"):
+        return False
+    maker = scope.producer(node.inputs[1], "Concat")
+    parts = [] if maker is None else [scope.value(part) for part in maker.inputs]
+    return maker is not None and all(part is None or (part != 0).all() for part in parts)
+
+
+def _check_reshape_chain(scope: Scope, match: Match) -> str | None:
+    shape = scope.value(match.node.inputs[1]) if match.node.op == "Reshape" else None
+    if match.node.attrs.get("allowzero") and (shape is None or 0 in shape):
+        return "allowzero is set, and an axis may be empty"
+    if match.parts["final"] is None and not _computed_without_zeros(scope, match.node):
+        return "the final shape keeps more than one open axis, or copies one from its input"
+    return None
+
+
+def _apply_reshape_chain(scope: Scope, match: Match) -> None:
+    node, source, final = match.node, match.parts["source"], match.parts["final"]
+    if final is None:
+        scope.set_input(node, 0, source)
+    else:
+        scope.replace(
+            node, "Reshape", [source, scope.constant(np.array(final, np.int64), f"{node.name}/shape")]
+        )
+
+
+RESHAPE_CHAIN = Rule(
+    "reshape-chain",
+    "Reshape(Reshape(x, s), t) → Reshape(x, t); also Squeeze, Unsqueeze, Flatten and some Transposes",
+    "B",
+    "Shuffle+Shuffle",
+    _find_reshape_chain,
+    _check_reshape_chain,
+    _apply_reshape_chain,
+    evidence=(layers("no NoOp where both copy an axis; else it does it itself"),),
+)
+"""A chain of these keeps the order of the elements, so only the last shape matters; a Transpose keeps it if
+it moves no axis but those of length 1. Zeros of a shape mean "as in the input", which changes meaning when
+the input changes: they stay where the first of the two copies that axis as well, are resolved, or the
+chain stays. A chain that ends in something else than a Reshape becomes one if at most one axis of its
+result is open."""
+
+
+# ── share-equal ────────────────────────────────────────────────────────────────────────────────────────────
+
+_NEVER = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial",
+          "Bernoulli", "Dropout", "DequantizeLinear", "QuantizeLinear"}  # fmt: skip
+
+
+def _content(scope: Scope, tensor: Any) -> Any:
+    """What identifies a constant; its own identity if its values cannot be read or are a large weight."""
+    value = scope.value(tensor) if scope.is_small(tensor) else None
+    if value is None:
+        return id(tensor)
+    return (value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).digest())
+
+
+def _signature(node: Any) -> Any:
+    plain = (int, float, str, list, tuple)
+    foreign = node.domain not in STANDARD  # who knows what it does
+    if foreign or node.op in _NEVER or not all(isinstance(item, plain) for item in node.attrs.values()):
+        return None
+    attrs = tuple(sorted((key, repr(item)) for key, item in node.attrs.items()))
+    return (
+        node.op,
+        attrs,
+        tuple("" if item.is_empty() else id(item) for item in node.inputs),
+    )
+
+
+def _find_share_equal(scope: Scope) -> Iterator[Match]:
+    constants: dict[Any, Any] = {}
+    seen: dict[Any, Any] = {}
+    for node in scope.nodes():
+        for tensor in list(node.inputs):
+            if scope.is_small(tensor) and scope.is_read_only_here(tensor):
+                first = constants.setdefault(_content(scope, tensor), tensor)
+                if first is not tensor and tensor.outputs and not scope.is_fixed(tensor):
+                    yield Match(node, {"drop": tensor, "keep": first})
+        signature = _signature(node)
+        first = node if signature is None else seen.setdefault(signature, node)
+        same = [out.is_empty() for out in first.outputs] == [out.is_empty() for out in node.outputs]
+        if first is not node and same:
+            yield Match(node, {"twin": first})
+
+
+def _check_share_equal(scope: Scope, match: Match) -> str | None:
+    if "twin" in match.parts and any(scope.is_fixed(out) for out in match.node.outputs):
+        return "both results are outputs of the graph, or one is"
+    return None
+
+
+def _apply_share_equal(scope: Scope, match: Match) -> None:
+    if "twin" not in match.parts:
+        scope.rewire(match.parts["drop"], match.parts["keep"])
+        return
+    for own, same in zip(list(match.node.outputs), match.parts["twin"].outputs, strict=True):
+        scope.rewire(own, same)
+    scope.kill(match.node)
+
+
+SHARE_EQUAL = Rule(
+    "share-equal",
+    "Equal initializers are merged, and so are identical nodes with identical inputs",
+    "B",
+    "",
+    _find_share_equal,
+    _check_share_equal,
+    _apply_share_equal,
+)
+"""Two nodes are the same if operator, attributes and inputs are, and nothing in them is random, has state or
+a subgraph. Initializers are compared by type, shape and bytes. Cleaning only: TensorRT merges most itself."""
