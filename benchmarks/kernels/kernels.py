@@ -11,7 +11,7 @@ on: WORK remembers what has been done, also where OUT is another folder, and wha
 what is missing. Engines and the store of timings stay in WORK. For each engine OUT has the profile with its
 kernels, what `trtopt profile` printed, raw records of a few inferences (recording.py) and the graph without
 weights; also what CUPTI does here (cupti_probe.py). `prices` shows what the jobs `sized-…` measured, as
-trtopt/rewrite/lint/static_forms.py keeps it. `--dry-run` goes through it on ONNX Runtime, without FOLDER, a
+trtopt/rewrite/lint.py keeps it. `--dry-run` goes through it on ONNX Runtime, without FOLDER, a
 GPU and records.
 """
 

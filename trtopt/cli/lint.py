@@ -33,7 +33,7 @@ def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None)
     from trtopt.cli.console import is_verbose, say
     from trtopt.errors import UsageError
     from trtopt.printable import counted
-    from trtopt.rewrite.lint.lint import CHECKS, lint_model
+    from trtopt.rewrite.lint import CHECKS, lint_model
 
     requested = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
     known = {check.name for check in CHECKS}

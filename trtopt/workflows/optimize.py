@@ -21,7 +21,7 @@ from trtopt.requests.bench import BenchRequest
 from trtopt.requests.check import CheckRequest
 from trtopt.requests.optimize import OptimizeRequest
 from trtopt.requests.recipe import recipe_of
-from trtopt.rewrite.lint.lint import lint_model
+from trtopt.rewrite.lint import lint_model
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.request import check_request

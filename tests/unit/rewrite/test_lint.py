@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from tests.rewrite_graphs import model
 from trtopt.cli.lint import lint
 from trtopt.errors import UsageError
-from trtopt.rewrite.lint import static_forms
-from trtopt.rewrite.lint.lint import CHECKS, lint_model
-from trtopt.rewrite.lint.static_forms import Price
+from trtopt.rewrite import lint as linting
+from trtopt.rewrite.lint import CHECKS, Price, lint_model
 
 _FOUND = {
     "odd-channels": ("# w: float[12,8,3,3]\ng (float[N,8,8,8] x) => (float[N,12,6,6] y) {a = Relu(x) y = Conv(a, w)}", "12 output"),
@@ -64,7 +63,7 @@ def test_the_static_form_of_each_operator_has_its_price_or_none(
         tmp_path,
     )
     price = Price(dynamic_ms=0.05, static_ms=0.02, subject="8,192 rows")
-    monkeypatch.setattr(static_forms, "PRICES", {("NonZero", "8.6"): price})
+    monkeypatch.setattr(linting, "PRICES", {("NonZero", "8.6"): price})
     shown = CliRunner().invoke(lint, [str(path), "--target", "8.6"]).output
     assert (
         "use a mask with Where: 0.020 ms instead of 0.050 on TensorRT 8.6, measured for 8,192 rows"

@@ -52,7 +52,7 @@ def node_names(context: click.Context, _option: click.Parameter, begun: str) -> 
 
 def lint_check_names() -> Iterable[str]:
     """The checks of `trtopt lint`."""
-    from trtopt.rewrite.lint.lint import CHECKS
+    from trtopt.rewrite.lint import CHECKS
 
     return ("any", *(check.name for check in CHECKS))
 

@@ -1,0 +1,479 @@
+"""Advice where no rewrite is safe: what in a graph will be slow or odd on TensorRT, why, what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from trtopt.onnxio import model_file, prepare
+from trtopt.onnxio.graph_walk import SIZING_OPERANDS
+from trtopt.records import Record
+from trtopt.rewrite import driver
+from trtopt.rewrite.evidence import AUDITED
+from trtopt.rewrite.match import REDUCTIONS, axes_of
+from trtopt.rewrite.rules.normalisation import LAYER_NORM, RMS_NORM, is_better_plain
+from trtopt.rewrite.scope import STANDARD, Scope
+from trtopt.targets import INTEGER_ARITHMETIC, target_named
+
+LINT_SCHEMA = "trtopt.lint/1"
+
+
+class Advice(Record, frozen=True, kw_only=True):
+    """One finding: at which node, why it matters, what it costs, what would help."""
+
+    check: str
+    node: str
+    op: str
+    reason: str
+    effect: str
+    remedy: str
+
+
+class LintReport(Record, frozen=True, kw_only=True):
+    """All findings for a model and a target."""
+
+    schema: str = LINT_SCHEMA
+    source: str
+    target: str
+    opset: int
+    nodes: int
+    advice: tuple[Advice, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Where a check found something (None: the model as a whole), and why it matters.
+
+    `remedy` is this finding's own, where the check's is too general.
+    """
+
+    node: object | None
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question put to every graph of a model; its effect is the same for all findings."""
+
+    name: str
+    effect: str
+    remedy: str
+    find: Callable[[Scope], Iterator[Finding]]
+
+
+# ── shapes: alignment, axes, sizes ────────────────────────────────────────────────────────────────────────
+
+_LARGE_K = 3840
+_BATCH_LIMIT = 1 << 16
+
+
+def _wanted(scope: Scope, node: Any) -> int:
+    """How many values a Tensor Core takes at a time: 32 behind a DequantizeLinear, else 8."""
+    return 32 if any(scope.producer(tensor, "DequantizeLinear") for tensor in node.inputs[:2]) else 8
+
+
+def _weight(scope: Scope, node: Any) -> Any | None:
+    """The weight of the node, also behind Q and DQ."""
+    tensor = node.inputs[1]
+    for op in ("DequantizeLinear", "QuantizeLinear"):
+        maker = scope.producer(tensor, op)
+        tensor = maker.inputs[0] if maker is not None else tensor
+    return tensor if scope.is_constant(tensor) else None
+
+
+def _odd_channels(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("Conv"):
+        weight, unit = _weight(scope, node), _wanted(scope, node)
+        if weight is None or node.attrs.get("group", 1) != 1:
+            continue
+        first = scope.producer(node.inputs[0]) is None
+        sizes = {"output channels": weight.shape[0], **({} if first else {"input channels": weight.shape[1]})}
+        for kind, size in sizes.items():
+            if size % unit:
+                yield Finding(node, f"{size} {kind} are not a multiple of {unit}")
+
+
+def _odd_products(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("MatMul", "Gemm"):
+        weight, unit = _weight(scope, node), _wanted(scope, node)
+        if weight is None or len(weight.shape) < 2:
+            continue
+        k, n = weight.shape[-2:][::-1] if node.attrs.get("transB", 0) else weight.shape[-2:]
+        for kind, size in (("K", k), ("N", n)):
+            if size > 1 and size % unit:
+                yield Finding(node, f"{kind} = {size} is not a multiple of {unit}")
+
+
+def _vector_products(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("MatMul", "Gemm"):
+        left, weight = node.inputs[0].shape, _weight(scope, node)
+        if node.op == "Gemm" and node.attrs.get("transA", 0):
+            continue
+        rows = left[-2] if left is not None and len(left) >= 2 else None
+        columns = None
+        if weight is not None and len(weight.shape) >= 2:
+            columns = weight.shape[-2] if node.attrs.get("transB", 0) else weight.shape[-1]
+        if rows == 1 or columns == 1:
+            yield Finding(node, f"{'M' if rows == 1 else 'N'} = 1: a matrix times a vector")
+
+
+def _batch_concats(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("Concat"):
+        rank = scope.rank(node.outputs[0])
+        if len(node.inputs) > 1 and rank is not None and rank > 1 and node.attrs["axis"] % rank == 0:
+            yield Finding(node, f"it joins {len(node.inputs)} tensors along axis 0")
+
+
+def _inner_gathers(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("Gather"):
+        axis = node.attrs.get("axis", 0) % (scope.rank(node.inputs[0]) or 1)
+        if axis and not scope.is_constant(node.inputs[0]) and not scope.producer(node.inputs[0], "Shape"):
+            yield Finding(node, f"it gathers along axis {axis} of a computed tensor")
+
+
+def _leading_reductions(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes(*REDUCTIONS):
+        axes, rank = axes_of(scope, node), scope.rank(node.inputs[0])
+        if axes and rank is not None and axes != list(range(rank - len(axes), rank)):
+            yield Finding(node, f"it reduces axes {axes} of {rank}, which are not the last")
+
+
+def _hard_selections(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("TopK"):
+        count = scope.scalar(node.inputs[1]) if len(node.inputs) > 1 else node.attrs.get("k")
+        if count is None:
+            yield Finding(node, "K is computed")
+        elif count > _LARGE_K:
+            yield Finding(node, f"K = {count:.0f} exceeds {_LARGE_K}")
+
+
+def _huge_batches(scope: Scope) -> Iterator[Finding]:
+    for tensor in scope.graph.inputs:
+        if tensor.shape and isinstance(tensor.shape[0], int) and tensor.shape[0] > _BATCH_LIMIT:
+            yield Finding(None, f"input {tensor.name!r} has batch {tensor.shape[0]}")
+
+
+# ── structure: control flow, types, operators that fall back, attention that does not fuse ────────────────
+
+_MATH = ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "ReduceSum", "ReduceMean", "ReduceMax", "Where",
+         "Equal", "CumSum", "Mod")  # fmt: skip
+_HEAD_MIN, _HEAD_MAX, _HEAD_UNIT = 16, 256, 8
+
+
+def _control_flow(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("Loop", "If", "Scan"):
+        yield Finding(node, f"{node.op} runs its body as a separate graph")
+
+
+def _is_shape_math(scope: Scope, tensor: Any, depth: int = 6) -> bool:
+    """Whether an integer comes from Shape or Size nodes, as far as `depth` steps show."""
+    maker = scope.producer(tensor)
+    if maker is None or not depth:
+        return False
+    return maker.op in ("Shape", "Size") or any(
+        _is_shape_math(scope, item, depth - 1) for item in maker.inputs
+    )
+
+
+def _long_integers(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes(*_MATH):
+        out = node.outputs[0]
+        computed = node.inputs[0] if node.op == "Equal" else out  # axes and exponents may be INT64 anywhere
+        if (
+            scope.dtype(computed) == np.int64
+            and (scope.rank(out) or 0) > 1
+            and not _is_shape_math(scope, out)
+        ):
+            yield Finding(node, "it computes in INT64 on data, not on shapes")
+
+
+def _odd_resizes(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("Resize", "Upsample"):
+        mode = node.attrs.get("mode", "nearest")
+        place = node.attrs.get("coordinate_transformation_mode", "half_pixel")
+        if (
+            mode == "cubic"
+            or place in ("tf_crop_and_resize", "half_pixel_symmetric")
+            or node.attrs.get("antialias")
+        ):
+            yield Finding(node, f"mode {mode}, coordinates {place}")
+        elif any(not item.is_empty() and not scope.is_constant(item) for item in node.inputs[1:]):
+            yield Finding(node, "its size is computed")
+
+
+def _form(op: str, opset: int) -> Any:
+    """How many inputs and outputs an operator has, its attributes and their defaults; None if it is newer."""
+    if not onnx.defs.has(op, opset, ""):
+        return None
+    schema = onnx.defs.get_schema(op, opset, "")
+    defaults = {name: item.default_value.SerializeToString() for name, item in schema.attributes.items()}
+    return schema.min_input, schema.max_input, schema.min_output, schema.max_output, defaults
+
+
+def _foreign_operators(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes():
+        if node.domain not in STANDARD:
+            yield Finding(node, f"{node.domain}::{node.op} is not a standard operator")
+        elif not onnx.defs.has(node.op, scope.opset, ""):
+            yield Finding(node, f"{node.op} is unknown to opset {scope.opset}")
+        elif scope.target.operator_opset < scope.opset and (
+            _form(node.op, scope.opset) != _form(node.op, scope.target.operator_opset)
+        ):
+            yield Finding(node, f"this form of {node.op} is newer than TensorRT {scope.target.name}'s parser")
+
+
+def _integer_arithmetic(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes(*sorted(INTEGER_ARITHMETIC)):
+        yield Finding(node, f"{node.op} is not imported by TensorRT, which takes Q/DQ around float operators")
+
+
+def _cast_inputs(scope: Scope) -> Iterator[Finding]:
+    for tensor in scope.graph.inputs:
+        users = list(tensor.outputs)
+        if not users or any(user.op not in ("Cast", "QuantizeLinear") for user in users):
+            continue
+        if scope.dtype(tensor) == np.float32:
+            operators = " and ".join(sorted({user.op for user in users}))
+            yield Finding(users[0], f"input {tensor.name!r} is FP32 and goes straight into {operators}")
+
+
+def _scores_of(scope: Scope, node: Any) -> Any | None:
+    """The first product of the attention that a Softmax is part of."""
+    tensor = node.inputs[0]
+    for _ in range(4):
+        maker = scope.producer(tensor, "Add", "Mul", "Div", "Where", "Cast", "MatMul")
+        if maker is None or maker.op == "MatMul":
+            return maker
+        tensor = maker.inputs[1 if maker.op == "Where" else 0]
+    return None
+
+
+def _unfused_attention(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("Softmax"):
+        scores = _scores_of(scope, node)
+        if scores is None or any(scope.is_constant(tensor) for tensor in scores.inputs):
+            continue
+        query, rank = scores.inputs[0], scope.rank(scores.inputs[0])
+        head = query.shape[-1] if query.shape else None
+        if rank is not None and rank not in (3, 4):
+            yield Finding(node, f"the operands of attention have rank {rank}, not 3 or 4")
+        elif isinstance(head, int) and not (_HEAD_MIN <= head <= _HEAD_MAX and head % _HEAD_UNIT == 0):
+            yield Finding(node, f"head size {head} is not 16 to 256 and a multiple of 8")
+        elif scope.only_use(scores.outputs[0]) is None:
+            yield Finding(node, "the scores are used elsewhere too")
+        elif scope.only_use(node.outputs[0]) is None:
+            yield Finding(node, "the attention weights are used elsewhere too")
+
+
+def _plain_normalisations(scope: Scope) -> Iterator[Finding]:
+    for rule in (LAYER_NORM, RMS_NORM):
+        for match in rule.find(scope):
+            reason = rule.check(scope, match)
+            if reason is not None and not (rule is LAYER_NORM and is_better_plain(match)):
+                yield Finding(
+                    match.node, f"a normalisation written out, which {rule.name} declines: {reason}"
+                )
+
+
+def _data_dependent_sizes(scope: Scope) -> Iterator[Finding]:
+    """Nodes whose output's size is decided by what is computed from the inputs' values."""
+    for node in scope.nodes(*SIZING_OPERANDS):
+        operands = [node.inputs[place] for place in SIZING_OPERANDS[node.op] if place < len(node.inputs)]
+        if any(not item.is_empty() and _is_of_values(scope, item) for item in operands):
+            own = advice_for(node.op, scope.target.name)
+            yield Finding(node, f"the size of what {node.op} makes depends on the data", own)
+
+
+def _is_of_values(scope: Scope, tensor: Any) -> bool:
+    """Whether a tensor is computed from the values of an input, not only from shapes and constants."""
+    waiting, seen = [tensor], set()
+    while waiting:
+        item = waiting.pop()
+        if item.name in seen or item.is_empty() or scope.is_constant(item):
+            continue
+        seen.add(item.name)
+        maker = scope.producer(item)
+        if maker is None:
+            return True
+        if maker.op not in ("Shape", "Size", "Constant"):
+            waiting += maker.inputs
+    return False
+
+
+# ── static forms of operators whose output's size depends on data, with what both were measured to take ───
+
+
+@dataclass(frozen=True)
+class Price:
+    """Medians in ms of small graphs of either form, as `benchmarks/kernels` measured them."""
+
+    dynamic_ms: float
+    static_ms: float
+    subject: str
+
+
+_MASK = "a mask with Where"
+_FIXED = "a size that is a constant"
+_FORMS = {
+    "NonZero": _MASK,
+    "Compress": _MASK,
+    "NonMaxSuppression": "the plugin EfficientNMS_TRT, which returns a fixed number of boxes and a count",
+    "TopK": "a constant K",
+}
+_MEASURED = {
+    "NonZero": Price(0.0642, 0.0083, "half of 8,192 rows of 4"),
+    "NonMaxSuppression": Price(0.4859, 0.4074, "1,000 crowded boxes of one class"),
+}
+"""On one H200 (benchmarks/kernels/results); only static forms ran as a CUDA graph."""
+PRICES: Mapping[tuple[str, str], Price] = {
+    (op, target): price for op, price in _MEASURED.items() for target in AUDITED
+}
+"""By operator and target."""
+
+
+def advice_for(op: str, target: str) -> str:
+    """The static form of an operator, and its price on that target if it has been measured."""
+    form = f"use {_FORMS.get(op, _FIXED)}"
+    price = PRICES.get((op, target))
+    if price is None:
+        return f"{form}; what that gains has not been measured on TensorRT {target}"
+    return (
+        f"{form}: {price.static_ms:.3f} ms instead of {price.dynamic_ms:.3f} on TensorRT {target}, "
+        f"measured for {price.subject}"
+    )
+
+
+# ── all checks, and a model file ──────────────────────────────────────────────────────────────────────────
+
+CHECKS = (
+    Check(
+        "odd-channels",
+        "Tensor Core kernels need padding, or are not used at all",
+        "widen the layer, or try `trtopt rewrite --rules pad-channels`",
+        _odd_channels,
+    ),
+    Check(
+        "odd-product",
+        "Tensor Core kernels need padding, or are not used at all",
+        "pad the vocabulary, classes or hidden size in the model",
+        _odd_products,
+    ),
+    Check(
+        "vector-product",
+        "bound by memory, not by arithmetic: INT8 or FP8 compute gains nothing",
+        "raise the batch, or quantise the weight alone",
+        _vector_products,
+    ),
+    Check(
+        "batch-concat", "a copy, and no fusion across it", "join along channels in the model", _batch_concats
+    ),
+    Check(
+        "inner-gather",
+        "a strided Gather, slower than one along axis 0",
+        "gather along axis 0, or use Slice or Split where the indices are a run",
+        _inner_gathers,
+    ),
+    Check(
+        "leading-reduction",
+        "slower than a reduction of the last axes; may need a transpose",
+        "lay the reduced axes last in the model",
+        _leading_reductions,
+    ),
+    Check("topk", "a slow sort, or a build that fails", "lower K, or select in two steps", _hard_selections),
+    Check("huge-batch", "beyond 2^16 many kernels do not exist", "split the batch", _huge_batches),
+    Check(
+        "data-dependent-size",
+        "no CUDA graph; the host waits within each inference; where an output has it, no batch is shared",
+        "use a static form",
+        _data_dependent_sizes,
+    ),
+    Check(
+        "control-flow",
+        "no fusion across its edges, no CUDA graph where a condition is read by the host",
+        "unroll it or take the decision outside the model",
+        _control_flow,
+    ),
+    Check(
+        "int64-math",
+        "TensorRT 8.6 turns it into INT32; later versions have few INT64 kernels",
+        "use INT32 in the model where the range allows",
+        _long_integers,
+    ),
+    Check(
+        "resize",
+        "a slow generic kernel, or a mode that the parser refuses",
+        "use nearest or linear with half_pixel, align_corners or asymmetric, and constant scales",
+        _odd_resizes,
+    ),
+    Check(
+        "foreign-operator",
+        "the build fails unless a plugin has it",
+        "give the plugin with --plugin, or export with standard operators of an opset that the target reads",
+        _foreign_operators,
+    ),
+    Check(
+        "integer-arithmetic",
+        "the build fails",
+        "take the float model that this one was quantised from, and quantise it with `trtopt quantize`",
+        _integer_arithmetic,
+    ),
+    Check(
+        "cast-input",
+        "twice or four times the bytes copied to the device, and a cast that could be spared",
+        "let the input have the type that the network uses",
+        _cast_inputs,
+    ),
+    Check(
+        "attention",
+        "separate kernels, and scores written to memory",
+        "keep the pattern MatMul, scale, mask Add, Softmax, MatMul with a head size in range",
+        _unfused_attention,
+    ),
+    Check(
+        "plain-normalisation",
+        "kernels for single steps unless the builder knows the pattern; moments in FP16 where x is",
+        "export at opset 17 for LayerNormalization, at 23 for RMSNormalization where the target reads it; "
+        "compute the moments in FP32",
+        _plain_normalisations,
+    ),
+)
+
+
+def lint_model(source: Path, *, target: str) -> LintReport:
+    """Look for what will be slow or odd on the TensorRT `target`; nothing is run or written.
+
+    Raises:
+        UsageError: an unknown target.
+        ModelError: the file is unsound.
+    """
+    aim = target_named(target)
+    original = model_file.load(source)
+    proto, _ = prepare.prepare(original.proto)
+    advice = []
+    for scope in driver.scopes_of(replace(original, proto=proto), aim):
+        for check in CHECKS:
+            for finding in check.find(scope):
+                node = finding.node
+                advice.append(
+                    Advice(
+                        check=check.name,
+                        node=getattr(node, "name", ""),
+                        op=getattr(node, "op", ""),
+                        reason=finding.reason,
+                        effect=check.effect,
+                        remedy=finding.remedy or check.remedy,
+                    )
+                )
+    return LintReport(
+        source=str(source),
+        target=aim.name,
+        opset=prepare.opset_of(proto),
+        nodes=prepare.count_nodes(proto),
+        advice=tuple(advice),
+    )
