@@ -13,7 +13,6 @@ from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from rich.console import RenderableType
 
 from trtopt.cli.console import console
 from trtopt.measure.analysis import sweep_table
@@ -33,16 +32,15 @@ from trtopt.records import (
 from trtopt.records.base import Cell, Result, Row
 from trtopt.records.precision import CastReport, CheckReport, QuantizeReport
 from trtopt.records.tune import Optimized
-from trtopt.report.casting import cast_summary
-from trtopt.report.checking import check_summary
-from trtopt.report.comparison import comparison_summary
-from trtopt.report.optimizing import optimized_summary, verdict_line
-from trtopt.report.planning import plan_text
-from trtopt.report.profile import profile_summary
-from trtopt.report.quantize import quantize_summary
-from trtopt.report.sweep import best_lines, sweep_summary
-from trtopt.report.text import bench_summary, build_summary
-from trtopt.report.tuning import saved, tuned_summary
+from trtopt.report.bench import bench_view
+from trtopt.report.build import build_view
+from trtopt.report.comparison import comparison_view
+from trtopt.report.planning import plan_view
+from trtopt.report.precision import cast_view, check_view, quantize_view
+from trtopt.report.profile import profile_view
+from trtopt.report.sweep import best_lines, sweep_view
+from trtopt.report.tuning import optimized_view, saved, tuned_view, verdict_line
+from trtopt.report.view import Lines, View
 from trtopt.rewrite import explain
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.workflows.compare.compare import Compared
@@ -57,12 +55,14 @@ def headline(result: Result) -> str:
 
 def table(result: Result) -> str:
     """The text that the command line prints, without colours."""
-    text = _shown(result).text(result)
-    if isinstance(text, list):
-        return "\n".join(map(visible, text))
     written = StringIO()
-    console(file=written).print(text)
+    console(file=written).print(_shown(result).view(result))
     return written.getvalue().rstrip("\n")
+
+
+def html(result: Result) -> str:
+    """Text and tables for a notebook."""
+    return _shown(result).view(result).html()
 
 
 def rows(result: Result) -> list[Row]:
@@ -75,7 +75,7 @@ class _Shown:
     """How one kind of result is shown; its functions take that kind alone."""
 
     headline: Callable[[Any], str]
-    text: Callable[[Any], RenderableType | list[str]]
+    view: Callable[[Any], View]
     rows: Callable[[Any], Iterable[Row]]
 
 
@@ -89,11 +89,11 @@ def _shown(result: Result) -> _Shown:
 def show(
     kind: type[AnyResult],
     headline: Callable[[AnyResult], str],
-    text: Callable[[AnyResult], RenderableType | list[str]],
+    view: Callable[[AnyResult], View],
     rows: Callable[[AnyResult], Iterable[Row]],
 ) -> None:
     """Declare how results of a kind are shown."""
-    _SHOWN[kind] = _Shown(headline, text, rows)
+    _SHOWN[kind] = _Shown(headline, view, rows)
 
 
 def _figures(record: Record) -> Row:
@@ -142,7 +142,7 @@ def _manifest_rows(manifest: Manifest) -> Iterator[Row]:
         }
 
 
-show(Manifest, _manifest_headline, lambda one: build_summary(one, one.onnx.path), _manifest_rows)
+show(Manifest, _manifest_headline, lambda one: build_view(one, one.onnx.path), _manifest_rows)
 
 
 # ── measurements ────────────────────────────────────────────────────────────────────────────────────────
@@ -176,7 +176,7 @@ def _ms(value: Cell) -> str:
     return "unknown" if value is None else f"{value:.4g} ms"
 
 
-show(BenchReport, _bench_headline, bench_summary, _bench_rows)
+show(BenchReport, _bench_headline, bench_view, _bench_rows)
 
 
 def _sweep_headline(report: SweepReport) -> str:
@@ -189,7 +189,7 @@ def _sweep_rows(report: SweepReport) -> Iterator[Row]:
     return ({name: row.get(name) for name in sweep_table.COLUMNS} for row in sweep_table.rows_of(report))
 
 
-show(SweepReport, _sweep_headline, sweep_summary, _sweep_rows)
+show(SweepReport, _sweep_headline, sweep_view, _sweep_rows)
 
 
 def _profile_headline(report: ProfileReport) -> str:
@@ -209,7 +209,7 @@ def _profile_rows(report: ProfileReport) -> Iterator[Row]:
             yield place | _figures(layer) | costs | {"onnx_nodes": ", ".join(layer.onnx_nodes)}
 
 
-show(ProfileReport, _profile_headline, profile_summary, _profile_rows)
+show(ProfileReport, _profile_headline, profile_view, _profile_rows)
 
 
 def _compare_headline(compared: Compared) -> str:
@@ -225,7 +225,7 @@ def _compare_rows(compared: Compared) -> Iterator[Row]:
         yield _figures(one) | {"reasons": "; ".join(one.reasons)}
 
 
-show(Compared, _compare_headline, lambda one: comparison_summary(one.outcome), _compare_rows)
+show(Compared, _compare_headline, lambda one: comparison_view(one.outcome), _compare_rows)
 
 
 def _plan_headline(plan: BatchPlan) -> str:
@@ -256,9 +256,9 @@ def _tuned_rows(tuned: Tuned) -> Iterator[Row]:
         yield figures | _figures(entry)
 
 
-show(Optimized, verdict_line, optimized_summary, lambda one: map(_figures, one.points))
-show(Tuned, _tuned_headline, tuned_summary, _tuned_rows)
-show(BatchPlan, _plan_headline, plan_text, _plan_rows)
+show(Optimized, verdict_line, optimized_view, lambda one: map(_figures, one.points))
+show(Tuned, _tuned_headline, tuned_view, _tuned_rows)
+show(BatchPlan, _plan_headline, plan_view, _plan_rows)
 
 
 # ── models ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -277,7 +277,7 @@ def _check_rows(report: CheckReport) -> Iterator[Row]:
             yield {"subject": subject.name, "batch": subject.batch, **_figures(output)}
 
 
-show(CheckReport, _check_headline, check_summary, _check_rows)
+show(CheckReport, _check_headline, check_view, _check_rows)
 
 
 def _cast_headline(report: CastReport) -> str:
@@ -292,7 +292,7 @@ def _cast_rows(report: CastReport) -> Iterator[Row]:
         yield {"precision": "fp32", **_figures(kept)}
 
 
-show(CastReport, _cast_headline, cast_summary, _cast_rows)
+show(CastReport, _cast_headline, cast_view, _cast_rows)
 
 
 def _quantize_headline(report: QuantizeReport) -> str:
@@ -301,11 +301,15 @@ def _quantize_headline(report: QuantizeReport) -> str:
     return f"{report.precision}: {activations}, {weights}{worst}"
 
 
-show(QuantizeReport, _quantize_headline, quantize_summary, lambda one: map(_figures, one.decisions))
+show(QuantizeReport, _quantize_headline, quantize_view, lambda one: map(_figures, one.decisions))
 
 
 def _rewrite_headline(trace: RewriteTrace) -> str:
     return f"{trace.nodes_before} → {trace.nodes_after} nodes by {_counted(len(trace.counts), 'rule')}"
+
+
+def _rewrite_view(trace: RewriteTrace) -> View:
+    return View("", [Lines(explain.summary(trace))])
 
 
 def _rewrite_rows(trace: RewriteTrace) -> Iterator[Row]:
@@ -317,4 +321,4 @@ def _rewrite_rows(trace: RewriteTrace) -> Iterator[Row]:
         yield {"what": "undone", "node": ", ".join(undone.nodes), **_figures(undone)}
 
 
-show(RewriteTrace, _rewrite_headline, explain.summary, _rewrite_rows)
+show(RewriteTrace, _rewrite_headline, _rewrite_view, _rewrite_rows)

@@ -26,7 +26,7 @@ from cells import ROOT, FailedError, OutOfTimeError, run_python
 
 sys.path.insert(0, str(ROOT))
 from trtopt.records import Ledger, LedgerEntry
-from trtopt.report.tuning import score_summary
+from trtopt.report.tuning import score_view
 from trtopt.workflows.tune.candidates import KINDS
 from trtopt.workflows.tune.prediction import Prior, predict, rank_correlation, spread_of
 from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger, score_of
@@ -142,7 +142,7 @@ def replay(files: list[Path]) -> None:
     models = len({one.model for one in ledgers})
     from rich.console import Console
 
-    Console(width=120).print(score_summary(score_of(again, f"replayed without each of {models} models")))
+    Console(width=120).print(score_view(score_of(again, f"replayed without each of {models} models")))
     measured = [one for ledger in again for one in ledger.entries if one.measured_gain is not None]
     order = rank_correlation(
         [one.expected_gain for one in measured], [max(one.measured_gain or 0.0, -1.0) for one in measured]

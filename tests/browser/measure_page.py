@@ -20,8 +20,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.browser.conftest import FLAGS
 from tests.support.pages import many_layers
 from trtopt.report.html.folder import report_page
-from trtopt.report.html.library import plotting_library
-from trtopt.report.html.page import page_of
+from trtopt.report.html.page import page_of, plotting_library
 
 ROUNDS = 10
 

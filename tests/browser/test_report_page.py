@@ -15,8 +15,7 @@ from tests.support.paths import DATA
 from tests.unit.inspect.kernels import test_report as kernel_reports
 from trtopt.records import BenchReport, Collected, read_versioned
 from trtopt.report.html.folder import report_page
-from trtopt.report.html.library import plotting_library
-from trtopt.report.html.page import page_of
+from trtopt.report.html.page import page_of, plotting_library
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

@@ -17,7 +17,7 @@ from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.deviation import Deviation
 from trtopt.records.precision import CastReport
-from trtopt.report.casting import cast_summary, difference_line
+from trtopt.report.precision import difference_line
 from trtopt.requests.bisect import BisectRequest
 from trtopt.workflows.precision.bisect import bisect
 
@@ -99,7 +99,7 @@ def test_nothing_is_said_to_vanish_where_nothing_became_fp16(tmp_path: Path) -> 
     weight[0], weight[1] = 1e-9, 1e6
     report = cast(saved(CHAIN, tmp_path, w=weight))
     assert (report.lowered, report.vanishing) == ((), ())
-    assert not any("become 0" in line for line in cast_summary(report))
+    assert "become 0" not in report.table()
 
 
 def test_a_weight_that_holds_nan_is_an_alarm(tmp_path: Path) -> None:
@@ -139,4 +139,4 @@ def test_a_model_forced_to_overflow_is_reported(tmp_path: Path) -> None:
     source = saved(CHAIN, tmp_path, w=np.full((8, 8), 1e6, np.float32))
     np.savez(tmp_path / "d.npz", x=np.ones((4, 8), np.float32))
     report = cast(source, data=tmp_path / "d.npz", include=("*",))
-    assert any("all 32 values NaN or infinite in one model only" in line for line in cast_summary(report))
+    assert "all 32 values NaN or infinite in one model only" in report.table()

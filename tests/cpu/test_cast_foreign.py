@@ -14,7 +14,7 @@ from trtopt.errors import ModelError
 from trtopt.onnxio.shape_inference import types_of
 from trtopt.precision.casting.cast import cast_model
 from trtopt.records.precision import CastReport
-from trtopt.report.casting import cast_notes
+from trtopt.report.precision import cast_view
 
 CONTRIB = """
 # w: float[8,8]
@@ -70,7 +70,7 @@ def test_operators_and_weights_decide_where_a_plugin_keeps_the_model_from_runnin
     assert (report.samples, report.differences) == (0, ())
     swirl = next(node for node in proto.graph.node if node.op_type == "Swirl")
     assert swirl.input == ["a:fp32"]
-    told = "\n".join(note.text for note in cast_notes(report))
+    told = "\n".join(note.text for note in cast_view(report).notes)
     assert (
         "operators and weights alone decided, and nothing was compared: ONNX Runtime has no operator 'Swirl'"
         in told

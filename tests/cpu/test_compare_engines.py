@@ -28,7 +28,7 @@ from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Lottery
 from trtopt.measure.loop.rounds import latency_blocks, valid_rounds
 from trtopt.measure.statistics.comparison import MIN_LOADS, Verdict, compare as evaluator
 from trtopt.records import CompareReport, read_versioned, to_json
-from trtopt.report.comparison import comparison_markdown
+from trtopt.report.comparison import comparison_view
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Interleaved, Result
 from trtopt.workflows import race
@@ -135,7 +135,7 @@ def test_a_control_needs_no_other_side_and_is_no_regression(cpu_build: Path) -> 
     compared = trtopt.compare(cpu_build, batch=[8], control=1, duration=0.05)
     assert compared.report.verdicts == ()
     assert not compared.outcome.has_regression
-    assert len(table(comparison_markdown(compared.outcome))) == 1
+    assert len(table(comparison_view(compared.outcome).markdown())) == 1
 
 
 def test_recipes_are_compared_over_several_builds_with_both_spreads(cpu_build: Path) -> None:
@@ -160,7 +160,7 @@ def test_the_builds_of_a_build_folders_recipe_are_compared_to_one_another(cpu_bu
     assert [built.name for built in batch.builds] == ["build 1", "build 2"]
     assert (batch.spread.builds, batch.spread.runs) == (2, 4)
     assert [built.comparison is None for built in batch.builds] == [True, False]
-    text = comparison_markdown(compared.outcome)
+    text = comparison_view(compared.outcome).markdown()
     assert "between builds" in text
     assert "2 builds gave 1 different engine file" in text  # ONNX Runtime draws no lots
 
@@ -169,7 +169,7 @@ def test_the_ledger_of_two_contracts_adds_up(cpu_build: Path) -> None:
     outcome = trtopt.compare(
         cpu_build, across_contracts="trtexec-10,trtexec-11", batch=[8], duration=0.1
     ).outcome
-    markdown = comparison_markdown(outcome)
+    markdown = comparison_view(outcome).markdown()
     rows = {row[0]: row[1:] for row in table(markdown)}
     assert list(rows) == ["from", "graph", "transfers", "sync", "unexplained", "to"]
     assert rows["graph"][0] == "no part in it"  # ONNX Runtime on the CPU has no CUDA graphs

@@ -29,7 +29,7 @@ from trtopt.errors import ArtifactError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan
 from trtopt.records import BatchPlan, BenchReport, Beyond, from_json, to_json
-from trtopt.report.planning import plan_text
+from trtopt.report.planning import plan_view
 from trtopt.serving.batcher import DynamicBatcher
 from trtopt.serving.planning.traffic import Bursts, Recorded
 from trtopt.serving.pool import EnginePool
@@ -129,7 +129,7 @@ def test_several_runs_are_told_each_by_their_medians_and_together(planned: Path)
     outside = structs.replace(inside, p99_ms=told.p99.high + 1, goal_ms=600.0)
     done = structs.replace(plan.verification, runs=(inside, outside, inside), typical=inside, total=outside)
     console = Console(file=StringIO(), width=200)
-    console.print(plan_text(structs.replace(plan, verification=done)))
+    console.print(plan_view(structs.replace(plan, verification=done)))
     text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     assert "median of 3 runs" in text
     assert re.search(r"p99 ms \S+ \S+ to \S+ \S+ 2 of 3 \+0\.0%", text)
@@ -222,7 +222,7 @@ def test_a_host_is_blamed_for_sending_later_than_it_did_in_trial_runs(
         verification=structs.replace(plan.verification, typical=late),
     )
     console = Console(file=StringIO(), width=200)
-    console.print(plan_text(plan))
+    console.print(plan_view(plan))
     assert isinstance(console.file, StringIO)
     assert ("could not send requests as planned" in console.file.getvalue()) == is_blamed
 
@@ -231,7 +231,7 @@ def test_a_trial_run_that_was_held_up_is_reported(planned: Path) -> None:
     plan = read_plan(planned)
     cost = structs.replace(plan.serving_cost, held_up=Beyond(p=99.0, factor=6.25))
     console = Console(file=StringIO(), width=200)
-    console.print(plan_text(structs.replace(plan, serving_cost=cost), verbose=True))
+    console.print(plan_view(structs.replace(plan, serving_cost=cost)).terminal(verbose=True))
     assert isinstance(console.file, StringIO)
     told = "one further process was delayed and does not count: p99 was 6.25 times the simulated one"
     assert told in console.file.getvalue()

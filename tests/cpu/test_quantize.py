@@ -22,7 +22,7 @@ from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
 from trtopt.records import from_json
 from trtopt.records.precision import QuantizeReport
-from trtopt.report.quantize import explain
+from trtopt.report.precision import explain_quantisation
 from trtopt.workflows.precision.quantize import Request, quantize
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
@@ -259,9 +259,9 @@ def test_the_command_tells_explains_and_gives_json(
     as_json = trtopt_cli(*common, samples[DIGITS], "--exclude", "/block3/*", "--method", "max", "--json", "-")
     report = from_json(as_json.stdout.encode(), QuantizeReport)
     assert {item.rule for item in report.decisions if item.node.startswith("/block3/")} == {"excluded"}
-    assert explain(report, "/block1/*Add*")[0].endswith("[residual]")
+    assert explain_quantisation(report, "/block1/*Add*")[0].endswith("[residual]")
     with pytest.raises(UsageError, match="--explain nothing: no node of that name"):
-        explain(report, "nothing")
+        explain_quantisation(report, "nothing")
 
 
 # ── bad input ───────────────────────────────────────────────────────────────────────────────────────────

@@ -19,8 +19,8 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
 from trtopt.records import Collected
 from trtopt.records.tensors import TYPES
-from trtopt.report.html.blocks import Section
-from trtopt.report.html.provenance import build_section
+from trtopt.report.html.page import Section
+from trtopt.report.html.sections import build_section
 from trtopt.serving import EnginePool
 from trtopt.targets import RTX, target_of
 from trtopt.workflows.listener import Listener

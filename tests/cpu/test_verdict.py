@@ -18,7 +18,7 @@ from tests.support.selection_builds import PAIRS, TRANSFORMER, build, quantised,
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.report.verdict import verdict_summary
+from trtopt.report.precision import verdict_view
 from trtopt.workflows.build import precision_selection as select_precision
 from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 from trtopt.workflows.listener import Listener
@@ -236,7 +236,7 @@ def test_the_report_tells_times_choice_accuracy_and_regions(
     verdict = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,)).verdict
     assert verdict is not None
     console = Console(width=200, record=True, file=StringIO())
-    console.print(verdict_summary(verdict))
+    console.print(verdict_view(verdict))
     lines = [line.split() for line in console.export_text().splitlines()]
     (float_line,) = [line for line in lines if line[:2] == ["1", "fp16"]]
     assert float_line[3] in ("1.000", "1.001")

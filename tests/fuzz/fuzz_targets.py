@@ -122,13 +122,13 @@ def _build_folder(path: Path) -> None:
 
     from trtopt.builder.shapes import shapes_at
     from trtopt.files.manifests import read_manifest, read_verified
-    from trtopt.report.text import build_summary
+    from trtopt.report.build import build_view
     from trtopt.workflows.bench.resolve_engines import points
     from trtopt.workflows.profile.precision_receipt import receipts_of
     from trtopt.workflows.workbench import memories_of, verified_graphs
 
     manifest = read_manifest(path.parent)
-    Console(quiet=True).print(build_summary(manifest, str(path.parent)))
+    Console(quiet=True).print(build_view(manifest, str(path.parent)))
     verified_graphs(path.parent, manifest)
     for engine, size in points(manifest.engines, None):
         shapes_at(manifest.onnx.inputs, engine.plan, size)
@@ -150,13 +150,13 @@ def _manifest(path: Path) -> None:
 def _result(path: Path) -> None:
     from rich.console import Console
 
-    from trtopt.report.comparison import comparison_summary
-    from trtopt.report.text import bench_summary
+    from trtopt.report.bench import bench_view
+    from trtopt.report.comparison import comparison_view
     from trtopt.workflows.compare.result_files import compare_files, read_result
 
-    Console(quiet=True).print(bench_summary(read_result(path)))
+    Console(quiet=True).print(bench_view(read_result(path)))
     outcome = compare_files(path, path, batch=None, assumed=None, threshold=0.01, limit=None, force=True)
-    Console(quiet=True).print(comparison_summary(outcome))
+    Console(quiet=True).print(comparison_view(outcome))
 
 
 def _trtexec(path: Path) -> None:
@@ -176,12 +176,12 @@ def _page(path: Path) -> None:
 def _profile(path: Path) -> None:
     from rich.console import Console
 
-    from trtopt.report.profile import profile_summary
+    from trtopt.report.profile import profile_view
     from trtopt.report.trace import trace
     from trtopt.workflows.profile.profile import read_profile
 
     report = read_profile(path)
-    Console(quiet=True).print(profile_summary(report))
+    Console(quiet=True).print(profile_view(report))
     trace(report)
 
 

@@ -64,7 +64,7 @@ def bench(
     """
     from trtopt.cli.progress import listening
     from trtopt.errors import TrtoptError
-    from trtopt.report.trust import is_trustworthy
+    from trtopt.report.bench import is_trustworthy
     from trtopt.workflows.bench.bench import bench as run
 
     request = replace(request, layers=request.layers or export_profile is not None)
@@ -96,17 +96,17 @@ def bench(
 def _show(report: BenchReport, subject: str, json: JsonOutput | None) -> None:
     """Print the table, to standard error if the result goes to standard output."""
     from trtopt.cli.console import is_verbose, show, show_notes, warn
+    from trtopt.records import Trust
+    from trtopt.report.bench import all_notes, bench_view, distrust
     from trtopt.report.notes import plain
-    from trtopt.report.text import bench_summary
-    from trtopt.report.trust import all_notes, bench_notes, trust_warnings
 
     is_stdout = takes_stdout(json)
     if is_stdout:
         write_json(json, report, indent=None)
-    warn(trust_warnings(report))
-    show(bench_summary(report, subject, verbose=is_verbose()), err=is_stdout)
-    notes = plain(all_notes(report)) if is_verbose() else bench_notes(report)
-    show_notes(notes, err=is_stdout)
+    warn(distrust([report], Trust.NONE))
+    view = bench_view(report, subject)
+    show(view.terminal(verbose=is_verbose()), err=is_stdout)
+    show_notes(plain(all_notes(report)) if is_verbose() else view.notes, err=is_stdout)
 
 
 def _export(report: BenchReport, times: Path | None, profile: Path | None) -> None:

@@ -17,17 +17,15 @@ def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
 
     Exits with 3 if they are not met even with all nodes kept.
     """
-    from trtopt.cli.console import say, show_notes
+    from trtopt.cli.console import show_view
     from trtopt.cli.progress import listening
-    from trtopt.report.bisecting import bisect_summary
-    from trtopt.report.notes import plain
+    from trtopt.report.precision import bisect_view
     from trtopt.workflows.precision.bisect import bisect as run
 
     with listening() as listener:
         report = run(request, listener)
     write_json(json, report)
     if not takes_stdout(json):
-        say(*bisect_summary(report))
-        show_notes(plain(report.notes))
+        show_view(bisect_view(report))
     if report.verdict == "not met":
         raise click.exceptions.Exit(NOT_MET)

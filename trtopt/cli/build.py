@@ -46,10 +46,10 @@ def build(
     """
     from trtopt.cli.console import show, show_notes, warn
     from trtopt.cli.progress import listening
+    from trtopt.report.build import build_view, engine_lines, engine_notes
     from trtopt.report.notes import plain
-    from trtopt.report.profile import build_memories_summary, receipts_summary
-    from trtopt.report.text import build_summary, engine_notes
-    from trtopt.report.verdict import verdict_summary
+    from trtopt.report.precision import verdict_view
+    from trtopt.report.profile import build_memory_lines, receipt_lines
     from trtopt.workflows.build.build import default_output
     from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
     from trtopt.workflows.requested import build as run
@@ -68,13 +68,18 @@ def build(
     with listening() as listener:
         manifest = run(replace(request, output=target), listener)
     receipts = receipts_of(target, manifest)
-    memories = build_memories_summary(memories_of(target, manifest))
-    verdict_parts = () if manifest.verdict is None else (verdict_summary(manifest.verdict),)
+    memories = memories_of(target, manifest)
     write_json(json, manifest)
-    verdict_notes = () if manifest.verdict is None else manifest.verdict.notes
     warn(manifest.alarms)
-    parts = (build_summary(manifest, str(target)), receipts_summary(receipts), memories, *verdict_parts)
-    show(*parts, err=takes_stdout(json))
+    verdicts = [] if manifest.verdict is None else [manifest.verdict]
+    show(
+        build_view(manifest, str(target)),
+        engine_lines({name: receipt_lines(one) for name, one in receipts.items()}),
+        engine_lines({name: build_memory_lines(one) for name, one in memories.items()}),
+        *map(verdict_view, verdicts),
+        err=takes_stdout(json),
+    )
+    verdict_notes = [note for one in verdicts for note in one.notes]
     notes = dict.fromkeys((*manifest.notes, *engine_notes(manifest), *verdict_notes))
     show_notes(plain(notes), err=takes_stdout(json))
     if not allow_fallback:
@@ -97,17 +102,14 @@ def _refuse_other_options(context: click.Context) -> None:
 
 
 def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
-    from trtopt.cli.console import say, show, show_notes, warn
+    from trtopt.cli.console import say, show_view, warn
     from trtopt.cli.progress import listening
-    from trtopt.report.notes import plain
-    from trtopt.report.text import build_summary
-    from trtopt.report.verifying import change_lines
+    from trtopt.report.build import build_view, change_lines
     from trtopt.workflows.build.rebuild import rebuild_locked, rebuilt_name
 
     target = output or rebuilt_name(source)
     with listening() as listener:
         manifest, changes = rebuild_locked(source, target, listener, plugins)
     warn(manifest.alarms)
-    show(build_summary(manifest, str(target)))
-    show_notes(plain(manifest.notes))
+    show_view(build_view(manifest, str(target)))
     say(*change_lines(changes))

@@ -37,13 +37,13 @@ def cache() -> None:
 def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
     from trtopt.cli.console import show as display
-    from trtopt.report.caching import entries_table
+    from trtopt.report.build import caches_view
     from trtopt.workflows.build.timing_cache_commands import entries, store_folder
 
     cache_entries = entries(cache_dir)
     write_json(json, *cache_entries, indent=None)
     if not takes_stdout(json):
-        display(entries_table(cache_entries, str(store_folder(cache_dir))))
+        display(caches_view(cache_entries, str(store_folder(cache_dir))))
 
 
 @cache.command()
@@ -57,18 +57,18 @@ def show(
 ) -> None:
     """Show where and by which builds the cache NAME (or a part of its name) was made."""
     from trtopt.cli.console import show as display
-    from trtopt.report.caching import difference_table, entry_summary, tactics_table
+    from trtopt.report.build import cache_view, difference_view, tactics_view
     from trtopt.workflows.build import timing_cache_commands as caches
 
     if against is not None:
-        display(difference_table(caches.difference(name, against, cache_dir)))
+        display(difference_view(caches.difference(name, against, cache_dir)))
     elif with_tactics:
-        display(tactics_table(caches.tactics(name, cache_dir)))
+        display(tactics_view(caches.tactics(name, cache_dir)))
     else:
         entry = caches.entry(name, cache_dir)
         write_json(json, entry)
         if not takes_stdout(json):
-            display(entry_summary(entry))
+            display(cache_view(entry))
 
 
 @cache.command()

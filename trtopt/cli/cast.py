@@ -24,18 +24,17 @@ from trtopt.requests.cast import CastRequest
 @json_option("trtopt.cast")
 def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
     """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
-    from trtopt.cli.console import note, say, show_notes, warn
+    from trtopt.cli.console import note, say, show_view, warn
     from trtopt.cli.progress import phases
-    from trtopt.report.casting import cast_notes, cast_summary, of_node
+    from trtopt.report.precision import cast_view, explain_cast
     from trtopt.workflows.requested import cast as run
 
     with phases(f"casting {Path(request.model).name}"):
-        report = run(request, note, lambda report: explain is None or of_node(report, explain))
+        report = run(request, note, lambda report: explain is None or explain_cast(report, explain))
     warn(report.alarms)
     write_json(json, report)
     if explain is not None and not takes_stdout(json):
-        say(*of_node(report, explain))
+        say(*explain_cast(report, explain))
     elif not takes_stdout(json):
-        say(*cast_summary(report))
-        show_notes(cast_notes(report))
+        show_view(cast_view(report))
     check_alarms(report.alarms, strict=strict)

@@ -17,9 +17,9 @@ def check(request: CheckRequest, json: JsonOutput | None) -> None:
 
     Exits with 3 if a bound is not met.
     """
-    from trtopt.cli.console import say, show_notes, warn
+    from trtopt.cli.console import show_view, warn
     from trtopt.cli.progress import listening
-    from trtopt.report.checking import check_notes, check_summary
+    from trtopt.report.precision import check_view
     from trtopt.workflows.precision.check import check as run
 
     with listening() as listener:
@@ -27,7 +27,6 @@ def check(request: CheckRequest, json: JsonOutput | None) -> None:
     warn(report.alarms)
     write_json(json, report)
     if not takes_stdout(json):
-        say(*check_summary(report))
-        show_notes(check_notes(report))
+        show_view(check_view(report))
     if not report.passed:
         raise click.exceptions.Exit(NOT_MET)

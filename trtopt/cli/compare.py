@@ -38,11 +38,11 @@ def compare(
     --control needs no B, nor does --across-contracts with two contracts, nor --builds, which then compares
     the builds of one model.
     """
-    from trtopt.cli.console import is_verbose, show, show_notes
+    from trtopt.cli.console import show_view
     from trtopt.cli.progress import listening
     from trtopt.errors import DeviceError
     from trtopt.recipe import make_recipe
-    from trtopt.report.comparison import comparison_markdown, comparison_notes, comparison_summary
+    from trtopt.report.comparison import comparison_view
     from trtopt.workflows.compare.compare import compare as run
 
     fields = cast("dict[str, Any]", request.recipe)
@@ -55,10 +55,9 @@ def compare(
         compared = run(request, listener)
     write_json(json, compared.report, indent=None)
     if markdown:
-        click.echo(comparison_markdown(compared.outcome), nl=False, err=takes_stdout(json))
+        click.echo(comparison_view(compared.outcome).markdown(), nl=False, err=takes_stdout(json))
     else:
-        show(comparison_summary(compared.outcome, verbose=is_verbose()), err=takes_stdout(json))
-        show_notes(comparison_notes(compared.outcome), err=takes_stdout(json))
+        show_view(comparison_view(compared.outcome), err=takes_stdout(json))
     if compared.failure is not None:
         raise DeviceError(
             compared.failure,

@@ -16,6 +16,7 @@ from trtopt.cli.options.logging import QUIET, VERBOSITY
 from trtopt.logs import LOG
 from trtopt.printable import visible
 from trtopt.report.notes import Note, grouped, note_lines
+from trtopt.report.view import View
 
 _UNLIMITED = 100_000
 """Columns where no one looks at a screen: a row is one line for programs to read."""
@@ -53,11 +54,17 @@ def show(*parts: RenderableType, err: bool = False) -> None:
     """Print tables and text; in a pipe without wrapping or trailing blanks."""
     screen = console(stderr=err)
     if screen.file.isatty():
-        screen.print(*parts)
+        screen.print(*parts, crop=False)  # what does not wrap is the terminal's to wrap
         return
     with screen.capture() as captured:
         screen.print(*parts)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()), file=_stream(err))
+
+
+def show_view(view: View, *, err: bool = False) -> None:
+    """Print what a record shows, with -v its details, then its notes."""
+    show(view.terminal(verbose=is_verbose()), err=err)
+    show_notes(view.notes, err=err)
 
 
 def say(*lines: str, err: bool = False) -> None:

@@ -23,17 +23,16 @@ def optimize(request: OptimizeRequest, json: JsonOutput | None) -> None:
     and writes report.html into the build folder. With --data the precision is chosen too, where engines can
     be measured. Exits with 3 if a bound is missed.
     """
-    from trtopt.cli.console import show, show_notes, warn
+    from trtopt.cli.console import show_view, warn
     from trtopt.cli.progress import listening
-    from trtopt.report.optimizing import optimized_notes, optimized_summary
+    from trtopt.report.tuning import optimized_view
     from trtopt.workflows.optimize import optimize as run
 
     with listening() as listener:
         found = run(request, listener)
     warn(found.alarms)
     write_json(json, found)
-    show(optimized_summary(found), err=takes_stdout(json))
-    show_notes(optimized_notes(found), err=takes_stdout(json))
+    show_view(optimized_view(found), err=takes_stdout(json))
     write_report(Path(found.folder))
     if not found.met:
         raise click.exceptions.Exit(NOT_MET)

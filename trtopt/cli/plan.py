@@ -20,10 +20,9 @@ def plan(request: PlanRequest, verify: bool, json: JsonOutput | None) -> None:
     SWEEP is a folder of `trtopt sweep`, or a build folder with results of `trtopt bench --json` in it;
     with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
     """
-    from trtopt.cli.console import is_verbose, show, show_notes
+    from trtopt.cli.console import show_view
     from trtopt.cli.progress import phases
-    from trtopt.report.notes import plain
-    from trtopt.report.planning import plan_text
+    from trtopt.report.planning import plan_view
     from trtopt.workflows.plan.plan import plan as make
     from trtopt.workflows.plan.trial_runs import verify as put_to_the_test
 
@@ -32,5 +31,4 @@ def plan(request: PlanRequest, verify: bool, json: JsonOutput | None) -> None:
         if verify:
             made = put_to_the_test(request.output, request.timeout, enter, request.trust)
     write_json(json, made)
-    show(plan_text(made, verbose=is_verbose()), err=takes_stdout(json))
-    show_notes(plain(made.notes), err=takes_stdout(json))
+    show_view(plan_view(made), err=takes_stdout(json))

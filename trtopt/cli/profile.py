@@ -41,12 +41,12 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
     Shows where the time goes, layer by layer, with the names of the ONNX file; which types ran; what fused,
     what did not and why; and how far each layer is from the device's limits.
     """
-    from trtopt.cli.console import is_verbose, note, show, show_notes
+    from trtopt.cli.console import note, show_view
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
     from trtopt.files.outputs import write_output
     from trtopt.records import to_json
-    from trtopt.report.profile import profile_notes, profile_summary
+    from trtopt.report.profile import profile_view
     from trtopt.report.trace import trace
     from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE, profile as run
 
@@ -60,8 +60,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
         kinds = profile_files(file.parent)
         write_output(file, to_json(report, indent=None), kinds[file])
     write_json(json, report, indent=None)
-    show(profile_summary(report, verbose=is_verbose()), err=takes_stdout(json))
-    show_notes(profile_notes(report), err=takes_stdout(json))
+    show_view(profile_view(report), err=takes_stdout(json))
     if file is not None and with_trace:
         if any(layer.ms for engine in report.engines for layer in engine.layers):
             place = file.with_name(TRACE_FILE)

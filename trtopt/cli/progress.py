@@ -21,7 +21,8 @@ from trtopt.cli.console import console, is_live, is_verbose, note, say, verbosit
 from trtopt.cli.options.logging import QUIET
 from trtopt.logs import LOG
 from trtopt.records import BenchReport, SweepPoint, SweepReport
-from trtopt.report.sweep import point_line, sweep_table
+from trtopt.report.sweep import point_line, points_table
+from trtopt.report.view import View
 from trtopt.workflows.listener import DONE, Listener
 
 _MINUTE = 60
@@ -168,7 +169,7 @@ def listening_to_sweep(*, is_of_one: bool = True) -> Iterator[Listener]:
             progress=bars.update,
             plans=bars.plan,
             note=note,
-            sweep=(lambda report: live.update(Group(sweep_table(report), progress)))
+            sweep=(lambda report: live.update(Group(View("", [points_table(report)]), progress)))
             if is_of_one
             else _NewPoints(is_of_one=False).print_changed,
         )

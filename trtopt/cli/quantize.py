@@ -39,11 +39,10 @@ def quantize(
     json: JsonOutput | None,
 ) -> None:
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
-    from trtopt.cli.console import say, show_notes, warn
+    from trtopt.cli.console import say, show_view, warn
     from trtopt.cli.progress import phases
     from trtopt.errors import UsageError
-    from trtopt.report.notes import plain
-    from trtopt.report.quantize import explain as explained, quantize_summary
+    from trtopt.report.precision import explain_quantisation, quantize_view
     from trtopt.workflows.listener import Listener
     from trtopt.workflows.requested import quantize as run
 
@@ -55,14 +54,15 @@ def quantize(
         return
     with phases(f"quantising {Path(request.model).name}") as enter:
         listener = Listener(note=enter)
-        report = run(request, listener, lambda report: explain is None or explained(report, explain))
+        report = run(
+            request, listener, lambda report: explain is None or explain_quantisation(report, explain)
+        )
     warn(report.alarms)
     write_json(json, report)
     if explain is not None and not takes_stdout(json):
-        say(*explained(report, explain))
+        say(*explain_quantisation(report, explain))
     elif not takes_stdout(json):
-        say(*quantize_summary(report))
-        show_notes(plain(report.notes))
+        show_view(quantize_view(report))
     check_alarms(report.alarms, strict=strict)
 
 
@@ -78,8 +78,7 @@ def _by_verdict(
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
     from trtopt.precision.alarms import verdict_alarms
-    from trtopt.report.notes import plain
-    from trtopt.report.verdict import verdict_summary
+    from trtopt.report.precision import verdict_view
     from trtopt.requests.parsing import parse_batches
     from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
     from trtopt.workflows.requested import quantisation
@@ -100,8 +99,9 @@ def _by_verdict(
     write_json(json, result.verdict)
     if takes_stdout(json):
         return alarms
-    show(verdict_summary(result.verdict))
+    view = verdict_view(result.verdict)
+    show(view)
     for path, sizes in result.written.items():
         say(f"written: {path} for batch {', '.join(map(str, sizes))}")
-    show_notes(plain(result.verdict.notes))
+    show_notes(view.notes)
     return alarms

@@ -12,7 +12,7 @@ from trtopt.cli.options.output import output_option
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
-    from trtopt.report.html.blocks import Page
+    from trtopt.report.html.page import Page
 
 
 def page_file(path: Path) -> Mapping[Path, Kind]:
@@ -84,8 +84,7 @@ def write_page(page: Callable[[], Page], file: Path) -> None:
     from trtopt.cli.console import say
     from trtopt.cli.progress import phases
     from trtopt.files.outputs import check_output, write_output
-    from trtopt.report.html.library import plotting_library
-    from trtopt.report.html.page import page_of
+    from trtopt.report.html.page import page_of, plotting_library
     from trtopt.version import __version__
     from trtopt.workflows.invocation import now
     from trtopt.workflows.report import PAGE

@@ -32,10 +32,10 @@ def sweep(
     Several models are swept alike, each into a folder of its own; on a cluster several at a time. Then
     --json writes a line for each.
     """
-    from trtopt.cli.console import say, show, show_notes
+    from trtopt.cli.console import say, show_view
     from trtopt.cli.progress import listening_to_sweep
     from trtopt.records import SweepReport
-    from trtopt.report.sweep import sweep_notes, sweep_summary
+    from trtopt.report.sweep import sweep_view
     from trtopt.workflows.sweep.sweep import Outcomes, require_reports, sweep as run, sweep_models
 
     data = input or request.data
@@ -52,6 +52,5 @@ def sweep(
     reports = [one for one in outcomes.values() if isinstance(one, SweepReport)]
     write_json(json, *reports)
     for report in reports:
-        show(sweep_summary(report), err=takes_stdout(json))
-        show_notes(sweep_notes(report), err=takes_stdout(json))
+        show_view(sweep_view(report), err=takes_stdout(json))
     require_reports(outcomes)

@@ -27,10 +27,9 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
     ledger.json in it lists every candidate with the predicted and the measured gain. Exits with 3 if the
     baseline misses the accuracy bound.
     """
-    from trtopt.cli.console import say, show, show_notes
+    from trtopt.cli.console import say, show, show_view
     from trtopt.cli.progress import listening
-    from trtopt.report.notes import Note, Severity
-    from trtopt.report.tuning import score_summary, tuned_summary
+    from trtopt.report.tuning import score_view, tuned_view
     from trtopt.workflows.tune.setup import default_folder
     from trtopt.workflows.tune.tune import score as scored, tune as run
     from trtopt.workflows.tune.tuned_folder import LEDGER
@@ -38,7 +37,7 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
     if score:
         found = scored(context.params["backend"] or "auto", context.params["cache_dir"])
         write_json(json, found)
-        show(score_summary(found), err=takes_stdout(json))
+        show(score_view(found), err=takes_stdout(json))
         return
     if request is None:
         raise click.UsageError("Missing argument 'MODEL'.")
@@ -50,5 +49,4 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
             say("trtopt: run the same command with --resume to continue after the candidates tried", err=True)
         raise
     write_json(json, tuned)
-    show(tuned_summary(tuned), err=takes_stdout(json))
-    show_notes((Note(Severity.NOTE, text) for text in tuned.notes), err=takes_stdout(json))
+    show_view(tuned_view(tuned), err=takes_stdout(json))

@@ -31,7 +31,7 @@ def verify(
     Exits with 1 if something is missing or has changed.
     """
     from trtopt.cli.console import say
-    from trtopt.report.verifying import check_lines
+    from trtopt.report.build import check_lines
     from trtopt.workflows.build.rebuild import check_folder, trust
 
     check = trust(folder, trusted) if trusted else check_folder(folder)

@@ -200,6 +200,9 @@ class Views(Protocol):
     def table(self, result: Result, /) -> str:
         """The text that the command line prints."""
 
+    def html(self, result: Result, /) -> str:
+        """Text and tables for a notebook."""
+
     def rows(self, result: Result, /) -> list[Row]:
         """The main figures."""
 
@@ -219,6 +222,10 @@ class Result:
     def table(self) -> str:
         """The text that the command line prints."""
         return Result.views().table(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return Result.views().html(self)
 
     def rows(self) -> list[Row]:
         """The main figures with units in their names: a row for each engine, batch size, layer or node."""

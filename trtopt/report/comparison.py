@@ -1,21 +1,19 @@
-"""A comparison as text tables, or as Markdown for a pull request."""
+"""A comparison: B against A, builds of one recipe, the gap ledger, or layers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
-
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from trtopt.measure.analysis.gap_ledger import Entry, Ledger
 from trtopt.measure.analysis.outcomes import (
+    BuiltRow,
     Comparisons,
     ControlRow,
     Gap,
     Gaps,
+    LayerRow,
     Layers,
     Lottery,
     LotteryBatch,
@@ -23,16 +21,17 @@ from trtopt.measure.analysis.outcomes import (
     Row,
 )
 from trtopt.measure.statistics.comparison import Comparison, Ratio, ReasonCode, Verdict
-from trtopt.printable import visible
 from trtopt.records import Trust
-from trtopt.report.notes import Note, Severity, at_batches, grouped, plain
-from trtopt.report.tables import UNKNOWN, plain_table, shown, titled
+from trtopt.report.notes import Note, Severity, at_batches, plain
+from trtopt.report.view import Block, Column, Lines, View, columns_of, table
 
 _TOP_LAYERS = 20
 
 
 _COLOURS = {Verdict.SLOWER: "red", Verdict.FASTER: "green", Verdict.SAME: "", Verdict.UNDECIDED: "yellow"}
 """The verdicts in the order in which they are summarised."""
+
+_STYLES = {verdict.value: colour for verdict, colour in _COLOURS.items()}
 
 _REASONS = {
     ReasonCode.NEAR_THRESHOLD: "the difference is real, but may be above or below the threshold",
@@ -42,51 +41,20 @@ _REASONS = {
 """Reasons that differ in their figures only, or that name a side."""
 
 
-@dataclass(frozen=True)
-class _Section:
-    """One table; the summary above it with its colours, and the remarks below."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    remarks: tuple[str, ...] = ()
-    summary: tuple[tuple[str, str], ...] = ()
-
-    def is_text(self, column: int) -> bool:
-        """Whether a column is aligned to the left."""
-        return self.columns[column] in ("verdict", "layer", "term", "build")
-
-
-def comparison_summary(outcome: Outcome, *, verbose: bool = False) -> RenderableType:
-    """Verdicts in a sentence each, then tables with their remarks; `verbose` adds every reason."""
-    parts: list[RenderableType] = []
-    for section in _sections(outcome):
-        table = plain_table()
-        for index, name in enumerate(section.columns):
-            is_text = section.is_text(index)
-            table.add_column(
-                name,
-                justify="left" if is_text else "right",
-                no_wrap=True,
-                overflow="ellipsis" if name == "layer" else "fold",
-            )
-        for row in section.rows:
-            table.add_row(*map(_cell, row))
-        parts += [Text(text, style) for text, style in section.summary]
-        parts += [titled(section.title, table), *map(Text, section.remarks)]
-    if verbose and isinstance(outcome, Comparisons):
-        parts += map(Text, _all_reasons(outcome))
-    return Group(*parts)
-
-
-def _cell(text: str) -> Text:
-    return Text(text, _COLOURS[Verdict(text)] if text in set(Verdict) else "")
-
-
-def comparison_markdown(outcome: Outcome) -> str:
-    """The same as Markdown, with all notes."""
-    notes = "".join(f"- {visible(line)}\n" for line in grouped(comparison_notes(outcome)))
-    return "\n".join(_markdown(section) for section in _sections(outcome)) + notes
+def comparison_view(outcome: Outcome) -> View:
+    """Verdicts in a sentence each, then tables with their remarks, and every reason with `-v`."""
+    if isinstance(outcome, Comparisons):
+        blocks = [
+            *_comparison_blocks(outcome),
+            Lines(list(_all_reasons(outcome)), face="terminal", is_detail=True),
+        ]
+    elif isinstance(outcome, Lottery):
+        blocks = [block for batch in outcome.batches for block in _lottery_blocks(outcome, batch)]
+    elif isinstance(outcome, Gaps):
+        blocks = [block for gap in outcome.gaps for block in _gap_blocks(outcome, gap)]
+    else:
+        blocks = list(_layer_blocks(outcome))
+    return View("", blocks, comparison_notes(outcome))
 
 
 def comparison_notes(outcome: Outcome) -> list[Note]:
@@ -115,63 +83,41 @@ def _open(row: Row, why: str) -> Note:
     return Note(Severity.FINDING, Verdict.UNDECIDED.value, row.batch, why)
 
 
-def _markdown(section: _Section) -> str:
-    marks = (":--" if section.is_text(index) else "--:" for index in range(len(section.columns)))
-    lines = [
-        visible(section.title),
-        "",
-        _line(section.columns),
-        f"|{'|'.join(marks)}|",
-        *map(_line, section.rows),
-    ]
-    return "\n".join([*lines, "", *(f"- {visible(remark)}" for remark in section.remarks)]) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(visible(cell).replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _sections(outcome: Outcome) -> Iterator[_Section]:
-    if isinstance(outcome, Comparisons):
-        yield from _comparison_sections(outcome)
-    elif isinstance(outcome, Lottery):
-        for batch in outcome.batches:
-            yield _lottery_section(outcome, batch)
-    elif isinstance(outcome, Gaps):
-        for gap in outcome.gaps:
-            yield _gap_section(outcome, gap)
-    else:
-        yield _layer_section(outcome)
-
-
 # ── B against A ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _comparison_sections(outcome: Comparisons) -> Iterator[_Section]:
+def _comparison_blocks(outcome: Comparisons) -> Iterator[Block]:
     where = f"on {outcome.device}; {outcome.figure}, threshold {outcome.threshold:.1%}"
     if outcome.controls:
-        yield _Section(
-            title=f"control: {outcome.a} against itself, {where}",
-            columns=("batch", "A p50 ms", *(verdict.value for verdict in Verdict), "apart at 95 %"),
-            rows=tuple(map(_control_cells, outcome.controls)),
-        )
+        controls: list[Column[ControlRow]] = [
+            Column("batch", lambda row: row.batch, ""),
+            Column("A p50 ms", lambda row: row.a_ms, ".3f"),
+            *columns_of(
+                [verdict.value for verdict in Verdict],
+                lambda row: [row.control.count(verdict) for verdict in Verdict],
+                "",
+            ),
+            Column(
+                "apart at 95 %",
+                lambda row: None if (noise := row.control.noise) is None else noise.relative,
+                ".1%",
+            ),
+        ]
+        yield table(f"control: {outcome.a} against itself, {where}", controls, outcome.controls)
     if outcome.rows:
-        yield _Section(
-            title=f"A: {outcome.a}, B: {outcome.b}, {where}",
-            columns=("batch", "A p50 ms", "B p50 ms", "B against A (95 %)", "verdict"),
-            rows=tuple(map(_cells, outcome.rows)),
-            summary=tuple(_verdicts(outcome)),
-        )
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        _batch(row.batch) + (Trust.UNSTEADY.mark if _is_disturbed(row) else ""),
-        f"{row.a_ms:.3f}",
-        f"{row.b_ms:.3f}",
-        _change(row.comparison),
-        row.comparison.verdict.value,
-    )
+        yield from _verdicts(outcome)
+        columns: list[Column[Row]] = [
+            Column(
+                "batch",
+                lambda row: _batch(row.batch) + (Trust.UNSTEADY.mark if _is_disturbed(row) else ""),
+                "",
+            ),
+            Column("A p50 ms", lambda row: row.a_ms, ".3f"),
+            Column("B p50 ms", lambda row: row.b_ms, ".3f"),
+            Column("B against A (95 %)", lambda row: change_of(row.comparison), ""),
+            Column("verdict", lambda row: row.comparison.verdict.value, colours=_STYLES),
+        ]
+        yield table(f"A: {outcome.a}, B: {outcome.b}, {where}", columns, outcome.rows)
 
 
 def _is_disturbed(row: Row) -> bool:
@@ -182,23 +128,18 @@ def _batch(batch: int | None) -> str:
     return "?" if batch is None else str(batch)
 
 
-def _change(comparison: Comparison) -> str:
-    return comparison.ratio.change if comparison.ratio is not None else UNKNOWN
+def change_of(comparison: Comparison | None) -> str | None:
+    """B's latency against A's with its interval, where it is known."""
+    return comparison.ratio.change if comparison is not None and comparison.ratio is not None else None
 
 
-def _control_cells(row: ControlRow) -> tuple[str, ...]:
-    counts = (str(row.control.count(verdict)) for verdict in Verdict)
-    apart = shown(None if (noise := row.control.noise) is None else noise.relative, ".1%")
-    return (str(row.batch), f"{row.a_ms:.3f}", *counts, apart)
-
-
-def _verdicts(outcome: Comparisons) -> Iterator[tuple[str, str]]:
-    """A sentence and its colour for each verdict, with the batch sizes that have it."""
+def _verdicts(outcome: Comparisons) -> Iterator[Lines]:
+    """A sentence for each verdict, with the batch sizes that have it."""
     for verdict, colour in _COLOURS.items():
         rows = [row for row in outcome.rows if row.comparison.verdict is verdict]
         if rows:
             where = at_batches([row.batch for row in rows])
-            yield f"{_sentence(verdict, rows, outcome.threshold)}{where} ({verdict.value})", colour
+            yield Lines([f"{_sentence(verdict, rows, outcome.threshold)}{where} ({verdict.value})"], colour)
 
 
 def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
@@ -229,57 +170,68 @@ def _all_reasons(outcome: Comparisons) -> Iterator[str]:
 # ── builds of one recipe ────────────────────────────────────────────────────────────────────────────────
 
 
-def _lottery_section(outcome: Lottery, batch: LotteryBatch) -> _Section:
+def _lottery_blocks(outcome: Lottery, batch: LotteryBatch) -> Iterator[Block]:
     slowest, fastest = max(b.ms for b in batch.builds), min(b.ms for b in batch.builds)
-    return _Section(
-        title=f"{outcome.subject}, batch {batch.batch}: builds of one recipe on {outcome.device}; "
-        f"latency, threshold {outcome.threshold:.1%}",
-        columns=("build", "p50 ms", "engine MiB", "against the first (95 %)", "verdict"),
-        rows=tuple(
-            (
-                built.name,
-                f"{built.ms:.3f}",
-                f"{built.size_bytes / 2**20:.2f}",
-                _change(built.comparison) if built.comparison is not None else "–",
-                built.comparison.verdict.value if built.comparison is not None else "–",
-            )
-            for built in batch.builds
+    columns: list[Column[BuiltRow]] = [
+        Column("build", lambda built: built.name),
+        Column("p50 ms", lambda built: built.ms, ".3f"),
+        Column("engine MiB", lambda built: built.size_bytes / 2**20, ".2f"),
+        Column("against the first (95 %)", lambda built: change_of(built.comparison), ""),
+        Column(
+            "verdict",
+            lambda built: None if built.comparison is None else built.comparison.verdict.value,
+            colours=_STYLES,
         ),
-        remarks=(
+    ]
+    yield table(
+        f"{outcome.subject}, batch {batch.batch}: builds of one recipe on {outcome.device}; "
+        f"latency, threshold {outcome.threshold:.1%}",
+        columns,
+        batch.builds,
+    )
+    files = f"{batch.distinct} different engine file" + ("s" if batch.distinct > 1 else "")
+    yield Lines(
+        [
             f"batch {batch.batch}: {batch.spread.text}",
             f"batch {batch.batch}: the slowest build takes {slowest / fastest - 1:.1%} longer than the "
-            f"fastest; {len(batch.builds)} builds gave {batch.distinct} different engine file"
-            + ("s" if batch.distinct > 1 else ""),
-        ),
+            f"fastest; {len(batch.builds)} builds gave {files}",
+        ]
     )
 
 
 # ── the gap ledger ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gap_section(outcome: Gaps, gap: Gap) -> _Section:
-    remarks = [
-        "latency: the median with one query in flight; time per query: from one query's end to the next "
-        "one's, with the contract's queue and streams. A term's share counts where it is beyond its "
-        "uncertainty (95 %); the rest is unexplained. Terms interact: a share belongs to its place in this "
-        "order.",
+def _gap_blocks(outcome: Gaps, gap: Gap) -> Iterator[Block]:
+    names = ("latency", "explains", "time per query", "explains")
+    columns: list[Column[Sequence[str]]] = [
+        Column("term", lambda row: row[0]),
+        *columns_of(names, lambda row: row[1:], ""),
     ]
-    loops = (("latency", gap.loop_latency), ("time per query", gap.loop_per_query))
-    remarks += [
-        f"{loop.term}: under {outcome.end} a bare loop without events and bookkeeping changes {figure} by "
-        f"{_microseconds(loop)} µs"
-        for figure, loop in loops
-        if loop is not None
+    rows = [
+        (first[0], *first[1:], *second[1:])
+        for first, second in zip_longest(ledger_rows(gap.latency), ledger_rows(gap.per_query))
     ]
-    return _Section(
-        title=f"{outcome.subject}, batch {gap.batch}: from {outcome.start} to {outcome.end} on "
+    yield table(
+        f"{outcome.subject}, batch {gap.batch}: from {outcome.start} to {outcome.end} on "
         f"{outcome.device}; microseconds",
-        columns=("term", "latency", "explains", "time per query", "explains"),
-        rows=tuple(
-            (first[0], *first[1:], *second[1:])
-            for first, second in zip_longest(ledger_rows(gap.latency), ledger_rows(gap.per_query))
-        ),
-        remarks=tuple(remarks),
+        columns,
+        rows,
+    )
+    loops = (("latency", gap.loop_latency), ("time per query", gap.loop_per_query))
+    yield Lines(
+        [
+            "latency: the median with one query in flight; time per query: from one query's end to the next "
+            "one's, with the contract's queue and streams. A term's share counts where it is beyond its "
+            "uncertainty (95 %); the rest is unexplained. Terms interact: a share belongs to its place in "
+            "this order.",
+            *(
+                f"{loop.term}: under {outcome.end} a bare loop without events and bookkeeping changes "
+                f"{figure} by {_microseconds(loop)} µs"
+                for figure, loop in loops
+                if loop is not None
+            ),
+        ]
     )
 
 
@@ -305,19 +257,16 @@ def _microseconds(entry: Entry) -> str:
 # ── layers ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _layer_section(outcome: Layers) -> _Section:
+def _layer_blocks(outcome: Layers) -> Iterator[Block]:
     a_ms = sum(row.a_ms or 0.0 for row in outcome.rows)
     b_ms = sum(row.b_ms or 0.0 for row in outcome.rows)
-    rows = [
-        (row.name, shown(row.a_ms, ".4f"), shown(row.b_ms, ".4f"), f"{row.change_ms:+.4f}")
-        for row in outcome.rows[:_TOP_LAYERS]
+    columns: list[Column[LayerRow]] = [
+        Column("layer", lambda row: row.name, fit="cut"),
+        Column("A ms", lambda row: row.a_ms, ".4f"),
+        Column("B ms", lambda row: row.b_ms, ".4f"),
+        Column("change", lambda row: row.change_ms, "+.4f"),
     ]
-    hidden = len(outcome.rows) - len(rows)
-    rows.append(("all layers", f"{a_ms:.4f}", f"{b_ms:.4f}", f"{b_ms - a_ms:+.4f}"))
-    more = (f"the other {hidden} layers change less",) if hidden else ()
-    return _Section(
-        title=f"A: {outcome.a}, B: {outcome.b}; layers, means in milliseconds",
-        columns=("layer", "A ms", "B ms", "change"),
-        rows=tuple(rows),
-        remarks=more,
-    )
+    rows = [*outcome.rows[:_TOP_LAYERS], LayerRow("all layers", a_ms, b_ms)]
+    yield table(f"A: {outcome.a}, B: {outcome.b}; layers, means in milliseconds", columns, rows)
+    if hidden := len(outcome.rows[_TOP_LAYERS:]):
+        yield Lines([f"the other {hidden} layers change less"])

@@ -1,26 +1,25 @@
-"""Kernels as text tables: where the device's time goes, launch by launch and node by node."""
+"""Kernels: where the device's time goes, launch by launch and node by node."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from rich.console import RenderableType
-from rich.text import Text
-
-from trtopt.printable import visible
-from trtopt.records import EngineDifference, EngineProfile, KernelGroup, KernelReport, KernelRow
+from trtopt.records import (
+    EngineDifference,
+    EngineProfile,
+    KernelChange,
+    KernelGroup,
+    KernelReport,
+    KernelRow,
+)
 from trtopt.report.names import names_text
-from trtopt.report.tables import plain_table, shown, titled
+from trtopt.report.view import UNKNOWN, Block, Cell, Column, Lines, Table, table
 
 _TOP = 10
 _FIRST = 3
 _MOSTLY = 0.5
 _TILE = re.compile(r"^(.*?tilesize\d+x\d+x\d+)_.*")
-
-
-def _text(line: str) -> Text:
-    return Text(visible(line), no_wrap=True, overflow="ellipsis")
 
 
 def hides_its_time(engine: EngineProfile) -> bool:
@@ -33,37 +32,76 @@ def short_kernel(name: str) -> str:
     return _TILE.sub(r"\1…", name.removeprefix("void "))
 
 
-def kernel_parts(batch: int, kernels: KernelReport) -> list[RenderableType]:
+def kernel_blocks(batch: int, kernels: KernelReport) -> list[Block]:
     """What they add up to, then kernels by ONNX node and by name."""
     how = "replays of a CUDA graph" if kernels.graph else "plain runs"
     title = f"batch {batch}: {len(kernels.rows)} launches in each of {kernels.runs} {how}, medians"
+    return [Lines([title], "bold"), Lines(kernel_lines(kernels)), *kernel_groups(kernels)]
+
+
+def kernel_groups(kernels: KernelReport) -> list[Table]:
+    """Time by ONNX node and by kernel."""
     return [
-        Text(title, "bold"),
-        *(Text(visible(line)) for line in kernel_lines(kernels)),
         _groups("by ONNX node, the same nodes of repeated blocks together", "ONNX nodes", kernels.by_block),
         _groups("by kernel", "kernel", kernels.by_name, short_kernel),
     ]
 
 
-def _groups(
-    title: str, what: str, groups: Sequence[KernelGroup], label: Callable[[str], str] = str
-) -> RenderableType:
-    table = plain_table()
-    table.padding = (0, 1, 0, 0)
-    columns = {"ms": 6, "share": 6, "launches": 8, "of peak": 7}
-    for name, width in columns.items():
-        table.add_column(name, justify="right", no_wrap=True, min_width=width)
-    table.add_column("confidence", no_wrap=True, min_width=10)
-    table.add_column(what)  # of fixed width it would push the figures out
-    for group in groups[:_TOP]:
-        peak = shown(group.peak_share, ".0%")
-        figures = (f"{group.ms:.4f}", f"{group.share:.1%}", str(group.launches), peak, group.confidence)
-        table.add_row(*figures, _text(label(group.key)))
-    if rest := groups[_TOP:]:
-        ms, share = sum(one.ms for one in rest), sum(one.share for one in rest)
-        launches = str(sum(one.launches for one in rest))
-        table.add_row(f"{ms:.4f}", f"{share:.1%}", launches, "", "", f"{len(rest)} more")
-    return titled(title, table)
+def _groups(title: str, what: str, groups: Sequence[KernelGroup], short: Callable[[str], str] = str) -> Table:
+    columns: list[Column[KernelGroup]] = [
+        Column(what, lambda group: group.key, face="page"),
+        Column("ms", lambda group: group.ms, ".4f", width=6),
+        Column("share", lambda group: group.share, ".1%", width=6),
+        Column("launches", lambda group: group.launches, "", width=8),
+        Column("of peak", lambda group: group.peak_share, ".0%", width=7),
+        Column("confidence", lambda group: group.confidence, width=10),
+        Column(what, lambda group: short(group.key), face="terminal", fit="cut"),
+    ]
+    rest = groups[_TOP:]
+    ms, share = sum(one.ms for one in rest), sum(one.share for one in rest)
+    more = ("", ms, share, sum(one.launches for one in rest), "", "", f"{len(rest)} more")
+    return table(title, columns, groups, top=_TOP, rest=more, is_tight=True)
+
+
+def kernels_table(kernels: KernelReport) -> Table:
+    """Every launch, in the order in which they ran."""
+
+    def if_kernel(of: Callable[[KernelRow], Cell]) -> Callable[[KernelRow], Cell]:
+        return lambda row: of(row) if row.kind == "kernel" else None
+
+    columns: list[Column[KernelRow]] = [
+        Column("kernel", lambda row: row.name),
+        Column("ms", lambda row: row.ms, ".4f"),  # a phone shows the first three
+        Column("share", lambda row: row.own_ms / kernels.sum_ms if kernels.sum_ms else None, ".1%"),
+        Column("ONNX nodes", lambda row: names_text(row.nodes)),
+        Column("confidence", lambda row: row.confidence),
+        Column("layer", lambda row: row.layer),
+        Column("layer's confidence", lambda row: row.layer_confidence if row.layer else ""),
+        Column("does", lambda row: row.family),
+        Column("type", lambda row: row.dtype),
+        Column("of peak", lambda row: row.peak_share, ".0%"),
+        Column("gap before, ms", lambda row: row.gap_ms, ".4f"),
+        Column("grid", if_kernel(lambda row: "×".join(map(str, row.grid)))),
+        Column("block", if_kernel(lambda row: "×".join(map(str, row.block)))),
+        Column("registers", if_kernel(lambda row: row.registers), ","),
+        Column("shared bytes", if_kernel(lambda row: row.shared_bytes), ","),
+        Column("tensor cores", lambda row: {True: "yes", False: "no", None: ""}[row.tensor_cores]),
+        Column("stream", lambda row: row.stream, ""),
+    ]
+    details = [_details(row) for row in kernels.rows]
+    return table("Kernels in the order they ran", columns, kernels.rows, face="page", details=details)
+
+
+def _details(row: KernelRow) -> list[tuple[str, str]]:
+    facts = [
+        ("ONNX nodes", " + ".join(row.nodes) if names_text(row.nodes) != " + ".join(row.nodes) else ""),
+        ("overlaps the one before", f"{row.overlap_ms:.4f} ms" if row.overlap_ms else ""),
+        ("starts at", f"{row.start_ms:.4f} ms"),
+        ("tile", "×".join(map(str, row.tile))),
+        ("bytes", f"{row.nbytes:,}" if row.nbytes else ""),
+        ("work", f"{row.flops / 1e6:,.2f} MFLOP" if row.flops else ""),
+    ]
+    return [(what, fact) for what, fact in facts if fact]
 
 
 def top_lines(kernels: KernelReport) -> list[str]:
@@ -117,18 +155,38 @@ def _shares(rows: Iterable[KernelRow], key: Callable[[KernelRow], str], order: S
     return ", ".join(f"{name} {ms[name] / total:.0%}" for name in keys if ms[name]) if total else "–"
 
 
-def kernel_change_parts(difference: EngineDifference) -> list[RenderableType]:
+def kernel_changes(difference: EngineDifference) -> list[Table]:
     """The costliest replacements of kernels; nothing where either profile has none."""
     if not difference.kernels:
         return []
-    table = plain_table()
-    for name, width in {"A ms": 6, "B ms": 6, "cost ms": 7, "blocks": 6}.items():
-        table.add_column(name, justify="right", no_wrap=True, min_width=width)
-    table.add_column("ONNX nodes, kernels in A → in B")
-    for change in difference.kernels[:_TOP]:
-        figures = (f"{change.a_ms:.4f}", f"{change.b_ms:.4f}", f"{change.cost_ms:+.4f}", str(change.blocks))
-        table.add_row(*figures, _text(names_text(change.nodes) or "no known node"))
-        for sign, side in (("  ", change.a), ("→ ", change.b)):
-            names = " + ".join(short_kernel(name) for name in dict.fromkeys(side))
-            table.add_row("", "", "", "", _text(f"{sign}{names or 'nothing'}"))
-    return [titled("kernels that were replaced", table)]
+    figures: list[Column[KernelChange]] = [
+        Column("A ms", lambda one: one.a_ms, ".4f", width=6),
+        Column("B ms", lambda one: one.b_ms, ".4f", width=6),
+        Column("cost ms", lambda one: one.cost_ms, "+.4f", width=7),
+    ]
+    blocks: Column[KernelChange] = Column("blocks", lambda one: one.blocks, "", width=6)
+    names: list[Column[KernelChange]] = [
+        Column("ONNX nodes", lambda one: names_text(one.nodes)),
+        Column("kernels in A", lambda one: ", ".join(one.a) or UNKNOWN),
+        Column("kernels in B", lambda one: ", ".join(one.b) or UNKNOWN),
+    ]
+    below: Column[KernelChange] = Column("ONNX nodes, kernels in A → in B", lambda one: None, fit="cut")
+    rows: list[list[Cell]] = []
+    for one in difference.kernels[:_TOP]:
+        nodes, *kernels = _change_lines(one)
+        rows.append([*(column.of(one) for column in (*figures, blocks)), nodes])
+        rows += [[*[""] * 4, line] for line in kernels]
+    title = "kernels that were replaced"
+    return [
+        Table(title, [*figures, blocks, below], rows, face="terminal"),
+        table(title, [*figures, *names, blocks], difference.kernels, face="page"),
+    ]
+
+
+def _change_lines(change: KernelChange) -> tuple[str, str, str]:
+    """On a terminal names stand one below the other."""
+    a, b = (
+        " + ".join(short_kernel(name) for name in dict.fromkeys(side)) or "nothing"
+        for side in (change.a, change.b)
+    )
+    return names_text(change.nodes) or "no known node", f"  {a}", f"→ {b}"

@@ -1,4 +1,4 @@
-"""The notes under a result: the gravest first, the same finding of several batch sizes in one line."""
+"""The notes on a result: the gravest first, the same finding of several batch sizes in one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 MOST_NOTES = 3
-_FIGURE = re.compile(r"\d[\d.,]*")
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?!\w)")
 
 
 class Severity(IntEnum):
@@ -33,10 +33,10 @@ class Note:
 
 
 def grouped(notes: Iterable[Note]) -> list[str]:
-    """One line per finding, with the batch sizes that have it; figures may differ, the first are shown."""
+    """One line per finding, with the batch sizes that have it, and the ranges of figures that differ."""
     groups: dict[tuple[Severity, str], list[Note]] = {}
     for note in notes:
-        alike = note.text if note.batch is None else _FIGURE.sub("#", note.text)
+        alike = note.text if note.batch is None else _NUMBER.sub("#", note.text)
         groups.setdefault((note.severity, alike), []).append(note)
     return [_line(members) for _, members in sorted(groups.items(), key=lambda item: item[0][0])]
 
@@ -61,8 +61,15 @@ def note_lines(notes: Iterable[Note], *, verbose: bool = False) -> list[str]:
 
 def _line(members: Sequence[Note]) -> str:
     first = members[0]
+    ranges = map(_range, zip(*(_NUMBER.findall(note.text) for note in members), strict=True))
+    text = _NUMBER.sub(lambda _: next(ranges), first.text)
     remedy = f": {first.remedy}" if first.remedy else ""
-    return f"{first.text}{at_batches([note.batch for note in members])}{remedy}"
+    return f"{text}{at_batches([note.batch for note in members])}{remedy}"
+
+
+def _range(figures: Iterable[str]) -> str:
+    ordered = sorted(set(figures), key=lambda figure: float(figure.replace(",", "")))
+    return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"
 
 
 def at_batches(batches: Iterable[int | None]) -> str:

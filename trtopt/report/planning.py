@@ -1,34 +1,41 @@
-"""A plan as text: the prediction, the rejected setups with reasons, and the verification."""
+"""A plan: the prediction, the rejected setups with reasons, and the verification."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from trtopt.records import BatchPlan, Estimate, Served, Verification
-from trtopt.report.tables import plain_table, titled
+from trtopt.report.notes import plain
+from trtopt.report.view import Block, Column, Lines, Table, View, table
 
 _MOST_REJECTED = 12
 _LATE_SHARE = 0.1
 """A host later than in trial runs by this share of the predicted latency limits the result."""
 
+_Figure = tuple[str, Estimate, Callable[[Served], float]]
+"""Its name, the prediction, and where a run has it."""
 
-def plan_text(plan: BatchPlan, *, verbose: bool = False) -> RenderableType:
-    """The plan with its prediction and verification; `verbose` adds costs and rejected setups."""
-    parts: list[RenderableType] = [Text(line) for line in _setup_lines(plan)]
-    parts.append(_figures(plan))
-    if verbose:
-        parts += [Text(line) for line in _cost_lines(plan)]
-    if plan.verification is not None:
-        parts += [Text(line) for line in _verified_lines(plan, plan.verification)]
-    if verbose:
-        parts += [Text(line) for line in _rejected_lines(plan)]
-    elif plan.rejected:
-        parts.append(Text(f"{sum(one.count for one in plan.rejected):,} setups were rejected: -v lists them"))
-    return Group(*parts)
+
+def plan_view(plan: BatchPlan) -> View:
+    """The plan with its prediction and verification; costs and rejected setups are details."""
+    verified = [] if plan.verification is None else [Lines(list(_verified_lines(plan, plan.verification)))]
+    rejected = sum(one.count for one in plan.rejected)
+    caption = (
+        f"the interval is that of 95 of 100 such runs; workers are busy {plan.prediction.busy:.0%} of the "
+        f"time with batches of {plan.prediction.mean_batch:.1f} requests on average"
+    )
+    blocks: list[Block] = [
+        Lines(list(_setup_lines(plan))),
+        _figures(plan),
+        Lines([caption], "dim"),
+        Lines(list(_cost_lines(plan)), is_detail=True),
+        *verified,
+        *([Lines([f"{rejected:,} setups were rejected (-v lists them)"])] if rejected else []),
+        Lines(list(_rejected_lines(plan)), is_detail=True),
+    ]
+    return View("", blocks, plain(plan.notes))
 
 
 def _setup_lines(plan: BatchPlan) -> Iterable[str]:
@@ -70,35 +77,39 @@ def _middle_and_tail(values_ms: Sequence[float]) -> str:
     return f"{middle:,.0f}, {tail:,.0f} µs"
 
 
-def _figures(plan: BatchPlan) -> RenderableType:
+def _figures(plan: BatchPlan) -> Table:
     prediction, verification = plan.prediction, plan.verification
-    title = f"predicted for a run of {prediction.requests:,} requests"
-    caption = (
-        f"the interval is that of 95 of 100 such runs; workers are busy {prediction.busy:.0%} of the time "
-        f"with batches of {prediction.mean_batch:.1f} requests on average"
-    )
-    runs = len(verification.runs) if verification else 0
-    measured_in = "measured" if runs == 1 else f"median of {runs} runs"
-    columns = ["", "predicted", "95 %", *([measured_in, "in the interval", "off by"] if verification else [])]
-    table = plain_table(*columns, left=("",))
+    runs = verification.runs if verification else ()
     goal = plan.goal.partition("=")[0]
-    rows: list[tuple[str, Estimate, Callable[[Served], float]]] = [
+    rows: list[_Figure] = [
         ("p50 ms", prediction.p50, lambda one: one.p50_ms),
         ("p99 ms", prediction.p99, lambda one: one.p99_ms),
         ("requests/s", prediction.throughput, lambda one: one.throughput),
     ]
     if goal not in ("p50", "p99"):
         rows.insert(2, (f"{goal} ms", prediction.goal, lambda one: one.goal_ms))
-    for name, estimate, figure in rows:
-        interval = f"{_figure(estimate.low)} to {_figure(estimate.high)}"
-        cells = [name, _figure(estimate.value), interval]
-        if verification is not None:
-            measured = figure(verification.typical)
-            runs_within = sum(estimate.holds(figure(one)) for one in verification.runs)
-            runs_within_text = f"{runs_within} of {runs}" if runs > 1 else "yes" if runs_within else "no"
-            cells += [_figure(measured), runs_within_text, f"{measured / estimate.value - 1:+.1%}"]
-        table.add_row(*cells)
-    return titled(title, table, caption)
+    columns: list[Column[_Figure]] = [
+        Column("", lambda row: row[0]),
+        Column("predicted", lambda row: _figure(row[1].value), ""),
+        Column("95 %", lambda row: f"{_figure(row[1].low)} to {_figure(row[1].high)}", ""),
+    ]
+    if verification is not None:
+        typical = verification.typical
+        columns += [
+            Column(
+                "measured" if len(runs) == 1 else f"median of {len(runs)} runs",
+                lambda row: _figure(row[2](typical)),
+                "",
+            ),
+            Column("in the interval", lambda row: _within(row, runs), ""),
+            Column("off by", lambda row: row[2](typical) / row[1].value - 1, "+.1%"),
+        ]
+    return table(f"predicted for a run of {prediction.requests:,} requests", columns, rows)
+
+
+def _within(row: _Figure, runs: Sequence[Served]) -> str:
+    within = sum(row[1].holds(row[2](one)) for one in runs)
+    return f"{within} of {len(runs)}" if len(runs) > 1 else "yes" if within else "no"
 
 
 def _figure(value: float) -> str:
@@ -128,8 +139,6 @@ def _verified_lines(plan: BatchPlan, verification: Verification) -> Iterable[str
 
 
 def _rejected_lines(plan: BatchPlan) -> Iterable[str]:
-    if plan.rejected:
-        yield "rejected:"
     for one in sorted(plan.rejected, key=lambda one: -one.count)[:_MOST_REJECTED]:
         others = f" (and {one.count - 1:,} more for similar reasons)" if one.count > 1 else ""
         yield f"  {one.setup}: {one.reason}{others}"

@@ -1,60 +1,48 @@
-"""A profile as text tables: where the time goes, in which types, how far from the floor."""
+"""A profile: where the time goes, in which types, how far from the floor, what is fused and what it takes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from trtopt.printable import visible
 from trtopt.records import (
     Coverage,
     DevicePeaks,
     EngineDifference,
     EngineProfile,
+    EngineTensor,
+    Fallback,
+    Fusion,
+    LayerChange,
     LayerGroup,
+    LiveAllocation,
     MemoryTimeline,
+    PhaseMemory,
     PrecisionReceipt,
     ProfiledLayer,
     ProfileReport,
     Unfused,
 )
-from trtopt.report.kernels import hides_its_time, kernel_change_parts, kernel_parts
+from trtopt.report.kernels import hides_its_time, kernel_blocks, kernel_changes
 from trtopt.report.names import kind_text, names_text, nodes_text, type_text
 from trtopt.report.notes import Note, Severity, plain
-from trtopt.report.tables import plain_table, shown, titled
+from trtopt.report.view import UNKNOWN, Block, Column, Face, Lines, Table, View, table
 
+_MIB = 2**20
 _TOP_LAYERS = 10
 _TOP_PATTERNS = 6
 _TOP_CHANGES = 10
-_TIMES = {"ms": 7, "share": 6, "spread": 6, "floor": 10, "type": 8}
-_COSTS = {"MFLOP": 8, "MB": 6, "type": 8}
-"""Columns and their minimum widths; the column of node names shrinks first."""
-_REQUESTED_TYPE = "(type): requested"
-_FLOORS = f"floor: by memory or compute, from the device's peaks; {_REQUESTED_TYPE}"
 
 
-def _text(line: str) -> Text:
-    """Text without markup, with control characters escaped."""
-    return Text(visible(line))
-
-
-def _shortened(line: str) -> Text:
-    """On one line, with an ellipsis where the terminal is too narrow."""
-    return Text(visible(line), no_wrap=True, overflow="ellipsis")
-
-
-def profile_summary(report: ProfileReport, *, verbose: bool = False) -> RenderableType:
-    """Each engine in turn, differences, and the device's peaks; `verbose` adds groups and mapping."""
-    parts: list[RenderableType] = []
-    for engine in report.engines:
-        parts += _engine(engine, verbose=verbose)
+def profile_view(report: ProfileReport) -> View:
+    """Each engine in turn, differences, and the device's peaks."""
+    blocks = [block for engine in report.engines for block in _engine(engine)]
     for difference in report.differences:
-        parts += _difference(difference)
-    parts += [_text(line) for line in peak_lines(report.peaks)]
-    return Group(*parts)
+        changes, *kernels = difference_tables(difference)
+        counts = Counter(change.change for change in difference.changes)
+        listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+        blocks += [changes, Lines([f"changes: {listed}"]), *kernels, Lines([""])]
+    return View("", [*blocks, Lines(peak_lines(report.peaks))], profile_notes(report))
 
 
 def profile_notes(report: ProfileReport) -> list[Note]:
@@ -95,33 +83,62 @@ def _scaled(count: int, unit: str) -> str:
     return f"{count} {unit}"
 
 
-def _engine(engine: EngineProfile, *, verbose: bool) -> list[RenderableType]:
-    lines = [
-        *total_lines(engine),
-        *roofline_lines(engine),
-        *(_time_lines(engine) if verbose else ()),
-        *_fusion_lines(engine),
-        *receipt_lines(engine.receipt),
-        *(memory_lines(engine.memory) if engine.memory is not None else ()),
-        *(build_memory_lines(engine.build_memory) if engine.build_memory is not None else ()),
+def _engine(engine: EngineProfile) -> list[Block]:
+    memory, build = engine.memory, engine.build_memory
+    return [
+        *([] if engine.kernels is None else kernel_blocks(engine.batch, engine.kernels)),
+        layers_table(engine),
+        Lines([*total_lines(engine), *roofline_lines(engine)]),
+        Lines(_time_lines(engine), is_detail=True),
+        *fusion_blocks(engine),
+        *receipt_blocks(engine.receipt),
+        *(memory_blocks(memory) if memory is not None else ()),
+        *([Lines(build_memory_lines(build))] if build is not None else ()),
+        Lines([""]),
     ]
-    kernels = [] if engine.kernels is None else kernel_parts(engine.batch, engine.kernels)
-    return [*kernels, _layers(engine, verbose=verbose), *(_text(line) for line in lines), _text("")]
 
 
-def _layers(engine: EngineProfile, *, verbose: bool) -> RenderableType:
-    is_timed = engine.sum_ms > 0
-    caption = _FLOORS if is_timed else _REQUESTED_TYPE
-    table = plain_table()
-    table.padding = (0, 1, 0, 0)
-    for name, width in (_TIMES if is_timed else _COSTS).items():
-        table.add_column(name, justify="right", no_wrap=True, min_width=width)
-    table.add_column("kind", no_wrap=True, overflow="ellipsis", min_width=8, max_width=16)
-    table.add_column("ONNX nodes")
-    for layer in sorted(engine.layers, key=_weight, reverse=True)[:_TOP_LAYERS]:
-        figures = _times(layer, engine.sum_ms) if is_timed else _costs(layer)
-        table.add_row(*figures, type_text(layer), _text(kind_text(layer)), _shortened(nodes_text(layer)))
-    return titled(f"batch {engine.batch}: {count_text(engine)}", table, caption if verbose else "")
+# ── layers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def layers_table(engine: EngineProfile) -> Table:
+    """The layers of a timed engine, or the nodes of one that was not run with their minimum cost."""
+    sum_ms, is_timed = engine.sum_ms, engine.sum_ms > 0
+    timed: Face = "" if is_timed else "page"
+    untimed: Face = "page" if is_timed else ""
+    spreads: list[Column[ProfiledLayer]] = [
+        Column("spread", _spread, "", face="terminal", width=6),
+        Column("floor", _floor_text, "", face="terminal", width=10),
+    ]
+    columns: list[Column[ProfiledLayer]] = [
+        Column("layer", nodes_text, face="page"),
+        Column("ms", lambda layer: layer.ms, ".4f", timed, width=7),  # a phone shows the first three
+        Column(
+            "share", lambda layer: (layer.ms or 0.0) / sum_ms if is_timed else None, ".1%", timed, width=6
+        ),
+        *(spreads if is_timed else ()),
+        Column("type", type_text, "", width=8),
+        Column("kind", kind_text, fit="cut", width=8),
+        Column("p10 ms", lambda layer: layer.low_ms, ".4f", face="page"),
+        Column("p90 ms", lambda layer: layer.high_ms, ".4f", face="page"),
+        Column("floor ms", _floor, ".4f", face="page"),
+        Column("× floor", _above_floor, ".1f", face="page"),
+        Column("bound by", lambda layer: layer.cost.bound if layer.cost is not None else "", face="page"),
+        Column("MFLOP", lambda one: one.cost.flops / 1e6 if one.cost else None, ",.2f", untimed, width=8),
+        Column("MB", lambda one: one.cost.bytes_moved / 1e6 if one.cost else None, ",.3f", untimed, width=6),
+        Column("ONNX nodes", nodes_text, face="terminal", fit="cut"),
+    ]
+    caption = "floor: by memory or compute, from the device's peaks; " if is_timed else ""
+    return table(
+        f"batch {engine.batch}: {count_text(engine)}",
+        columns,
+        engine.layers,
+        caption=f"{caption}(type): requested",
+        top=_TOP_LAYERS,
+        is_tight=True,
+        sorted_by="ms" if is_timed else "MFLOP",
+        details=[_details(layer) for layer in engine.layers],
+    )
 
 
 def count_text(engine: EngineProfile) -> str:
@@ -132,30 +149,45 @@ def count_text(engine: EngineProfile) -> str:
     return f"{count} layers, {engine.sum_ms:.3f} ms in all (medians)"
 
 
-def _times(layer: ProfiledLayer, sum_ms: float) -> list[str]:
-    cost = layer.cost
-    floor = cost.floor_ms if cost is not None else None
-    return [
-        shown(layer.ms, ".4f"),
-        f"{(layer.ms or 0.0) / sum_ms:.1%}",
-        _spread(layer),
-        f"{floor:.4f} {cost.bound[:3]}" if cost is not None and floor is not None else "–",
+def _details(layer: ProfiledLayer) -> list[tuple[str, str]]:
+    """What the page unfolds below a layer, without names that its first cell already shows."""
+    facts = [
+        ("layer", layer.name),
+        ("ONNX nodes", " + ".join(layer.onnx_nodes)),
+        ("operators", ", ".join(layer.onnx_ops)),
+        ("mapped by", layer.mapped_by),
+        ("tactic", layer.tactic),
+        ("requested type", layer.requested_dtype),
+        ("weights", f"{layer.weights_count:,}" if layer.weights_count else ""),
+        ("inputs", "; ".join(map(_tensor, layer.inputs))),
+        ("outputs", "; ".join(map(_tensor, layer.outputs))),
     ]
+    return [(what, fact) for what, fact in facts if fact and fact != nodes_text(layer)]
 
 
-def _costs(layer: ProfiledLayer) -> list[str]:
-    cost = layer.cost
-    return ["–", "–"] if cost is None else [f"{cost.flops / 1e6:,.2f}", f"{cost.bytes_moved / 1e6:,.3f}"]
+def _tensor(tensor: EngineTensor) -> str:
+    shape = "×".join(map(str, tensor.shape)) if tensor.shape is not None else ""
+    return " ".join(part for part in (tensor.name, shape, tensor.format or tensor.dtype) if part)
 
 
-def _weight(layer: ProfiledLayer) -> tuple[float, int]:
-    return (layer.ms or 0.0, layer.cost.flops if layer.cost is not None else 0)
-
-
-def _spread(layer: ProfiledLayer) -> str:
+def _spread(layer: ProfiledLayer) -> str | None:
     if not layer.ms or layer.low_ms is None or layer.high_ms is None:
-        return "–"
+        return None
     return f"±{(layer.high_ms - layer.low_ms) / 2 / layer.ms:.0%}"
+
+
+def _floor(layer: ProfiledLayer) -> float | None:
+    return layer.cost.floor_ms if layer.cost is not None else None
+
+
+def _floor_text(layer: ProfiledLayer) -> str | None:
+    floor = _floor(layer)
+    return f"{floor:.4f} {layer.cost.bound[:3]}" if layer.cost is not None and floor is not None else None
+
+
+def _above_floor(layer: ProfiledLayer) -> float | None:
+    floor = _floor(layer)
+    return layer.ms / floor if layer.ms is not None and floor else None
 
 
 def total_lines(engine: EngineProfile) -> list[str]:
@@ -224,6 +256,35 @@ def coverage_lines(coverage: Coverage) -> list[str]:
     return lines
 
 
+# ── fusions and types ───────────────────────────────────────────────────────────────────────────────────
+
+
+def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
+    """The most frequent fusions, and why others did not happen; the page lists all."""
+    yield Lines(_fusion_lines(engine), face="terminal")
+    fused: list[Column[Fusion]] = [
+        Column("ONNX operators", lambda one: " + ".join(one.ops)),
+        Column("became", lambda one: one.kind or "one layer"),
+        Column("times", lambda one: one.count, ","),
+        Column("ms", lambda one: one.ms, ".4f"),
+    ]
+    missed: list[Column[Unfused]] = [
+        Column("ms of the last", lambda one: one.ms, ".4f"),
+        Column("fusion", lambda one: one.fusion),
+        Column("reason", lambda one: one.reason),
+        Column("nodes", lambda one: ", ".join(one.nodes)),
+        Column("why", lambda one: one.detail),
+    ]
+    if engine.fusions:
+        yield table("Fused into one layer", fused, engine.fusions, face="page")
+    else:
+        yield Lines(["No operators were fused."], face="page")
+    if engine.unfused:
+        yield table("Fusion candidates that were not fused", missed, engine.unfused, face="page")
+    else:
+        yield Lines(["Every candidate of a known fusion was fused."], face="page")
+
+
 def _fusion_lines(engine: EngineProfile) -> list[str]:
     lines = [
         f"fused {one.count} times, {one.ms:.4f} ms: {' + '.join(one.ops)} → {one.kind or 'one layer'}"
@@ -240,6 +301,23 @@ def _fusion_lines(engine: EngineProfile) -> list[str]:
             f"{first.nodes[0]} and {first.nodes[-1]}: {first.detail}"
         )
     return lines
+
+
+def receipt_blocks(receipt: PrecisionReceipt) -> Iterator[Block]:
+    """Types that ran and requested types; the page lists all fallbacks."""
+    lines = receipt_lines(receipt)
+    yield Lines(lines, face="terminal")
+    yield Lines(lines[:1] or ["Types are unknown."], face="page")
+    columns: list[Column[Fallback]] = [
+        Column("layer", lambda one: names_text(one.nodes) or one.layer),
+        Column("requested", lambda one: one.requested),
+        Column("ran in", lambda one: one.ran),
+        Column("of the weights", lambda one: one.share_of_weights, ".1%"),
+        Column("of the time", lambda one: one.share_of_time, ".1%"),
+        Column("how", lambda one: "chosen by the builder's timing" if one.chosen else "fell back"),
+    ]
+    if receipt.fallbacks:
+        yield table("Layers that ran in a wider type than requested", columns, receipt.fallbacks, face="page")
 
 
 def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
@@ -268,6 +346,43 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
             f"weights, first {names_text(chosen[0].nodes) or chosen[0].layer} in {chosen[0].ran}"
         )
     return lines
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def memory_blocks(memory: MemoryTimeline) -> list[Block]:
+    """A summary, phases, what was live at the peak, and what was never freed."""
+    return [
+        Lines(memory_lines(memory)),
+        phases_table(memory),
+        _allocations("Live at the peak", memory.live_at_peak),
+        *([_allocations("Never freed", memory.leaked)] if memory.leaked else []),
+    ]
+
+
+def phases_table(memory: MemoryTimeline) -> Table:
+    """Of a run or of a build."""
+    columns: list[Column[PhaseMemory]] = [
+        Column("phase", lambda one: one.phase),
+        Column("peak MiB", lambda one: one.peak_bytes / _MIB, ".2f"),
+        Column("allocated MiB", lambda one: one.allocated_bytes / _MIB, ".2f"),
+        Column("freed MiB", lambda one: one.freed_bytes / _MIB, ".2f"),
+        Column("calls", lambda one: one.calls, ","),
+    ]
+    return table(
+        "By phase; a peak includes allocations of earlier phases", columns, memory.phases, face="page"
+    )
+
+
+def _allocations(title: str, allocations: Sequence[LiveAllocation]) -> Table:
+    columns: list[Column[LiveAllocation]] = [
+        Column("label", lambda one: one.label),
+        Column("phase", lambda one: one.phase),
+        Column("MiB", lambda one: one.size_bytes / _MIB, ".3f"),
+        Column("since ms", lambda one: one.at_ms, ".2f"),
+    ]
+    return table(title, columns, allocations, face="page")
 
 
 def memory_lines(memory: MemoryTimeline) -> list[str]:
@@ -324,37 +439,33 @@ def mib(size: int) -> str:
     return f"{size / 2**20:.2f} MiB"
 
 
-def receipts_summary(receipts: Mapping[str, PrecisionReceipt]) -> RenderableType:
-    """The receipts of a folder's engines, each with its engine's name."""
-    return _by_engine({name: receipt_lines(receipt) for name, receipt in receipts.items()})
-
-
-def build_memories_summary(memories: Mapping[str, MemoryTimeline]) -> RenderableType:
-    """Device memory used by the build, per engine."""
-    return _by_engine({name: build_memory_lines(memory) for name, memory in memories.items()})
-
-
-def _by_engine(found: Mapping[str, Sequence[str]]) -> RenderableType:
-    lines = (line for name, own in found.items() if own for line in (f"{name}: {own[0]}", *own[1:]))
-    return Group(*map(_text, lines))
-
-
 def _shares(shares: dict[str, float]) -> str:
     return ", ".join(f"{dtype} {share:.1%}" for dtype, share in shares.items())
 
 
-def _difference(difference: EngineDifference) -> list[RenderableType]:
+# ── differences ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def difference_tables(difference: EngineDifference) -> list[Table]:
+    """What changed from A to B, layer by layer, then by kernels if known; the costliest change first."""
     gap = difference.b_ms - difference.a_ms
-    times = f"{difference.a_ms:.3f} → {difference.b_ms:.3f} ms ({gap:+.3f} ms)"
+    columns: list[Column[LayerChange]] = [
+        Column("A ms", lambda one: one.a_ms, ".4f"),
+        Column("B ms", lambda one: one.b_ms, ".4f"),
+        Column("cost ms", lambda one: one.cost_ms, "+.4f"),
+        Column("change", lambda one: one.change),
+        Column(
+            "what", lambda one: ": ".join(filter(None, (one.detail, _place(one)))), face="terminal", fit="cut"
+        ),
+        Column("what", lambda one: one.detail, face="page"),
+        Column("ONNX nodes", lambda one: names_text(one.nodes), face="page"),
+        Column("layers in A", lambda one: ", ".join(one.a) or UNKNOWN, face="page"),
+        Column("layers in B", lambda one: ", ".join(one.b) or UNKNOWN, face="page"),
+    ]
+    times = f"{difference.a_ms:.4f} → {difference.b_ms:.4f} ms ({gap:+.4f} ms)"
     title = f"A {difference.a} → B {difference.b}: {times}"
-    table = plain_table("A ms", "B ms", "cost ms")
-    table.add_column("change", no_wrap=True)
-    table.add_column("what")
-    for change in difference.changes[:_TOP_CHANGES]:
-        name = names_text(change.nodes) or (change.a or change.b)[0]
-        text = f"{change.detail}: {name}" if change.detail else name
-        figures = (f"{change.a_ms:.4f}", f"{change.b_ms:.4f}", f"{change.cost_ms:+.4f}")
-        table.add_row(*figures, change.change, _shortened(text))
-    counts = Counter(change.change for change in difference.changes)
-    listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    return [_text(title), table, _text(f"changes: {listed}"), *kernel_change_parts(difference), _text("")]
+    return [table(title, columns, difference.changes, top=_TOP_CHANGES), *kernel_changes(difference)]
+
+
+def _place(change: LayerChange) -> str:
+    return names_text(change.nodes) or (change.a or change.b)[0]

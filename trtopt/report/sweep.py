@@ -1,56 +1,77 @@
-"""A sweep as text tables."""
+"""A sweep: every point, the Pareto front, and the best point under each latency bound."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from rich.console import Group, RenderableType
-from rich.text import Text
+from collections.abc import Iterator, Sequence
 
 from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
 from trtopt.records import SweepPoint, SweepReport, Trust
 from trtopt.report.notes import Note, Severity, plain
-from trtopt.report.tables import UNKNOWN, plain_table, shown, titled
+from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, shown, table
 
 _MIB = 2**20
 
 
-def sweep_table(report: SweepReport) -> RenderableType:
+def sweep_view(report: SweepReport) -> View:
+    """The best point at each length of the axes, all points, and the best under each latency bound."""
+    blocks: list[Block] = [
+        Lines(list(best_lines(report))),
+        points_table(report),
+        *(bests_table(report, choices) for choices in choices_of(report)),
+    ]
+    return View("", blocks, sweep_notes(report))
+
+
+def points_table(report: SweepReport) -> Table:
     """One row per point; `*` is on the Pareto front, `knee` its knee, `!` not trustworthy, `~` unsteady."""
     marks = marks_of(report)
-    columns = ("point", "p50 ms", "p99 ms", "samples/s", "samples/J", "MiB", "Pareto")
-    table = plain_table(*columns, left=("point", "Pareto"), no_wrap=False)
-    for point in report.points:
-        if point.failure is not None:
-            table.add_row(Text(point.label), *[UNKNOWN] * 5, "failed")
-            continue
-        memory = point.memory
-        table.add_row(
-            Text(point.label),
-            *_latency(point),
-            shown(point.samples_per_s, ",.0f"),
-            shown(point.samples_per_joule, ",.2f"),
-            shown(None if memory is None else memory.peak_bytes / _MIB, ",.1f"),
-            marks.get(point.key, ""),
-        )
-    return titled(f"{report.model}: {report.terms.backend} on {report.terms.device.name}", table)
+
+    def mark(point: SweepPoint) -> str:
+        return "failed" if point.failure is not None else marks.get(point.key, "")
+
+    columns: list[Column[SweepPoint]] = [
+        Column("point", lambda one: one.label, fit="fold"),
+        Column("Pareto", mark, face="page"),  # a phone shows the first three
+        Column("p50 ms", lambda one: _latency(one)[0], ".3f"),
+        Column("p90 ms", lambda one: _latency(one)[1], ".3f", face="page"),
+        Column("p99 ms", lambda one: _latency(one)[2], ".3f"),
+        *columns_of(("busy p50 ms", "busy p99 ms"), _busy, ".3f", face="page"),
+        Column("queries", lambda one: one.queries or None, ",", face="page"),
+        Column("samples/s", lambda one: one.samples_per_s, ",.0f"),
+        Column("W", lambda one: one.power.watts if one.power else None, ",.2f", face="page"),
+        Column("samples/J", lambda one: one.samples_per_joule, ",.2f"),
+        Column("MiB", lambda one: one.memory.peak_bytes / _MIB if one.memory else None, ",.1f"),
+        Column(
+            "engine MiB",
+            lambda one: None if one.engine_bytes is None else one.engine_bytes / _MIB,
+            ",.2f",
+            "page",
+        ),
+        Column("build s", lambda one: one.build_seconds, ",.1f", face="page"),
+        Column("Pareto", mark, face="terminal"),
+    ]
+    terms = report.terms
+    title = f"{report.model}: {terms.backend} on {terms.device.name}, contract {terms.contract.name}"
+    return table(title, columns, report.points)
+
+
+def _latency(point: SweepPoint) -> Sequence[float | None]:
+    """Percentiles of one query in flight."""
+    one = point.latency
+    return (one.p50_ms, one.p90_ms, one.p99_ms) if one else (None, None, None)
+
+
+def _busy(point: SweepPoint) -> Sequence[float | None]:
+    one = point.busy_latency
+    return (one.p50_ms, one.p99_ms) if one else (None, None)
 
 
 def point_line(point: SweepPoint) -> str:
     """A point in one line, for logs."""
     if point.failure is not None:
         return f"{point.label}: failed: {point.failure.splitlines()[0]}"
-    p50, p99 = _latency(point)
+    p50, _, p99 = (shown(ms, ".3f") for ms in _latency(point))
     return f"{point.label}: p50 {p50} ms, p99 {p99} ms, {shown(point.samples_per_s, ',.0f')} samples/s"
-
-
-def sweep_summary(report: SweepReport) -> RenderableType:
-    """The best point at each length of the axes, all points, and the best under each latency bound."""
-    busy = is_decided_busy(report)
-    parts: list[RenderableType] = [Text(line) for line in best_lines(report)]
-    parts.append(sweep_table(report))
-    parts += [_bests(choices, busy=busy) for choices in choices_of(report)]
-    return Group(*parts)
 
 
 def best_lines(report: SweepReport) -> Iterator[str]:
@@ -66,14 +87,6 @@ def sweep_notes(report: SweepReport) -> list[Note]:
     notes = [Note(Severity.FAILURE, f"{p.label} failed: {p.failure}") for p in report.points if p.failure]
     notes += [Note(Severity.DOUBT, line) for line in _doubts(report)]
     return [*notes, *plain(_of_figures(report))]
-
-
-def _latency(point: SweepPoint) -> tuple[str, str]:
-    """p50 and p99 of one query in flight."""
-    latency = point.latency
-    if latency is None:
-        return UNKNOWN, UNKNOWN
-    return shown(latency.p50_ms, ".3f"), shown(latency.p99_ms, ".3f")
 
 
 def marks_of(report: SweepReport) -> dict[str, str]:
@@ -94,13 +107,21 @@ def at_lengths(axes: dict[str, int]) -> str:
     return " at " + ", ".join(f"{name}={length}" for name, length in axes.items()) if axes else ""
 
 
-def _bests(choices: Choices, *, busy: bool) -> RenderableType:
-    latency = "p99 under full load" if busy else "p99"
-    table = plain_table(f"{latency} ≤ ms", "batch", "point", "samples/s", left=("point",), no_wrap=False)
-    for bound, point in choices.bests:
-        batch, rate = str(point.setting.batch), shown(point.samples_per_s, ",.0f")
-        table.add_row(f"{bound:g}", batch, Text(point.label), rate)
-    return titled(f"Best under a bound on {latency}{at_lengths(choices.axes)}", table)
+def latency_name(report: SweepReport) -> str:
+    """The latency that the front and the bounds are about."""
+    return "p99 under full load" if is_decided_busy(report) else "p99"
+
+
+def bests_table(report: SweepReport, choices: Choices) -> Table:
+    """The best point under each latency bound."""
+    latency = latency_name(report)
+    columns: list[Column[tuple[float, SweepPoint]]] = [
+        Column(f"{latency} ≤ ms", lambda row: row[0], "g"),
+        Column("batch", lambda row: row[1].setting.batch, ""),
+        Column("point", lambda row: row[1].label, fit="fold"),
+        Column("samples/s", lambda row: row[1].samples_per_s, ",.0f"),
+    ]
+    return table(f"Best under a bound on {latency}{at_lengths(choices.axes)}", columns, choices.bests)
 
 
 def remarks_on(report: SweepReport) -> list[str]:

@@ -1,31 +1,36 @@
-"""The result of `trtopt tune` as text: one line, the ledger as a table, the predictor's score."""
+"""Results of `trtopt tune` and `trtopt optimize`: what was gained, the candidates, the predictor's score."""
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from trtopt.measure.statistics.comparison import RunSpread, allowed_between_runs, spread_source
 from trtopt.printable import counted
-from trtopt.records import Ledger, LedgerEntry, PredictionScore, Tuned, TuneScore
-from trtopt.report.tables import plain_table, shown
+from trtopt.records import (
+    Ledger,
+    LedgerEntry,
+    Optimized,
+    OptimizedPoint,
+    PredictionScore,
+    Trust,
+    Tuned,
+    TuneScore,
+)
+from trtopt.report.notes import Note, Severity, plain
+from trtopt.report.view import Block, Column, Lines, Table, View, table
 
 _BETTER = {"latency": "lower latency", "p99": "lower p99", "energy": "less energy"}
 """What a share saved is, by objective; a throughput is said in samples per second."""
 
 
-def tuned_summary(tuned: Tuned) -> RenderableType:
+def tuned_view(tuned: Tuned) -> View:
     """What was gained and where it is, the ledger, and why it ended."""
     ledger = tuned.ledger
     tried = f"{counted(len(ledger.entries), 'candidate')} in {_duration(ledger.spent_s)}"
-    return Group(
-        Text(gain_line(ledger)),
-        Text(deploy_line(tuned)),
+    blocks: list[Block] = [
+        Lines([gain_line(ledger), deploy_line(tuned)]),
         *([ledger_table(ledger)] if ledger.entries else []),
-        Text(f"ended after {tried}: {tuned.stopped}"),
-        Text(separate_runs_line(ledger, tuned.folder)),
-    )
+        Lines([f"ended after {tried}: {tuned.stopped}", separate_runs_line(ledger, tuned.folder)]),
+    ]
+    return View("", blocks, plain(tuned.notes))
 
 
 def gain_line(ledger: Ledger) -> str:
@@ -82,63 +87,47 @@ def separate_runs_line(ledger: Ledger, folder: str = "FOLDER") -> str:
 
 
 def ledger_table(ledger: Ledger) -> Table:
-    """A row per candidate, in the order in which they were tried."""
-    columns = ("candidate", "expected", "80 % interval", "measured", "95 % interval", "s", "verdict")
-    table = plain_table(*columns, left=("candidate", "verdict"))
-    for entry in ledger.entries:
-        table.add_row(*ledger_row(entry))
-    return table
+    """A row per candidate, in the order in which they were tried; gains are shares saved."""
+    columns: list[Column[LedgerEntry]] = [
+        Column("candidate", lambda one: one.candidate),
+        Column("kind", lambda one: one.kind, face="page"),
+        Column("expected", lambda one: _share(one.expected_gain), ""),
+        Column("80 % interval", lambda one: _span(one.predicted_low, one.predicted_high), ""),
+        Column("measured", lambda one: _share(one.measured_gain), ""),
+        Column("95 % interval", lambda one: _span(one.measured_low, one.measured_high), ""),
+        Column("cosine", lambda one: one.accuracy, ".6f", face="page"),
+        Column("s", lambda one: one.cost_s, ".0f"),
+        Column("verdict", lambda one: one.verdict),
+        Column("reason", lambda one: one.reason, face="page"),
+        Column("predicted from", lambda one: one.evidence, face="page"),
+    ]
+    caption = f"gains are shares saved, for {ledger.terms.objective}; in the order in which they were tried"
+    return table("", columns, ledger.entries, caption=caption)
 
 
-def ledger_row(entry: LedgerEntry) -> tuple[str, ...]:
-    """A candidate's cells: gains are shares saved, and what costs twice as much or more is said in times."""
-    return (
-        entry.candidate,
-        _share(entry.expected_gain),
-        _span(entry.predicted_low, entry.predicted_high),
-        _share(entry.measured_gain),
-        _span(entry.measured_low, entry.measured_high),
-        f"{entry.cost_s:.0f}",
-        entry.verdict,
-    )
-
-
-def score_summary(found: TuneScore) -> RenderableType:
+def score_view(found: TuneScore) -> View:
     """The predictor's score over a machine's ledgers."""
-    title = Text(score_line(found))
     if found.all is None:
-        return title
-    columns = ("kind", "measured", "accepted", "mean absolute error", "rank correlation", "intervals held")
-    table = plain_table(*columns, left=("kind",))
-    for one in (*found.kinds, found.all):
-        table.add_row(*_score_row(one))
-    return Group(title, table)
-
-
-def score_line(found: TuneScore) -> str:
-    """The score in a line."""
-    if found.all is None:
-        return f"{found.device}: no candidate was measured here yet; run trtopt tune first"
-    return (
+        return View(f"{found.device}: no candidate was measured here yet; run trtopt tune first", [])
+    columns: list[Column[PredictionScore]] = [
+        Column("kind", lambda one: one.kind),
+        Column("measured", lambda one: one.count, ""),
+        Column("accepted", lambda one: one.accepted, ""),
+        Column("mean absolute error", lambda one: one.mean_absolute_error, ".2%"),
+        Column("rank correlation", lambda one: one.rank_correlation, "+.2f"),
+        Column("intervals held", lambda one: one.intervals_held, ".0%"),
+    ]
+    title = (
         f"{found.device}: predicted gains were {found.all.mean_absolute_error:.2%} off on average, over "
         f"{found.all.count} candidates in {found.ledgers} ledgers"
     )
+    return View(title, [table("", columns, (*found.kinds, found.all))])
 
 
-def _score_row(one: PredictionScore) -> tuple[str, ...]:
-    return (
-        one.kind,
-        str(one.count),
-        str(one.accepted),
-        f"{one.mean_absolute_error:.2%}",
-        shown(one.rank_correlation, "+.2f"),
-        f"{one.intervals_held:.0%}",
-    )
-
-
-def _share(value: float | None) -> str:
+def _share(value: float | None) -> str | None:
+    """A gain; what costs twice as much or more is said in times."""
     if value is None:
-        return "–"
+        return None
     return f"{value:+.1%}" if value >= -1 else f"{_times(value)} cost"
 
 
@@ -147,9 +136,9 @@ def _times(gain: float) -> str:
     return f"{1 - gain:,.0f}×" if gain < -99 else f"{1 - gain:.3g}×"
 
 
-def _span(low: float | None, high: float | None) -> str:
+def _span(low: float | None, high: float | None) -> str | None:
     if low is None or high is None:
-        return "–"
+        return None
     if low < -1:  # both ends in one unit
         return f"{_times(low)} to {_times(high)} cost"
     return f"{_share(low)} to {_share(high)}"
@@ -157,3 +146,76 @@ def _span(low: float | None, high: float | None) -> str:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+# ── optimize ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def optimized_view(found: Optimized) -> View:
+    """The verdict, the batch sizes and the accuracy."""
+    columns: list[Column[OptimizedPoint]] = [
+        Column("batch", lambda point: f"{point.batch}{point.trust.mark}", ""),
+        Column("precision", lambda point: point.precision or "the graph's"),
+        Column(f"p{found.percentile:g} ms", lambda point: point.latency_ms, ".3f"),
+        Column("samples/s", lambda point: point.samples_per_s, ",.0f"),
+    ]
+    if found.goal:
+        columns.append(Column(found.goal, lambda point: "met" if point.meets_goal else "not met", ""))
+    blocks: list[Block] = [
+        Lines([verdict_line(found)]),
+        table("", columns, found.points),
+        Lines([accuracy_line(found)]),
+    ]
+    return View("", blocks, _optimized_notes(found))
+
+
+def _optimized_notes(found: Optimized) -> list[Note]:
+    notes = list(found.notes)
+    if few := [str(point.batch) for point in found.points if point.latency_ms is None]:
+        notes.append(
+            f"p{found.percentile:g} needs more samples at batch {', '.join(few)}: give a longer --duration"
+        )
+    if found.findings:
+        notes.append(f"{counted(found.findings, 'finding')} by lint: trtopt lint {found.model}")
+    doubts = [
+        Note(Severity.DOUBT, f"{trust.value} ({trust.mark})", point.batch, "`trtopt bench` shows why")
+        for trust in (Trust.NONE, Trust.UNSTEADY)
+        for point in found.points
+        if point.trust is trust
+    ]
+    return [*doubts, *plain(notes)]
+
+
+def verdict_line(found: Optimized) -> str:
+    """What to deploy, or what is not met."""
+    where = f"{found.backend} on {found.device}"
+    if not found.is_accurate:
+        return f"NOT MET on {where}: {'; '.join(dict.fromkeys(one.text for one in found.violations))}"
+    if (best := found.best) is not None:
+        keeps = f", keeps {found.goal}" if found.goal else ""
+        doubt = "" if best.trust is Trust.FULL else f", which is {best.trust.value}"
+        return (
+            f"deploy {found.folder} at batch {best.batch} on {where}: {_figures(found, best)}{keeps}{doubt}"
+        )
+    nearest = min(found.points, key=lambda point: point.latency_ms or float("inf"))
+    return (
+        f"NOT MET on {where}: no batch size keeps {found.goal}; "
+        f"nearest is batch {nearest.batch}: {_figures(found, nearest)}"
+    )
+
+
+def _figures(found: Optimized, point: OptimizedPoint) -> str:
+    rate, p = f"{point.samples_per_s:,.0f} samples/s", f"p{found.percentile:g}"
+    return (
+        f"{rate}, {p} needs more samples"
+        if point.latency_ms is None
+        else f"{rate}, {p} {point.latency_ms:.3f} ms"
+    )
+
+
+def accuracy_line(found: Optimized) -> str:
+    """The cosine against the model, and on what."""
+    return (
+        f"accuracy: cosine {found.cosine:.5f}, at least {found.min_cosine:g} required, "
+        f"against {found.model} on {counted(found.samples, 'sample')} of {found.data}"
+    )

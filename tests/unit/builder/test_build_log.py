@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.support import examples
 from trtopt.builder.engine import BuildLog
-from trtopt.report.text import build_summary
+from trtopt.report.build import build_view
 
 
 def test_messages_go_into_the_file_with_their_mark_and_verbose_ones_do_not(tmp_path: Path) -> None:
@@ -38,5 +38,5 @@ def test_a_summary_names_the_logs_that_hold_warnings_in_one_line_and_no_others()
     manifest = examples.manifest()
     loud = msgspec.structs.replace(manifest.engines[0], log="loud.log", warnings=3)
     quiet = msgspec.structs.replace(manifest.engines[0], log="quiet.log", warnings=0)
-    console.print(build_summary(msgspec.structs.replace(manifest, engines=(loud, quiet)), "out"))
+    console.print(build_view(msgspec.structs.replace(manifest, engines=(loud, quiet)), "out"))
     assert "warnings from the builder are in loud.log (3)\n" in console.export_text()

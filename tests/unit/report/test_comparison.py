@@ -9,7 +9,7 @@ from rich.console import Console
 
 from trtopt.measure.analysis.outcomes import Comparisons, Row
 from trtopt.measure.statistics.comparison import Comparison, Ratio, Reason, ReasonCode, Verdict
-from trtopt.report.comparison import comparison_markdown, comparison_notes, comparison_summary
+from trtopt.report.comparison import comparison_notes, comparison_view
 from trtopt.report.notes import Severity, grouped
 
 
@@ -25,7 +25,7 @@ def outcome(*rows: Row) -> Comparisons:
 def shown(of: Comparisons, *, verbose: bool = False) -> list[str]:
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(comparison_summary(of, verbose=verbose))
+        console.print(comparison_view(of).terminal(verbose=verbose))
     return capture.get().splitlines()
 
 
@@ -75,6 +75,6 @@ def test_open_verdicts_with_one_reason_are_one_line_and_verbose_has_each() -> No
         "separate runs",
     ]
     assert grouped(comparison_notes(of)) == expected
-    assert comparison_markdown(of).splitlines()[-4:] == [f"- {line}" for line in expected]
+    assert comparison_view(of).markdown().splitlines()[-4:] == [f"- {line}" for line in expected]
     assert not any("latency changes" in line for line in shown(of))
     assert sum("latency changes" in line for line in shown(of, verbose=True)) == 3

@@ -2,17 +2,19 @@
 
 import json
 import re
+from collections.abc import Sequence
 from io import StringIO
 
 from msgspec.structs import replace
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 
 from tests.unit.inspect.kernels.test_report import GEMM, NAMES, launches, report
 from tests.unit.inspect.test_difference import engine
 from trtopt.inspect.difference import difference
 from trtopt.records import KernelChange, ProfileReport
-from trtopt.report.kernels import kernel_change_parts, kernel_lines, kernel_parts
+from trtopt.report.kernels import kernel_blocks, kernel_changes, kernel_lines
 from trtopt.report.trace import trace
+from trtopt.report.view import Block, View
 
 
 def test_the_time_and_the_sums_come_first_then_how_well_it_is_known_and_in_which_types() -> None:
@@ -26,16 +28,16 @@ def test_the_time_and_the_sums_come_first_then_how_well_it_is_known_and_in_which
     ]
 
 
-def shown(parts: list[RenderableType], width: int = 80) -> str:
+def shown(blocks: Sequence[Block], width: int = 80) -> str:
     console = Console(width=width, file=StringIO())
-    console.print(Group(*parts))
+    console.print(View("", blocks))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
 def test_long_names_push_no_figure_out_of_a_narrow_terminal() -> None:
     made = report(launches(0.4, 0.3, 0.2, 0.1, names=(GEMM + "_trt" * 30, *NAMES[1:])))
-    text = shown(kernel_parts(1, made))
+    text = shown(kernel_blocks(1, made))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "0.4000  40.0%        1       – likely     q + k + v" in text
     assert "0.4000  40.0%        1       – likely     sm80_xmma_gemm" in text
@@ -43,7 +45,7 @@ def test_long_names_push_no_figure_out_of_a_narrow_terminal() -> None:
 
 def test_what_a_table_leaves_out_is_one_row_of_it() -> None:
     names = [f"kernel{letter}" for letter in "abcdefghijkl"]
-    text = shown(kernel_parts(1, report(launches(*[0.1] * 12, names=tuple(names)))))
+    text = shown(kernel_blocks(1, report(launches(*[0.1] * 12, names=tuple(names)))))
     assert re.search(r"0\.2000 +16\.7% +2 +2 more", text)
 
 
@@ -53,7 +55,7 @@ def test_a_replacement_names_its_nodes_and_both_kernels_and_how_many_blocks_have
         b_ms=0.25, blocks=12,
     )  # fmt: skip
     made = replace(difference(engine("a"), engine("b")), kernels=(change,))
-    header, first, *sides = shown(kernel_change_parts(made)).splitlines()[1:]
+    header, first, *sides = shown(kernel_changes(made)).splitlines()[1:]
     assert header.split()[:7] == ["A", "ms", "B", "ms", "cost", "ms", "blocks"]
     assert first.split() == ["0.5000", "0.2500", "-0.2500", "12", "layer.*/MatMul"]
     assert [side.strip() for side in sides] == [

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from tests.support.examples import report
 from trtopt.records import BenchPoint, BenchReport, LoadPass, LoadSearch, RateProbe, Samples
-from trtopt.report.load import load_lines, search_line
-from trtopt.report.text import bench_summary
+from trtopt.report.bench import bench_view, load_lines, search_line
 
 
 def load(count: int = 200, **changes: object) -> LoadPass:
@@ -74,7 +73,7 @@ def shown(**changes: object) -> str:
     point: BenchPoint = msgspec.structs.replace(whole.points[0], **changes)
     written = io.StringIO()
     console = Console(width=100, file=written)
-    console.print(bench_summary(msgspec.structs.replace(whole, points=(point,)), verbose=True))
+    console.print(bench_view(msgspec.structs.replace(whole, points=(point,))).terminal(verbose=True))
     return written.getvalue()
 
 
@@ -154,7 +153,7 @@ def test_whose_clock_timed_the_stages_is_told_as_it_is() -> None:
     told = []
     for each in (whole, msgspec.structs.replace(whole, environment=environment)):
         written = io.StringIO()
-        Console(width=400, file=written).print(bench_summary(each, verbose=True))
+        Console(width=400, file=written).print(bench_view(each).terminal(verbose=True))
         told.append(written.getvalue())
     assert "medians of device events" in told[0]
     assert "medians by the host's clock" in told[1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.support.examples import report
+from trtopt.report.bench import bench_notes
 from trtopt.report.notes import Note, Severity, grouped, note_lines, plain
-from trtopt.report.trust import bench_notes
 
 
 def test_the_same_finding_of_several_batches_is_one_line_the_gravest_first() -> None:
@@ -22,13 +22,39 @@ def test_the_same_finding_of_several_batches_is_one_line_the_gravest_first() -> 
     ]
 
 
-def test_figures_keep_a_batchs_findings_together_and_other_notes_apart() -> None:
-    at_batches = [Note(Severity.FINDING, f"{count} of 17 groups discarded", count) for count in (2, 3)]
-    assert grouped(at_batches) == ["2 of 17 groups discarded at batch 2, 3"]
+def at_batches(*findings: tuple[int, str]) -> list[Note]:
+    return [Note(Severity.FINDING, text, batch) for batch, text in findings]
+
+
+def test_texts_that_differ_only_in_figures_are_one_line_with_their_ranges() -> None:
+    found = at_batches(
+        (1, "unstable: 812.8%, over 2.5%"),
+        (8, "unstable: 571.4%, over 2.5%"),
+        (32, "unstable: 1,235.5%, over 2.5%"),
+    )
+    assert grouped(found) == ["unstable: 571.4 to 1,235.5%, over 2.5% at batch 1, 8, 32"]
     assert grouped(plain(["batch 1 is only in one file", "batch 8 is only in one file"])) == [
         "batch 1 is only in one file",
         "batch 8 is only in one file",
     ]
+
+
+def test_other_texts_keep_lines_of_their_own_in_the_order_in_which_they_came() -> None:
+    found = at_batches((8, "too hot"), (8, "drifted by +1.5%"), (32, "too hot"), (8, "too hot"))
+    assert grouped(found) == ["too hot at batch 8, 32", "drifted by +1.5% at batch 8"]
+
+
+def test_digits_within_words_are_no_figures() -> None:
+    """Layers and types differ by their digits: they must not be merged."""
+    assert grouped(at_batches((1, "conv1 in float16"), (8, "conv2 in float16"))) == [
+        "conv1 in float16 at batch 1",
+        "conv2 in float16 at batch 8",
+    ]
+
+
+def test_figures_are_ordered_by_value_and_keep_their_signs() -> None:
+    found = at_batches((1, "by +10.0 ms"), (2, "by -9.0 ms"))
+    assert grouped(found) == ["by -9.0 to +10.0 ms at batch 1, 2"]
 
 
 def test_of_more_than_three_notes_the_last_line_counts_the_rest() -> None:

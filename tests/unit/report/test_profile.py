@@ -19,7 +19,7 @@ from trtopt.records import (
     Samples,
 )
 from trtopt.report.names import nodes_text
-from trtopt.report.profile import peak_lines, profile_notes, profile_summary
+from trtopt.report.profile import peak_lines, profile_notes, profile_view
 
 REF = EngineRef(path="e", sha256="a" * 64, label="batch1")
 GRAPH = graph(
@@ -65,7 +65,7 @@ def shown(*engines: EngineProfile, width: int = 200, **rest: object) -> str:
     report = ProfileReport(created="", environment=None, model_sha256="", peaks=None, engines=engines, **rest)  # type: ignore[arg-type]
     console = Console(width=width, no_color=True)
     with console.capture() as capture:
-        console.print(profile_summary(report, verbose=True))
+        console.print(profile_view(report).terminal(verbose=True))
         console.print(*(note.text for note in profile_notes(report)))
     return capture.get()
 
@@ -152,6 +152,6 @@ def test_a_difference_is_reported_with_its_costliest_changes_first() -> None:
     sides = [profile_point(point(one), one, GRAPH, None) for one in (EngineDescription(layers=LAYERS), fused)]
     found = difference(*sides)
     text = shown(msgspec.structs.replace(sides[0], layers=()), differences=(found,))
-    assert "A batch1 (aaaaaaaaaaaa) → B batch1 (aaaaaaaaaaaa): 4.000 → 4.000 ms (+0.000 ms)" in text
+    assert "A batch1 (aaaaaaaaaaaa) → B batch1 (aaaaaaaaaaaa): 4.0000 → 4.0000 ms (+0.0000 ms)" in text
     assert "2 layers in A, 2 in B: conv" in text
     assert "changes: 1 regrouped" in text

@@ -4,7 +4,7 @@ import msgspec
 
 from trtopt.records import ColdStart, ColdStarts
 from trtopt.records.bench import START_PHASES
-from trtopt.report.starting import cold_start_lines
+from trtopt.report.bench import cold_start_lines
 
 
 def starts(first_ms: float, module_loading: str = "LAZY") -> ColdStarts:

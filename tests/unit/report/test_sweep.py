@@ -11,7 +11,7 @@ from tests.support.sweeps import point, report_of
 from trtopt.cli.progress import listening_to_sweep
 from trtopt.records import PointMemory, PointPower, SweepReport
 from trtopt.report.notes import grouped
-from trtopt.report.sweep import point_line, sweep_notes, sweep_summary
+from trtopt.report.sweep import point_line, sweep_notes, sweep_view
 
 POWER = PointPower(watts=50.0, source="energy counter")
 MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
@@ -26,7 +26,7 @@ REPORT = report_of(
 
 def shown(report: SweepReport) -> list[str]:
     console = Console(file=io.StringIO(), width=200)
-    console.print(sweep_summary(report))
+    console.print(sweep_view(report))
     assert isinstance(console.file, io.StringIO)
     return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.examples import report
-from trtopt.report.text import bench_summary
+from trtopt.report.bench import bench_view
 
 
 def shown(latency_ms: np.ndarray) -> str:
@@ -23,7 +23,7 @@ def shown(latency_ms: np.ndarray) -> str:
     point = msgspec.structs.replace(whole.points[0], latency=latency)
     written = io.StringIO()
     Console(width=400, file=written).print(
-        bench_summary(msgspec.structs.replace(whole, points=(point,)), verbose=True)
+        bench_view(msgspec.structs.replace(whole, points=(point,))).terminal(verbose=True)
     )
     return written.getvalue()
 

@@ -10,7 +10,7 @@ from trtopt.measure.load.arrivals import Goal
 from trtopt.records import BenchPoint, Trust
 from trtopt.records.precision import Violation
 from trtopt.records.tune import Optimized, OptimizedPoint
-from trtopt.report.optimizing import optimized_notes, verdict_line
+from trtopt.report.tuning import optimized_view, verdict_line
 from trtopt.workflows.optimize import best_of, point_of
 
 
@@ -103,7 +103,7 @@ def test_an_engine_that_is_not_accurate_is_not_deployed() -> None:
 def test_a_percentile_with_too_few_samples_is_not_shown_as_a_figure() -> None:
     found = optimized(msgspec.structs.replace(point(8, 100.0, 1.0), latency_ms=None))
     assert "100 samples/s, p99 needs more samples" in verdict_line(found)
-    assert [note.text for note in optimized_notes(found)] == [
+    assert [note.text for note in optimized_view(found).notes] == [
         "p99 needs more samples at batch 8: give a longer --duration"
     ]
 

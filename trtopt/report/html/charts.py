@@ -1,18 +1,35 @@
-"""Charts as Vega-Lite specifications; fonts and the colours of text and grid are the page's."""
+"""Charts as Vega-Lite specifications; colours mean the same on all charts of a page, fonts are the page's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from trtopt.report.html.blocks import Chart, Spec
-from trtopt.report.html.colours import type_scale
+from trtopt.report.html.page import Chart, Spec
 
-VEGA = "https://vega.github.io/schema/vega/v6.json"
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
-"""Identifiers of the two languages; nothing is fetched from these addresses."""
+"""The identifier of the language; nothing is fetched from there."""
+
+_TYPES = {
+    "float32": "#64a0d8",
+    "tf32": "#64a0d8",
+    "float16": "#68b87e",
+    "bfloat16": "#4fb5b5",
+    "int8": "#f0a050",
+    "float8": "#e08fbd",
+    "int4": "#e07f7f",
+    "float4": "#ae90d6",
+}
+"""By the start of a type's name. Light enough for dark labels, dark enough for a white page."""
+
+_OTHER = "#9aa4ae"
+_BATCHES = ("#8f7be0", "#4f8fdc", "#2fa3ab", "#4dab5c", "#c99a2c", "#e0703f")
+"""From small to large."""
+
+SIDES = ("#8a96a3", "#f0a050")
+"""A, the baseline, and B."""
 
 _BINS = 60
 _WIDTHS = 5
@@ -162,3 +179,33 @@ def bars(title: str, rows: Rows, colour: Spec | None = None) -> Chart:
         height=50 + 22 * len(rows),
         is_small=True,
     )
+
+
+# ── colours ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def type_colour(dtype: str) -> str:
+    """The colour of a type; a requested one, in brackets, has that of the type."""
+    name = dtype.strip("()")
+    return next((colour for start, colour in _TYPES.items() if name.startswith(start)), _OTHER)
+
+
+def type_scale(types: Iterable[str]) -> Spec:
+    """A colour scale for the types on show, in the order of the table above."""
+    order = [*_TYPES.values(), _OTHER]
+    domain = sorted(set(types), key=lambda dtype: (order.index(type_colour(dtype)), dtype))
+    return {"domain": domain, "range": [type_colour(dtype) for dtype in domain]}
+
+
+def batch_scale(batches: Iterable[int]) -> Spec:
+    """A colour scale of labels `batch N`, for all batch sizes of the page, from small to large."""
+    sizes = sorted(set(batches))
+    return {"domain": [f"batch {size}" for size in sizes], "range": _spread(len(sizes))}
+
+
+def _spread(count: int) -> Sequence[str]:
+    """That many colours, as far apart as they can be; beyond the table's length they repeat."""
+    if count > len(_BATCHES):
+        return [_BATCHES[place % len(_BATCHES)] for place in range(count)]
+    last = len(_BATCHES) - 1
+    return [_BATCHES[round(place * last / max(count - 1, 1))] for place in range(count)]

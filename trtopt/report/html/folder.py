@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from trtopt.records import Collected
-from trtopt.report.html.accuracy import accuracy_answer, checks_section, selection_section
-from trtopt.report.html.blocks import Block, Command, Lines, Missing, Page, Question, Section, says_something
+from trtopt.records import CheckReport, Collected
+from trtopt.report.bench import trust_lines
 from trtopt.report.html.deployment import deployment_of, model_name, profiled, ran_on_stand_in
-from trtopt.report.html.fusion import difference_section, fusion_section, precision_section
-from trtopt.report.html.kernels import kernels_section
-from trtopt.report.html.latency import batch_section, latency_section
-from trtopt.report.html.layers import engine_panels, layers_section
-from trtopt.report.html.memory import memory_section
 from trtopt.report.html.next_steps import fixes_batch, into, model_of, source_of
-from trtopt.report.html.notes import grouped, trust_notes
-from trtopt.report.html.overview import overview_charts
-from trtopt.report.html.provenance import build_section, commands_of, file_notes, machines_section, typed
-from trtopt.report.html.roofline import roofline_section
-from trtopt.report.html.summary import answer, by_batch, facts, mark_of
-from trtopt.report.html.tuning import tuning_section
+from trtopt.report.html.page import Block, Command, Missing, Page, Question, Section, says_something
+from trtopt.report.html.sections import (
+    batch_section,
+    build_section,
+    checks_section,
+    commands_of,
+    difference_section,
+    engine_panels,
+    file_notes,
+    fusion_section,
+    kernels_section,
+    latency_section,
+    layers_section,
+    machines_section,
+    memory_section,
+    precision_section,
+    roofline_section,
+    selection_section,
+    tuning_section,
+    typed,
+)
+from trtopt.report.html.summary import answer, by_batch, facts, mark_of, overview_charts
 from trtopt.report.kernels import kernel_types_line, top_lines
+from trtopt.report.notes import Note, Severity, grouped
+from trtopt.report.precision import difference_line
 from trtopt.report.profile import receipt_lines, roofline_lines
+from trtopt.report.view import Lines
 
 Found = Section | Missing | None
 
@@ -63,7 +76,7 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
         ),
         "accurate": (
             "Is it accurate?",
-            [Lines([*accuracy_answer(collected), *_receipts(collected)])],
+            [Lines([*_accuracy(collected), *_receipts(collected)])],
             [
                 checks_section(collected, check),
                 selection_section(collected),
@@ -129,10 +142,42 @@ def _why(collected: Collected) -> list[str]:
     return [*lines, *(f"not known: {text}" for text in missing)]
 
 
+def _accuracy(collected: Collected) -> list[str]:
+    """In a sentence or two; empty: nothing was checked."""
+    lines = [line for check in collected.checks.values() for line in _check_lines(check)]
+    verdict = collected.manifest.verdict if collected.manifest is not None else None
+    if verdict is not None:
+        for candidate in verdict.candidates:
+            if candidate.differences:
+                worst = min(candidate.differences, key=lambda one: one.cosine)
+                missed = "; not accurate enough, not measured" if candidate.violations else ""
+                lines.append(f"{candidate.name} at build time: {difference_line(worst)}{missed}.")
+    rewrite = collected.manifest.rewrite if collected.manifest is not None else None
+    if rewrite is not None and rewrite.inputs_checked and rewrite.largest_error is not None:
+        lines.append(
+            f"The rewritten graph is verified on {rewrite.inputs_checked} inputs: largest error "
+            f"{rewrite.largest_error:.2g} of the output's magnitude."
+        )
+    return lines
+
+
+def _check_lines(check: CheckReport) -> Iterator[str]:
+    random = " (random data: accuracy on real data is unknown)" if check.data_is_random else ""
+    for subject in check.subjects:
+        if subject.outputs:
+            worst = min(subject.outputs, key=lambda one: one.cosine)
+            met = "bounds NOT MET; " if subject.violations else ""
+            at = f" at batch {subject.batch}" if subject.batch is not None else ""
+            yield (
+                f"{subject.name}{at} against {check.against} on {subject.samples} samples{random}: "
+                f"{met}{difference_line(worst)}."
+            )
+
+
 def _receipts(collected: Collected) -> list[str]:
     """Types that ran, each line once for all batch sizes that share it."""
     return grouped(
-        (engine.batch, line.strip())
+        Note(Severity.NOTE, line.strip(), engine.batch)
         for _, _, engine in engine_panels(collected)
         for line in (
             *receipt_lines(engine.receipt),
@@ -147,6 +192,6 @@ def _trust(collected: Collected) -> list[Block]:
     lines = [
         f"{file}: {line}" if several else line
         for file, report in collected.results.items()
-        for line in trust_notes(report)
+        for line in trust_lines(report)
     ]
     return [Lines([*lines, *file_notes(collected)])]

@@ -11,8 +11,8 @@ from trtopt.measure.analysis.findings import hints_of, is_on_host, trust_of
 from trtopt.measure.analysis.hints import HintCode
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, Collected, EngineProfile, Trust
-from trtopt.report.html.blocks import Step
 from trtopt.report.html.deployment import Deployment, model_file, ran_on_stand_in, rate_of
+from trtopt.report.html.page import Step
 from trtopt.report.kernels import hides_its_time
 from trtopt.report.names import nodes_text
 

@@ -18,6 +18,8 @@ function formatter(column) {
     style: column.kind === "share" ? "percent" : "decimal",
     minimumFractionDigits: column.digits,
     maximumFractionDigits: column.digits,
+    signDisplay: column.sign,
+    notation: column.notation,
   });
   return (value) => (value === null ? "–" : format.format(value));
 }

@@ -1,4 +1,4 @@
-"""From a folder's contents to the page.
+"""The parts of a page, and how they become HTML.
 
 Text reaches the page through the template, which escapes it, or as JSON, from which the page's script makes
 text nodes. Control characters are written as escapes on both ways. A Content-Security-Policy lets only the
@@ -10,14 +10,171 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, BackendMissingError
+from trtopt.extras import install
 from trtopt.printable import visible
-from trtopt.report.html.blocks import Block, Chart, Page, Table
+from trtopt.report.view import Cell, Column, Lines, Table
+
+Spec = dict[str, Any]
+"""A chart in Vega-Lite's JSON, or in Vega's where its `$schema` says so."""
+
+_EXPORTS = "window.vegaEmbed = vegaEmbed;"
+
+
+# ── what a page consists of ─────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One headline figure and its label."""
+
+    name: str
+    value: str
+    remark: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Several figures side by side."""
+
+    figures: Sequence[Figure]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A shell command and what it does."""
+
+    text: str
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something worth doing next: what, why (with the measured figures), and the command if one does it."""
+
+    what: str
+    why: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Next steps, the most worthwhile first."""
+
+    steps: Sequence[Step]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """`title` says what is drawn, `text` what it shows, for readers who cannot see it.
+
+    `zooms`: its signal `span` is the visible range, which the page's buttons change.
+    """
+
+    title: str
+    spec: Spec
+    text: str
+    height: int = 260
+    is_small: bool = False
+    """Whether it is one of several placed side by side where the page is wide enough."""
+    zooms: bool = False
+
+
+Block = Lines | Figures | Command | Steps | Table | Chart
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A part of the page without data: its title, and the command that creates the data, if any does."""
+
+    title: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One subject of a section, such as an engine; the page shows one panel at a time."""
+
+    label: str
+    blocks: Sequence[Block]
+
+
+def panel(label: str, blocks: Iterable[Block]) -> Panel:
+    """What the page has of the blocks; tables without rows are left out."""
+    kept = (one for one in blocks if not (isinstance(one, Lines | Table) and one.face == "terminal"))
+    return Panel(label, [one for one in kept if not isinstance(one, Table) or one.rows])
+
+
+def says_something(blocks: Iterable[Block]) -> bool:
+    """Whether there is more in them than empty lists of sentences."""
+    return any(not isinstance(block, Lines) or block.lines for block in blocks)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page that folds out under its heading."""
+
+    id: str
+    title: str
+    panels: Sequence[Panel]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A reader's question: its short answer on show, and the details in sections below it."""
+
+    id: str
+    title: str
+    answer: Sequence[Block]
+    sections: Sequence[Section]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Whether the figures are trustworthy, in a word and a sentence."""
+
+    level: Literal["good", "caution", "bad"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page: title, facts of its subject, the answer above the fold, the questions below it.
+
+    `answer` and `charts` are the two columns above the fold; `missing` has what lacks data.
+    """
+
+    title: str
+    facts: Sequence[str]
+    mark: Mark | None
+    answer: Sequence[Block]
+    charts: Sequence[Block]
+    questions: Sequence[Question]
+    missing: Sequence[Missing] = ()
+
+
+# ── as HTML ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def plotting_library() -> str:
+    """JavaScript that defines `vegaEmbed`; takes about two seconds to bundle.
+
+    Vega, as vl-convert bundles it: 0.9 MB against plotly.js's 4.8 MB, and with a treemap, which Bokeh
+    (1.3 MB) lacks. All three are maintained and work offline.
+    """
+    try:
+        import jinja2  # noqa: F401  (what the page is made with: told before any work)
+        from vl_convert import javascript_bundle
+    except ImportError as error:
+        raise BackendMissingError(f"{error.name or error} is not installed", install("report")) from None
+    return javascript_bundle(_EXPORTS)
 
 
 def page_of(shown: Page, library: str, made: str) -> str:
@@ -65,7 +222,7 @@ def _closed(script: str) -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Vega compiles its expressions, hence 'unsafe-eval': `treemap.py` and `timeline.py` have them all."""
+    """Vega compiles its expressions, hence 'unsafe-eval': the two `.json` files have them all."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
         for script in scripts
@@ -78,7 +235,7 @@ def _embedded(shown: Page) -> str:
     blocks: dict[str, dict[str, Any]] = {"tables": {}, "charts": {}}
     for place, block in _placed(shown):
         if isinstance(block, Table):
-            blocks["tables"][place] = _printable(asdict(block))
+            blocks["tables"][place] = _printable(_table(block))
         elif isinstance(block, Chart):
             blocks["charts"][place] = _printable(block.spec)
     try:
@@ -88,6 +245,34 @@ def _embedded(shown: Page) -> str:
             "the files hold numbers that a page cannot show", "measure again: these files were edited"
         ) from None
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _table(block: Table) -> dict[str, Any]:
+    """The columns that the page has, how their cells are written, and the rows."""
+    columns, rows = block.on("page")
+    names = [column.name for column in columns]
+    cells = zip(*rows, strict=True)
+    return {
+        "title": "; ".join(filter(None, (block.title, block.caption))),
+        "columns": [_column(column, own) for column, own in zip(columns, cells, strict=False)],
+        "rows": rows,
+        "details": block.details,
+        "sorted_by": names.index(block.sorted_by) if block.sorted_by in names else None,
+    }
+
+
+def _column(column: Column[Any], cells: Sequence[Cell]) -> dict[str, Any]:
+    """A format such as `+.1%` or `,.3f` as the page's script has it."""
+    form = column.form or ""
+    is_text = column.form is None or any(isinstance(cell, str) for cell in cells)
+    digits = re.search(r"\.(\d+)", form)
+    return {
+        "name": column.name,
+        "kind": "text" if is_text else "share" if form.endswith("%") else "number",
+        "digits": int(digits[1]) if digits else 3 if form.endswith("g") else 0,
+        "sign": "exceptZero" if form.startswith("+") else "auto",
+        "notation": "scientific" if form.endswith("e") else "standard",
+    }
 
 
 def _placed(shown: Page) -> Iterator[tuple[str, Block]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trtopt.errors import UsageError
@@ -12,48 +12,34 @@ from trtopt.measure.analysis.result_comparison import compare_reports
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.measure.statistics.summaries import percentile
 from trtopt.records import BenchPoint, BenchReport, Collected, EngineDifference, EngineProfile
-from trtopt.report.html.blocks import (
+from trtopt.report.bench import trust_lines
+from trtopt.report.comparison import change_of, speed
+from trtopt.report.html.charts import LEGEND, SIDES, listed, name, quantity, shares, tooltip_fields, vega_lite
+from trtopt.report.html.deployment import deployment_of, model_name, p50_of, rate_of, sampled
+from trtopt.report.html.page import (
     Block,
-    Cell,
     Chart,
-    Column,
     Command,
     Figure,
     Figures,
-    Lines,
     Mark,
     Missing,
     Page,
-    Panel,
     Question,
     Section,
     Step,
     Steps,
-    Table,
-    known_columns,
     says_something,
 )
-from trtopt.report.html.charts import LEGEND, listed, name, quantity, shares, tooltip_fields, vega_lite
-from trtopt.report.html.colours import SIDES
-from trtopt.report.html.deployment import deployment_of, model_name, p50_of, rate_of, sampled
-from trtopt.report.html.fusion import difference_tables
-from trtopt.report.html.notes import grouped, trust_notes
-from trtopt.report.html.provenance import commands_of, file_notes, machine_facts, typed
+from trtopt.report.html.sections import commands_of, differences_section, file_notes, machine_facts, typed
 from trtopt.report.html.summary import facts, mark_of
+from trtopt.report.notes import Note, Severity, grouped
+from trtopt.report.view import Column, Lines, columns_of, table
 
 _LEVELS = ("good", "caution", "bad")
 _KINDS = 10
 _NAMES = ("A", "B")
 _SCALE = {"domain": list(_NAMES), "range": list(SIDES)}
-_BATCHES = (
-    Column("batch", "number"),
-    *(Column(f"{side} p50 ms", "number", 3) for side in _NAMES),
-    *(Column(f"{side} p99 ms", "number", 3) for side in _NAMES),
-    *(Column(f"{side} samples/s", "number") for side in _NAMES),
-    Column("B's latency against A's"),
-    Column("verdict"),
-)
-_FACTS = (Column("what"), Column("A"), Column("B"))
 
 
 def pair_page(
@@ -69,9 +55,11 @@ def pair_page(
     text = worst.text if len(named) == 1 else both
     title = model_name(a) if model_name(a) == model_name(b) else f"{model_name(a)}, {model_name(b)}"
     rows = _rows(sides)
+    layers = differences_section("Layer by layer", differences)
+    difference: list[Section] = [layers] if layers is not None else []
     questions = [
         Question("fast", "How fast are they?", _by_batch(sides, compared), []),
-        Question("why", "Where do they differ?", _where(sides), _difference_sections(differences)),
+        Question("why", "Where do they differ?", _where(sides), difference),
         Question("accurate", "In which types did they run?", list(_types(sides)), []),
         Question("trust", "Can I trust it?", [Lines([*_reasons(compared), *_trust(sides)])], []),
         Question("made", "How were they made?", list(_made(sides, argv)), []),
@@ -114,7 +102,7 @@ def _compared(a: Collected, b: Collected) -> tuple[Comparisons | None, list[str]
 def _reasons(compared: Comparisons | None) -> list[str]:
     """Of the verdicts, each once for all batch sizes that share it."""
     return grouped(
-        (row.batch or 0, f"{row.comparison.verdict.value} because {reason.text}")
+        Note(Severity.NOTE, f"{row.comparison.verdict.value} because {reason.text}", row.batch)
         for row in (compared.rows if compared is not None else ())
         for reason in row.comparison.reasons
     )
@@ -152,8 +140,10 @@ def _verdicts(compared: Comparisons) -> Iterator[str]:
         if ratio is None:
             yield f"Batch {row.batch}: {verdict}."
             continue
-        speed, half = 1 / ratio.value, (1 / ratio.low - 1 / ratio.high) / 2
-        yield f"B is {speed:.2f} ± {half:.2f} times as fast as A at batch {row.batch}: {verdict}."
+        yield (
+            "B is {:.2f} ± {:.2f} times as fast as A ".format(*speed(ratio))
+            + f"at batch {row.batch}: {verdict}."
+        )
 
 
 # ── how fast ────────────────────────────────────────────────────────────────────────────────────────────
@@ -195,22 +185,25 @@ def _charts(rows: Sequence[dict[str, Any]]) -> Iterator[Chart]:
 def _by_batch(sides: Sequence[Collected], compared: Comparisons | None) -> list[Block]:
     points = [_points(side) for side in sides]
     verdicts = {row.batch: row.comparison for row in compared.rows} if compared is not None else {}
-    rows: list[list[Cell]] = []
-    for batch in sorted({*points[0], *points[1]}):
-        both = [side.get(batch) for side in points]
-        verdict = verdicts.get(batch)
-        rows.append(
-            [
-                batch,
-                *(p50_of(one) if one else None for one in both),
-                *(percentile(one.latency.samples.latency_ms, 99.0) if one else None for one in both),
-                *(rate_of(one) if one else None for one in both),
-                verdict.ratio.change if verdict is not None and verdict.ratio is not None else None,
-                verdict.verdict.value if verdict is not None else None,
-            ]
-        )
+
+    def each(of: Callable[[BenchPoint], float | None]) -> Callable[[int], list[float | None]]:
+        return lambda batch: [of(side[batch]) if batch in side else None for side in points]
+
+    columns: list[Column[int]] = [
+        Column("batch", lambda batch: batch, ""),
+        *columns_of([f"{side} p50 ms" for side in _NAMES], each(p50_of), ".3f"),
+        *columns_of([f"{side} p99 ms" for side in _NAMES], each(_p99_of), ".3f"),
+        *columns_of([f"{side} samples/s" for side in _NAMES], each(rate_of), ",.0f"),
+        Column("B's latency against A's", lambda batch: change_of(verdicts.get(batch))),
+        Column("verdict", lambda batch: verdicts[batch].verdict.value if batch in verdicts else None),
+    ]
     title = f"By batch size; a difference below {THRESHOLD:.0%} counts as none"
-    return [Table(title, *known_columns(_BATCHES, rows))] if rows else []
+    batches = sorted({*points[0], *points[1]})
+    return [table(title, columns, batches, face="page")] if batches else []
+
+
+def _p99_of(point: BenchPoint) -> float | None:
+    return percentile(point.latency.samples.latency_ms, 99.0)
 
 
 # ── where they differ ───────────────────────────────────────────────────────────────────────────────────
@@ -256,11 +249,6 @@ def _where(sides: Sequence[Collected]) -> list[Block]:
     return [Chart(title, vega_lite(rows, mark="bar", encoding=encoding), text, height=90 + 30 * len(order))]
 
 
-def _difference_sections(differences: Sequence[EngineDifference]) -> list[Section]:
-    panels = [Panel(f"{one.a} → {one.b}", difference_tables(one)) for one in differences]
-    return [Section("difference", "Layer by layer", panels)] if panels else []
-
-
 def _types(sides: Sequence[Collected]) -> Iterator[Block]:
     rows = [
         {"what": f"{n}, batch {batch}", "type": dtype, "share": share}
@@ -278,22 +266,18 @@ def _types(sides: Sequence[Collected]) -> Iterator[Block]:
 def _trust(sides: Sequence[Collected]) -> Iterator[str]:
     for n, side in zip(_NAMES, sides, strict=True):
         for report in side.results.values():
-            yield from (f"{n}: {line}" for line in trust_notes(report))
+            yield from (f"{n}: {line}" for line in trust_lines(report))
         yield from (f"{n}: {line}" for line in file_notes(side))
 
 
 def _made(sides: Sequence[Collected], argv: Sequence[str]) -> Iterator[Block]:
-    columns = [_facts_of(side) for side in sides]
-    rows: list[list[Cell]] = [
-        [what, *(column.get(what) for column in columns)]
-        for what in dict.fromkeys((*columns[0], *columns[1]))
-    ]
-    differing = [row for row in rows if row[1] != row[2]]
-    if differing:
-        yield Table("What differs", _FACTS, differing)
-    alike: list[list[Cell]] = [row[:2] for row in rows if row[1] == row[2]]
-    if alike:
-        yield Table("What is the same", (_FACTS[0], Column("A and B")), alike)
+    a, b = (_facts_of(side) for side in sides)
+    names = dict.fromkeys((*a, *b))
+    what: Column[str] = Column("what", str)
+    if differing := [one for one in names if a.get(one) != b.get(one)]:
+        yield table("What differs", [what, Column("A", a.get), Column("B", b.get)], differing)
+    if alike := [one for one in names if a.get(one) == b.get(one)]:
+        yield table("What is the same", [what, Column("A and B", a.get)], alike)
     for n, side in zip(_NAMES, sides, strict=True):
         for block in commands_of(side):
             yield Command(block.text, f"{n}: {block.about}")
@@ -306,7 +290,7 @@ def _facts_of(side: Collected) -> dict[str, str]:
     found: dict[str, str] = {}
     for report in side.reports.values():
         if report.environment is not None:
-            found |= {str(what): str(fact) for what, fact in machine_facts(report.environment)}
+            found |= machine_facts(report.environment)
             break
     result = _result_of(side)
     if result is not None:

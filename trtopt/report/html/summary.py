@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from trtopt.measure.analysis.findings import is_on_host, trust_of
 from trtopt.measure.statistics.summaries import percentile
-from trtopt.records import BenchPoint, CandidateTime, Collected, EngineProfile, Trust
-from trtopt.report.html.blocks import (
-    Block,
-    Cell,
-    Column,
-    Figure,
-    Figures,
-    Lines,
-    Mark,
-    Steps,
-    Table,
-    known_columns,
+from trtopt.records import BenchPoint, CandidateTime, Collected, EngineProfile, KernelReport, Trust
+from trtopt.report.bench import distrust
+from trtopt.report.html.charts import (
+    LEGEND,
+    listed,
+    name,
+    quantity,
+    tooltip_fields,
+    type_scale,
+    vega_lite,
 )
 from trtopt.report.html.deployment import (
     Deployment,
@@ -29,19 +27,16 @@ from trtopt.report.html.deployment import (
     rate_of,
     sampled,
 )
-from trtopt.report.html.latency import result_name
 from trtopt.report.html.next_steps import next_steps
-from trtopt.report.html.notes import distrusted, grouped
-from trtopt.report.html.provenance import date_text
+from trtopt.report.html.page import Block, Chart, Figure, Figures, Mark, Spec, Steps
+from trtopt.report.html.sections import colours_of_batches, date_text, result_name
+from trtopt.report.kernels import hides_its_time
+from trtopt.report.names import kind_text, type_text
+from trtopt.report.notes import Note, Severity, grouped
+from trtopt.report.view import Cell, Column, Lines, Table, columns_of, table
 
 _Sized = TypeVar("_Sized", BenchPoint, EngineProfile)
-_BATCHES = (
-    Column("batch"),
-    *(Column(name, "number", 3) for name in ("p50 ms", "p99 ms")),
-    Column("samples/s", "number"),
-    *(Column(name, "number", 3) for name in ("layers ms", "floor ms")),
-    *(Column(name, "number", 2) for name in ("peak MiB", "engine MiB")),
-)
+_KINDS = 7
 
 
 # ── the title ───────────────────────────────────────────────────────────────────────────────────────────
@@ -90,8 +85,9 @@ def answer(collected: Collected) -> list[Block]:
         blocks += [Figures(list(_figures(deployed))), Lines(list(_reasons(deployed)))]
     elif engine is not None and engine.sum_ms:
         blocks.append(Figures([Figure(f"layers at batch {engine.batch}", f"{engine.sum_ms:.3f}", unit="ms")]))
-    warnings = [*distrusted(collected), *_warnings(collected)]
-    blocks.append(Lines(warnings, are_warnings=True))
+    reports = collected.results.values()
+    doubts = [line for trust in (Trust.NONE, Trust.UNSTEADY) for line in distrust(reports, trust)]
+    blocks.append(Lines([*doubts, *_warnings(collected)], are_warnings=True))
     blocks.append(Steps(next_steps(collected, deployed, engine)))
     return blocks
 
@@ -163,7 +159,7 @@ def _reasons(deployed: Deployment) -> Iterator[str]:
 def _warnings(collected: Collected) -> Iterator[str]:
     yield from collected.notes
     yield from grouped(
-        (point.batch, f"passes are missing: {point.failure}")
+        Note(Severity.FAILURE, f"passes are missing: {point.failure}", point.batch)
         for report in collected.results.values()
         for point in report.points
         if point.failure is not None
@@ -193,20 +189,17 @@ def by_batch(collected: Collected) -> list[Table]:
     for report in collected.results.values():
         for point in sampled(report):
             trust.setdefault(point.batch, trust_of(point, on_host=is_on_host(report)))
-    batches = sorted({*points, *engines, *sizes})
-    if not batches:
-        return []
-    title = f"By batch size ({'; '.join([*measured, *inside]) or 'the manifest'})"
-    rows: list[list[Cell]] = [
-        [
-            f"{batch}{trust.get(batch, Trust.FULL).mark}",
-            *_latencies(points.get(batch)),
-            *_layers(engines.get(batch)),
-            sizes.get(batch),
-        ]
-        for batch in batches
+    columns: list[Column[int]] = [
+        Column("batch", lambda batch: f"{batch}{trust.get(batch, Trust.FULL).mark}"),
+        *columns_of(("p50 ms", "p99 ms"), lambda batch: _latencies(points.get(batch)), ".3f"),
+        Column("samples/s", lambda batch: rate_of(points[batch]) if batch in points else None, ",.0f"),
+        *columns_of(("layers ms", "floor ms"), lambda batch: _layers(engines.get(batch)), ".3f"),
+        Column("peak MiB", lambda batch: _peak(engines.get(batch)), ".2f"),
+        Column("engine MiB", sizes.get, ".2f"),
     ]
-    return [Table(title, *known_columns(_BATCHES, rows))]
+    title = f"By batch size ({'; '.join([*measured, *inside]) or 'the manifest'})"
+    batches = sorted({*points, *engines, *sizes})
+    return [table(title, columns, batches, face="page")] if batches else []
 
 
 def _first_of_each_batch(
@@ -215,11 +208,11 @@ def _first_of_each_batch(
     """By batch size, and the names of the files that have one of them."""
     found: dict[int, _Sized] = {}
     names: dict[str, None] = {}
-    for name, members in files:
+    for file, members in files:
         for one in members:
             if one.batch not in found:
                 found[one.batch] = one
-                names[name] = None
+                names[file] = None
     return found, list(names)
 
 
@@ -234,14 +227,156 @@ def _sizes(collected: Collected) -> dict[int, float]:
     }
 
 
-def _latencies(point: BenchPoint | None) -> list[Cell]:
+def _latencies(point: BenchPoint | None) -> Sequence[Cell]:
     if point is None:
-        return [None, None, None]
-    return [p50_of(point), percentile(point.latency.samples.latency_ms, 99.0), rate_of(point)]
+        return (None, None)
+    return (p50_of(point), percentile(point.latency.samples.latency_ms, 99.0))
 
 
-def _layers(engine: EngineProfile | None) -> list[Cell]:
-    if engine is None:
-        return [None, None, None]
-    peak = engine.memory.peak_bytes / 2**20 if engine.memory is not None else None
-    return [engine.sum_ms or None, engine.roofline.floor_ms, peak]
+def _layers(engine: EngineProfile | None) -> Sequence[Cell]:
+    return (None, None) if engine is None else (engine.sum_ms or None, engine.roofline.floor_ms)
+
+
+def _peak(engine: EngineProfile | None) -> float | None:
+    return None if engine is None or engine.memory is None else engine.memory.peak_bytes / 2**20
+
+
+# ── the charts beside the answer ────────────────────────────────────────────────────────────────────────
+
+
+def overview_charts(collected: Collected) -> list[Block]:
+    """Latency and throughput over the batch size, and where the time goes against its floor."""
+    deployed = deployment_of(collected)
+    drawn: list[Block] = []
+    if deployed is not None and len(deployed.points) > 1:
+        drawn.append(_over_batches(deployed.points, colours_of_batches(collected)))
+    engine = profiled(collected, deployed.point.batch if deployed is not None else None)
+    if engine is not None and engine.kernels is not None and hides_its_time(engine):
+        drawn.append(_by_kernels(engine.batch, engine.kernels))
+    elif engine is not None and engine.sum_ms:
+        drawn.append(_against_floor(engine))
+    return drawn
+
+
+def _over_batches(points: Sequence[BenchPoint], scale: Spec) -> Chart:
+    """Throughput as bars in the batch sizes' colours, median latency as a line; both axes from zero."""
+    rows = [
+        {
+            "batch": point.batch,
+            "label": f"batch {point.batch}",
+            "p50": p50_of(point),
+            "p99": percentile(point.latency.samples.latency_ms, 99.0),
+            "rate": rate_of(point),
+        }
+        for point in points
+    ]
+    x = {"field": "batch", "type": "ordinal", "title": "batch size, samples", "axis": {"labelAngle": 0}}
+    tooltip = tooltip_fields(
+        ("batch", "batch", "d"),
+        ("p50", "p50 ms", ".3f"),
+        ("p99", "p99 ms", ".3f"),
+        ("rate", "samples/s", ",.0f"),
+    )
+    rate = {
+        "mark": {"type": "bar", "opacity": 0.6, "width": {"band": 0.55}},
+        "encoding": {
+            "y": quantity("rate", "samples/s (bars)", axis={"orient": "right", "grid": False}),
+            "color": name("label", scale=scale, legend=None),
+        },
+    }
+    latency = {
+        "layer": [
+            {"mark": {"type": "line", "style": "overlay"}},
+            {"mark": {"type": "point", "size": 45, "filled": True, "style": "overlay"}},
+        ],
+        "encoding": {"y": quantity("p50", "median, ms (line)", axis={"orient": "left"})},
+    }
+    text = listed(
+        [f"batch {row['batch']}: {row['p50']:.3f} ms, {row['rate']:,.0f} samples/s" for row in rows]
+    )
+    spec = vega_lite(
+        rows,
+        encoding={"x": x, "tooltip": tooltip},
+        layer=[rate, latency],
+        resolve={"scale": {"y": "independent"}},
+    )
+    return Chart("Latency and throughput by batch size", spec, text, height=230)
+
+
+def _by_kernels(batch: int, kernels: KernelReport) -> Chart:
+    """Time by what the kernels do, coloured by type: what the layers would show is one that hides all."""
+    families = [group.key for group in kernels.by_family]
+    parts: dict[tuple[str, str], float] = {}
+    for row in kernels.rows:
+        key = (row.family, row.dtype or "–")
+        parts[key] = parts.get(key, 0.0) + row.own_ms
+    rows: list[dict[str, Any]] = [
+        {"does": family, "type": dtype, "ms": ms} for (family, dtype), ms in parts.items()
+    ]
+    spec = vega_lite(
+        rows,
+        mark="bar",
+        encoding={
+            "y": name("does", sort=families, axis={"labelLimit": 150}),
+            "x": quantity("ms", "time, ms"),
+            "color": name("type", scale=type_scale(row["type"] for row in rows), legend=LEGEND),
+            "tooltip": tooltip_fields(("does", "does", ""), ("type", "type", ""), ("ms", "ms", ".4f")),
+        },
+    )
+    text = listed([f"{group.key}: {group.ms:.4f} ms" for group in kernels.by_family])
+    title = f"Where the time goes at batch {batch}, by what kernels do"
+    return Chart(title, spec, text, height=90 + 22 * len(families))
+
+
+def _against_floor(engine: EngineProfile) -> Chart:
+    """Time by kind of layer, coloured by type, with a mark at the least that the device would need."""
+    kinds: dict[str, float] = {}
+    floors: dict[str, float] = {}
+    for layer in engine.layers:
+        kinds[kind_text(layer)] = kinds.get(kind_text(layer), 0.0) + (layer.ms or 0.0)
+    shown = sorted((kind for kind in kinds if kinds[kind]), key=lambda kind: -kinds[kind])
+    shown, others = shown[:_KINDS], shown[_KINDS:]
+    parts: dict[tuple[str, str], float] = {}
+    for layer in engine.layers:
+        kind = kind_text(layer) if kind_text(layer) in shown else "others"
+        if layer.ms:
+            parts[kind, type_text(layer)] = parts.get((kind, type_text(layer)), 0.0) + layer.ms
+        if layer.cost is not None and layer.cost.floor_ms is not None and not layer.is_reformat:
+            floors[kind] = floors.get(kind, 0.0) + layer.cost.floor_ms
+    order = [*shown, *(["others"] if others else [])]
+    rows: list[dict[str, Any]] = [
+        {"kind": kind, "type": dtype, "ms": ms} for (kind, dtype), ms in parts.items()
+    ]
+    spec_floors: list[dict[str, Any]] = [
+        {"kind": kind, "floor": floors[kind]} for kind in order if kind in floors
+    ]
+    y = name("kind", sort=order, axis={"labelLimit": 150})
+    layers: list[dict[str, Any]] = [
+        {
+            "mark": "bar",
+            "encoding": {
+                "y": y,
+                "x": quantity("ms", "time, ms" + (" (line: floor)" if spec_floors else "")),
+                "color": name("type", scale=type_scale(row["type"] for row in rows), legend=LEGEND),
+                "tooltip": tooltip_fields(("kind", "kind", ""), ("type", "type", ""), ("ms", "ms", ".4f")),
+            },
+        }
+    ]
+    if spec_floors:
+        layers.append(
+            {
+                "data": {"values": spec_floors},
+                "mark": {"type": "tick", "thickness": 3, "size": 18, "style": "overlay"},
+                "encoding": {
+                    "y": y,
+                    "x": quantity("floor", "time, ms (line: floor)"),
+                    "tooltip": tooltip_fields(("kind", "kind", ""), ("floor", "floor, ms", ".4f")),
+                },
+            }
+        )
+    about = "against its floor" if spec_floors else "(floors unknown: the device's peaks are)"
+    floor_text = {row["kind"]: f", floor {row['floor']:.4f} ms" for row in spec_floors}
+    totals = {kind: sum(ms for (one, _), ms in parts.items() if one == kind) for kind in order}
+    text = listed([f"{kind}: {totals[kind]:.4f} ms{floor_text.get(kind, '')}" for kind in order])
+    title = f"Where the time goes at batch {engine.batch} {about}"
+    return Chart(title, vega_lite(rows, layer=layers), text, height=90 + 22 * len(order))

@@ -6,26 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
+from trtopt.measure.analysis.sweep_choices import Choices, choices_of
 from trtopt.records import SweepPoint, SweepReport, Trust
-from trtopt.report.html.blocks import (
-    Block,
-    Cell,
-    Chart,
-    Column,
-    Command,
-    Figure,
-    Figures,
-    Lines,
-    Mark,
-    Page,
-    Panel,
-    Question,
-    Section,
-    Table,
-    known_columns,
-    says_something,
-)
 from trtopt.report.html.charts import (
     LEGEND,
     lines_over,
@@ -36,20 +18,24 @@ from trtopt.report.html.charts import (
     tooltip_fields,
     vega_lite,
 )
-from trtopt.report.html.provenance import date_text, typed
-from trtopt.report.sweep import at_lengths, marks_of, on_points, remarks_on
+from trtopt.report.html.page import (
+    Block,
+    Chart,
+    Command,
+    Figure,
+    Figures,
+    Mark,
+    Page,
+    Question,
+    Section,
+    panel,
+    says_something,
+)
+from trtopt.report.html.sections import date_text, typed
+from trtopt.report.sweep import at_lengths, bests_table, latency_name, on_points, points_table, remarks_on
+from trtopt.report.view import Lines
 
 _MIB = 2**20
-_COLUMNS = (
-    Column("point"),
-    Column("front"),
-    *(Column(title, "number", 3) for title in ("p50 ms", "p90 ms", "p99 ms", "busy p50 ms", "busy p99 ms")),
-    Column("queries", "number"),
-    Column("samples/s", "number"),
-    *(Column(title, "number", 2) for title in ("W", "samples/J", "memory MiB", "engine MiB")),
-    Column("build s", "number", 1),
-)
-_BEST = (Column("latency ≤ ms", "number", 3), Column("point"), Column("samples/s", "number"))
 _CURVES = (
     ("Median latency of one query in flight", "p50", "ms"),
     ("p99 latency of one query in flight", "p99", "ms"),
@@ -63,13 +49,18 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
     """Everything of a sweep; `argv` is the command that makes the page."""
     groups = choices_of(report)
     terms = report.terms
-    points = Table(f"Contract {terms.contract.name}", *known_columns(_COLUMNS, _rows(report)))
-    fronts = [Panel(_label(one), _front(report, one)) for one in groups]
+    points = points_table(report)
+    fronts = [
+        panel(
+            at_lengths(one.axes).removeprefix(" at "), [_front_chart(report, one), bests_table(report, one)]
+        )
+        for one in groups
+    ]
     curves = list(_curves(report))
     made = [
         Command(typed(line), about) for line, about in ((report.argv, "sweep"), (argv, "this page")) if line
     ]
-    sections = [Section("curves", "Curves over the batch size", [Panel("", curves)])] if curves else []
+    sections = [Section("curves", "Curves over the batch size", [panel("", curves)])] if curves else []
     if fronts:
         sections.append(Section("front", "Pareto front, and the best under each latency", fronts))
     questions = [
@@ -104,7 +95,7 @@ def _answer(report: SweepReport, groups: Sequence[Choices]) -> list[Block]:
     for one in groups:
         chosen = one.knee or one.front[-1]
         cost = dict(zip((point.key for point in one.points), one.costs_ms, strict=True))[chosen.key]
-        latency = _latency_name(report)
+        latency = latency_name(report)
         why = "the knee of the Pareto front" if one.knee else "the highest throughput"
         blocks.append(
             Figures(
@@ -115,39 +106,8 @@ def _answer(report: SweepReport, groups: Sequence[Choices]) -> list[Block]:
                 ]
             )
         )
-        bests: list[list[Cell]] = [[bound, point.label, point.samples_per_s] for bound, point in one.bests]
-        blocks.append(Table(f"Best under a bound on {latency}{at_lengths(one.axes)}", _BEST, bests))
+        blocks.append(bests_table(report, one))
     return [*blocks, Lines(list(on_points(report)), are_warnings=True)]
-
-
-def _latency_name(report: SweepReport) -> str:
-    return "p99 under full load" if is_decided_busy(report) else "p99"
-
-
-def _label(choices: Choices) -> str:
-    return at_lengths(choices.axes).removeprefix(" at ")
-
-
-def _rows(report: SweepReport) -> list[list[Cell]]:
-    marks = marks_of(report)
-    return [_row(point, marks.get(point.key, "")) for point in report.points]
-
-
-def _row(point: SweepPoint, mark: str) -> list[Cell]:
-    latency, busy, memory = point.latency, point.busy_latency, point.memory
-    return [
-        point.label,
-        "failed" if point.failure is not None else mark,
-        *((latency.p50_ms, latency.p90_ms, latency.p99_ms) if latency else (None, None, None)),
-        *((busy.p50_ms, busy.p99_ms) if busy else (None, None)),
-        point.queries or None,
-        point.samples_per_s,
-        point.power.watts if point.power else None,
-        point.samples_per_joule,
-        memory.peak_bytes / _MIB if memory else None,
-        point.engine_bytes / _MIB if point.engine_bytes is not None else None,
-        point.build_seconds,
-    ]
 
 
 # ── curves ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,12 +148,6 @@ def _figures(point: SweepPoint) -> dict[str, Any]:
 # ── the front ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _front(report: SweepReport, choices: Choices) -> list[Block]:
-    bests: list[list[Cell]] = [[bound, point.label, point.samples_per_s] for bound, point in choices.bests]
-    title = f"Best under a bound on {_latency_name(report)}"
-    return [_front_chart(report, choices), Table(title, _BEST, bests)]
-
-
 def _place(point: SweepPoint, choices: Choices) -> str:
     if point == choices.knee:
         return "knee"
@@ -203,7 +157,7 @@ def _place(point: SweepPoint, choices: Choices) -> str:
 
 
 def _front_chart(report: SweepReport, choices: Choices) -> Chart:
-    latency = _latency_name(report)
+    latency = latency_name(report)
     rows = [
         {
             "point": point.label,

@@ -27,7 +27,7 @@ from trtopt.measure.load.open_loop import Bounds
 from trtopt.measure.load.rate_search import search_load
 from trtopt.measure.loop.stopping import Limits
 from trtopt.records import BenchPoint, ClockReading, LoadPass, LoadSearch, Trust, from_json, to_json
-from trtopt.report.load import load_lines
+from trtopt.report.bench import load_lines
 
 LIMITS = Limits(warmup_s=0.0, max_warmup_s=0.0, min_warmups=3, duration_s=1.0)
 SERVER = Script(compute_ms=[1.0], enqueue_ms=[0.0], h2d_ms=0.0, d2h_ms=0.0)

@@ -25,7 +25,6 @@ from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
 from trtopt.records import TensorSpec, to_json
 from trtopt.records.precision import CalibrationTable, MethodScore, QuantizeReport, TensorRange
-from trtopt.report.quantize import quantize_summary
 
 Floats = NDArray[np.float32]
 
@@ -219,28 +218,24 @@ def test_only_held_out_samples_score_methods(count: int, are_held: bool) -> None
 
 
 def summary(scores: tuple[MethodScore, ...]) -> str:
-    return "\n".join(
-        quantize_summary(
-            QuantizeReport(
-                source="a.onnx",
-                out="b.onnx",
-                calibration_table=None,
-                precision="int8",
-                target="rtx",
-                method="mse",
-                samples=505,
-                held=32 if scores else 0,
-                compared=8,
-                random_data=False,
-                pairs=1,
-                weights=1,
-                decisions=(),
-                scores=scores,
-                sqnr_db={"y": 40.64},
-                seconds=1.0,
-            )
-        )
-    )
+    return QuantizeReport(
+        source="a.onnx",
+        out="b.onnx",
+        calibration_table=None,
+        precision="int8",
+        target="rtx",
+        method="mse",
+        samples=505,
+        held=32 if scores else 0,
+        compared=8,
+        random_data=False,
+        pairs=1,
+        weights=1,
+        decisions=(),
+        scores=scores,
+        sqnr_db={"y": 40.64},
+        seconds=1.0,
+    ).table()
 
 
 def test_the_report_tells_whether_samples_were_held_out() -> None:

@@ -14,14 +14,13 @@ from tests.support.pages import resnet
 from tests.support.paths import DATA
 from tests.unit.inspect.kernels.test_report import NAMES, launches, report
 from trtopt.records import BenchReport, Collected, read_versioned
-from trtopt.report.html.blocks import Chart, Missing, Panel, Section, Table
 from trtopt.report.html.charts import histogram
 from trtopt.report.html.folder import report_page
-from trtopt.report.html.kernels import kernels_section
-from trtopt.report.html.memory import memory_section, thinned
-from trtopt.report.html.overview import overview_charts
-from trtopt.report.html.roofline import roofline_section
-from trtopt.report.html.timeline import timeline
+from trtopt.report.html.page import Chart, Missing, Panel, Section
+from trtopt.report.html.sections import kernels_section, memory_section, roofline_section, thinned
+from trtopt.report.html.summary import overview_charts
+from trtopt.report.html.vega import timeline
+from trtopt.report.view import Table
 
 STORED = DATA / "schema_1" / "bench.json"
 
@@ -129,7 +128,7 @@ def test_a_timeline_of_many_kinds_gathers_the_rest_in_one_lane() -> None:
         for n, layer in enumerate(engine.layers)
     )
     spec = timeline(msgspec.structs.replace(engine, layers=layers)).spec
-    lanes = next(scale["domain"] for scale in spec["scales"] if scale["name"] == "lane")
+    lanes = next(signal["value"] for signal in spec["signals"] if signal["name"] == "lanes")
     assert lanes == [*(f"kind {n}" for n in range(59, 50, -1)), "others"]
     assert {row["lane"] for row in spec["data"][0]["values"]} == set(lanes)
 
@@ -255,7 +254,7 @@ def test_a_layer_that_hides_its_type_stands_under_the_roof_of_the_one_requested(
     roofs, _ = roofline_of(asked="float16")["layer"]
     assert {row["type"] for row in values(roofs)} == {"float16"}
     point = values(roofline_of(asked="float16"))[0]
-    assert (point["type"], point["told"]) == ("float16", "(float16)")
+    assert (point["type"], point["shown_type"]) == ("float16", "(float16)")
 
 
 def test_without_a_peak_of_its_type_no_roof_is_drawn() -> None:

@@ -12,11 +12,12 @@ from tests.support import examples
 from tests.support.pages import resnet
 from tests.unit.inspect.kernels import test_report as kernel_reports
 from trtopt.records import Backend, BenchPoint, BenchReport, Collected, EngineProfile, Measurement, Samples
-from trtopt.report.html.blocks import Lines, Step
 from trtopt.report.html.deployment import deployment_of, precision_name, profiled
 from trtopt.report.html.next_steps import next_steps
+from trtopt.report.html.page import Step
 from trtopt.report.html.summary import answer, by_batch, mark_of
 from trtopt.report.names import nodes_text
+from trtopt.report.view import Lines
 
 
 def samples(latency: float, count: int = 200, *, enqueue: float = 0.0) -> Samples:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.unit.report.html.test_deployment import point, report
 from trtopt.records import Collected
-from trtopt.report.html.blocks import Chart, Section
-from trtopt.report.html.latency import batch_section
+from trtopt.report.html.page import Chart, Section
+from trtopt.report.html.sections import batch_section
 
 
 def test_the_text_of_a_curve_of_several_files_says_which_point_is_of_which() -> None:

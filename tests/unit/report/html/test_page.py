@@ -19,8 +19,7 @@ from trtopt.errors import BackendMissingError
 from trtopt.records import Collected, PrecisionReceipt
 from trtopt.records.precision import CheckedSubject, CheckReport, OutputDifference, Violation
 from trtopt.report.html.folder import report_page
-from trtopt.report.html.library import plotting_library
-from trtopt.report.html.page import page_of
+from trtopt.report.html.page import page_of, plotting_library
 
 LIBRARY = "window.vegaEmbed = '</script><!--';"
 ODD = "</script><img src=x onerror=alert(1)>\"'&amp;\x1e\x00\r\n\u2028\ud800 {{ 7*7 }} {% x %} [bold]"
@@ -139,12 +138,12 @@ def test_results_without_a_build_are_made_from_the_model() -> None:
 
 
 def test_the_layers_of_a_real_engine_are_rows_with_their_details() -> None:
-    table = read(resnet()).table("Layers with the nodes they cover")
+    table = read(resnet()).table("batch 1: 60 layers")
     names = [column["name"] for column in table["columns"]]
-    assert (len(table["rows"]), names[:4]) == (60, ["layer", "ms", "share", "kind"])
+    assert (len(table["rows"]), names[:4]) == (60, ["layer", "ms", "share", "type"])
     row, details = table["rows"][1], dict(table["details"][1])
     stem = "/m/resnet/embedder/embedder/convolution/Conv + /m/resnet/embedder/embedder/activation/Relu"
-    assert (row[0], row[1], *row[3:5]) == (stem, 0.002, "CaskConvolution", "float16")
+    assert (row[0], row[1], *row[3:5]) == (stem, 0.002, "float16", "CaskConvolution")
     assert row[2] == pytest.approx(0.002 / 1.83, rel=1e-5)
     assert details["tactic"].startswith("sm90_xmma_fprop_image_first_layer")
     assert details["operators"] == "Conv, Relu"
@@ -160,8 +159,8 @@ def test_several_engines_have_panels_of_their_own() -> None:
 
 def test_figures_that_are_not_to_be_trusted_are_marked() -> None:
     shown = read(everything())
-    assert "batch 8: too hot" in shown.text["answer"]
-    assert shown.table("Latency of one query")["rows"][0][0] == "8!"
+    assert "too hot at batch 8" in shown.text["answer"]
+    assert shown.table("latency: host clock")["rows"][0][0] == "8!"
 
 
 def test_the_answer_says_under_which_terms_its_figures_were_taken() -> None:
@@ -233,10 +232,9 @@ def test_an_engine_that_was_not_run_shows_what_its_graph_requests() -> None:
     assert shown.text["why"].count("not known: it was not run") == 1
     assert "fusion" in shown.text["missing"]
     assert "roofline" in shown.text["missing"]
-    assert "60 nodes of the ONNX file, not timed" in shown.text["why"]
-    table = shown.table("Nodes with their minimum cost")
+    table = shown.table("batch 1: 60 nodes of the ONNX file, not timed")
     names = [column["name"] for column in table["columns"]]
-    assert names == ["layer", "kind", "type", "floor ms", "bound by", "MFLOP", "MB"]
+    assert names == ["layer", "type", "kind", "floor ms", "bound by", "MFLOP", "MB"]
     assert table["sorted_by"] == names.index("MFLOP")
 
 
@@ -249,7 +247,7 @@ def test_names_of_any_characters_stay_text() -> None:
     shown = read(found)
     assert {tag for tag, _ in shown.elements}.isdisjoint({"img", "bold"})
     assert len(shown.scripts) == 3
-    assert shown.table("Layers with the nodes they cover")["rows"][0][0] == f"reformat at {SEEN}"
+    assert shown.table("batch 1: 60 layers")["rows"][0][0] == f"reformat at {SEEN}"
     assert SEEN in shown.text["answer"]
     assert SEEN in shown.text["trust"]
     assert SEEN in shown.text["header"]

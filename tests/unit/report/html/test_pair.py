@@ -11,9 +11,9 @@ from tests.support import examples
 from tests.support.pages import resnet
 from tests.unit.report.html.test_deployment import folder, on_another_backend, point
 from trtopt.records import Collected
-from trtopt.report.html.blocks import Chart, Lines, Page, Steps, Table
-from trtopt.report.html.page import page_of
+from trtopt.report.html.page import Chart, Page, Steps, page_of
 from trtopt.report.html.pair import pair_page
+from trtopt.report.view import Lines, Table
 from trtopt.workflows.report import differences_of
 
 

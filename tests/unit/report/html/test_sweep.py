@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.support.sweeps import point, report_of
 from trtopt.records import PointMemory, PointPower, SweepReport
-from trtopt.report.html.blocks import Chart, Figures, Lines, Table
-from trtopt.report.html.page import page_of
+from trtopt.report.html.page import Chart, Figures, page_of
 from trtopt.report.html.sweep import sweep_page
+from trtopt.report.view import Lines, Table
 
 POWER = PointPower(watts=50.0, source="energy counter")
 MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
@@ -77,9 +77,9 @@ def test_the_knee_is_what_to_deploy_and_the_front_is_above_the_fold() -> None:
     assert [one.value for one in figures.figures] == ["fp16 batch2", "1.250", "190"]
     assert isinstance(bests, Table)
     assert bests.rows == [
-        [1.0, "fp16 batch1", 100.0],
-        [2.0, "fp16 batch2", 190.0],
-        [5.0, "fp16 batch8", 200.0],
+        [1.0, 1, "fp16 batch1", 100.0],
+        [2.0, 2, "fp16 batch2", 190.0],
+        [5.0, 8, "fp16 batch8", 200.0],
     ]
     assert isinstance(warnings, Lines)
     assert warnings.lines == [

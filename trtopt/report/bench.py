@@ -1,0 +1,413 @@
+"""A measurement: latencies and rates by batch size, loads, starts, layers, memory; what they are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
+
+from trtopt.measure.analysis.findings import (
+    clocks_text,
+    doubts_of,
+    hints_of,
+    is_on_host,
+    loads_of,
+    measurements_of,
+    oddities,
+    remarks,
+    trust_of,
+)
+from trtopt.measure.analysis.hints import HintCode
+from trtopt.measure.load.arrivals import achieved_rate, keeps_up, offered_rate
+from trtopt.measure.statistics.intervals import percentile_interval
+from trtopt.measure.statistics.summaries import PointFigures, figures_of, percentile, summarise
+from trtopt.records import (
+    FIRST_INFERENCE,
+    SECOND_INFERENCE,
+    START_PHASES,
+    Backend,
+    BenchPoint,
+    BenchReport,
+    ColdStart,
+    ColdStarts,
+    IdleGap,
+    IdlePass,
+    LayerPass,
+    LoadPass,
+    LoadSearch,
+    MemoryPass,
+    RateProbe,
+    Trust,
+)
+from trtopt.report.notes import Note, Severity, grouped, plain
+from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, table
+
+_MIB = 2**20
+_TOP_LAYERS = 10
+_LAZY_SHARE = 0.1
+"""Of the time to the first output, from which on late loading of kernels is worth a line."""
+
+_STAGES = ("compute ms", "H2D ms", "D2H ms", "enqueue ms")
+_WHOLE = "to the first output"
+_LIBRARIES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
+_Row = tuple[BenchPoint, PointFigures]
+
+
+def bench_view(report: BenchReport, subject: str = "") -> View:
+    """The best figures in the title, a row per batch size, then loads, starts, layers and memory.
+
+    `subject` names what was measured.
+    """
+    rows = [(point, figures_of(point)) for point in report.points]
+    where = f"{subject} on {where_text(report)}" if subject else where_text(report)
+    traced = [(point.batch, point.memory) for point in report.points if point.memory is not None]
+    blocks: list[Block] = [
+        _latencies(report, rows),
+        *_loads(report.points),
+        *_starts(report.points),
+        *(_layers(point.batch, point.layers) for point in report.points if point.layers is not None),
+        *([_memory(traced)] if traced else []),
+        Lines([*map(_known, report.points), *trust_lines(report)], face="terminal", is_detail=True),
+    ]
+    return View(where + _best(rows), blocks, bench_notes(report))
+
+
+def backend_text(backend: Backend) -> str:
+    """The library's own name and its version."""
+    return f"{_LIBRARIES.get(backend.name, backend.name)} {backend.version}"
+
+
+def where_text(report: BenchReport) -> str:
+    """The library and the device, such as `ONNX Runtime 1.32 (CPU)`."""
+    device = report.environment.device
+    return f"{backend_text(report.environment.backend)} ({'CPU' if device.kind == 'cpu' else device.name})"
+
+
+def _best(rows: Sequence[_Row]) -> str:
+    """`: best 122,878 samples/s at batch 32; 0.026 ms p50 at batch 1`."""
+    rates = [(found.rate.samples_per_s, point.batch) for point, found in rows if found.rate is not None]
+    times = [(p50, point.batch) for point, found in rows if (p50 := found.latencies[0]) is not None]
+    parts = []
+    if rates:
+        rate, batch = max(rates)
+        parts.append(f"{'best ' if len(rates) > 1 else ''}{rate:,.0f} samples/s at batch {batch}")
+    if times:
+        parts.append("{:.3f} ms p50 at batch {}".format(*min(times)))
+    return f": {'; '.join(parts)}" if parts else ""
+
+
+def _latencies(report: BenchReport, rows: Sequence[_Row]) -> Table:
+    on_host = is_on_host(report)
+    counts = sorted({len(point.latency.samples.start_ms) for point, _ in rows})
+    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    columns: list[Column[_Row]] = [
+        Column("batch", lambda row: marked(row[0], on_host=on_host), ""),
+        *columns_of(("p50 ms", "p90 ms", "p99 ms"), lambda row: row[1].latencies, ".3f"),
+        *columns_of(_STAGES, lambda row: row[1].stages, ".3f", is_optional=True),
+        Column(
+            "queries/s", lambda row: rate.queries_per_s if (rate := row[1].rate) else None, ",.0f", "page"
+        ),
+        Column("samples/s", lambda row: rate.samples_per_s if (rate := row[1].rate) else None, ",.0f"),
+        Column("queries", lambda row: len(row[0].latency.samples.start_ms), ",", face="page"),
+    ]
+    caption = (
+        f"latency: host clock, one query in flight, {span} queries per batch; compute, H2D, D2H: medians "
+        f"{'by the host' + chr(39) + 's clock' if on_host else 'of device events'}, in separate queries; "
+        "rates: measured with the contract's queue"
+    )
+    return table("", columns, rows, caption=caption)
+
+
+def _known(point: BenchPoint) -> str:
+    """How well its median and its p99 are known."""
+    latency = point.latency.samples.latency_ms
+    supported = [p for p in (50.0, 99.0) if percentile(latency, p) is not None]
+    intervals = [f"p{p:g} {percentile_interval(latency, p).text}" for p in supported]
+    return f"batch {point.batch}: {'; '.join(intervals) or 'no latency counts'}"
+
+
+def _layers(batch: int, layers: LayerPass) -> Table:
+    medians = sorted(((summarise(layer.ms).median, layer.name) for layer in layers.layers), reverse=True)
+    total = sum(ms for ms, _ in medians)
+    title = (
+        f"batch {batch}: slowest of {len(medians)} layers (medians of {layers.runs} profiled runs, "
+        f"{total:.3f} ms in all)"
+    )
+    columns: list[Column[tuple[float, str]]] = [
+        Column("ms", lambda row: row[0], ".4f"),
+        Column("share", lambda row: row[0] / total if total else None, ".1%"),
+        Column("layer", lambda row: row[1], fit="cut"),
+    ]
+    return table(title, columns, medians, top=_TOP_LAYERS)
+
+
+def _memory(traced: Sequence[tuple[int, MemoryPass]]) -> Table:
+    columns: list[Column[tuple[int, MemoryPass]]] = [
+        Column("batch", lambda row: row[0], ""),
+        Column("peak MiB", lambda row: row[1].peak_bytes / _MIB, ".1f"),
+        Column("calls", lambda row: len(row[1].events), ","),
+        Column("inputs and outputs MiB", lambda row: row[1].buffers_bytes / _MIB, ".1f"),
+        Column(
+            "seen by the driver MiB",
+            lambda row: row[1].driver_used_bytes and row[1].driver_used_bytes / _MIB,
+            ".1f",
+        ),
+    ]
+    return table(
+        "device memory: TensorRT's allocations, buffers, and growth seen by the driver", columns, traced
+    )
+
+
+# ── loads ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _loads(points: Sequence[BenchPoint]) -> Iterator[Block]:
+    """Searches first, then one row per load, and remarks."""
+    for point in points:
+        search = point.load_search
+        if search is not None:
+            if search.probes:
+                yield from _probes(point.batch, search)
+            yield Lines([search_line(point.batch, search)])
+    loads = [(point.batch, load) for point in points for load in loads_of(point)]
+    if not loads:
+        return
+    columns: list[Column[tuple[int, LoadPass]]] = [
+        Column("batch", lambda row: row[0], ""),
+        Column("offered/s", lambda row: _rate(offered_rate(row[1])), ""),
+        Column("achieved/s", lambda row: _rate(achieved_rate(row[1])), ""),
+        *columns_of(
+            ("p50 ms", "p95 ms", "p99 ms"),
+            lambda row: [percentile(row[1].latency_ms, p) for p in (50, 95, 99)],
+            ".3f",
+        ),
+        *columns_of(
+            ("wait p50", "wait p99"), lambda row: [percentile(row[1].waiting_ms, p) for p in (50, 99)], ".3f"
+        ),
+        Column("serve p50", lambda row: percentile(row[1].service_ms, 50), ".3f"),
+    ]
+    title = "under load: one request is one query of the whole batch"
+    caption = "p50 to p99: from the planned arrival to the output; wait: until enqueued; serve: from then on"
+    yield table(title, columns, loads, caption=caption, is_tight=True)
+    yield Lines([line for batch, load in loads for line in load_lines(batch, load)], is_detail=True)
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def load_lines(batch: int, load: LoadPass) -> list[str]:
+    """Remarks on a load: how requests arrived, how late the host was, whether the target kept up."""
+    served, lag = len(load.samples.start_ms), summarise(load.lag_ms)
+    seed = f", seed {load.seed}" if load.arrivals == "poisson" else ""
+    lines = [
+        f"{load.arrived:,} requests, {load.arrivals} arrivals at {load.rate:g}/s for {load.window_s:.3g} s"
+        f"{seed}; at most {load.most_waiting:,} were waiting",
+        f"the host enqueued them late by {lag.median:.3f} ms in the median and {lag.maximum:.3f} ms at "
+        "most, which is part of their latency",
+    ]
+    lines += load.untrustworthy
+    if load.failure is not None:
+        lines.append(
+            f"the device failed ({load.failure}): the figures are of the {served:,} requests served by then"
+        )
+    elif not keeps_up(load):
+        offered, achieved = _rate(offered_rate(load)), _rate(achieved_rate(load))
+        text = f"the target cannot keep up: {offered} requests/s arrive, it takes {achieved}"
+        if served < load.arrived:
+            text += f"; {load.arrived - served:,} were never served ({load.stop_reason})"
+        lines.append(f"{text}. Latency grows as long as the load lasts")
+    return [f"batch {batch}: {line}" for line in lines]
+
+
+def _probes(batch: int, search: LoadSearch) -> Iterator[Block]:
+    seed = f", seed {search.seed}" if search.arrivals == "poisson" else ""
+    slowed = "; !: the device was slowed" if any(probe.untrustworthy for probe in search.probes) else ""
+    columns: list[Column[RateProbe]] = [
+        Column("rate/s", lambda probe: _rate(probe.rate), ""),
+        Column("requests", lambda probe: probe.requests, ","),
+        Column(f"{search.goal.partition('=')[0]} ms", lambda probe: probe.latency_ms, ".3f"),
+        Column("95 % interval", _interval, ""),
+        Column("achieved/s", lambda probe: _rate(probe.achieved_rate), ""),
+        Column(
+            "met", lambda probe: ("yes" if probe.kept else "no") + ("!" if probe.untrustworthy else ""), ""
+        ),
+    ]
+    title = f"batch {batch}: rates tried for {search.goal}, {search.arrivals} arrivals{seed}"
+    yield table(title, columns, search.probes)
+    yield Lines([f"a rate that certainly misses it is stopped early{slowed}"], "dim")
+
+
+def _interval(probe: RateProbe) -> str | None:
+    if probe.latency_ms is None:
+        return None
+    return " to ".join("?" if bound is None else f"{bound:.3f}" for bound in (probe.low_ms, probe.high_ms))
+
+
+def search_line(batch: int, search: LoadSearch) -> str:
+    """The outcome with its uncertainty, and whether a run with other arrivals confirms it."""
+    line, again = f"batch {batch}: {search.reason}", search.again
+    if again is None or again.latency_ms is None:
+        return line
+    outcome = "which also meets it" if again.kept else "which misses it: choose a lower rate"
+    name = search.goal.partition("=")[0]
+    repeat = "with other arrivals" if search.arrivals == "poisson" else "once more"
+    return f"{line}; {repeat} {name} is {again.latency_ms:.3f} ms (95 %: {_interval(again)}), {outcome}"
+
+
+# ── starts and pauses ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _starts(points: Sequence[BenchPoint]) -> Iterator[Block]:
+    for point in points:
+        if point.cold_start is not None and point.cold_start.starts:
+            yield _cold_starts(point.batch, point.cold_start)
+            yield Lines(cold_start_lines(point.batch, point.cold_start))
+        if point.idle is not None:
+            yield _pauses(point.batch, point.idle)
+
+
+def _cold_starts(batch: int, cold: ColdStarts) -> Table:
+    by_state: dict[str, list[ColdStart]] = {}
+    for start in cold.starts:
+        by_state.setdefault(start.page_cache, []).append(start)
+    phases = [phase for phase in START_PHASES if any(phase in start.ms for start in cold.starts)]
+    columns: list[Column[str]] = [
+        Column("phase", str),
+        *columns_of(
+            [f"{state} page cache ({len(starts)} starts)" for state, starts in by_state.items()],
+            lambda phase: [_median_of(phase, starts) for starts in by_state.values()],
+            ".2f",
+        ),
+    ]
+    title = (
+        f"batch {batch}: start in a fresh process, medians in ms; "
+        f"the engine is {cold.engine_bytes / _MIB:.2f} MiB"
+    )
+    caption = (
+        "process start: Python and trtopt; the page cache held all libraries, the engine's file where warm"
+    )
+    return table(title, columns, [*phases, _WHOLE], caption=caption)
+
+
+def _median_of(phase: str, starts: Sequence[ColdStart]) -> float | None:
+    return _median(one.first_result_ms if phase == _WHOLE else one.ms.get(phase) for one in starts)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def cold_start_lines(batch: int, cold: ColdStarts) -> list[str]:
+    """What was not measured, and the setting that the first inference depends on where that matters."""
+    lines = [f"batch {batch}: {note}" for note in cold.notes]
+    refused = {start.graph_refused for start in cold.starts if start.graph_refused is not None}
+    lines += [f"batch {batch}: no graph capture: {reason}" for reason in sorted(refused)]
+    first, second = (
+        median(one.ms[phase] for one in cold.starts) for phase in (FIRST_INFERENCE, SECOND_INFERENCE)
+    )
+    whole = median(one.first_result_ms for one in cold.starts)
+    if cold.module_loading == "LAZY" and first - second > _LAZY_SHARE * whole:
+        lines.append(
+            f"batch {batch}: the first inference takes {first - second:.0f} ms more than the second: "
+            "kernels are loaded on first use (CUDA_MODULE_LOADING=LAZY); EAGER loads them with the library"
+        )
+    return lines
+
+
+def _pauses(batch: int, idle: IdlePass) -> Table:
+    busy = median(idle.busy_ms)
+    columns: list[Column[IdleGap]] = [
+        Column("pause ms", lambda gap: f"{gap.gap_ms:g}", ""),
+        Column("real ms", lambda gap: median(gap.idle_ms), ".2f"),
+        Column("latency ms", lambda gap: median(gap.latency_ms), ".3f"),
+        Column("against none", lambda gap: f"{median(gap.latency_ms) / busy:.2f}x" if busy else None, ""),
+        Column("MHz before", lambda gap: _median(gap.sm_mhz_before), ".0f"),
+        Column("MHz after", lambda gap: _median(gap.sm_mhz_after), ".0f"),
+    ]
+    title = f"batch {batch}: latency after a pause; {busy:.3f} ms without one"
+    caption = "medians; SM clock at the end of the pause and after the query"
+    return table(title, columns, idle.gaps, caption=caption)
+
+
+# ── what the figures are worth ──────────────────────────────────────────────────────────────────────────
+
+
+def is_trustworthy(report: BenchReport) -> bool:
+    """Whether all of its figures are trustworthy and steady."""
+    return all(trust_of(point, on_host=is_on_host(report)) is Trust.FULL for point in report.points)
+
+
+def marked(point: BenchPoint, *, on_host: bool) -> str:
+    """The point's batch size for a table; with a mark if its figures are doubtful."""
+    return f"{point.batch}{trust_of(point, on_host=on_host).mark}"
+
+
+def trust_lines(report: BenchReport) -> list[str]:
+    """Clocks in one line, then everything that speaks against the figures, and hints with their remedies."""
+    clocks = clocks_text([one for point in report.points for one in measurements_of(point)])
+    return [clocks, *grouped(_remarks(report))]
+
+
+def _remarks(report: BenchReport) -> Iterator[Note]:
+    on_host = is_on_host(report)
+    for point in report.points:
+        trust = trust_of(point, on_host=on_host)
+        if trust is not Trust.FULL:
+            yield Note(Severity.DOUBT, f"{trust.value} ({trust.mark})", point.batch)
+        for measurement in measurements_of(point):
+            stream = " of one stream" if measurement is point.single_stream else ""
+            for remark in remarks(measurement):
+                yield Note(Severity.FINDING, f"{measurement.mode} pass{stream}: {remark}", point.batch)
+        if point.failure is not None:
+            yield Note(Severity.FAILURE, f"passes are missing: {point.failure}", point.batch)
+        for hint in hints_of(point, on_host=on_host):
+            yield Note(Severity.HINT, f"hint: {hint.text}", point.batch, hint.remedy)
+
+
+def distrust(reports: Iterable[BenchReport], trust: Trust) -> list[str]:
+    """Why figures are not trustworthy, or unsteady, one line per reason."""
+    found = [
+        Note(Severity.FAILURE, doubt.text, point.batch)
+        for report in reports
+        for point in report.points
+        for doubt in doubts_of(point, on_host=is_on_host(report))
+        if doubt.trust is trust
+    ]
+    return [f"{trust.value}: {line}" for line in grouped(found)]
+
+
+def bench_notes(report: BenchReport) -> list[Note]:
+    """Findings, hints and notes of all points, without what makes figures not trustworthy."""
+    whole = list(dict.fromkeys(report.notes))
+    others = [text for text in all_notes(report) if text not in whole]
+    return [*(Note(Severity.FINDING, text) for text in whole), *_findings(report), *plain(others)]
+
+
+def all_notes(report: BenchReport) -> list[str]:
+    """Every recorded note once, the report's first."""
+    notes = [note for point in report.points for m in measurements_of(point) for note in m.notes]
+    notes += [note for point in report.points for load in loads_of(point) for note in load.notes]
+    return list(dict.fromkeys((*report.notes, *notes)))
+
+
+def _findings(report: BenchReport) -> Iterator[Note]:
+    on_host = is_on_host(report)
+    for point in report.points:
+        if point.failure is not None:
+            yield Note(Severity.FAILURE, f"passes are missing: {point.failure}", point.batch)
+        for load in loads_of(point):
+            if load.failure is None and not keeps_up(load):
+                yield Note(Severity.FAILURE, "the target cannot keep up with the load", point.batch)
+        doubts = [one for one in doubts_of(point, on_host=on_host) if one.trust is Trust.UNSTEADY]
+        for place, doubt in enumerate(doubts):
+            severity = Severity.FINDING if place else Severity.DOUBT
+            yield Note(severity, f"unsteady (~): {doubt.short}", point.batch, doubt.remedy)
+        found = [finding.short for m in measurements_of(point) for finding in oddities(m)]
+        for text in dict.fromkeys(found):
+            if text not in {doubt.short for doubt in doubts}:
+                yield Note(Severity.FINDING, text, point.batch)
+        for hint in hints_of(point, on_host=on_host):
+            if hint.code is not HintCode.UNSTABLE:
+                yield Note(Severity.HINT, hint.text.partition(":")[0], point.batch, hint.remedy)

@@ -1,0 +1,182 @@
+"""Builds: the engines of a folder, what became of its files, a rebuild's differences, and timing caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trtopt.records import (
+    CacheDifference,
+    CacheEntry,
+    EngineArtifact,
+    FolderCheck,
+    Manifest,
+    RebuildDifference,
+    ShapeRange,
+    Tactic,
+    TimedBuild,
+)
+from trtopt.report.bench import backend_text
+from trtopt.report.notes import plain
+from trtopt.report.view import UNKNOWN, Column, Lines, Table, View, table
+
+_MIB = 2**20
+_SIGNATURE = "manifest.sig"  # of versions that signed builds themselves
+
+
+def build_view(manifest: Manifest, folder: str) -> View:
+    """One row per engine, and one line that names the logs with builder warnings."""
+    count = len(manifest.engines)
+    engines = f"{count} engine{'s' if count > 1 else ''} by {backend_text(manifest.engines[0].plan.backend)}"
+    logs = [f"{engine.log} ({engine.warnings})" for engine in manifest.engines if engine.warnings]
+    warnings = [f"warnings from the builder are in {', '.join(logs)}"] if logs else []
+    return View(f"{folder}: {engines}", [engines_table(manifest), Lines(warnings)], plain(manifest.notes))
+
+
+def engines_table(manifest: Manifest, title: str = "") -> Table:
+    """One row per engine."""
+    columns: list[Column[EngineArtifact]] = [
+        Column("engine", lambda one: one.path),
+        Column("batch", _batches, ""),
+        Column("size MiB", lambda one: one.size_bytes / _MIB, ".2f"),
+        Column("build s", lambda one: one.build_seconds, ".1f"),
+        Column("timing cache", _cache_use, ""),
+        Column("warnings", lambda one: one.warnings, "", face="page"),
+        Column("SHA-256", lambda one: one.sha256, face="page"),
+    ]
+    return table(title, columns, manifest.engines)
+
+
+def engine_notes(manifest: Manifest) -> list[str]:
+    """What the builds of the engines noted, each once."""
+    return list(dict.fromkeys(note for engine in manifest.engines for note in engine.notes))
+
+
+def _batches(engine: EngineArtifact) -> str:
+    return "; ".join(_batch_range(profile.batch) for profile in engine.plan.profiles)
+
+
+def _batch_range(batch: ShapeRange) -> str:
+    low, best, high = batch.min[0], batch.opt[0], batch.max[0]
+    return f"{low}" if low == high else f"{low} to {high}, tuned for {best}"
+
+
+def _cache_use(engine: EngineArtifact) -> str:
+    if engine.timing_cache_out is None:
+        return "none"
+    if engine.timing_cache_in is None:
+        return "new"
+    return "read" if engine.timing_cache_hits is None else f"{engine.timing_cache_hits} hits"
+
+
+def engine_lines(found: Mapping[str, Sequence[str]]) -> View:
+    """Lines on single engines, each with its engine's name."""
+    return View("", [Lines([f"{name}: {own[0]}", *own[1:]]) for name, own in found.items() if own])
+
+
+# ── later looks at a folder ─────────────────────────────────────────────────────────────────────────────
+
+
+def check_lines(folder: str, check: FolderCheck) -> list[str]:
+    """A summary, and a line for every file that changed since the build."""
+    lines = [f"missing: {name}" for name in check.missing]
+    lines += [f"changed: {name}" for name in check.changed]
+    lines += [f"not of this build: {name}" for name in check.extra]
+    if _SIGNATURE in check.extra:
+        lines.append(f"{_SIGNATURE} was not checked: sign manifest.json with cosign or minisign instead")
+    bad = len(check.missing) + len(check.changed)
+    whole = f"{check.checked - bad} of {check.checked}" if bad else f"all {check.checked}"
+    return [f"{folder}: {whole} files are unchanged since the build", *lines]
+
+
+def change_lines(changes: Sequence[RebuildDifference]) -> list[str]:
+    """The differences of a rebuild."""
+    if not changes:
+        return ["the rebuild is the same in versions, machine, settings and hashes"]
+    return [f"{change.what}: {change.before}, now {change.after}" for change in changes]
+
+
+# ── timing caches ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def caches_view(entries: Sequence[CacheEntry], folder: str) -> View:
+    """One row per cache; the problems of unusable caches follow below."""
+    if not entries:
+        return View("", [Lines([f"{folder}: no timing caches yet"])])
+    columns: list[Column[CacheEntry]] = [
+        Column("name", lambda one: one.name, fit="fold"),
+        Column("MiB", lambda one: one.size_bytes / _MIB, ".1f"),
+        Column("builds", lambda one: one.build_count, ""),
+        Column("driver", lambda one: (one.identity.driver if one.identity else None) or "?", ""),
+        Column("last used", lambda one: one.used, "", fit="fold"),
+    ]
+    problems = [f"{entry.name}: {entry.problem}" for entry in entries if entry.problem]
+    title = f"{folder}: {len(entries)} timing cache{'s' if len(entries) > 1 else ''}"
+    return View(title, [table("", columns, entries), Lines(problems)])
+
+
+def cache_view(entry: CacheEntry) -> View:
+    """Machine and settings of the cache, and its builds, the latest last."""
+    lines = [entry.name, f"  file: {entry.path} ({entry.size_bytes / _MIB:.1f} MiB), last used {entry.used}"]
+    if entry.problem:
+        lines.append(f"  cannot be used: {entry.problem}")
+    if entry.identity:
+        identity = entry.identity
+        lines.append(f"  made by {identity.backend} on {identity.gpu} ({identity.compute_capability})")
+        lines.append(f"  driver {identity.driver}, CUDA {identity.cuda}")
+    if entry.terms:
+        terms = entry.terms
+        sources = "default" if terms.tactic_sources is None else ", ".join(terms.tactic_sources)
+        lines.append(
+            f"  optimisation level {_or_default(terms.opt_level)}, "
+            f"bytes of workspace: {_or_default(terms.workspace_bytes)}, "
+            f"tactic sources: {sources}, {len(terms.plugins)} plugins"
+        )
+    lines.append(f"  {entry.build_count} builds; the latest {len(entry.builds)}:")
+    return View("", [Lines([*lines, *(f"    {_timed_build(build)}" for build in entry.builds)])])
+
+
+def _timed_build(build: TimedBuild) -> str:
+    clocks = build.clocks
+    summary = f"{build.at} {build.host}: {build.engine} of {build.onnx_sha256[:12]} in {build.seconds:.1f} s"
+    if clocks is None or clocks.problem:
+        return f"{summary}; clocks unknown"
+    mhz = "idle" if clocks.sm_mhz_low is None else f"{clocks.sm_mhz_low}–{clocks.sm_mhz_high} MHz"
+    others = "?" if clocks.other_processes is None else clocks.other_processes
+    return f"{summary}; SM clock {mhz}, {others} other processes on the GPU"
+
+
+def _or_default(value: int | None) -> str:
+    return "default" if value is None else str(value)
+
+
+def tactics_view(tactics: Sequence[Tactic]) -> View:
+    """One row per entry."""
+    columns: list[Column[Tactic]] = [
+        Column("ms", lambda one: one.ms, ".4f"),
+        Column("tactic", lambda one: one.tactic, fit="fold"),
+        Column("key", lambda one: one.key, fit="fold"),
+    ]
+    return View(f"{len(tactics)} tactics", [table("", columns, tactics)])
+
+
+def difference_view(difference: CacheDifference) -> View:
+    """Entries that only one of two caches has, and entries where another tactic won."""
+    title = (
+        f"{difference.same} the same, {len(difference.changed)} won by another tactic, "
+        f"{len(difference.only_first)} only in the first, {len(difference.only_second)} only in the second"
+    )
+    rows = [
+        *((_won(one), _won(other), one.key) for one, other in difference.changed),
+        *((_won(one), UNKNOWN, one.key) for one in difference.only_first),
+        *((UNKNOWN, _won(one), one.key) for one in difference.only_second),
+    ]
+    columns: list[Column[Sequence[str]]] = [
+        Column("first", lambda row: row[0], fit="fold"),
+        Column("second", lambda row: row[1], fit="fold"),
+        Column("key", lambda row: row[2], fit="fold"),
+    ]
+    return View(title, [table("", columns, rows)])
+
+
+def _won(tactic: Tactic) -> str:
+    return f"{tactic.tactic} {tactic.ms:.4f} ms"

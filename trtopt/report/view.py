@@ -1,0 +1,227 @@
+"""What is shown of a record: tables, text and notes, for a terminal, Markdown, notebooks and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, Generic, Literal, TypeVar
+
+import rich.table
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trtopt.printable import visible
+from trtopt.report.notes import Note, grouped
+
+Row = TypeVar("Row")
+Cell = str | float | int | None
+Face = Literal["", "terminal", "page"]
+"""The only one that shows something; empty: all do."""
+
+UNKNOWN = "–"
+
+
+def shown(value: float | None, form: str) -> str:
+    """A figure in that format; a dash where it is unknown."""
+    return UNKNOWN if value is None else format(value, form)
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """`of` is a row's cell, `form` the format of its figures, such as `.3f` or `.1%`; None: it holds words.
+
+    On a terminal a column is `width` wide at least; where there is not enough room, words are cut or folded.
+    Only what `is_optional`, or for the page alone, is left out where no row has it.
+    """
+
+    name: str
+    of: Callable[[Row], Cell]
+    form: str | None = None
+    face: Face = ""
+    width: int = 0
+    fit: Literal["whole", "cut", "fold"] = "whole"
+    is_optional: bool = False
+    colours: Mapping[str, str] = field(default_factory=dict)
+
+
+def columns_of(
+    names: Iterable[str], of: Callable[[Row], Sequence[Cell]], form: str | None, **rest: Any
+) -> list[Column[Row]]:
+    """A column for each of the values that a row has together."""
+
+    def cell(place: int) -> Callable[[Row], Cell]:
+        return lambda row: of(row)[place]
+
+    return [Column(name, cell(place), form, **rest) for place, name in enumerate(names)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells. `caption` says what the figures are: below the table with `-v`, in the page's title.
+
+    `top`: how many rows a terminal shows; `rest` stands for the others. `sorted_by` is the column to sort by,
+    at first on the page, largest first. `details` are (name, value) pairs that unfold below a row's cell.
+    """
+
+    title: str
+    columns: Sequence[Column[Any]]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    top: int | None = None
+    rest: Sequence[Cell] | None = None
+    is_tight: bool = False
+    face: Face = ""
+    is_detail: bool = False
+    details: Sequence[Sequence[tuple[str, str]]] = ()
+    sorted_by: str | None = None
+
+    def on(self, face: Face) -> tuple[list[Column[Any]], list[list[Cell]]]:
+        """The columns that a face has, and the cells in them."""
+        places = []
+        for place, column in enumerate(self.columns):
+            may_go = column.is_optional or "page" in (column.face, self.face)
+            is_empty = all(row[place] in (None, "") for row in self.rows)
+            if column.face in ("", face) and not (may_go and is_empty):
+                places.append(place)
+        return [self.columns[place] for place in places], [
+            [row[place] for place in places] for row in self.rows
+        ]
+
+
+def table(title: str, columns: Sequence[Column[Row]], records: Iterable[Row], **rest: Any) -> Table:
+    """A row for each record."""
+    return Table(title, columns, [[column.of(one) for column in columns] for one in records], **rest)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Sentences, one below the other; `is_detail`: on a terminal with `-v` alone.
+
+    `is_copied`: commands and paths, which a terminal must not break into lines.
+    """
+
+    lines: Sequence[str]
+    style: str = ""
+    is_copied: bool = False
+    face: Face = ""
+    is_detail: bool = False
+    are_warnings: bool = False
+
+
+Block = Table | Lines
+
+
+@dataclass(frozen=True)
+class View:
+    """All that is shown of a record, in the order in which it is read; `notes` are what to know about it."""
+
+    title: str
+    blocks: Sequence[Block]
+    notes: Sequence[Note] = ()
+
+    def on(self, face: Face, *, verbose: bool = True) -> Iterator[Block]:
+        """The blocks that a face has."""
+        return (one for one in self.blocks if one.face in ("", face) and (verbose or not one.is_detail))
+
+    def terminal(self, *, verbose: bool = False) -> RenderableType:
+        """Text and tables, narrow enough for 80 columns; `verbose` adds details."""
+        parts: list[RenderableType] = [Text(self.title, "bold")] if self.title else []
+        for block in self.on("terminal", verbose=verbose):
+            if isinstance(block, Lines):
+                whole = block.is_copied
+                parts += [
+                    Text(line, block.style, no_wrap=whole, overflow="ignore" if whole else None)
+                    for line in block.lines
+                ]
+                continue
+            parts += [Text(block.title, "bold")] if block.title else []
+            parts.append(_rich_table(block))
+            parts += [Text(block.caption, "dim")] if block.caption and verbose else []
+        return Group(*parts)
+
+    def __rich__(self) -> RenderableType:
+        return self.terminal()
+
+    def markdown(self) -> str:
+        """Tables and lists for a pull request, with all notes."""
+        parts = [f"**{visible(self.title)}**\n"] if self.title else []
+        for block in self.on("terminal", verbose=False):
+            parts.append(_markdown_table(block) if isinstance(block, Table) else _markdown_list(block.lines))
+        return "\n".join(filter(None, [*parts, _markdown_list(grouped(self.notes))]))
+
+    def html(self) -> str:
+        """For notebooks: all rows and columns, and the text, as HTML without scripts."""
+        parts = [f"<p><b>{_safe(self.title)}</b></p>"] if self.title else []
+        for block in self.on("page"):
+            parts += (
+                [_html_table(block)]
+                if isinstance(block, Table)
+                else [f"<p>{_safe(line)}</p>" for line in block.lines]
+            )
+        return "\n".join(parts)
+
+
+def _written(column: Column[Any], cell: Cell) -> str:
+    return cell if isinstance(cell, str) else shown(cell, column.form or "")
+
+
+def _rich_table(block: Table) -> rich.table.Table:
+    columns, rows = block.on("terminal")
+    drawn = rich.table.Table(box=None, padding=(0, 1 if block.is_tight else 2, 0, 0), pad_edge=False)
+    for column in columns:
+        drawn.add_column(
+            column.name,
+            justify="left" if column.form is None else "right",
+            no_wrap=column.fit == "whole",
+            min_width=column.width or None,
+            overflow="fold" if column.fit == "fold" else "ellipsis",
+        )
+    names = [column.name for column in columns]
+    if block.sorted_by in names:
+        place = names.index(block.sorted_by)
+        rows.sort(key=lambda row: -float(row[place] or 0.0))
+    for row in rows[: block.top]:
+        drawn.add_row(*map(_rich_cell, columns, row))
+    if block.rest is not None and block.top is not None and len(rows) > block.top:
+        kept = [cell for column, cell in zip(block.columns, block.rest, strict=True) if column in columns]
+        drawn.add_row(*map(_rich_cell, columns, kept))
+    return drawn
+
+
+def _rich_cell(column: Column[Any], cell: Cell) -> Text:
+    text = visible(_written(column, cell))
+    if column.fit == "cut":
+        return Text(text, no_wrap=True, overflow="ellipsis")
+    return Text(text, column.colours.get(text, ""))
+
+
+def _markdown_table(block: Table) -> str:
+    columns, rows = block.on("terminal")
+    marks = (":--" if column.form is None else "--:" for column in columns)
+    head = [_markdown_row([column.name for column in columns]), f"|{'|'.join(marks)}|"]
+    body = (_markdown_row(list(map(_written, columns, row))) for row in rows)
+    return "\n".join([visible(block.title), "", *head, *body]) + "\n"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(visible(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _markdown_list(lines: Sequence[str]) -> str:
+    return "".join(f"- {visible(line)}\n" for line in lines)
+
+
+def _html_table(block: Table) -> str:
+    columns, rows = block.on("page")
+    head = "".join(f"<th>{_safe(column.name)}</th>" for column in columns)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{_safe(text)}</td>' for text in map(_written, columns, row))}</tr>"
+        for row in rows
+    )
+    title = "; ".join(filter(None, (block.title, block.caption)))
+    return f"<table><caption>{_safe(title)}</caption><tr>{head}</tr>{body}</table>"
+
+
+def _safe(text: str) -> str:
+    return escape(visible(text))
