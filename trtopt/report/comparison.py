@@ -44,10 +44,8 @@ _REASONS = {
 def comparison_view(outcome: Outcome) -> View:
     """Verdicts in a sentence each, then tables with their remarks, and every reason with `-v`."""
     if isinstance(outcome, Comparisons):
-        blocks = [
-            *_comparison_blocks(outcome),
-            Lines(list(_all_reasons(outcome)), face="terminal", is_detail=True),
-        ]
+        reasons = [f"batch {_batch(note.batch)}: {note.text}" for note in reasons_of(outcome)]
+        blocks = [*_comparison_blocks(outcome), Lines(reasons, face="terminal", is_detail=True)]
     elif isinstance(outcome, Lottery):
         blocks = [block for batch in outcome.batches for block in _lottery_blocks(outcome, batch)]
     elif isinstance(outcome, Gaps):
@@ -105,7 +103,7 @@ def _comparison_blocks(outcome: Comparisons) -> Iterator[Block]:
         ]
         yield table(f"control: {outcome.a} against itself, {where}", controls, outcome.controls)
     if outcome.rows:
-        yield from _verdicts(outcome)
+        yield from verdict_lines(outcome)
         columns: list[Column[Row]] = [
             Column(
                 "batch",
@@ -133,7 +131,7 @@ def change_of(comparison: Comparison | None) -> str | None:
     return comparison.ratio.change if comparison is not None and comparison.ratio is not None else None
 
 
-def _verdicts(outcome: Comparisons) -> Iterator[Lines]:
+def verdict_lines(outcome: Comparisons) -> Iterator[Lines]:
     """A sentence for each verdict, with the batch sizes that have it."""
     for verdict, colour in _COLOURS.items():
         rows = [row for row in outcome.rows if row.comparison.verdict is verdict]
@@ -147,7 +145,7 @@ def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
         return f"B is as fast as A within {threshold:.1%}"
     if verdict is Verdict.UNDECIDED:
         return "it is open whether B is faster than A"
-    speeds = [speed(row.comparison.ratio) for row in rows if row.comparison.ratio is not None]
+    speeds = [_speed(row.comparison.ratio) for row in rows if row.comparison.ratio is not None]
     if len(speeds) == 1:
         ((value, half_width),) = speeds
         return f"B is {value:.2f} ± {half_width:.2f} times as fast as A"
@@ -155,16 +153,18 @@ def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
     return f"B is {slowest[0]:.2f} to {fastest[0]:.2f} times as fast as A"
 
 
-def speed(ratio: Ratio) -> tuple[float, float]:
+def _speed(ratio: Ratio) -> tuple[float, float]:
     """How many times as fast B is as A, and half the width of its 95 % interval."""
     return 1 / ratio.value, (1 / ratio.low - 1 / ratio.high) / 2
 
 
-def _all_reasons(outcome: Comparisons) -> Iterator[str]:
-    for row in outcome.rows:
-        verdict = row.comparison.verdict.value
-        for reason in row.comparison.reasons:
-            yield f"batch {_batch(row.batch)}: {verdict} because {reason.text}"
+def reasons_of(outcome: Comparisons) -> list[Note]:
+    """Why each verdict is what it is."""
+    return [
+        Note(Severity.NOTE, f"{row.comparison.verdict.value} because {reason.text}", row.batch)
+        for row in outcome.rows
+        for reason in row.comparison.reasons
+    ]
 
 
 # ── builds of one recipe ────────────────────────────────────────────────────────────────────────────────

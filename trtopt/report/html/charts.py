@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,6 +132,22 @@ def lines_over(
     encoding = {"x": x, "y": y, "color": series, "tooltip": tooltip}
     mark = {"type": "line", "point": True}
     return Chart(title, vega_lite(rows, mark=mark, encoding=encoding), text, is_small=True)
+
+
+def curves_over_batches(
+    rows: Rows, figures: Iterable[tuple[str, str, str]], legend: Spec = LEGEND
+) -> Iterator[Chart]:
+    """A chart for each (title, field, unit), with a line for each `series`; none for a single batch size."""
+    sizes = sorted({row["batch"] for row in rows})
+    x = quantity("batch", "batch size, samples (log scale)", axis={"values": sizes}, **log(base=2))
+    for title, field, unit in figures:
+        shown = [row for row in rows if row[field]]
+        if len(sizes) > 1 and shown:
+            tooltip = tooltip_fields(("series", "curve", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
+            text = [f"{row['series']}, batch {row['batch']}: {row[field]:,.4g} {unit}" for row in shown]
+            series = name("series", sort=None, legend=legend)
+            y = quantity(field, f"{unit} (log scale)", **log())
+            yield lines_over(title, listed(text), shown, x, y, series, tooltip)
 
 
 def shares(title: str, rows: Rows) -> Chart:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePath
 
 from trtopt.measure.analysis.findings import hints_of, is_on_host, trust_of
@@ -25,16 +24,11 @@ _RISING = 1.1
 
 _CPU = "onnxruntime"
 
+_Candidate = tuple[float, Step]
+"""A step, and about the share of the time that it may save; above 1, other figures depend on it."""
+
 _OWN_OPTIONS = ("-o", "--output", "--batch", "--json")
 """Those of a build that the next one must not repeat; each has a value."""
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """`worth` is about the share of the time that it may save; above 1, other figures depend on it."""
-
-    worth: float
-    step: Step
 
 
 def next_steps(collected: Collected, deployed: Deployment | None, engine: EngineProfile | None) -> list[Step]:
@@ -45,8 +39,8 @@ def next_steps(collected: Collected, deployed: Deployment | None, engine: Engine
         *(_of_batches(collected, deployed) if deployed is not None else ()),
         *(_of_layers(collected, engine) if engine is not None else ()),
     ]
-    candidates.sort(key=lambda one: -one.worth)
-    return [one.step for one in candidates[:_SHOWN]]
+    candidates.sort(key=lambda one: -one[0])
+    return [step for _, step in candidates[:_SHOWN]]
 
 
 def _folder(collected: Collected) -> str:
@@ -95,12 +89,12 @@ def _measuring(collected: Collected, deployed: Deployment | None) -> Iterator[_C
     source = source_of(collected)
     if deployed is None:
         bench = f"trtopt bench {source} {into(collected, 'result.json')}"
-        yield _Candidate(9, Step("Measure it", "There is no result file of `trtopt bench` here.", bench))
+        yield (9, Step("Measure it", "There is no result file of `trtopt bench` here.", bench))
     elif ran_on_stand_in(collected):
         built = collected.manifest.engines[0].plan.backend.name if collected.manifest is not None else ""
         why = f"The engines are built for {built}; the figures here are the model's on the CPU."
         bench = f"trtopt bench {source} {into(collected, deployed.file)}"
-        yield _Candidate(8, Step("Measure the engines on a machine with a GPU", why, bench))
+        yield (8, Step("Measure the engines on a machine with a GPU", why, bench))
     elif distrusted := [
         point
         for point in deployed.points
@@ -109,10 +103,10 @@ def _measuring(collected: Collected, deployed: Deployment | None) -> Iterator[_C
         sizes = ", ".join(str(point.batch) for point in distrusted)
         why = f"The figures of batch {sizes} are not trustworthy."
         bench = f"trtopt bench {source} {_in_place_of(collected, distrusted[0])}"
-        yield _Candidate(7, Step("Measure again when nothing disturbs the machine", why, bench))
+        yield (7, Step("Measure again when nothing disturbs the machine", why, bench))
     if deployed is not None and not collected.profiles:
         command = f"trtopt profile {source} -o {_folder(collected)}"
-        yield _Candidate(2, Step("Profile it", "Where the time goes is unknown.", command))
+        yield (2, Step("Profile it", "Where the time goes is unknown.", command))
 
 
 def _in_place_of(collected: Collected, point: BenchPoint) -> str:
@@ -137,14 +131,14 @@ def _of_hints(collected: Collected, deployed: Deployment | None) -> Iterator[_Ca
         why = f"At batch {deployed.point.batch}, {text}."
         if hint.code is HintCode.ENQUEUE_BOUND and _may_graph(deployed.point):
             command = f"trtopt bench {source} --graph {into(collected, 'graph.json')}"
-            yield _Candidate(_host_share(deployed.point), Step("Launch it as a CUDA graph", why, command))
+            yield (_host_share(deployed.point), Step("Launch it as a CUDA graph", why, command))
         elif hint.code is HintCode.COPY_BOUND and deployed.point.latency.contract.queue_ahead == 0:
             command = f"trtopt bench {source} --contract serving {into(collected, 'serving.json')}"
-            yield _Candidate(0.5, Step("Overlap copies with computing", why, command))
+            yield (0.5, Step("Overlap copies with computing", why, command))
         elif hint.code is HintCode.UNSTABLE:
-            yield _Candidate(1.5, Step(f"{hint.remedy[0].upper()}{hint.remedy[1:]}", why))
+            yield (1.5, Step(f"{hint.remedy[0].upper()}{hint.remedy[1:]}", why))
         elif hint.code in (HintCode.STREAMS_GAIN_NOTHING, HintCode.CLOCKS_BELOW_APPLICATION):
-            yield _Candidate(0.1, Step(f"{hint.remedy[0].upper()}{hint.remedy[1:]}", why))
+            yield (0.1, Step(f"{hint.remedy[0].upper()}{hint.remedy[1:]}", why))
 
 
 def _may_graph(point: BenchPoint) -> bool:
@@ -167,7 +161,7 @@ def _of_batches(collected: Collected, deployed: Deployment) -> Iterator[_Candida
     largest = deployed.points[-1].batch
     if fixes_batch(collected):
         why = f"The model fixes batch {largest}: how throughput grows is unknown."
-        yield _Candidate(0.3, Step("Open the batch axis", why, _opening(collected)))
+        yield (0.3, Step("Open the batch axis", why, _opening(collected)))
         return
     if len(deployed.points) == 1:
         batches, what = "1,8,32", "Measure several batch sizes"
@@ -181,7 +175,7 @@ def _of_batches(collected: Collected, deployed: Deployment) -> Iterator[_Candida
         what, worth = "Try larger batch sizes", min(gain - 1, 1.0)
         why = f"Throughput still rises: {gain:.2f} times from batch {before.batch} to {largest}."
     command = f"trtopt build {_build_words(collected)} -o {_beside(collected, 'batches')} --batch {batches}"
-    yield _Candidate(worth, Step(what, why, command))
+    yield (worth, Step(what, why, command))
 
 
 def _build_words(collected: Collected) -> str:
@@ -218,29 +212,25 @@ def _of_layers(collected: Collected, engine: EngineProfile) -> Iterator[_Candida
     share = _share(engine, sum(layer.ms or 0.0 for layer in reformats))
     if share >= _WORTH and on_gpu:
         why = f"{at}{len(reformats)} reformats take {share:.0%} of the time."
-        yield _Candidate(
-            share, Step("Avoid conversions of layout or type", why, f"trtopt lint {model_of(collected)}")
-        )
+        yield (share, Step("Avoid conversions of layout or type", why, f"trtopt lint {model_of(collected)}"))
     if engine.unfused and on_gpu:
         ms = {name: one.ms for one in engine.unfused for name in one.nodes[:1]}
         share = min(_share(engine, sum(ms.values())), 1.0)
         first = max(engine.unfused, key=lambda one: one.ms)
         why = f"{at}{len(engine.unfused)} candidates did not fuse, first {first.fusion}: {first.detail}."
         if share >= _WORTH:
-            yield _Candidate(
-                share / 2, Step("Make the graph fuse", why, f"trtopt lint {model_of(collected)}")
-            )
+            yield (share / 2, Step("Make the graph fuse", why, f"trtopt lint {model_of(collected)}"))
     wider = [one for one in engine.receipt.fallbacks if one.share_of_time]
     share = sum(one.share_of_time or 0.0 for one in wider)
     if share >= _WORTH:
         why = f"{at}{len(wider)} layers with {share:.0%} of the time ran wider than requested."
-        yield _Candidate(share / 2, Step("See which layers ran in a wider type: Precision receipt", why))
+        yield (share / 2, Step("See which layers ran in a wider type: Precision receipt", why))
     full = (engine.receipt.time_ran or {}).get("float32", 0.0)
     selected = collected.manifest is not None and collected.manifest.verdict is not None
     if full >= 0.5 and on_gpu and not selected:
         why = f"{at}{full:.0%} of the time is spent in FP32."
         command = f"trtopt build {model_of(collected)} -o {_beside(collected, 'fp16')} --precision fp16"
-        yield _Candidate(full / 2, Step("Build it in FP16", why, command))
+        yield (full / 2, Step("Build it in FP16", why, command))
     yield from _inside(collected, engine, at) if hides_its_time(engine) and on_gpu else _furthest(engine, at)
 
 
@@ -254,13 +244,13 @@ def _inside(collected: Collected, engine: EngineProfile, at: str) -> Iterator[_C
     if engine.kernels is None:
         why = f"{at}{hidden:.0%} of the time lies in layers that hide their nodes."
         command = f"trtopt profile {source_of(collected)} --kernels -o {_folder(collected)}"
-        yield _Candidate(hidden / 4, Step("Record the kernels", why, command))
+        yield (hidden / 4, Step("Record the kernels", why, command))
         return
     first = next((group for group in engine.kernels.by_block if group.confidence != "unknown"), None)
     if first is not None:
         rate = f", at {first.peak_share:.0%} of the device's peak" if first.peak_share is not None else ""
         why = f"{at}its kernels take {first.ms:.4f} ms, {first.share:.0%} of all kernels' time{rate}."
-        yield _Candidate(first.share / 4, Step(f"Look at {first.key}", why))
+        yield (first.share / 4, Step(f"Look at {first.key}", why))
 
 
 def _furthest(engine: EngineProfile, at: str) -> Iterator[_Candidate]:
@@ -272,9 +262,9 @@ def _furthest(engine: EngineProfile, at: str) -> Iterator[_Candidate]:
         floor = layer.cost.floor_ms if layer.cost is not None and not layer.is_reformat else None
         above = (layer.ms or 0.0) - (floor or 0.0)
         why = f"{at}it is {above:.4f} ms above its floor: {_share(engine, above):.0%} of the time."
-        yield _Candidate(_share(engine, above) / 4, Step(f"Look at {nodes_text(layer)}", why))
+        yield (_share(engine, above) / 4, Step(f"Look at {nodes_text(layer)}", why))
         return
     layer = max(engine.layers, key=lambda one: one.ms or 0.0)
     share = _share(engine, layer.ms or 0.0)
     why = f"{at}it takes {layer.ms or 0.0:.4f} ms, {share:.0%} of the time, the most of all layers."
-    yield _Candidate(share / 4, Step(f"Look at {nodes_text(layer)}", why))
+    yield (share / 4, Step(f"Look at {nodes_text(layer)}", why))

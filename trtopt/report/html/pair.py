@@ -13,7 +13,7 @@ from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.measure.statistics.summaries import percentile
 from trtopt.records import BenchPoint, BenchReport, Collected, EngineDifference, EngineProfile
 from trtopt.report.bench import trust_lines
-from trtopt.report.comparison import change_of, speed
+from trtopt.report.comparison import change_of, reasons_of, verdict_lines
 from trtopt.report.html.charts import LEGEND, SIDES, listed, name, quantity, shares, tooltip_fields, vega_lite
 from trtopt.report.html.deployment import deployment_of, model_name, p50_of, rate_of, sampled
 from trtopt.report.html.page import (
@@ -33,7 +33,7 @@ from trtopt.report.html.page import (
 )
 from trtopt.report.html.sections import commands_of, differences_section, file_notes, machine_facts, typed
 from trtopt.report.html.summary import facts, mark_of
-from trtopt.report.notes import Note, Severity, grouped
+from trtopt.report.notes import grouped
 from trtopt.report.view import Column, Lines, columns_of, table
 
 _LEVELS = ("good", "caution", "bad")
@@ -55,13 +55,14 @@ def pair_page(
     text = worst.text if len(named) == 1 else both
     title = model_name(a) if model_name(a) == model_name(b) else f"{model_name(a)}, {model_name(b)}"
     rows = _rows(sides)
+    reasons = grouped(reasons_of(compared)) if compared is not None else []
     layers = differences_section("Layer by layer", differences)
     difference: list[Section] = [layers] if layers is not None else []
     questions = [
         Question("fast", "How fast are they?", _by_batch(sides, compared), []),
         Question("why", "Where do they differ?", _where(sides), difference),
         Question("accurate", "In which types did they run?", list(_types(sides)), []),
-        Question("trust", "Can I trust it?", [Lines([*_reasons(compared), *_trust(sides)])], []),
+        Question("trust", "Can I trust it?", [Lines([*reasons, *_trust(sides)])], []),
         Question("made", "How were they made?", list(_made(sides, argv)), []),
     ]
     return Page(
@@ -99,15 +100,6 @@ def _compared(a: Collected, b: Collected) -> tuple[Comparisons | None, list[str]
     return compared, [*compared.notes, *alone]
 
 
-def _reasons(compared: Comparisons | None) -> list[str]:
-    """Of the verdicts, each once for all batch sizes that share it."""
-    return grouped(
-        Note(Severity.NOTE, f"{row.comparison.verdict.value} because {reason.text}", row.batch)
-        for row in (compared.rows if compared is not None else ())
-        for reason in row.comparison.reasons
-    )
-
-
 def _answer(sides: Sequence[Collected], compared: Comparisons | None) -> Iterator[Block]:
     deployed = [deployment_of(side) for side in sides]
     figures = [
@@ -121,7 +113,7 @@ def _answer(sides: Sequence[Collected], compared: Comparisons | None) -> Iterato
         if one is not None
     ]
     yield Figures(figures)
-    yield Lines(list(_verdicts(compared)) if compared is not None else [])
+    yield from verdict_lines(compared) if compared is not None else ()
     if compared is not None and _can_take_turns(sides):
         why = "Two results that were measured apart may differ by the machine's state."
         command = f"trtopt compare {' '.join(shlex.quote(side.folder) for side in sides)}"
@@ -132,18 +124,6 @@ def _can_take_turns(sides: Sequence[Collected]) -> bool:
     """Whether both have engines, of one backend: one process loads no other."""
     backends = {side.manifest.engines[0].plan.backend if side.manifest else None for side in sides}
     return len(backends) == 1 and None not in backends
-
-
-def _verdicts(compared: Comparisons) -> Iterator[str]:
-    for row in compared.rows:
-        ratio, verdict = row.comparison.ratio, row.comparison.verdict.value
-        if ratio is None:
-            yield f"Batch {row.batch}: {verdict}."
-            continue
-        yield (
-            "B is {:.2f} ± {:.2f} times as fast as A ".format(*speed(ratio))
-            + f"at batch {row.batch}: {verdict}."
-        )
 
 
 # ── how fast ────────────────────────────────────────────────────────────────────────────────────────────

@@ -32,6 +32,7 @@ from trtopt.report.html.charts import (
     LEGEND,
     bars,
     batch_scale,
+    curves_over_batches,
     histogram,
     lines_over,
     listed,
@@ -65,7 +66,13 @@ from trtopt.report.profile import (
 from trtopt.report.tuning import gain_line, ledger_table, separate_runs_line
 from trtopt.report.view import Column, Lines, Table, table
 
-_CURVE = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9)
+_CURVES = (
+    ("Median latency", "p50", "ms"),
+    ("p99 latency", "p99", "ms"),
+    ("Throughput", "samples_per_s", "samples/s"),
+    ("Time of one sample at the best rate", "us", "µs"),
+)
+_PERCENTILES = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9)
 _TAILS = (0.0, 50.0, 90.0, 99.0, 99.9)
 _GROUPS = 12
 _POINTS = 2000
@@ -135,7 +142,7 @@ def _percentiles(points: Sequence[BenchPoint], scale: Spec) -> Chart:
     rows = [
         {"batch": f"batch {point.batch}", "p": p, "tail": _tail(p), "ms": value}
         for point in points
-        for p in _CURVE
+        for p in _PERCENTILES
         if (value := percentile(point.latency.samples.latency_ms, p)) is not None
     ]
     labels = " : ".join(f"datum.value < {_tail(p) + 0.01:.3f} ? 'p{p:g}'" for p in _TAILS) + " : ''"
@@ -159,43 +166,19 @@ def batch_section(collected: Collected, command: str) -> Section | Missing:
         for file, report in collected.results.items()
         for point in sampled(report)
     ]
-    if len({row["batch"] for row in rows}) < 2:
-        return Missing("curves over the batch size", command)
-    x = quantity(
-        "batch",
-        "batch size, samples (log scale)",
-        axis={"values": sorted({row["batch"] for row in rows})},
-        **log(base=2),
-    )
-    charts = [_curve("Median latency", rows, x, "p50", "ms"), _curve("p99 latency", rows, x, "p99", "ms")]
-    charts.append(_curve("Throughput", rows, x, "samples_per_s", "samples/s"))
-    charts.append(_curve("Time of one sample at the best rate", rows, x, "us", "µs"))
-    return Section("batches", "Curves over the batch size", [panel("", charts)])
+    charts = list(curves_over_batches(rows, _CURVES, {**LEGEND, "columns": 1}))
+    title = "Curves over the batch size"
+    return Section("batches", title, [panel("", charts)]) if charts else Missing(title.lower(), command)
 
 
-def _rates(point: BenchPoint) -> dict[str, Any]:
-    latency = point.latency.samples.latency_ms
-    rate = rate_of(point)
+def _rates(point: BenchPoint) -> dict[str, float | None]:
+    latency, rate = point.latency.samples.latency_ms, rate_of(point)
     return {
         "p50": percentile(latency, 50.0),
         "p99": percentile(latency, 99.0),
         "samples_per_s": rate,
         "us": 1e6 / rate if rate else None,
     }
-
-
-def _curve(title: str, rows: Sequence[dict[str, Any]], x: Spec, field: str, unit: str) -> Chart:
-    shown = [row for row in rows if row[field] is not None]
-    several = len({row["series"] for row in rows}) > 1
-    text = listed(
-        [
-            (f"{row['series']}, " if several else "") + f"batch {row['batch']}: {row[field]:,.4g} {unit}"
-            for row in shown
-        ]
-    )
-    tooltip = tooltip_fields(("series", "file", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
-    series = name("series", sort=None, legend={**LEGEND, "columns": 1})
-    return lines_over(title, text, shown, x, quantity(field, f"{unit} (log scale)", **log()), series, tooltip)
 
 
 # ── profiled engines ────────────────────────────────────────────────────────────────────────────────────

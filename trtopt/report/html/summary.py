@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from trtopt.measure.analysis.findings import is_on_host, trust_of
 from trtopt.measure.statistics.summaries import percentile
@@ -304,79 +304,65 @@ def _over_batches(points: Sequence[BenchPoint], scale: Spec) -> Chart:
 
 
 def _by_kernels(batch: int, kernels: KernelReport) -> Chart:
-    """Time by what the kernels do, coloured by type: what the layers would show is one that hides all."""
-    families = [group.key for group in kernels.by_family]
+    """Time by what the kernels do: what the layers would show is one that hides all."""
     parts: dict[tuple[str, str], float] = {}
     for row in kernels.rows:
         key = (row.family, row.dtype or "–")
         parts[key] = parts.get(key, 0.0) + row.own_ms
-    rows: list[dict[str, Any]] = [
-        {"does": family, "type": dtype, "ms": ms} for (family, dtype), ms in parts.items()
-    ]
-    spec = vega_lite(
-        rows,
-        mark="bar",
-        encoding={
-            "y": name("does", sort=families, axis={"labelLimit": 150}),
-            "x": quantity("ms", "time, ms"),
-            "color": name("type", scale=type_scale(row["type"] for row in rows), legend=LEGEND),
-            "tooltip": tooltip_fields(("does", "does", ""), ("type", "type", ""), ("ms", "ms", ".4f")),
-        },
-    )
-    text = listed([f"{group.key}: {group.ms:.4f} ms" for group in kernels.by_family])
-    title = f"Where the time goes at batch {batch}, by what kernels do"
-    return Chart(title, spec, text, height=90 + 22 * len(families))
+    families = [group.key for group in kernels.by_family]
+    return _by_type(f"Where the time goes at batch {batch}, by what kernels do", "does", parts, families, {})
 
 
 def _against_floor(engine: EngineProfile) -> Chart:
-    """Time by kind of layer, coloured by type, with a mark at the least that the device would need."""
+    """Time by kind of layer, with a mark at the least that the device would need."""
     kinds: dict[str, float] = {}
-    floors: dict[str, float] = {}
     for layer in engine.layers:
         kinds[kind_text(layer)] = kinds.get(kind_text(layer), 0.0) + (layer.ms or 0.0)
-    shown = sorted((kind for kind in kinds if kinds[kind]), key=lambda kind: -kinds[kind])
-    shown, others = shown[:_KINDS], shown[_KINDS:]
+    by_time = sorted((kind for kind in kinds if kinds[kind]), key=lambda kind: -kinds[kind])
+    own = by_time[:_KINDS]
     parts: dict[tuple[str, str], float] = {}
+    floors: dict[str, float] = {}
     for layer in engine.layers:
-        kind = kind_text(layer) if kind_text(layer) in shown else "others"
+        kind = kind_text(layer) if kind_text(layer) in own else "others"
         if layer.ms:
             parts[kind, type_text(layer)] = parts.get((kind, type_text(layer)), 0.0) + layer.ms
         if layer.cost is not None and layer.cost.floor_ms is not None and not layer.is_reformat:
             floors[kind] = floors.get(kind, 0.0) + layer.cost.floor_ms
-    order = [*shown, *(["others"] if others else [])]
-    rows: list[dict[str, Any]] = [
-        {"kind": kind, "type": dtype, "ms": ms} for (kind, dtype), ms in parts.items()
+    order = [*own, *(["others"] if len(by_time) > len(own) else [])]
+    floors = {kind: floors[kind] for kind in order if kind in floors}
+    about = "against its floor" if floors else "(floors unknown: the device's peaks are)"
+    return _by_type(f"Where the time goes at batch {engine.batch} {about}", "kind", parts, order, floors)
+
+
+def _by_type(
+    title: str, what: str, parts: dict[tuple[str, str], float], order: Sequence[str], floors: dict[str, float]
+) -> Chart:
+    """Times of (what, type) as bars in that order, coloured by type, with a mark at each known floor."""
+    rows = [{what: one, "type": dtype, "ms": ms} for (one, dtype), ms in parts.items()]
+    y = name(what, sort=list(order), axis={"labelLimit": 150})
+    time = "time, ms (line: floor)" if floors else "time, ms"
+    bars = {
+        "mark": "bar",
+        "encoding": {
+            "y": y,
+            "x": quantity("ms", time),
+            "color": name("type", scale=type_scale(dtype for _, dtype in parts), legend=LEGEND),
+            "tooltip": tooltip_fields((what, what, ""), ("type", "type", ""), ("ms", "ms", ".4f")),
+        },
+    }
+    ticks = {
+        "data": {"values": [{what: one, "floor": floor} for one, floor in floors.items()]},
+        "mark": {"type": "tick", "thickness": 3, "size": 18, "style": "overlay"},
+        "encoding": {
+            "y": y,
+            "x": quantity("floor", time),
+            "tooltip": tooltip_fields((what, what, ""), ("floor", "floor, ms", ".4f")),
+        },
+    }
+    totals = {one: sum(ms for (other, _), ms in parts.items() if other == one) for one in order}
+    text = [
+        f"{one}: {total:.4f} ms" + (f", floor {floors[one]:.4f} ms" if one in floors else "")
+        for one, total in totals.items()
     ]
-    spec_floors: list[dict[str, Any]] = [
-        {"kind": kind, "floor": floors[kind]} for kind in order if kind in floors
-    ]
-    y = name("kind", sort=order, axis={"labelLimit": 150})
-    layers: list[dict[str, Any]] = [
-        {
-            "mark": "bar",
-            "encoding": {
-                "y": y,
-                "x": quantity("ms", "time, ms" + (" (line: floor)" if spec_floors else "")),
-                "color": name("type", scale=type_scale(row["type"] for row in rows), legend=LEGEND),
-                "tooltip": tooltip_fields(("kind", "kind", ""), ("type", "type", ""), ("ms", "ms", ".4f")),
-            },
-        }
-    ]
-    if spec_floors:
-        layers.append(
-            {
-                "data": {"values": spec_floors},
-                "mark": {"type": "tick", "thickness": 3, "size": 18, "style": "overlay"},
-                "encoding": {
-                    "y": y,
-                    "x": quantity("floor", "time, ms (line: floor)"),
-                    "tooltip": tooltip_fields(("kind", "kind", ""), ("floor", "floor, ms", ".4f")),
-                },
-            }
-        )
-    about = "against its floor" if spec_floors else "(floors unknown: the device's peaks are)"
-    floor_text = {row["kind"]: f", floor {row['floor']:.4f} ms" for row in spec_floors}
-    totals = {kind: sum(ms for (one, _), ms in parts.items() if one == kind) for kind in order}
-    text = listed([f"{kind}: {totals[kind]:.4f} ms{floor_text.get(kind, '')}" for kind in order])
-    title = f"Where the time goes at batch {engine.batch} {about}"
-    return Chart(title, vega_lite(rows, layer=layers), text, height=90 + 22 * len(order))
+    spec = vega_lite(rows, layer=[bars, ticks] if floors else [bars])
+    return Chart(title, spec, listed(text), height=90 + 22 * len(order))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -10,7 +10,7 @@ from trtopt.measure.analysis.sweep_choices import Choices, choices_of
 from trtopt.records import SweepPoint, SweepReport, Trust
 from trtopt.report.html.charts import (
     LEGEND,
-    lines_over,
+    curves_over_batches,
     listed,
     log,
     name,
@@ -56,7 +56,7 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
         )
         for one in groups
     ]
-    curves = list(_curves(report))
+    curves = list(curves_over_batches([_figures(point) for point in report.measured], _CURVES))
     made = [
         Command(typed(line), about) for line, about in ((report.argv, "sweep"), (argv, "this page")) if line
     ]
@@ -111,24 +111,6 @@ def _answer(report: SweepReport, groups: Sequence[Choices]) -> list[Block]:
 
 
 # ── curves ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _curves(report: SweepReport) -> Iterator[Chart]:
-    rows = [_figures(point) for point in report.measured]
-    sizes = sorted({row["batch"] for row in rows})
-    if len(sizes) < 2:
-        return  # the table has the figures
-    x = quantity("batch", "batch size, samples (log scale)", axis={"values": sizes}, **log(base=2))
-    for title, field, unit in _CURVES:
-        shown = [row for row in rows if row[field]]
-        if shown:
-            tooltip = tooltip_fields(("series", "curve", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
-            text = listed(
-                [f"{row['series']}, batch {row['batch']}: {row[field]:,.4g} {unit}" for row in shown]
-            )
-            series = name("series", sort=None, legend=LEGEND)
-            y = quantity(field, f"{unit} (log scale)", **log())
-            yield lines_over(title, text, shown, x, y, series, tooltip)
 
 
 def _figures(point: SweepPoint) -> dict[str, Any]:
