@@ -52,11 +52,7 @@ class Setting(Option):
         return self.recorded_as or self.name
 
     def record(self, value: Any) -> Any:
-        """The value of a recipe as a manifest has it.
-
-        Raises:
-            UsageError: a library that is not there.
-        """
+        """The value of a recipe as a manifest has it."""
         if self.is_library:
             return tuple(_plugin(path) for path in value)
         return value if value is None or self.unit == 1 else value * self.unit
@@ -213,11 +209,7 @@ Settings = Sequence[Setting]
 
 
 def check_ranges(recipe: Record, settings: Settings = SETTINGS) -> None:
-    """Judge the values of a recipe.
-
-    Raises:
-        UsageError: one is out of range, or no choice of its setting; names the option.
-    """
+    """Judge the values of a recipe."""
     for setting in settings:
         value = getattr(recipe, setting.name)
         if value is not None and setting.choices and value not in setting.choices:
@@ -229,21 +221,13 @@ def check_ranges(recipe: Record, settings: Settings = SETTINGS) -> None:
 
 
 def check_range(written: str, value: float, low: float, high: float) -> None:
-    """Judge one value, which the user has `written` as an option.
-
-    Raises:
-        UsageError: it is out of range.
-    """
+    """Judge one value, which the user has `written` as an option."""
     if not low <= value <= high:
         raise UsageError(f"{written}: out of range", f"choose {low} to {high}")
 
 
 def recorded_settings(recipe: Record, kind: type[AnyRecord], settings: Settings = SETTINGS) -> AnyRecord:
-    """The settings of a recipe as a manifest has them: a `BuildSettings`.
-
-    Raises:
-        UsageError: a plugin library that is not there.
-    """
+    """The settings of a recipe as a manifest has them: a `BuildSettings`."""
     return kind(**{setting.recorded: setting.record(getattr(recipe, setting.name)) for setting in settings})
 
 
@@ -255,11 +239,7 @@ def cache_terms(recorded: Record, kind: type[AnyRecord], settings: Settings = SE
 
 
 def check_backend(recorded: Record, backend: Backend, settings: Settings = SETTINGS) -> None:
-    """Refuse settings that a backend does not have.
-
-    Raises:
-        UsageError: there is one; names its option.
-    """
+    """Refuse settings that a backend does not have."""
     plain = type(recorded)()
     for one in settings:
         is_given = getattr(recorded, one.recorded) != getattr(plain, one.recorded)

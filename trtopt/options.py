@@ -250,11 +250,7 @@ def _explained(one: Declared, declared: Sequence[Declared]) -> str:
 
 
 def _check_containers(declared: Sequence[Declared], given: Mapping[str, object]) -> None:
-    """Find out that dictionaries and lists were given where nothing else fits: text is a list of letters.
-
-    Raises:
-        UsageError: one was not.
-    """
+    """Find out that dictionaries and lists were given where nothing else fits: text is a list of letters."""
     for one in declared:
         value, kinds = given.get(one.name), {get_origin(member) for member in one.members}
         if kinds == {Mapping} and value is not None and not isinstance(value, Mapping):

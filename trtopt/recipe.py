@@ -135,11 +135,7 @@ def recipe_names() -> list[str]:
 
 
 def load_profile(name: str) -> dict[str, Any]:
-    """Read a profile by name (from the shipped ones) or by path.
-
-    Raises:
-        UsageError: there is no such profile, or it is not TOML.
-    """
+    """Read a profile by name (from the shipped ones) or by path."""
     path = Path(name) if name.endswith(".toml") or "/" in name else shipped_profiles() / f"{name}.toml"
     if not path.is_file():
         known = recipe_names()
@@ -152,11 +148,7 @@ def load_profile(name: str) -> dict[str, Any]:
 
 
 def make_recipe(profile: str | None, flags: Mapping[str, object]) -> Recipe:
-    """One validated recipe: the profile's values, overridden by every flag that is not None.
-
-    Raises:
-        UsageError: an unknown key, a value of the wrong type or out of range; names the key.
-    """
+    """One validated recipe: the profile's values, overridden by every flag that is not None."""
     values: dict[str, object] = load_profile(profile) if profile else {}
     given = {key: value for key, value in flags.items() if value is not None}
     if isinstance(size := given.get("batch"), SupportsIndex):  # one may stand for itself
@@ -209,11 +201,7 @@ def _refused(profile: str | None, values: Mapping[str, object], reason: str) -> 
 
 
 def _check_inert(profile: str, values: Mapping[str, object]) -> None:
-    """A profile may come from anybody: code is loaded, and other hosts are used, only if a flag names them.
-
-    Raises:
-        UsageError: it names a plugin library, a function for data, or a cluster.
-    """
+    """A profile may come from anybody: only options load code, and send models to other hosts."""
     if "executor" in values:
         raise UsageError(
             f"{profile}: executor = {values['executor']!r}: no profile sends models to other hosts",
@@ -232,11 +220,7 @@ def _check_inert(profile: str, values: Mapping[str, object]) -> None:
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Validate the time limit of a measurement, in seconds; None: no limit.
-
-    Raises:
-        UsageError: out of range.
-    """
+    """Validate the time limit of a measurement, in seconds; None: no limit."""
     if timeout is not None and not _MIN_TIMEOUT_S <= timeout <= MAX_TIMEOUT_S:
         raise UsageError(
             f"--timeout {timeout:g}: out of range",
@@ -245,11 +229,7 @@ def check_timeout(timeout: float | None) -> None:
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Judge values that no model is needed for.
-
-    Raises:
-        UsageError: one is out of range, or two exclude each other; names the field.
-    """
+    """Judge values that no model is needed for."""
     check_range(f"--jobs {recipe.jobs}", recipe.jobs, 1, 256)
     check_ranges(recipe)
     io_request(recipe)
@@ -285,11 +265,7 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def io_request(recipe: Recipe) -> IoRequest:
-    """The types and layouts of a recipe, read.
-
-    Raises:
-        UsageError: see `records.tensors.read_io_request`.
-    """
+    """The types and layouts of a recipe, read."""
     return read_io_request(recipe.io, recipe.normalize, recipe.preprocess)
 
 
@@ -315,11 +291,7 @@ def _check_executor(recipe: Recipe) -> None:
 
 
 def shape_flags(recipe: Recipe) -> list[ShapeFlag]:
-    """The shapes of a recipe, read.
-
-    Raises:
-        UsageError: one is not of the form of `parse_shape_flag`.
-    """
+    """The shapes of a recipe, read."""
     return [parse_shape_flag(f"{name}:{shapes}") for name, shapes in recipe.shapes.items()]
 
 
@@ -345,11 +317,7 @@ def batch_sizes(batch: int | Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def input_sizes(shapes: Mapping[str, str] | None, axes: Mapping[str, int | Sequence[int]] | None) -> Recipe:
-    """A recipe that gives nothing but shapes of inputs and lengths of axes.
-
-    Raises:
-        UsageError: lengths of an axis that are none.
-    """
+    """A recipe that gives nothing but shapes of inputs and lengths of axes."""
     lengths = {name: batch_sizes(given) or () for name, given in (axes or {}).items()}
     recipe = Recipe(shapes=dict(shapes or {}), axes=lengths)
     check_recipe(recipe)
@@ -357,11 +325,7 @@ def input_sizes(shapes: Mapping[str, str] | None, axes: Mapping[str, int | Seque
 
 
 def parse_shape_flag(text: str) -> ShapeFlag:
-    """`ids:Nx1,Nx128,Nx512` as the input's name and one or three shapes with `N` for the batch.
-
-    Raises:
-        UsageError: not of that form, or an axis below 1.
-    """
+    """`ids:Nx1,Nx128,Nx512` as the input's name and one or three shapes with `N` for the batch."""
     name, colon, rest = text.rpartition(":")
     shapes = rest.split(",")
     if not colon or not name or len(shapes) not in (1, 3):

@@ -157,11 +157,7 @@ def _switch(one: Declared) -> dict[str, Any]:
 
 
 def _value(one: Declared, option: Option, given: Any, kinds: set[Any]) -> Any:
-    """What is typed as the field has it; its default where nothing is.
-
-    Raises:
-        UsageError: it cannot be read, or a key is given twice.
-    """
+    """What is typed as the field has it; its default where nothing is."""
     read = option.parse or (lambda text: text)
     if not isinstance(given, tuple):
         return read(given) if isinstance(given, str) else one.default if given is None else given

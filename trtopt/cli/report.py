@@ -63,11 +63,7 @@ def report(folder: Path, other: Path | None, output: Path | None) -> None:
 
 
 def write_build_page(folder: Path, file: Path) -> None:
-    """The page of a build just made: what an earlier build left in the folder is not shown.
-
-    Raises:
-        TrtoptError: a file of the folder is broken, or the page cannot be written.
-    """
+    """The page of a build just made: what an earlier build left in the folder is not shown."""
     from trtopt.report.html.folder import report_page
     from trtopt.workflows.invocation import command_line
     from trtopt.workflows.report import collect
@@ -76,11 +72,7 @@ def write_build_page(folder: Path, file: Path) -> None:
 
 
 def write_page(page: Callable[[], Page], file: Path) -> None:
-    """Make a page and write it to a file, whose name is shown.
-
-    Raises:
-        TrtoptError: the page cannot be made or written.
-    """
+    """Make a page and write it to a file, whose name is shown."""
     from trtopt.cli.console import say
     from trtopt.cli.progress import phases
     from trtopt.files.outputs import check_output, write_output

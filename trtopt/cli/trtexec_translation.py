@@ -73,9 +73,6 @@ def translate(
         arguments: what follows `trtexec`.
         written_for: the trtexec that they were written for, one of `VERSIONS` [default: inferred].
         data: samples, for calibration and as inputs.
-
-    Raises:
-        UsageError: an option that no trtexec has, or that trtopt refuses; options that contradict each other.
     """
     given = parse(arguments)
     notes: list[str] = []
@@ -104,11 +101,7 @@ def translate(
 
 
 def parse(arguments: Sequence[str]) -> list[Given]:
-    """The options of a command line, as `--option=value` or `--option value`.
-
-    Raises:
-        UsageError: an option that trtexec does not have, a value missing or not expected.
-    """
+    """The options of a command line, as `--option=value` or `--option value`."""
     waiting = list(arguments)
     found: list[Given] = []
     while waiting:
@@ -133,11 +126,7 @@ def parse(arguments: Sequence[str]) -> list[Given]:
 
 
 def _version_of(given: Sequence[Given], notes: list[str]) -> str:
-    """The trtexec whose options these are: of several the latest that measures without a graph by default.
-
-    Raises:
-        UsageError: no version has them all.
-    """
+    """The trtexec whose options these are: of several the latest that measures without a graph by default."""
     possible = [name for name in VERSIONS if all(name in one.option.versions for one in given)]
     if not possible:
         listed = ", ".join(f"{one.option.name} ({', '.join(one.option.versions)})" for one in given)
@@ -265,11 +254,7 @@ def _contract_words(trtexec: str, values: Mapping[str, str]) -> list[str]:
 
 
 def _precision_words(values: Mapping[str, str], data: str | None, notes: list[str]) -> list[str]:
-    """The narrowest type that is allowed, with samples to calibrate on.
-
-    Raises:
-        UsageError: the best precision without samples.
-    """
+    """The narrowest type that is allowed, with samples to calibrate on."""
     precision = next((name for name in _PRECISIONS if f"--{name}" in values), None)
     if precision is None:
         return []
@@ -285,11 +270,7 @@ def _precision_words(values: Mapping[str, str], data: str | None, notes: list[st
 
 
 def _workspace(spec: str) -> str:
-    """The workspace in MiB, of `workspace:1024` or `workspace:1G`.
-
-    Raises:
-        UsageError: another pool, or no size.
-    """
+    """The workspace in MiB, of `workspace:1024` or `workspace:1G`."""
     match = re.fullmatch(r"workspace:(\d+(?:\.\d+)?)([BKMG]?)(?:iB)?", spec)
     if match is None:
         raise UsageError(
@@ -299,11 +280,7 @@ def _workspace(spec: str) -> str:
 
 
 def _tactic_sources(spec: str, trtexec: str) -> str:
-    """The sources to use, of `+NAME,-NAME`.
-
-    Raises:
-        UsageError: relative to the defaults of TensorRT 8.6, or none are left.
-    """
+    """The sources to use, of `+NAME,-NAME`."""
     if trtexec in LIBRARIES_BY_DEFAULT:
         raise UsageError(
             f"--tacticSources={spec}: relative to the default of TensorRT {trtexec}, which varies",
@@ -324,11 +301,7 @@ def _tactic_sources(spec: str, trtexec: str) -> str:
 
 
 def _tiling_words(values: Mapping[str, str]) -> list[str]:
-    """The level by its name, and the limit in MiB; below 0 it is TensorRT's own.
-
-    Raises:
-        UsageError: an unknown level, or less than 1 MiB.
-    """
+    """The level by its name, and the limit in MiB; below 0 it is TensorRT's own."""
     words = []
     if (level := values.get("--tilingOptimizationLevel")) is not None:
         if level not in map(str, range(len(_TILING))):
@@ -364,11 +337,7 @@ class _Profile:
 
 
 def _profiles(given: Sequence[Given]) -> list[_Profile]:
-    """The optimisation profiles; the shapes of `--shapes` are one where no other is given, as in trtexec.
-
-    Raises:
-        UsageError: a profile has not all of its three shapes.
-    """
+    """The optimisation profiles; the shapes of `--shapes` are one where no other is given, as in trtexec."""
     profiles: list[_Profile] = []
     inference: Shapes = {}
     names = {"--minShapes": "low", "--optShapes": "best", "--maxShapes": "high"}
@@ -391,11 +360,7 @@ def _profiles(given: Sequence[Given]) -> list[_Profile]:
 
 
 def parse_shapes(name: str, spec: str) -> Shapes:
-    """`ids:1x128,mask:1x128` by input; scalars are left out.
-
-    Raises:
-        UsageError: not of that form.
-    """
+    """`ids:1x128,mask:1x128` by input; scalars are left out."""
     shapes: Shapes = {}
     for part in spec.split(",") if spec else ():
         key, colon, axes = part.strip().rpartition(":")
@@ -411,11 +376,7 @@ def parse_shapes(name: str, spec: str) -> Shapes:
 
 
 def _shape_words(profiles: Sequence[_Profile], values: Mapping[str, str]) -> list[str]:
-    """`--batch` and `--shape`: axis 0 is the batch.
-
-    Raises:
-        UsageError: what `trtopt build` cannot express.
-    """
+    """`--batch` and `--shape`: axis 0 is the batch."""
     if not profiles:
         return []
     batches = [_batches(profile) for profile in profiles]
@@ -442,9 +403,6 @@ def _batches(profile: _Profile) -> tuple[int, int, int]:
 
     Where none does, the one that most inputs have as their first or second length: a recurrent state has the
     batch second, behind its layers.
-
-    Raises:
-        UsageError: it varies in different ways.
     """
     found = [(profile.low[name][0], profile.best[name][0], profile.high[name][0]) for name in profile.best]
     varying = {batch for batch in found if len(set(batch)) > 1}

@@ -109,9 +109,5 @@ class BenchRequest(Request):
 
     @property
     def sizes(self) -> Recipe:
-        """The shapes and axes, as a recipe that gives nothing else.
-
-        Raises:
-            UsageError: lengths of an axis that are none.
-        """
+        """The shapes and axes, as a recipe that gives nothing else."""
         return input_sizes(self.shapes, self.axes)

@@ -62,9 +62,5 @@ class BisectRequest(Request):
 
     @cached_property
     def accuracy(self) -> Bounds:
-        """What the result must meet.
-
-        Raises:
-            UsageError: see `bounds_in`.
-        """
+        """What the result must meet."""
         return bounds_in(self.bounds or {})

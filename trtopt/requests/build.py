@@ -97,10 +97,6 @@ class BuildRequest(RecipeOptions):
 
     @cached_property
     def recipe(self) -> Recipe:
-        """What to build as one validated recipe.
-
-        Raises:
-            UsageError: see `trtopt.recipe.make_recipe`.
-        """
+        """What to build as one validated recipe."""
         bounds = self.bounds.given if isinstance(self.bounds, Bounds) else self.bounds
         return recipe_of(self, calib=self.data, bounds=bounds or None)

@@ -11,29 +11,17 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def parse_batches(text: str) -> tuple[int, ...]:
-    """`1,8,32` as numbers, sorted, without repeats.
-
-    Raises:
-        UsageError: not a list of whole numbers from 1 on.
-    """
+    """`1,8,32` as numbers, sorted, without repeats."""
     return tuple(sorted(set(_sizes("--batch", text, "batch sizes"))))
 
 
 def parse_range(text: str) -> tuple[int, ...]:
-    """`1,1,4` as numbers, sorted; in a range a repeat marks the tuned size.
-
-    Raises:
-        UsageError: not a list of whole numbers from 1 on.
-    """
+    """`1,1,4` as numbers, sorted; in a range a repeat marks the tuned size."""
     return tuple(sorted(_sizes("--batch", text, "batch sizes")))
 
 
 def parse_streams(text: str) -> tuple[int, ...]:
-    """`1,2,4` as numbers of streams, sorted, without repeats.
-
-    Raises:
-        UsageError: not a list of whole numbers from 1 on.
-    """
+    """`1,2,4` as numbers of streams, sorted, without repeats."""
     return tuple(sorted(set(_sizes("--streams", text, "numbers of streams"))))
 
 
@@ -49,11 +37,7 @@ def _sizes(flag: str, text: str, what: str) -> list[int]:
 
 
 def parse_lengths_of_axis(text: str) -> tuple[str, tuple[int, ...]]:
-    """`seq=32,64,128` as the axis' name and its lengths, in their order.
-
-    Raises:
-        UsageError: not of that form.
-    """
+    """`seq=32,64,128` as the axis' name and its lengths, in their order."""
     name, equals, lengths = text.rpartition("=")
     if not equals or not name:
         raise UsageError(
@@ -63,11 +47,7 @@ def parse_lengths_of_axis(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def parse_axis(text: str) -> tuple[str, tuple[int, ...]]:
-    """The same with one length, or a smallest, a tuned and a largest one.
-
-    Raises:
-        UsageError: another number of lengths, or not in this order.
-    """
+    """The same with one length, or a smallest, a tuned and a largest one."""
     name, lengths = parse_lengths_of_axis(text)
     if len(lengths) not in (1, 3) or list(lengths) != sorted(lengths):
         raise UsageError(
@@ -78,21 +58,13 @@ def parse_axis(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def parse_shape(text: str) -> tuple[str, str]:
-    """`ids:Nx1,Nx128,Nx512` as the input's name and its shapes, as a recipe has them.
-
-    Raises:
-        UsageError: not of that form.
-    """
+    """`ids:Nx1,Nx128,Nx512` as the input's name and its shapes, as a recipe has them."""
     name, _ = parse_shape_flag(text)
     return name, text[len(name) + 1 :]
 
 
 def parse_share(flag: str, text: str) -> float:
-    """`5%` or `0.05`; not `5`, which might be 5 % or five times.
-
-    Raises:
-        UsageError: no share above 0.
-    """
+    """`5%` or `0.05`; not `5`, which might be 5 % or five times."""
     number = text.strip().removesuffix("%").rstrip()
     is_percent = number != text.strip()
     try:
@@ -105,11 +77,7 @@ def parse_share(flag: str, text: str) -> float:
 
 
 def parse_clock(text: str) -> int | bool:
-    """MHz of `--lock-clocks`; nothing: the reference.
-
-    Raises:
-        UsageError: no whole number.
-    """
+    """MHz of `--lock-clocks`; nothing: the reference."""
     if text and not (text.isascii() and text.isdecimal()):
         raise UsageError(
             f"--lock-clocks {text!r}: not a clock in MHz", "write --lock-clocks 1500, or put the flag last"
@@ -126,22 +94,14 @@ def parse_smoothing(text: str) -> float | str:
 
 
 def parse_server(text: str) -> bool:
-    """`triton` of `--for`.
-
-    Raises:
-        UsageError: another server.
-    """
+    """`triton` of `--for`."""
     if text != "triton":
         raise UsageError(f"--for {text}: no such server", "write --for triton")
     return True
 
 
 def parse_bytes(text: str) -> int:
-    """`8GiB` as bytes.
-
-    Raises:
-        UsageError: not of that form.
-    """
+    """`8GiB` as bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB)", text.strip())
     if match is None:
         raise UsageError(f"--memory {text}: not a size", "give one as 8GiB, 512MiB or 64KiB")
@@ -149,11 +109,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_shares_of_lengths(text: str) -> dict[int, float]:
-    """`128:0.7,384:0.3` as shares by length.
-
-    Raises:
-        UsageError: not of that form, or a length given twice.
-    """
+    """`128:0.7,384:0.3` as shares by length."""
     shares: dict[int, float] = {}
     for part in text.split(","):
         match = re.fullmatch(r"([1-9]\d*):(\d+(?:\.\d+)?)", part.strip())

@@ -119,10 +119,6 @@ class RecipeOptions(SweptOptions, BuilderSettings):
 
 
 def recipe_of(request: Request, **changed: object) -> Recipe:
-    """The recipe that a request makes, some fields `changed`: the profile's, overridden by what is given.
-
-    Raises:
-        UsageError: see `trtopt.recipe.make_recipe`.
-    """
+    """The recipe that a request makes, some fields `changed`: the profile's, overridden by what is given."""
     given = {name: getattr(request, name, None) for name in Recipe.__struct_fields__}
     return make_recipe(getattr(request, "profile", None), given | changed)

@@ -102,11 +102,7 @@ class SweepRequest(SweptOptions):
 
     @cached_property
     def recipe(self) -> Recipe:
-        """What all engines share.
-
-        Raises:
-            UsageError: see `trtopt.recipe.make_recipe`.
-        """
+        """What all engines share."""
         return recipe_of(self, calib=self.calib or self.data, batch=None, precision=None, axes=None)
 
     @property

@@ -133,20 +133,12 @@ class TuneRequest(Request):
 
     @cached_property
     def recipe(self) -> Recipe:
-        """What the baseline is built with.
-
-        Raises:
-            UsageError: see `trtopt.recipe.make_recipe`.
-        """
+        """What the baseline is built with."""
         return recipe_of(self, batch=None, exclude=None, bounds=None)
 
     @cached_property
     def accuracy(self) -> Bounds:
-        """What every candidate must keep.
-
-        Raises:
-            UsageError: see `bounds_in`.
-        """
+        """What every candidate must keep."""
         given = self.bounds.given if isinstance(self.bounds, Bounds) else dict(self.bounds or {})
         return bounds_in(TUNING_BOUNDS.given | given)
 

@@ -37,11 +37,7 @@ def with_guard(command: click.Command) -> click.Command:
 
 
 def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command, begun only if nothing that it writes is what it reads, another's, or not trtopt's.
-
-    Raises:
-        UsageError, OutputError: see `check_output`; or two outputs have one name.
-    """
+    """The command, begun only if nothing that it writes is what it reads, another's, or not trtopt's."""
 
     @functools.wraps(command)
     def checked(*arguments: Any, **options: Any) -> Any:

@@ -24,11 +24,7 @@ class JsonOutput:
     schema: str
 
     def write(self, text: bytes) -> None:
-        """Write JSON that ends with a line's end.
-
-        Raises:
-            OutputError: the file cannot be written.
-        """
+        """Write JSON that ends with a line's end."""
         from trtopt.files.outputs import json_kind, write_output
 
         if self.file is None:
@@ -43,11 +39,7 @@ def takes_stdout(output: JsonOutput | None) -> bool:
 
 
 def write_json(output: JsonOutput | None, *records: Record, indent: int | None = 2) -> None:
-    """Write the record, if JSON is requested; of several each into a line of its own.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Write the record, if JSON is requested; of several each into a line of its own."""
     from trtopt.records import to_json
 
     if output is not None:
