@@ -20,6 +20,10 @@ class Listener:
     report: Callable[[BenchReport], None] = lambda report: None
     sweep: Callable[[SweepReport], None] = lambda report: None
 
+    def __repr__(self) -> str:
+        """As signatures show it."""
+        return "SILENT" if self is SILENT else "Listener(…)"
+
     def of_job(self, place: int) -> Listener:
         """The listener of a single job, which is at `place` in the plan."""
         return replace(
