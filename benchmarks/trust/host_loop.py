@@ -4,8 +4,10 @@
 
 Products of square matrices of several sizes, on one core and without copies and then with. The bare loop
 reads the clock, calls `run_with_iobinding` (with copies: after copying the input and before copying the
-output), and reads the clock. Turns are short and in an order drawn at random; differences and ratios are of
-neighbouring turns, so that whatever else the machine does falls on both.
+output), and reads the clock. Between it and the whole loop lie two more, each with one part of what trtopt
+adds: its own wrapper of that call, and a query's list of calls with the events. Turns are short and in an
+order drawn at random; differences and ratios are of neighbouring turns, so that whatever else the machine
+does falls on all.
 """
 
 from __future__ import annotations
@@ -26,14 +28,17 @@ from onnx import TensorProto, helper
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.ort.runtime import KEY, OnnxRuntimeSession, OnnxRuntimeTarget
 from trtopt.measure.contracts import changed, contract_named
-from trtopt.measure.loop.inference_stream import InferenceStream
+from trtopt.measure.loop.inference_stream import InferenceStream, Query
 from trtopt.measure.loop.run_pass import terms_of
 from trtopt.measure.loop.sampling import Until, no_garbage_collection, sample
 
-SIZES = {"identity": 0, "64": 64, "96": 96, "128": 128, "192": 192, "320": 320, "448": 448}
+SIZES = {"identity": 0, "80": 80, "128": 128, "160": 160, "256": 256}
 PAIRS = 60
 SECONDS = 0.02
 LEAST = 20
+PARTS = {"wrapper": "bare", "calls": "wrapper", "loop": "calls"}
+"""Each loop adds one part to the one named: the wrapper of the library's call, the list of a query's calls
+with its events, and the code between queries, which leaves the caches colder."""
 
 
 def model(size: int) -> bytes:
@@ -54,8 +59,8 @@ def model(size: int) -> bytes:
     return made.SerializeToString()
 
 
-def bare_ms(run: Callable[[], Any]) -> float:
-    """The median of calls for `SECONDS`."""
+def median_ms(run: Callable[[], Any]) -> float:
+    """The median of calls for `SECONDS`, each between two readings of the clock."""
     now, times = time.perf_counter, list[float]()
     end = now() + SECONDS
     while len(times) < LEAST or now() < end:
@@ -65,8 +70,18 @@ def bare_ms(run: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def compared(size: int, *, transfers: bool) -> dict[str, float]:
-    """The medians in milliseconds, and what the loop adds by neighbouring turns."""
+def median_query_ms(run: Callable[[], Query]) -> float:
+    """The same of queries, which read the clock themselves."""
+    now, times = time.perf_counter, list[float]()
+    end = now() + SECONDS
+    while len(times) < LEAST or now() < end:
+        query = run()
+        times.append((query.end_s - query.start_s) * 1e3)
+    return statistics.median(times)
+
+
+def compare(size: int, *, transfers: bool) -> dict[str, Any]:
+    """The medians in milliseconds, and what the loop adds by neighbouring turns, whole and in parts."""
     target = OnnxRuntimeTarget(shares_cores=True)
     session = target.load(model(size))
     assert isinstance(session, OnnxRuntimeSession)
@@ -89,11 +104,16 @@ def compared(size: int, *, transfers: bool) -> dict[str, float]:
         ort.run_with_iobinding(binding)
         np.copyto(host_out, outs)
 
+    def wrapped() -> None:
+        launch()
+        wait()
+
+    launch, wait = stream.bare()
     turns = {
-        "bare": lambda: bare_ms(copying if transfers else plain),
-        "trtopt": lambda: statistics.median(
-            sample(target.device, [stream], Until(LEAST, SECONDS)).latency_ms
-        ),
+        "bare": lambda: median_ms(copying if transfers else plain),
+        "wrapper": lambda: median_ms(wrapped),
+        "calls": lambda: median_query_ms(stream.slots[0].run),
+        "loop": lambda: statistics.median(sample(target.device, [stream], Until(LEAST, SECONDS)).latency_ms),
     }
     random, found = np.random.RandomState(0), {name: list[float]() for name in turns}
     with no_garbage_collection():
@@ -104,11 +124,18 @@ def compared(size: int, *, transfers: bool) -> dict[str, float]:
                     found[name].append(ms)
     stream.close()
     session.close()
-    pairs = list(zip(found["bare"], found["trtopt"], strict=True))
+
+    def added_us(more: str, less: str) -> float:
+        pairs = zip(found[more], found[less], strict=True)
+        return statistics.median((after - before) * 1e3 for after, before in pairs)
+
     return {
         "bare_us": statistics.median(found["bare"]) * 1e3,
-        "added_us": statistics.median((ours - bare) * 1e3 for bare, ours in pairs),
-        "ratio": statistics.median(ours / bare for bare, ours in pairs),
+        "added_us": added_us("loop", "bare"),
+        "ratio": statistics.median(
+            ours / bare for bare, ours in zip(found["bare"], found["loop"], strict=True)
+        ),
+        "parts_us": {part: added_us(part, less) for part, less in PARTS.items()},
     }
 
 
@@ -117,11 +144,12 @@ def main(out: str | None) -> None:
     rows = []
     for transfers in (False, True):
         for name, size in SIZES.items():
-            row = {"model": name, "copies": transfers, **compared(size, transfers=transfers)}
+            row = {"model": name, "copies": transfers, **compare(size, transfers=transfers)}
             rows.append(row)
+            parts = ", ".join(f"{part} {us:+.2f}" for part, us in row["parts_us"].items())
             print(
                 f"{name:8} {'copies' if transfers else '':6} bare {row['bare_us']:8.1f} µs, "
-                f"trtopt {row['added_us']:+6.2f} µs ({row['ratio'] - 1:+.1%})",
+                f"trtopt {row['added_us']:+6.2f} µs ({row['ratio'] - 1:+.1%}): {parts}",
                 flush=True,
             )
     if out is not None:
