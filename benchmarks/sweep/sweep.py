@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import sys
 import time
@@ -227,7 +228,9 @@ def _table_again(out: Path) -> None:
         hand = _interval(json.loads(path.read_text()))
         cells = [_with_interval(swept)]
         for other in (bench, hand):
-            agree = other.low <= swept.high and swept.low <= other.high
+            agree = (other.low or 0.0) <= (swept.high or math.inf) and (swept.low or 0.0) <= (
+                other.high or math.inf
+            )
             off = f"{(other.value / swept.value - 1) * 100:+.2f} %"
             cells += [_with_interval(other), off if agree else f"{off}, outside"]
         print(f"| {name.removeprefix('again-')} | {' | '.join(cells)} |")
@@ -243,7 +246,8 @@ def _interval(values: list[float]) -> Interval:
 
 
 def _with_interval(one: Interval) -> str:
-    return f"{one.value:.4f} ({one.low:.4f} to {one.high:.4f})"
+    low, high = ("open" if bound is None else f"{bound:.4f}" for bound in (one.low, one.high))
+    return f"{one.value:.4f} ({low} to {high})"
 
 
 if __name__ == "__main__":

@@ -111,8 +111,12 @@ def test_a_measurement_that_saw_too_few_of_its_slow_spells_is_named(
         )
         points.append(structs.replace(point, latency=structs.replace(point.latency, samples=samples)))
     write_atomically(folder / "bench.json", to_json(structs.replace(report, points=tuple(points))))
-    notes = [note for note in read_measured([folder]).notes if "too short for their slow spells" in note]
-    assert [note.split(" are ")[0] for note in notes] == ["1 of 2 measurements"] * told
+    notes = read_measured([folder]).notes
+    short = [note for note in notes if "too short for their slow spells" in note]
+    assert [note.split(" are ")[0] for note in short] == ["1 of 2 measurements"] * told
+    assert [note.split(" (")[0] for note in notes if "unsteady" in note] == [
+        "1 measurements are unsteady"
+    ] * told
 
 
 def test_a_request_that_is_longer_than_what_was_swept_is_named(

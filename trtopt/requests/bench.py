@@ -52,9 +52,9 @@ class BenchRequest(Request):
     stop_early: Annotated[
         bool,
         Option(
-            "End a pass sooner if it is steady, after 3 s at the earliest.",
+            "End a pass sooner if it is steady, after 8 s at the earliest.",
             python="end a pass sooner where it is steady: 20 blocks whose medians agree within 0.5 %, after "
-            "3 seconds and a third of the duration at the earliest.",
+            "8 seconds and a third of the duration at the earliest.",
         ),
     ] = False
     warmup: Warmup = WARMUP

@@ -32,7 +32,7 @@ def shown(latency_ms: np.ndarray) -> str:
     ("trend", "told"),
     [
         (0.0, ("p50 known to ±0.", "p99 known to ±0.")),
-        (0.1, ("p50 between 1.0", "too few are independent")),
+        (0.1, ("p50 of 3000 queries, too few for their noise", "p99 of 3000 queries, too few")),
     ],
 )
 def test_a_verbose_summary_says_how_well_p50_and_p99_are_known(trend: float, told: tuple[str, ...]) -> None:

@@ -127,13 +127,12 @@ def _probe(run: LoadPass, goal: Goal) -> RateProbe:
     latencies = run.latency_ms
     value = percentile(latencies, goal.p)
     interval = percentile_interval(latencies, goal.p) if value is not None else None
-    known = interval if interval is not None and interval.resolved else None
     return RateProbe(
         rate=run.rate,
         requests=len(latencies),
         latency_ms=value,
-        low_ms=known.low if known is not None else None,
-        high_ms=known.high if known is not None else None,
+        low_ms=interval.low if interval is not None else None,
+        high_ms=interval.high if interval is not None else None,
         offered_rate=offered_rate(run),
         achieved_rate=achieved_rate(run),
         kept=Probe(run.rate, value, keeps_up(run)).keeps(goal),

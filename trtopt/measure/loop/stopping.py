@@ -16,7 +16,7 @@ from trtopt.measure.statistics.intervals import Interval, percentile_interval
 STEADY = 0.005
 """Blocks whose medians are all within this share of the whole's are steady."""
 
-_EARLIEST_S, _EARLIEST_SHARE = DURATION_S, 1 / 3
+_EARLIEST_S, _EARLIEST_SHARE = 8.0, 1 / 3
 """Noise that is longer than a run cannot be seen in it: no pass is short only because it looks steady."""
 
 _BLOCKS = 20
@@ -28,7 +28,7 @@ class Limits:
     """`warmup_s` before samples count, then sampling for `duration_s`.
 
     `min_warmups` and `min_queries` are reached whatever the time. With `stop_early` a pass ends as soon as
-    it is steady, but never before it has taken the usual duration and a third of its own.
+    it is steady, but never before it has taken 8 s and a third of its own duration.
     """
 
     warmup_s: float = WARMUP_S

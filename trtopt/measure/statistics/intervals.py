@@ -14,14 +14,14 @@ CONFIDENCE = 0.95
 _MIN_COUNT = 6
 """Below six values even the whole range covers the median less than 95 % of the time: 1 - 2^(1-n)."""
 
-_BLOCKS = 20
-"""Schmeiser, Batch size effects in the analysis of simulation output, Operations Research 30(3), 1982:
-10 to 30 batches are as good as any number."""
+_BLOCKS = 50
+"""So many show spells of a fiftieth of the run; more would hold too few values each to tell a spell."""
 
-_MOST_CORRELATED = 0.95
+_MIN_BLOCKED = 40
+"""Fewer values are too few for blocks, and count as independent."""
 
-MIN_INDEPENDENT = 3.0
-"""From fewer independent blocks Student's t is so wide that the interval says nothing."""
+_SKEW = 0.474
+"""Cornish and Fisher's (z² - 1) / 6 at 95 %."""
 
 _STUDENT = {
     0.95: (
@@ -59,42 +59,28 @@ def student(freedom: float, confidence: float = CONFIDENCE) -> float:
 
 @dataclass(frozen=True)
 class Interval:
-    """A percentile of `count` values with its 95 % interval, in the values' unit; a bound that lies beyond
-    the values is None.
+    """A percentile of `count` values with its 95 % interval, in the values' unit.
 
-    `independent` is how many independent blocks the run is worth, 20 at most. Where it is not `resolved`, the
-    noise is as long as the run and no interval can be had: the bounds are the blocks' lowest and highest
-    percentile.
+    A bound is None where it lies beyond the values: they are too few, or came in too few spells of noise.
     """
 
     value: float
     low: float | None
     high: float | None
     count: int
-    independent: float
-
-    @property
-    def resolved(self) -> bool:
-        """Whether there are enough independent blocks."""
-        return self.independent >= MIN_INDEPENDENT
 
     @property
     def relative_half_width(self) -> float:
-        """Half the interval over the value; infinite where a bound is missing or there are too few blocks."""
-        if self.low is None or self.high is None or not self.resolved:
+        """Half the interval over the value; infinite where a bound is missing."""
+        if self.low is None or self.high is None:
             return math.inf
         return (self.high - self.low) / 2 / self.value if self.value else 0.0
 
     @property
     def text(self) -> str:
         """How well it is known, in words."""
-        if not self.resolved:
-            return (
-                f"between {self.low:.4g} and {self.high:.4g} ms in blocks, of which too few are independent "
-                f"({self.independent:.1f}): the noise is as long as the run"
-            )
         if self.relative_half_width == math.inf:
-            return f"of {self.count} queries, too few to tell how well it is known"
+            return f"of {self.count} queries, too few for their noise to tell how well it is known"
         return f"known to ±{self.relative_half_width:.2%} from {self.count} queries"
 
 
@@ -105,10 +91,11 @@ def percentile_interval(values: Sequence[float] | NDArray[np.float64], p: float)
     The ranks are those at which the share of values below the percentile, q = p / 100, may be by its own
     noise: its variance is q·(1 - q)·τ / n, where τ is by how much autocorrelation inflates it (Heidelberger
     and Lewis, Quantile estimation in dependent sequences, Operations Research 32(1), 1984). It is estimated
-    from the shares in 20 consecutive blocks, as those of an AR(1) process: blocks that resemble their
-    neighbours, as under noise that is longer than a block, count for fewer, and Student's t has the degrees
-    of freedom of as many as are independent. Noise that is seen in the median holds for all percentiles.
-    Few values beyond a high percentile are skewed: Cornish and Fisher's first term moves the ranks.
+    from the shares in 50 consecutive blocks, as those of a machine that changes between two states
+    (`_spells`). A run knows these by the number of their spells, which Student's t gets for what they
+    inflate: after one spell or two hardly a bound lies within the values. Noise that is seen in the median
+    holds for all percentiles. Few values beyond a high percentile are skewed: Cornish and Fisher's first
+    term moves the ranks.
 
     Raises:
         ValueError: no values.
@@ -118,27 +105,24 @@ def percentile_interval(values: Sequence[float] | NDArray[np.float64], p: float)
     array, q = np.asarray(values, dtype=np.float64), p / 100
     count, value = len(array), float(np.percentile(array, p))
     if count < _MIN_COUNT:
-        return Interval(value, None, None, count, _BLOCKS)
+        return Interval(value, None, None, count)
     below = _below(array, value)
-    correlated = max(_correlation(below), _correlation(_below(array, float(np.median(array)))))
-    independent = _BLOCKS / correlated
-    if independent < MIN_INDEPENDENT:
-        found = [float(np.percentile(block, p)) for block in np.array_split(array, _BLOCKS)]
-        return Interval(value, min(found), max(found), count, independent)
-    inflation = max(1.0, correlated * _inflation(below))
-    t = student(max(1.0, independent - 1))
-    middle = count * q + (t * t - 1) / 6 * (1 - 2 * q) * inflation
-    half = t * math.sqrt(count * q * (1 - q) * inflation)
+    shares = _block_shares(below)
+    at_median = _block_shares(_below(array, float(np.median(array))))
+    correlations, spells = zip(_spells(shares), _spells(at_median), strict=True)
+    single = float(below.var()) * len(shares) / count
+    scatter = float(shares.var(ddof=1)) / single if single else 1.0
+    inflation = max(1.0, max(correlations) * scatter)
+    middle = count * q + _SKEW * (1 - 2 * q) * inflation
+    squares = student(math.inf) ** 2 + student(max(1.0, min(spells) - 1)) ** 2 * (inflation - 1)
+    half = math.sqrt(count * q * (1 - q) * squares)
     low, high = math.floor(middle - half), math.ceil(middle + half) - 1
     ordered = np.sort(array)
-    bounds = (
-        float(ordered[low]) if low >= 0 else None,
-        float(ordered[high]) if high < count else None,
-    )
-    if bounds[0] is not None and bounds[0] == bounds[1]:
+    least, most = (float(ordered[rank]) if 0 <= rank < count else None for rank in (low, high))
+    if least is not None and least == most:
         step = clock_step(array)
-        bounds = (bounds[0] - step, bounds[0] + step)
-    return Interval(value, *bounds, count, independent)
+        least, most = least - step, least + step
+    return Interval(value, least, most, count)
 
 
 def _below(array: NDArray[np.float64], level: float) -> NDArray[np.float64]:
@@ -147,37 +131,33 @@ def _below(array: NDArray[np.float64], level: float) -> NDArray[np.float64]:
 
 
 def _block_shares(below: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The share of each of the last 20 blocks of equal length; fewer than 40 values are too few for any."""
-    length = len(below) // _BLOCKS
-    shares: NDArray[np.float64] = below[len(below) - length * _BLOCKS :].reshape(_BLOCKS, length).mean(axis=1)
+    """The shares of some 50 blocks of equal length up to the last value; of fewer values, each one's."""
+    length = max(1, len(below) // _BLOCKS)
+    blocks = len(below) // length
+    shares: NDArray[np.float64] = below[-blocks * length :].reshape(blocks, length).mean(axis=1)
     return shares
 
 
-def _inflation(below: NDArray[np.float64]) -> float:
-    """The variance of the blocks' shares, over what it were for independent values.
+def _spells(shares: NDArray[np.float64]) -> tuple[float, float]:
+    """By how much the order of blocks inflates their mean's variance; how many spells either state had.
 
-    Over the whole run, so that slow drift counts as well as correlation between neighbours.
+    Two states are told apart where that explains most of the variance (Otsu, A threshold selection method
+    from gray-level histograms, IEEE Transactions on Systems, Man, and Cybernetics 9(1), 1979). Neighbours of
+    a Markov chain that had one of them in a share u of k blocks and changed S times, its end joined to its
+    beginning, are correlated by λ = 1 - S / 2u(1 - u)k, and those of normal noise whose states these are by
+    ρ = sin(πλ/2), which is more. Independent blocks have 0; the variance is inflated by (1 + ρ) / (1 - ρ).
     """
-    length, single = len(below) // _BLOCKS, float(below.var())
-    return length * float(_block_shares(below).var(ddof=1)) / single if length > 1 and single else 1.0
-
-
-def _correlation(below: NDArray[np.float64]) -> float:
-    """(1 + ρ) / (1 - ρ), ρ ≥ 0 the correlation of neighbouring blocks' shares.
-
-    Of an AR(1) process that is by how much the variance of its mean exceeds that of independent values. ρ as
-    estimated is too small by (1 + 3ρ) / k for k blocks (Kendall, Biometrika 41(3/4), 1954).
-    """
-    if len(below) < 2 * _BLOCKS:
-        return 1.0
-    shares = _block_shares(below)
-    deviations = shares - shares.mean()
-    squares = float(deviations @ deviations)
-    if not squares:
-        return 1.0
-    found = float(deviations[1:] @ deviations[:-1]) / squares
-    rho = min(max(0.0, found + (1 + 3 * found) / _BLOCKS), _MOST_CORRELATED)
-    return (1 + rho) / (1 - rho)
+    blocks = len(shares)
+    if blocks < _MIN_BLOCKED or shares.min() == shares.max():
+        return 1.0, _BLOCKS / 4
+    ordered = np.sort(shares)
+    lower, sums = np.arange(1, blocks), np.cumsum(ordered)
+    apart = (sums[-1] - sums[:-1]) / (blocks - lower) - sums[:-1] / lower
+    explained = np.where(np.diff(ordered) > 0, lower * (blocks - lower) * apart**2, -1.0)
+    is_upper = shares > ordered[np.argmax(explained)]
+    upper, changes = float(is_upper.mean()), np.count_nonzero(is_upper != np.roll(is_upper, 1))
+    rho = math.sin(math.pi / 2 * max(0.0, 1 - changes / (2 * upper * (1 - upper) * blocks)))
+    return (1 + rho) / (1 - rho), changes / 2
 
 
 def clock_step(values: Sequence[float] | NDArray[np.float64]) -> float:

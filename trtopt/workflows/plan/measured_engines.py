@@ -12,6 +12,7 @@ from pathlib import Path
 from trtopt.errors import ArtifactError, UsageError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.manifests import read_manifest
+from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import (
@@ -20,6 +21,7 @@ from trtopt.records import (
     EngineArtifact,
     Environment,
     Shape,
+    Trust,
     kind_of,
     read_versioned,
 )
@@ -262,13 +264,18 @@ def _is_unsure(latencies: Sequence[float]) -> bool:
 
 
 def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
-    doubtful = [point for point in points if point.point.latency.untrustworthy]
+    worst = [
+        (point, doubts[0])
+        for point in points
+        if (doubts := doubts_of(point.point, on_host=point.environment.device.kind == "cpu"))
+    ]
     few = min(len(point.point.latency.samples.start_ms) for point in points)
     notes = []
-    if doubtful:
-        named = doubtful[0]
-        why = named.point.latency.untrustworthy[0]
-        notes.append(f"{len(doubtful)} measurements are not trustworthy ({named.artifact.path}: {why})")
+    for trust, word in ((Trust.NONE, "not trustworthy"), (Trust.UNSTEADY, "unsteady")):
+        doubted = [(point, doubt.text) for point, doubt in worst if doubt.trust is trust]
+        if doubted:
+            named, why = doubted[0]
+            notes.append(f"{len(doubted)} measurements are {word} ({named.artifact.path}: {why})")
     if few < 100:
         notes.append(f"some latencies have {few} samples only: their spread is poorly known")
     unsure = [one for one in points if _is_unsure(one.point.latency.samples.latency_ms)]

@@ -170,8 +170,8 @@ def test_a_card_at_its_power_limit_is_at_its_own_speed() -> None:
 
 def test_discarded_queries_do_not_make_a_run_steady() -> None:
     """It is looked at in a group that is discarded: it ends with a later one."""
-    limits = Limits(warmup_s=0.0, max_warmup_s=0.0, duration_s=9.0, stop_early=True)
-    calm, hot = (measured([*[FULL] * 12, hot, *[FULL] * 90], limits=limits) for hot in (FULL, HOT))
+    limits = Limits(warmup_s=0.0, max_warmup_s=0.0, duration_s=20.0, stop_early=True)
+    calm, hot = (measured([*[FULL] * 32, hot, *[FULL] * 90], limits=limits) for hot in (FULL, HOT))
     assert calm.stop_reason.startswith("steady: ")
     assert hot.stop_reason.startswith("steady: ")
     assert hot.discarded > 0

@@ -20,8 +20,7 @@ def autocorrelated(phi: float, count: int, runs: int, seed: int) -> np.ndarray:
 def covered(runs: np.ndarray, true: float = 1.0, p: float = 50.0) -> int:
     intervals = [percentile_interval(run, p) for run in runs]
     return sum(
-        one.resolved and (one.low is None or one.low <= true) and (one.high is None or true <= one.high)
-        for one in intervals
+        (one.low is None or one.low <= true) and (one.high is None or true <= one.high) for one in intervals
     )
 
 
@@ -46,32 +45,46 @@ def test_the_interval_of_correlated_values_covers_the_median_as_often() -> None:
     assert 470 <= covered(autocorrelated(0.9, 1000, 500, seed=2)) <= 490
 
 
+def is_known(run: np.ndarray, p: float = 50.0) -> bool:
+    return percentile_interval(run, p).relative_half_width < math.inf
+
+
 @pytest.mark.parametrize("phi", [0.99, 0.998])
 def test_noise_as_long_as_a_block_is_seen_in_how_blocks_resemble_their_neighbours(phi: float) -> None:
-    """Blocks of 250 values; with an inflation by the blocks' variance alone 81 and 53 % were covered."""
+    """With an inflation by the blocks' variance alone 81 and 53 % were covered."""
     runs = autocorrelated(phi, 5000, 200, seed=8)
-    known = [run for run in runs if percentile_interval(run, 50.0).resolved]
-    assert len(known) > 50
-    assert covered(np.array(known)) >= 0.9 * len(known)
+    assert sum(map(is_known, runs)) > 50
+    assert covered(runs) >= 0.94 * len(runs)
 
 
-def test_noise_as_long_as_the_run_leaves_too_few_independent_blocks() -> None:
-    drifting = 1 + np.linspace(0, 0.1, 2000)
-    interval = percentile_interval(drifting, 50.0)
-    assert not interval.resolved
-    assert interval.relative_half_width == math.inf
-    assert (interval.low, interval.high) == (
-        pytest.approx(np.median(drifting[:100])),
-        pytest.approx(np.median(drifting[-100:])),
-    )
+@pytest.mark.parametrize(("off_s", "on_s"), [(0.6, 0.4), (3.0, 2.0), (0.93, 0.4)])
+def test_an_interval_of_ten_seconds_in_two_modes_covers_the_median_or_is_open(
+    off_s: float, on_s: float
+) -> None:
+    """Modes that last as long as a twentieth to a third of the run; 20 blocks cover 81 to 88 %."""
+    random = np.random.RandomState(3)
+    lengths = random.exponential((off_s, on_s), (300, 40, 2)) * 1000
+    runs = [np.repeat(np.arange(80) % 2, own.astype(int).ravel())[-10_000:] for own in lengths]
+    latencies = np.array([np.exp(0.01 * random.standard_normal(10_000)) * (1 + 0.08 * run) for run in runs])
+    assert covered(latencies, float(np.median(latencies))) >= 0.9 * len(runs)
+
+
+def test_noise_as_long_as_the_run_leaves_the_interval_open() -> None:
+    assert not is_known(1 + np.linspace(0, 0.1, 2000))
     wandering = autocorrelated(0.999, 1000, 100, seed=6)
-    assert sum(percentile_interval(run, 50.0).resolved for run in wandering) < 30
+    assert sum(map(is_known, wandering)) < 30
+
+
+@pytest.mark.parametrize("count", [40, 60, 100, 300, 3000])
+def test_the_interval_of_independent_values_is_never_open(count: int) -> None:
+    random = np.random.RandomState(count)
+    assert sum(is_known(run) for run in random.standard_normal((200, count)) + 10) >= 199
 
 
 def test_noise_that_the_median_shows_holds_for_other_percentiles() -> None:
     random = np.random.RandomState(2)
     drifting = (1 + np.linspace(0, 0.1, 2000)) * np.where(np.arange(2000) % 40 == 7, 2 + random.rand(2000), 1)
-    assert not percentile_interval(drifting, 99.0).resolved
+    assert not is_known(drifting, 99.0)
 
 
 def test_spikes_do_not_widen_the_interval() -> None:
@@ -101,7 +114,7 @@ def test_a_coarse_clock_does_not_hide_correlation(lowest: int) -> None:
     """Of two or three ticks each stays for three blocks, even if the median is the lowest."""
     ticks = np.clip(np.round(np.random.RandomState(5).standard_normal((100, 7))), lowest, 1) + 10
     runs = [np.repeat(row, 150) for row in ticks if len(set(row)) > 1]
-    assert sum(percentile_interval(run, 50.0).resolved for run in runs) < 0.3 * len(runs)
+    assert sum(map(is_known, runs)) < 0.3 * len(runs)
 
 
 @pytest.mark.parametrize("confidence", [0.95, 0.99])
