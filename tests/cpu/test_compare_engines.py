@@ -32,7 +32,7 @@ from trtopt.report.comparison import comparison_view
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Interleaved, Result
 from trtopt.workflows import race
-from trtopt.workflows.compare import contracts as compare_contracts, engines as compare_engines
+from trtopt.workflows.compare import engines as compare_engines
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +40,11 @@ def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for a verdict, and no more."""
     for module, name, value in (
         (race, "ROUNDS", 8),
-        (compare_contracts, "ROUNDS", 5),
+        (race, "WARMUP_S", 0.02),
         (compare_engines, "RUNS", 2),
         (compare_engines, "_ROUNDS", 2),
     ):
         monkeypatch.setattr(module, name, value)
-    for module in (race, compare_contracts, compare_engines):
-        monkeypatch.setattr(module, "WARMUP_S", 0.02)
 
 
 def table(markdown: str) -> list[list[str]]:

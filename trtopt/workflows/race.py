@@ -8,6 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from trtopt.builder.shapes import shapes_at
 from trtopt.data.fit import sample_axes
 from trtopt.errors import OutputError, UsageError
@@ -16,9 +18,18 @@ from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.measure.analysis.comparability import Work
-from trtopt.measure.contracts import WARMUP_S
+from trtopt.measure.contracts import WARMUP_S, changed
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
-from trtopt.measure.statistics.comparison import RUN_BLOCKS, Comparison, RunSpread
+from trtopt.measure.loop.rounds import ValidRounds, latency_blocks
+from trtopt.measure.statistics.comparison import (
+    RUN_BLOCKS,
+    THRESHOLD,
+    Block,
+    Comparison,
+    Noise,
+    RunSpread,
+    compare,
+)
 from trtopt.recipe import Recipe, shape_flags
 from trtopt.records import (
     ComparisonVerdict,
@@ -88,21 +99,37 @@ def work_of(source_sha256: str, engines: Mapping[int, LoadedEngine]) -> Work:
     )
 
 
+def with_streams(contract: Contract, streams: int) -> Contract:
+    """The terms with so many streams."""
+    return changed(contract, {"streams": streams}) if streams > 1 else contract
+
+
 def short_turns(duration: float) -> int:
     """The turns of each subject, where nothing needs them longer."""
     return max(ROUNDS, round(duration / SHORT_TURN_S))
 
 
-def turns_job(
+@dataclass(frozen=True)
+class Heat:
+    """Subjects that take turns in one process at one batch size, and what listeners call it."""
+
+    label: str
+    job: InterleaveJob
+
+
+def heat(
+    label: str,
     engines: Sequence[LoadedEngine],
     names: Sequence[str],
     purpose: Purpose,
     size: int,
     setting: Setting,
-    rounds: int = ROUNDS,
-) -> InterleaveJob:
-    """Every engine under its name, all on the setting's terms."""
-    return InterleaveJob(
+    rounds: int | None = None,
+    **changes: object,
+) -> Heat:
+    """Every engine under its name, all on the setting's terms but for `changes` of the job."""
+    rounds = rounds or ROUNDS
+    job = InterleaveJob(
         engines=tuple(engines),
         variants=tuple(
             Variant(name=name, engine=index, contract=setting.contract) for index, name in enumerate(names)
@@ -115,26 +142,27 @@ def turns_job(
         warmup_s=WARMUP_S,
         block_s=setting.duration / rounds,
     )
+    return Heat(label, msgspec.structs.replace(job, **changes))
 
 
-def measure_in_turns(
-    jobs: Sequence[InterleaveJob],
-    labels: Sequence[str],
+def race(
+    heats: Sequence[Heat],
     listener: Listener,
     limit_s: float | None = None,
     executor: Executor = THIS_HOST,
 ) -> list[InterleavedRun]:
-    """One job after the other on each host, in a process of its own; none after one whose device failed.
+    """One heat after the other on each host, in a process of its own; none after one whose device failed.
 
-    A job that takes longer than `limit_s` seconds has failed.
+    A heat that takes longer than `limit_s` seconds has failed.
     """
+    jobs = [one.job for one in heats]
     backends = {str(engine.artifact.plan.backend) for job in jobs for engine in job.engines}
     if len(backends) > 1:
         raise UsageError(
             f"engines of {' and '.join(sorted(backends))} cannot be interleaved in one process",
             "measure each with `trtopt bench --json FILE` and compare the result files",
         )
-    listener.plans(labels)
+    listener.plans([one.label for one in heats])
     runs: dict[int, InterleavedRun] = {}
     with closing(run_jobs_of(executor, jobs, limit_s=limit_s, on_progress=listener.progress)) as results:
         for index, result in results:
@@ -143,6 +171,31 @@ def measure_in_turns(
             if result.run.failure is not None:
                 break
     return [runs[index] for index in sorted(runs)]
+
+
+def compare_turns(
+    rounds: ValidRounds,
+    subject: int = 1,
+    *,
+    threshold: float = THRESHOLD,
+    noise: Noise | None = None,
+    failures: Sequence[str] = (),
+    blocks: Sequence[Sequence[Block]] | None = None,
+    what: str = "latency",
+) -> Comparison:
+    """A subject against the first one, by what is kept of their turns; `blocks` are others than latencies."""
+    a, b = blocks or (latency_blocks(rounds.turns[0]), latency_blocks(rounds.turns[subject]))
+    return compare(
+        a,
+        b,
+        threshold=threshold,
+        noise=noise,
+        interfered=rounds.interfered,
+        failures=(*rounds.failures, *failures),
+        loads=rounds.loads,
+        is_reversed=rounds.is_reversed(subject),
+        what=what,
+    )
 
 
 def terms_shown(runs: Sequence[InterleavedRun]) -> str:

@@ -35,8 +35,8 @@ from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, losing_vectors, region_times
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.engine import BenchJob
-from trtopt.measure.loop.rounds import latency_blocks, notes_of, pooled_ms, valid_rounds
-from trtopt.measure.statistics.comparison import THRESHOLD, Comparison, compare
+from trtopt.measure.loop.rounds import notes_of, pooled_ms, valid_rounds
+from trtopt.measure.statistics.comparison import THRESHOLD, Comparison
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
@@ -61,7 +61,7 @@ from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, moved
 from trtopt.workflows.build.graph import QUANTISED, Precision
 from trtopt.workflows.build.int8_forms import FormSearch, planned_forms
 from trtopt.workflows.precision.quantize import Request
-from trtopt.workflows.race import Setting, loaded, measure_in_turns, turns_job, verdict_record
+from trtopt.workflows.race import Setting, compare_turns, heat, loaded, race, verdict_record
 from trtopt.workflows.workbench import Workbench
 
 _DURATION_S = 2.0
@@ -330,18 +330,15 @@ class _PrecisionSelection:
             for plan in self._plans
             if plan.label not in runs or len(runs[plan.label].turns) < len(self._entries_of(plan))
         ]
-        jobs = []
+        heats = []
         for plan in stale:
             entries, size = self._entries_of(plan), plan.batch.opt[0]
             engines = [
                 loaded(one.folder, self._base.inputs, one.engines[plan.label], size) for one in entries
             ]
-            names = [one.name for one in entries]
-            jobs.append(turns_job(engines, names, "precisions", size, self._setting))
-        labels = [f"{job_plan.label}: {len(self._entries_of(job_plan))} in turns" for job_plan in stale]
-        found = (
-            measure_in_turns(jobs, labels, self._listener, executor=self._workbench.executor) if jobs else []
-        )
+            names, label = [one.name for one in entries], f"{plan.label}: {len(entries)} in turns"
+            heats.append(heat(label, engines, names, "precisions", size, self._setting))
+        found = race(heats, self._listener, executor=self._workbench.executor) if heats else []
         for run in found:
             if run.failure is not None:
                 raise DeviceError(
@@ -472,17 +469,10 @@ class _PrecisionSelection:
 
     def _verdict(self, plan: BuildPlan, run: InterleavedRun) -> BatchVerdict:
         evaluated = valid_rounds(run)
-        baseline, *others = evaluated.turns
-        compared: dict[str, Comparison] = {
-            turns.name: compare(
-                latency_blocks(baseline),
-                latency_blocks(turns),
-                interfered=evaluated.interfered,
-                failures=evaluated.failures,
-                loads=evaluated.loads,
-                is_reversed=evaluated.is_reversed(number),
-            )
-            for number, turns in enumerate(others, 1)
+        compared = {
+            turns.name: compare_turns(evaluated, number)
+            for number, turns in enumerate(evaluated.turns)
+            if number
         }
         ms = {turns.name: pooled_ms(turns) for turns in evaluated.turns}
         choice = self._choice(ms, compared)

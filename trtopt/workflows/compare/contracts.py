@@ -11,13 +11,13 @@ from trtopt.measure.analysis.findings import doubts_of, is_on_host
 from trtopt.measure.analysis.gap_runs import Ends, ends_of, evaluate_gap, gap_variants, has_bare_loop
 from trtopt.measure.analysis.outcomes import Gaps
 from trtopt.measure.analysis.result_comparison import distrust, machine_notes, paired_points, work_notes
-from trtopt.measure.contracts import WARMUP_S, contract_named
-from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
+from trtopt.measure.contracts import contract_named
+from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
 from trtopt.records import BenchPoint, BenchReport, Contract, InterleavedRun
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.race import ROUNDS, Setting, loaded, measure_in_turns
+from trtopt.workflows.race import Setting, heat, loaded, race
 
 
 @dataclass(frozen=True)
@@ -131,20 +131,20 @@ def _explain(
     listener: Listener,
 ) -> tuple[Gaps, tuple[InterleavedRun, ...]]:
     variants = gap_variants(*ends)
-    jobs = [
-        InterleaveJob(
-            engines=(subject.engine,),
+    heats = [
+        heat(
+            f"batch{subject.batch}",
+            [subject.engine],
+            (),
+            "contracts",
+            subject.batch,
+            setting,
             variants=variants,
-            rounds=ROUNDS,
-            purpose="contracts",
-            batch=subject.batch,
-            data=setting.data,
-            warmup_s=WARMUP_S,
-            block_s=setting.duration / ROUNDS,
+            least_rounds=0,
         )
         for subject in subjects
     ]
-    runs = measure_in_turns(jobs, [f"batch{job.batch}" for job in jobs], listener, setting.timeout)
+    runs = race(heats, listener, setting.timeout)
     notes += notes_of(runs)
     if not has_bare_loop(ends[1]):
         notes.append(

@@ -17,11 +17,9 @@ from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.comparability import Work, paired_sizes, require_alike, unlike_work
 from trtopt.measure.analysis.outcomes import BuiltRow, Comparisons, ControlRow, Lottery, LotteryBatch, Row
-from trtopt.measure.contracts import WARMUP_S
-from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
+from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import latency_blocks, ms_by_load, notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.builds import compare_builds, compare_paired, spread
-from trtopt.measure.statistics.comparison import compare
 from trtopt.measure.statistics.control import Control, Pair, evaluate_control, run_spread
 from trtopt.recipe import Recipe
 from trtopt.records import EngineArtifact, InterleavedRun, Manifest
@@ -30,14 +28,16 @@ from trtopt.workflows.build.build import build
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
+    Heat,
     Setting,
     check_repeats,
+    compare_turns,
+    heat,
     keep_run_spread,
     loaded,
-    measure_in_turns,
+    race,
     short_turns,
     terms_shown,
-    turns_job,
     work_of,
 )
 from trtopt.workflows.workbench import Workbench, verified_graphs
@@ -71,20 +71,15 @@ def compare_engines(
         sides = [side for side, _ in found]
         sizes = paired_sizes(sides[0], sides[-1])
         notes += require_alike(unlike_work(found[0][1], found[-1][1]), force=setting.force)
-        jobs, labels = [], []
-        rounds = short_turns(setting.duration)
+        heats, rounds = list[Heat](), short_turns(setting.duration)
         for size in sizes:
             if len(sides) == 2:
-                jobs.append(
-                    turns_job([side[size] for side in sides], ("A", "B"), "comparison", size, setting, rounds)
-                )
-                labels.append(f"batch{size}: A and B")
-            jobs += [
-                turns_job([sides[0][size]] * 2, ("A", "A again"), "control", size, setting, rounds)
-                for _ in range(again)
-            ]
-            labels += [f"batch{size}: A and A, {index + 1} of {again}" for index in range(again)]
-        runs = measure_in_turns(jobs, labels, listener, setting.timeout)
+                both, label = [side[size] for side in sides], f"batch{size}: A and B"
+                heats.append(heat(label, both, ("A", "B"), "comparison", size, setting, rounds))
+            for index in range(again):
+                twice, label = [sides[0][size]] * 2, f"batch{size}: A and A, {index + 1} of {again}"
+                heats.append(heat(label, twice, ("A", "A again"), "control", size, setting, rounds))
+        runs = race(heats, listener, setting.timeout)
     notes += notes_of(runs)
     notes += _kept_spread(runs)
     rows, controls = evaluate_turns(runs, threshold)
@@ -158,15 +153,11 @@ def _row(run: InterleavedRun, control: Control | None, threshold: float, failure
         batch=run.batch,
         a_ms=pooled_ms(a),
         b_ms=pooled_ms(b),
-        comparison=compare(
-            latency_blocks(a),
-            latency_blocks(b),
+        comparison=compare_turns(
+            evaluated,
             threshold=threshold,
             noise=control.noise if control is not None else None,
-            interfered=evaluated.interfered,
-            failures=(*evaluated.failures, *failures),
-            loads=evaluated.loads,
-            is_reversed=evaluated.is_reversed(),
+            failures=failures,
         ),
     )
 
@@ -216,9 +207,8 @@ def compare_recipes(
         sizes = paired_sizes(sides[0].builds[0][1], sides[-1].builds[0][1])
         works = [_work(side, sizes) for side in sides]
         notes += require_alike(unlike_work(works[0], works[-1]), force=setting.force)
-        jobs = [_job(sides, size, run, setting) for size in sizes for run in range(RUNS)]
-        labels = [f"batch{size}: run {run + 1} of {RUNS}" for size in sizes for run in range(RUNS)]
-        results = measure_in_turns(jobs, labels, listener, setting.timeout, executor)
+        heats = [_heat(sides, size, run, setting) for size in sizes for run in range(RUNS)]
+        results = race(heats, listener, setting.timeout, executor)
     notes += notes_of(results)
     by_size: dict[int, list[InterleavedRun]] = {}  # a device that failed leaves fewer runs, or none
     for result in results:
@@ -334,33 +324,24 @@ def _work(side: _Side, sizes: Sequence[int]) -> Work:
     return work_of("", {size: loaded(folder, inputs, by_size[size], size) for size in sizes})
 
 
-def _names(sides: int, builds: int) -> list[tuple[int, int, str]]:
-    """(side, build, name) in the order of turns: A1, B1, A2, B2 …"""
-    return [(side, build, f"{'AB'[side]}{build + 1}") for build in range(builds) for side in range(sides)]
-
-
-def _job(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> InterleaveJob:
+def _heat(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> Heat:
     """Every second run loads the engines in reverse, so that no build always gets the first memory."""
-    engines: list[LoadedEngine] = []
-    variants: list[Variant] = []
-    for index, (side, number, name) in enumerate(_names(len(sides), len(sides[0].builds))):
-        folder, by_size = sides[side].builds[number]
-        engines.append(loaded(folder, sides[side].manifest.onnx.inputs, by_size[size], size))
-        variants.append(Variant(name=name, engine=index, contract=setting.contract))
-    if run % 2:
-        last = len(engines) - 1
-        engines.reverse()
-        variants = [
-            msgspec.structs.replace(variant, engine=last - variant.engine) for variant in reversed(variants)
-        ]
-    return InterleaveJob(
-        engines=tuple(engines),
-        variants=tuple(variants),
-        rounds=_ROUNDS,
-        purpose="builds",
-        batch=size,
-        data=setting.data,
-        warmup_s=WARMUP_S,
+    engines: dict[str, LoadedEngine] = {}  # by name, in the order of turns: A1, B1, A2, B2 …
+    for number in range(len(sides[0].builds)):
+        for letter, side in zip("AB", sides, strict=False):
+            folder, by_size = side.builds[number]
+            own = loaded(folder, side.manifest.onnx.inputs, by_size[size], size)
+            engines[f"{letter}{number + 1}"] = own
+    names = [*reversed(engines)] if run % 2 else [*engines]
+    return heat(
+        f"batch{size}: run {run + 1} of {RUNS}",
+        [engines[name] for name in names],
+        names,
+        "builds",
+        size,
+        setting,
+        _ROUNDS,
+        least_rounds=0,
         block_s=setting.duration / (RUNS * _ROUNDS),
         reloads=False,  # every process loads them anew
     )

@@ -23,13 +23,11 @@ from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.measure.analysis.energy import mean_power
 from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.analysis.sweep_table import csv_of
-from trtopt.measure.contracts import changed
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.records import (
     BenchPoint,
     BenchReport,
-    Contract,
     EngineRef,
     Environment,
     MemoryPass,
@@ -48,6 +46,7 @@ from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.invocation import command_line, now
+from trtopt.workflows.race import with_streams
 from trtopt.workflows.same_terms import check_same_terms
 from trtopt.workflows.sweep.builds import PointEngine, file_name
 
@@ -152,7 +151,7 @@ def job_of(setting: SweepSetting, terms: SweepTerms, engine: PointEngine, data: 
         shapes=shapes_at(engine.onnx.inputs, engine.artifact.plan, setting.batch),
         data=data,
         sample_axes=sample_axes(engine.onnx.inputs),
-        contract=contract_for(terms.contract, setting.streams),
+        contract=with_streams(terms.contract, setting.streams),
         warmup_s=terms.warmup_s,
         duration_s=terms.duration_s,
         layers=False,
@@ -183,11 +182,6 @@ def measured_point(
         )
         write_atomically(path, to_json(report, indent=None))
     return point_of(folder, path, setting, terms, engine, measured), result.environment
-
-
-def contract_for(contract: Contract, streams: int) -> Contract:
-    """The terms with so many streams."""
-    return changed(contract, {"streams": streams}) if streams > 1 else contract
 
 
 def point_of(

@@ -19,8 +19,9 @@ from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe, batch_sizes, io_re
 from trtopt.records import SweepSetting, SweepTerms
 from trtopt.requests.sweep import SweepRequest
 from trtopt.workflows.build.graph import QUANTISED, request_for, with_typed_io
+from trtopt.workflows.race import with_streams
 from trtopt.workflows.sweep.builds import Swept
-from trtopt.workflows.sweep.folder import contract_for, is_sweep
+from trtopt.workflows.sweep.folder import is_sweep
 from trtopt.workflows.workbench import make_plans
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
@@ -140,7 +141,7 @@ def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
             "--data: nothing here needs data", "add --precision fp16, bf16, int8 or fp8, or omit it"
         )
     for streams in plan.streams:
-        contract_for(terms.contract, streams)
+        with_streams(terms.contract, streams)
     for setting in plan.settings():
         recipe = swept.recipe_for(setting)
         make_plans(with_typed_io(swept.onnx, io_request(recipe), backend), recipe, backend)

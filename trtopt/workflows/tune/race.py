@@ -8,19 +8,17 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from trtopt.errors import DeviceError, UsageError
 from trtopt.executors.api import Executor
-from trtopt.measure.contracts import changed
-from trtopt.measure.loop.interleaved import BLOCK_QUERIES, LoadedEngine
+from trtopt.measure.loop.interleaved import BLOCK_QUERIES, LoadedEngine, Variant
 from trtopt.measure.loop.rounds import valid_rounds
-from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict, compare
+from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import ClockReading, InterleavedRun, Objective, Samples, TensorSpec, TurnSamples
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.race import Setting, measure_in_turns, turns_job
+from trtopt.workflows.race import ROUNDS, Setting, compare_turns, heat, race as run_heats, with_streams
 
 _P99 = 99.0
 _BACKLOG = 0.25
@@ -147,16 +145,8 @@ def race(
     racers = (incumbent, candidate)
     for rounds in (MIN_BLOCKS, None):
         run = _run(racers, measure, setting, rounds, executor, listener)
-        evaluated = valid_rounds(run)
-        blocks = _blocks(run, racers, measure)
-        found = compare(
-            *blocks,
-            threshold=threshold,
-            interfered=evaluated.interfered,
-            failures=evaluated.failures,
-            loads=evaluated.loads,
-            is_reversed=evaluated.is_reversed(),
-            what=measure.cost,
+        found = compare_turns(
+            valid_rounds(run), threshold=threshold, blocks=_blocks(run, racers, measure), what=measure.cost
         )
         if found.verdict is Verdict.SLOWER:
             break
@@ -220,23 +210,30 @@ def _run(
     listener: Listener,
 ) -> InterleavedRun:
     names = ("incumbent", "candidate")[: len(racers)]
-    job = turns_job([one.engine for one in racers], names, "tuning", racers[-1].batch, setting)
     variants = tuple(
-        msgspec.structs.replace(
-            variant,
+        Variant(
+            name=name,
+            engine=index,
+            contract=with_streams(setting.contract, one.streams),
             mode=measure.mode,
             rate=measure.rate,
-            contract=changed(setting.contract, {"streams": one.streams})
-            if one.streams > 1
-            else setting.contract,
         )
-        for variant, one in zip(job.variants, racers, strict=True)
+        for index, (name, one) in enumerate(zip(names, racers, strict=True))
     )
-    job = msgspec.structs.replace(
-        job, variants=variants, rounds=rounds or job.rounds, block_queries=measure.block_queries
+    block_s = setting.duration / ROUNDS  # of a short race, too
+    one = heat(
+        " against ".join(reversed(names)),
+        [racer.engine for racer in racers],
+        (),
+        "tuning",
+        racers[-1].batch,
+        setting,
+        rounds,
+        variants=variants,
+        block_s=block_s,
+        block_queries=measure.block_queries,
     )
-    label = " against ".join(reversed(names))
-    (run,) = measure_in_turns([job], [label], listener, setting.timeout, executor)
+    (run,) = run_heats([one], listener, setting.timeout, executor)
     if run.failure is not None:
         raise DeviceError(run.failure, "check the GPU with nvidia-smi")
     return run
