@@ -23,8 +23,7 @@ from trtopt.requests.optimize import OptimizeRequest
 from trtopt.requests.recipe import recipe_of
 from trtopt.rewrite.lint import lint_model
 from trtopt.targets import target_of
-from trtopt.workflows.bench.bench import bench
-from trtopt.workflows.bench.request import check_request
+from trtopt.workflows.bench.bench import bench, check_request
 from trtopt.workflows.build.build import BEST, build, default_output, obstacle
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import check

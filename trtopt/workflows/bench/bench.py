@@ -15,11 +15,12 @@ from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
 from trtopt.data.fit import sample_axes
 from trtopt.data.source import range_notes
-from trtopt.device.affinity import listed
+from trtopt.device.affinity import AUTO, listed, parse_cores
 from trtopt.device.api import ClockControl
 from trtopt.device.backends import check_device_options, open_clock_control
 from trtopt.device.clocks import locked_clocks
-from trtopt.errors import ArtifactError, DeviceError, TrtoptError
+from trtopt.device.nvtx import require_nvtx
+from trtopt.errors import ArtifactError, DeviceError, TrtoptError, UsageError
 from trtopt.executors.local import THIS_HOST, run_job
 from trtopt.files.page_cache import drop_from_cache
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob
@@ -28,14 +29,19 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, RangesJob, RangesRecorded
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
-from trtopt.recipe import Recipe, batch_sizes, shape_flags
+from trtopt.recipe import Recipe, batch_sizes, check_timeout, shape_flags
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, EngineArtifact, KernelPass
 from trtopt.requests.bench import BenchRequest
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import OnProgress
-from trtopt.workflows.bench.request import check_request
-from trtopt.workflows.bench.resolve_engines import ResolvedEngines, points, resolve_engines, runs_on
+from trtopt.workflows.bench.resolve_engines import (
+    ResolvedEngines,
+    check_trust,
+    points,
+    resolve_engines,
+    runs_on,
+)
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 
@@ -73,6 +79,27 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
         jobs = [_job(job_of, resolved, engine, size, sizes) for engine, size in measured]
         with _clocks(control, request.lock_clocks, notes):
             return _run(jobs, resolved, request, notes, listener)
+
+
+def check_request(request: BenchRequest) -> None:
+    """Validate what no engine is needed for."""
+    if not 0 < request.duration <= 86400 or not 0 <= request.warmup <= 3600:
+        raise UsageError(
+            f"--duration {request.duration:g} --warmup {request.warmup:g}: out of range",
+            "give seconds above 0, at most a day",
+        )
+    check_timeout(request.timeout)
+    check_trust(request.trust, [Path(request.path)])
+    if request.lock_clocks is not False and request.lock_clocks < 1:
+        raise UsageError(
+            f"--lock-clocks {request.lock_clocks}: not a clock in MHz", "write, say, --lock-clocks 1500"
+        )
+    if request.cpu_affinity not in (None, AUTO):
+        parse_cores(request.cpu_affinity)
+    if request.data is not None:
+        open_data(request.data)
+    if request.nvtx:
+        require_nvtx()
 
 
 def _allowed(name: str, request: BenchRequest) -> ClockControl | None:

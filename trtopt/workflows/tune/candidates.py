@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtopt.builder.build_routes import single_options
 from trtopt.device.affinity import present_cores
 from trtopt.errors import TrtoptError
 from trtopt.executors.api import run_jobs_of
@@ -16,7 +15,7 @@ from trtopt.records.tune import CandidateKind
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workers.protocol import RoutesJob, RoutesListed
 from trtopt.workflows.listener import SILENT
-from trtopt.workflows.tune.engine_kinds import BATCH, LOTTERY, SETTING, SPLIT, STREAMS
+from trtopt.workflows.tune.engine_kinds import BATCH, LOTTERY, SETTING, SPLIT, STREAMS, single_options
 from trtopt.workflows.tune.graph_kinds import IO_TYPES, PLACEMENT, PRECISION, REGION, REWRITE
 from trtopt.workflows.tune.prediction import Prediction, build_spread_of, predict, predicted_cost_s, spread_of
 from trtopt.workflows.tune.setup import Setup

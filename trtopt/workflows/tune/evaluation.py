@@ -214,13 +214,20 @@ class Evaluation:
         self._checkers: dict[tuple[TypedTensor, ...], Checker] = {}
         self._checking = threading.Lock()
 
-    def build_baseline(self, folder: Path, limit_s: float) -> Built:
-        """Today's defaults, in a folder to be made."""
-        return self._maker(limit_s, self._setup.listener).baseline(folder, self._setup.terms.batch[0])
-
-    def build(self, incumbent: Built, change: Change, folder: Path, limit_s: float, own: Listener) -> Built:
-        """The incumbent with a change, in a folder to be made; `own` hears of it."""
-        return self._maker(limit_s, own).make(incumbent, change, folder)
+    def maker(self, limit_s: float, listener: Listener) -> Maker:
+        """What builds the baseline and candidates; `listener` hears of it."""
+        given = self._setup
+        return Maker(
+            source=given.source,
+            recipe=given.request.recipe,
+            bounds=given.request.accuracy.given,
+            data=given.samples.data,
+            data_name=given.samples.name,
+            cache_dir=given.request.cache_dir,
+            workbench=Workbench(
+                builder=given.builder, executor=given.executor, listener=listener, limit_s=limit_s
+            ),
+        )
 
     def check(self, built: Built, limit_s: float, own: Listener) -> CheckedSubject:
         """Its outputs against those of the model with the build's inputs and outputs."""
@@ -309,20 +316,6 @@ class Evaluation:
             given.notes.append(f"candidates are predicted without a profile: {error.problem.splitlines()[0]}")
         else:
             write_atomically(built.folder / PROFILE_FILE, to_json(report, indent=None))
-
-    def _maker(self, limit_s: float, listener: Listener) -> Maker:
-        given = self._setup
-        return Maker(
-            source=given.source,
-            recipe=given.request.recipe,
-            bounds=given.request.accuracy.given,
-            data=given.samples.data,
-            data_name=given.samples.name,
-            cache_dir=given.request.cache_dir,
-            workbench=Workbench(
-                builder=given.builder, executor=given.executor, listener=listener, limit_s=limit_s
-            ),
-        )
 
     def _setting(self, built: Built, limit_s: float) -> Setting:
         """On the user's samples, if they have the engine's shapes; else on random input."""

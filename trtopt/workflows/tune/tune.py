@@ -30,6 +30,128 @@ _LIMIT_TIMES = 10
 """A candidate's build or measurement that takes so many times the whole baseline's has failed."""
 
 
+def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
+    """Find a faster engine of a model within a budget; see `trtopt.tune`."""
+    with set_up(request, listener) as setup, scratch_beside(setup.folder.path) as temporary:
+        scratch = temporary / "work"  # the outer one is locked, and builds lock the folder that they are in
+        scratch.mkdir()
+        evaluation = Evaluation(setup)
+        ledger, incumbent = _continued(setup) if setup.continues else _begun(setup, evaluation, scratch)
+        candidates, trials = Candidates(setup), Trials(setup, evaluation, scratch)
+        while True:
+            waiting, left_s = candidates.waiting(ledger, incumbent), setup.left_for_candidates_s(ledger)
+            chosen = next_of(waiting, left_s)
+            if chosen.candidate is None:
+                break
+            began_s = time.monotonic()
+            try:
+                trial = trials.of(chosen.candidate, waiting, left_s, ledger, incumbent)
+            except KeyboardInterrupt:
+                lost_s = ledger.lost_s + time.monotonic() - began_s
+                setup.folder.save(msgspec.structs.replace(ledger, lost_s=lost_s))
+                raise
+            entry = trial.outcome.entry(chosen.candidate, trial.cost_s)
+            ledger = msgspec.structs.replace(ledger, entries=(*ledger.entries, entry))
+            listener.note(f"{entry.candidate}: {entry.verdict}: {entry.reason}")
+            if trial.better is not None:
+                incumbent = setup.folder.replace(trial.better, ledger)
+            else:
+                setup.folder.save(ledger)
+        setup.folder.save(ledger)
+        ledger = _raced(setup, evaluation, ledger, incumbent)
+        candidates.note_barren_kinds()
+        return Tuned(
+            folder=str(setup.folder.path),
+            changes=incumbent.changes,
+            batch=incumbent.batch,
+            streams=incumbent.streams,
+            ledger=ledger,
+            stopped=chosen.stopped,
+            notes=tuple(dict.fromkeys(setup.notes)),
+        )
+
+
+def _begun(setup: Setup, evaluation: Evaluation, scratch: Path) -> tuple[Ledger, Built]:
+    """The baseline in its place, with a ledger without entries."""
+    ledger, built = _build_baseline(setup, evaluation, scratch / "baseline")
+    return ledger, setup.folder.replace(built, ledger)
+
+
+def _build_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, Built]:
+    """The baseline in `folder`, which is to be made, and a ledger without entries."""
+    samples, name = setup.samples, setup.source
+    began_s, limit_s = time.monotonic(), setup.limit_s(setup.budget_s)
+    built = evaluation.maker(limit_s, setup.listener).baseline(folder, setup.terms.batch[0])
+    build_s = time.monotonic() - began_s
+    checked = evaluation.check(built, limit_s, setup.quiet)
+    if checked.violations:
+        where = f"--backend {setup.builder.backend.name} --batch {built.batch}"
+        on = "" if samples.name is None else f" --data {samples.name}"
+        raise BoundError(
+            f"the baseline misses the bound: {checked.violations[0].text}",
+            f"loosen the bound, or see all outputs: trtopt build {name} -o baseline {where}; "
+            f"trtopt check baseline --against {name}{on}",
+        )
+    found = evaluation.measure(built, limit_s)
+    evaluation.profile(built, limit_s)
+    total_s = time.monotonic() - began_s + samples.seconds
+    if total_s >= setup.budget_s:
+        raise UsageError(
+            f"--budget {setup.request.budget}: building, checking and measuring the baseline took "
+            f"{total_s:.0f} s{samples.share}",
+            f"give --budget {max(1, round(total_s * 10 / 60))}m or more, or use `trtopt build`",
+        )
+    baseline = TuneBaseline(
+        cost=found.cost,
+        copied=found.copied,
+        engine=kept_baseline(built),
+        inputs=built.manifest.onnx.inputs,
+        unit=setup.measure.unit,
+        accuracy=lowest_cosine(checked),
+        build_s=build_s,
+        measure_s=total_s - build_s,
+        total_s=total_s,
+    )
+    setup.listener.note(f"baseline: {found.cost:.4g} {baseline.unit}, in {total_s:.0f} s")
+    ledger = Ledger(
+        created=now(),
+        argv=command_line(),
+        model=setup.source.name,
+        terms=setup.terms,
+        baseline=baseline,
+        run_spread=setup.run_spread,
+    )
+    return ledger, built
+
+
+def _continued(setup: Setup) -> tuple[Ledger, Built]:
+    """Where an earlier run ended."""
+    ledger, incumbent = setup.folder.read(setup.terms)
+    setup.listener.note(f"continuing after {len(ledger.entries)} candidates")
+    lost_s = ledger.lost_s + setup.samples.seconds
+    return msgspec.structs.replace(ledger, run_spread=setup.run_spread, lost_s=lost_s), incumbent
+
+
+def _raced(setup: Setup, evaluation: Evaluation, ledger: Ledger, incumbent: Built) -> Ledger:
+    """With the race of the result against the baseline, unless it was run or there is nothing to race."""
+    if not ledger.accepted or ledger.raced is not None or ledger.baseline.engine is None:
+        return ledger
+    setup.listener.note("racing the result against the baseline")
+    began_s = time.monotonic()
+    final = evaluation.final_race(incumbent, ledger, setup.limit_s(ledger.baseline.total_s))
+    lost_s = ledger.lost_s + time.monotonic() - began_s
+    ledger = msgspec.structs.replace(ledger, final=final, lost_s=lost_s)
+    setup.folder.save(ledger)
+    return ledger
+
+
+def score(backend: str = "auto", cache_dir: str | Path | None = None) -> TuneScore:
+    """How good predictions were on this machine's device, over all its ledgers."""
+    builder = open_builder(choose_for_running(backend).name)
+    ledgers = stored_ledgers(builder.device, builder.backend.name, cache_dir)
+    return score_of(ledgers, f"{builder.backend.name} on {builder.device.name}")
+
+
 @dataclass
 class Trial:
     """A candidate that is being tried in a folder of its own; it has failed until it is evaluated."""
@@ -86,7 +208,7 @@ class Trials:
 
         def build(trial: Trial, own: Listener) -> None:
             folder = trial.folder / "candidate"
-            trial.built = self._evaluation.build(incumbent, trial.change, folder, limit_s, own)
+            trial.built = self._evaluation.maker(limit_s, own).make(incumbent, trial.change, folder)
 
         def evaluate(trial: Trial, own: Listener) -> None:
             if trial.built is not None:
@@ -128,125 +250,3 @@ def _at_a_time(
     run_in_threads(
         executor, [partial(guarded, one, together.of_job(place)) for place, one in enumerate(trials)]
     )
-
-
-def built_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, Built]:
-    """The baseline in `folder`, which is to be made, and a ledger without entries."""
-    samples, name = setup.samples, setup.source
-    began_s, limit_s = time.monotonic(), setup.limit_s(setup.budget_s)
-    built = evaluation.build_baseline(folder, limit_s)
-    build_s = time.monotonic() - began_s
-    checked = evaluation.check(built, limit_s, setup.quiet)
-    if checked.violations:
-        where = f"--backend {setup.builder.backend.name} --batch {built.batch}"
-        on = "" if samples.name is None else f" --data {samples.name}"
-        raise BoundError(
-            f"the baseline misses the bound: {checked.violations[0].text}",
-            f"loosen the bound, or see all outputs: trtopt build {name} -o baseline {where}; "
-            f"trtopt check baseline --against {name}{on}",
-        )
-    found = evaluation.measure(built, limit_s)
-    evaluation.profile(built, limit_s)
-    total_s = time.monotonic() - began_s + samples.seconds
-    if total_s >= setup.budget_s:
-        raise UsageError(
-            f"--budget {setup.request.budget}: building, checking and measuring the baseline took "
-            f"{total_s:.0f} s{samples.share}",
-            f"give --budget {max(1, round(total_s * 10 / 60))}m or more, or use `trtopt build`",
-        )
-    baseline = TuneBaseline(
-        cost=found.cost,
-        copied=found.copied,
-        engine=kept_baseline(built),
-        inputs=built.manifest.onnx.inputs,
-        unit=setup.measure.unit,
-        accuracy=lowest_cosine(checked),
-        build_s=build_s,
-        measure_s=total_s - build_s,
-        total_s=total_s,
-    )
-    setup.listener.note(f"baseline: {found.cost:.4g} {baseline.unit}, in {total_s:.0f} s")
-    ledger = Ledger(
-        created=now(),
-        argv=command_line(),
-        model=setup.source.name,
-        terms=setup.terms,
-        baseline=baseline,
-        run_spread=setup.run_spread,
-    )
-    return ledger, built
-
-
-def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
-    """Find a faster engine of a model within a budget; see `trtopt.tune`."""
-    with set_up(request, listener) as setup, scratch_beside(setup.folder.path) as temporary:
-        scratch = temporary / "work"  # the outer one is locked, and builds lock the folder that they are in
-        scratch.mkdir()
-        evaluation = Evaluation(setup)
-        ledger, incumbent = _continued(setup) if setup.continues else _begun(setup, evaluation, scratch)
-        candidates, trials = Candidates(setup), Trials(setup, evaluation, scratch)
-        while True:
-            waiting, left_s = candidates.waiting(ledger, incumbent), setup.left_for_candidates_s(ledger)
-            chosen = next_of(waiting, left_s)
-            if chosen.candidate is None:
-                break
-            began_s = time.monotonic()
-            try:
-                trial = trials.of(chosen.candidate, waiting, left_s, ledger, incumbent)
-            except KeyboardInterrupt:
-                lost_s = ledger.lost_s + time.monotonic() - began_s
-                setup.folder.save(msgspec.structs.replace(ledger, lost_s=lost_s))
-                raise
-            entry = trial.outcome.entry(chosen.candidate, trial.cost_s)
-            ledger = msgspec.structs.replace(ledger, entries=(*ledger.entries, entry))
-            listener.note(f"{entry.candidate}: {entry.verdict}: {entry.reason}")
-            if trial.better is not None:
-                incumbent = setup.folder.replace(trial.better, ledger)
-            else:
-                setup.folder.save(ledger)
-        setup.folder.save(ledger)
-        ledger = _raced(setup, evaluation, ledger, incumbent)
-        candidates.note_barren_kinds()
-        return Tuned(
-            folder=str(setup.folder.path),
-            changes=incumbent.changes,
-            batch=incumbent.batch,
-            streams=incumbent.streams,
-            ledger=ledger,
-            stopped=chosen.stopped,
-            notes=tuple(dict.fromkeys(setup.notes)),
-        )
-
-
-def _begun(setup: Setup, evaluation: Evaluation, scratch: Path) -> tuple[Ledger, Built]:
-    """The baseline in its place, with a ledger without entries."""
-    ledger, built = built_baseline(setup, evaluation, scratch / "baseline")
-    return ledger, setup.folder.replace(built, ledger)
-
-
-def _continued(setup: Setup) -> tuple[Ledger, Built]:
-    """Where an earlier run ended."""
-    ledger, incumbent = setup.folder.read(setup.terms)
-    setup.listener.note(f"continuing after {len(ledger.entries)} candidates")
-    lost_s = ledger.lost_s + setup.samples.seconds
-    return msgspec.structs.replace(ledger, run_spread=setup.run_spread, lost_s=lost_s), incumbent
-
-
-def _raced(setup: Setup, evaluation: Evaluation, ledger: Ledger, incumbent: Built) -> Ledger:
-    """With the race of the result against the baseline, unless it was run or there is nothing to race."""
-    if not ledger.accepted or ledger.raced is not None or ledger.baseline.engine is None:
-        return ledger
-    setup.listener.note("racing the result against the baseline")
-    began_s = time.monotonic()
-    final = evaluation.final_race(incumbent, ledger, setup.limit_s(ledger.baseline.total_s))
-    lost_s = ledger.lost_s + time.monotonic() - began_s
-    ledger = msgspec.structs.replace(ledger, final=final, lost_s=lost_s)
-    setup.folder.save(ledger)
-    return ledger
-
-
-def score(backend: str = "auto", cache_dir: str | Path | None = None) -> TuneScore:
-    """How good predictions were on this machine's device, over all its ledgers."""
-    builder = open_builder(choose_for_running(backend).name)
-    ledgers = stored_ledgers(builder.device, builder.backend.name, cache_dir)
-    return score_of(ledgers, f"{builder.backend.name} on {builder.device.name}")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trtopt.builder.build_routes import single_options, with_option
+from trtopt.workflows.tune.engine_kinds import single_options, with_option
 
 LISTED = json.dumps(
     {
