@@ -31,6 +31,7 @@ NUMBER = struct.Struct("<q")
 _LONGEST_REQUEST = 1 << 10
 _DESCRIPTORS = 4
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_FIRST_VARIABLES = frozenset(os.environb)
 
 
 class Start(Record, frozen=True, kw_only=True):
@@ -158,7 +159,8 @@ def _become(module: str, descriptors: list[int], own: Iterable[socket.socket]) -
         os.fchdir(folder)
         start: Start = receive(channel, Start)
         os.sched_setaffinity(0, start.cores)
-        os.environb.clear()
+        for variable in _FIRST_VARIABLES:
+            os.environb.pop(variable, None)  # what imports have set stays
         os.environb.update(start.environment)
         tempfile.tempdir = None  # as the variables have it
         sys.modules[module].main(channel, *start.arguments)

@@ -28,7 +28,8 @@ def main(channel, *words):
     began = subprocess.Popen(["sleep", "1000"]).pid
     send(channel, frame({
         "words": words, "folder": os.getcwd(), "cores": sorted(os.sched_getaffinity(0)),
-        "variable": os.environ.get("OF_TEST"), "server": os.getppid(), "began": began,
+        "variable": os.environ.get("OF_TEST"), "telemetry": os.environ.get("ORT_DISABLE_TELEMETRY"),
+        "server": os.getppid(), "began": began,
         "libraries": sorted(libraries), "modules": sorted(sys.modules),
         "threads": len(os.listdir(f"/proc/{os.getppid()}/task")),
     }))
@@ -149,10 +150,12 @@ def test_workers_are_forked_before_anything_has_touched_a_device(
     """What a server has that has imported all that workers need: ONNX Runtime, and no CUDA."""
     (tmp_path / "telling_too.py").write_text(TELLING, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
     process = Child("telling_too", preload=["trtopt.workers.worker", "trtopt.device.ort.server"])
     told = receive(process.channel, dict)
     process.stop()
     assert {"numpy", "onnx", "onnxruntime"} <= set(told["modules"])
+    assert told["telemetry"] == "1"
     assert not {"tensorrt", "tensorrt_rtx", "cuda", "pycuda", "pynvml", "cupti"} & set(told["modules"])
     assert not [
         name for name in told["libraries"] if "cuda" in name or "nvinfer" in name or "tensorrt" in name
