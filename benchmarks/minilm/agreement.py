@@ -26,8 +26,7 @@ from trtopt.export.spec import files
 from trtopt.onnxio.model_file import load
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.deviation import Deviation, decibels
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import Deviation, decibels, open_model
 from trtopt.version import __version__
 from trtopt.workflows.precision.bisect import Request as BisectRequest, bisect
 from trtopt.workflows.precision.quantize import Request, quantize, table_beside

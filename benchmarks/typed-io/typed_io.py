@@ -54,7 +54,7 @@ from trtopt.measure.loop.profiling_passes import time_layers
 from trtopt.measure.loop.run_pass import Subject
 from trtopt.measure.loop.sampling import Finished, Until, drive, no_garbage_collection
 from trtopt.measure.statistics.comparison import in_turns
-from trtopt.precision.deviation import Deviation
+from trtopt.precision.compare import Deviation
 from trtopt.records import BatchPolicy, EngineRef
 from trtopt.records.tensors import LINEAR
 from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly

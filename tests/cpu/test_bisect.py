@@ -20,7 +20,7 @@ from trtopt.device.backends import open_builder
 from trtopt.errors import DataError, TrtoptError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
-from trtopt.precision.calibration.table import read_table
+from trtopt.precision.calibrate import read_table
 from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.precision import BisectReport

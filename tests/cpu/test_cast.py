@@ -22,7 +22,7 @@ from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.shape_inference import types_of
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 from trtopt.records import from_json
 from trtopt.records.precision import CastReport
 

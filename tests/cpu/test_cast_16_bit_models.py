@@ -16,7 +16,7 @@ from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.shape_inference import types_of
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 from trtopt.records.precision import CastReport
 
 HALF = "g (float16[N,8] x) => (float16[N,8] y) {a = MatMul(x, w) b = Softmax(a) y = MatMul(b, w)}"

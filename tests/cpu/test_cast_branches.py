@@ -14,7 +14,7 @@ from trtopt.onnxio.graph_walk import name_apart
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.prepare import prepare
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 from trtopt.records.precision import CastReport
 
 TWINS = """

@@ -15,7 +15,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.deviation import Deviation
+from trtopt.precision.compare import Deviation
 from trtopt.records.precision import CastReport
 from trtopt.report.precision import difference_line
 from trtopt.requests.bisect import BisectRequest

@@ -22,8 +22,8 @@ from trtopt.onnxio.model_file import load
 from trtopt.onnxio.shape_inference import types_of
 from trtopt.onnxio.weights import dtype_of
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.casting.weights import fit_of
-from trtopt.precision.reference_runs import at_most, compared, open_model
+from trtopt.precision.casting.rules import fit_of
+from trtopt.precision.compare import at_most, compared, open_model
 from trtopt.records.precision import OutputDifference
 
 TRANSFORMER = ROOT / "models" / "digits_transformer"

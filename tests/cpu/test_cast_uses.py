@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from tests.support.cast_models import saved
 from trtopt.onnxio.model_file import load
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 from trtopt.precision.subgraph_peaks import gives_peaks
 from trtopt.records.precision import CastReport
 

@@ -18,7 +18,7 @@ from tests.rewrite_graphs import model
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.cli.main import cli
 from trtopt.errors import OutputError, TrtoptError, UsageError
-from trtopt.precision.calibration.table import table_text
+from trtopt.precision.calibrate import table_text
 from trtopt.records import from_json
 from trtopt.records.precision import CalibrationTable
 

@@ -17,9 +17,9 @@ from tests.support.long import few
 from trtopt.errors import ArtifactError, DataError, TrtoptError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.precision.calibration.table import read_table
+from trtopt.precision.calibrate import read_table
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 from trtopt.records import from_json
 from trtopt.records.precision import QuantizeReport
 from trtopt.report.precision import explain_quantisation

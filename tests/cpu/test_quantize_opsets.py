@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import trtopt
 from trtopt.errors import ModelError
 from trtopt.onnxio import model_file
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 from trtopt.targets import target_named
 from trtopt.workflows.precision.quantize import Request, quantize
 

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.precision import weight_folding as folding
-from trtopt.precision.weight_folding import with_weights_dequantised
+from trtopt.precision import running as folding
+from trtopt.precision.running import with_weights_dequantised
 
 FLOATS = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
 

@@ -17,7 +17,7 @@ from trtopt.export.source_module import Subject, from_spec, sibling_function
 from trtopt.export.spec import files, read_spec
 from trtopt.onnxio.model_file import load
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 from trtopt.workflows.precision.quantize import Request, quantize
 
 MEASURED = ROOT / "benchmarks" / "minilm"

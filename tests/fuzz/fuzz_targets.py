@@ -192,7 +192,7 @@ def _profiled(path: Path) -> None:
 
 
 def _table(path: Path) -> None:
-    from trtopt.precision.calibration.table import read_table, with_method
+    from trtopt.precision.calibrate import read_table, with_method
 
     with_method(read_table(path), "entropy")
 

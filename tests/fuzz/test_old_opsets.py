@@ -16,7 +16,7 @@ from tests.fuzz.old_models import SHAPE, OldNet
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 from trtopt.workflows.precision.quantize import Request, quantize
 
 pytestmark = pytest.mark.long

@@ -11,9 +11,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.precision.placement.draft import PlacementOptions, Plan, Precision, View
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.placement_plan import PlacementOptions, Plan, Precision
-from trtopt.precision.placement.view import View
 
 
 class Net:

@@ -77,7 +77,7 @@ def _by_verdict(
     from trtopt.cli.console import say, show, show_notes, warn
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
-    from trtopt.precision.alarms import verdict_alarms
+    from trtopt.precision.bounds import verdict_alarms
     from trtopt.report.precision import verdict_view
     from trtopt.requests.parsing import parse_batches
     from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays

@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Shape, TensorSpec
 
+# Lengths for dynamic axes: one for each name, also where a name is a sum or product of other names.
+#
+# Exporters name an axis after what it depends on: a mask over a cache and the new token is `past + 1` long.
+
+
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: lambda left, right: left + right,
     ast.Sub: lambda left, right: left - right,

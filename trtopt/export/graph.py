@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     import onnx
 
 
+# Predictable names: a node is called after the module that it comes from, a tensor after its node.
+#
+# `layer1.0.conv1/Conv` is the Conv of module `layer1.0.conv1`; a second one is `layer1.0.conv1/Conv_1`. The
+# same model gives the same names with either exporter as far as they emit the same operators, and
+# names of engine layers lead back to modules.
+
+
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _TRACE = "pkg.torch.onnx.stack_trace"
 

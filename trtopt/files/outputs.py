@@ -39,6 +39,12 @@ from trtopt.files.bounded_reading import open_regular, read_bounded
 from trtopt.files.manifests import is_build_folder, own_files
 from trtopt.records import kind_of
 
+# Replace a folder by a new one, which keeps the user's files of the earlier one.
+#
+# The user's files are linked into the new folder before it takes the name, so that they are under that name
+# all the time; where the file system can exchange two names at once, so is a whole folder.
+
+
 ASIDE = "old"
 _CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)

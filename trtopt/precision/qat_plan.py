@@ -6,10 +6,17 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from trtopt.precision.existing_qdq import Existing
-from trtopt.precision.placement.gates import is_own_gate
+from trtopt.precision.placement.draft import (
+    ACTIVATIONS,
+    Edge,
+    PlacementOptions,
+    Plan,
+    View,
+    WeightEdge,
+    is_op,
+)
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.placement_plan import Edge, PlacementOptions, Plan, WeightEdge
-from trtopt.precision.placement.view import ACTIVATIONS, View, is_op
+from trtopt.precision.placement.products import is_own_gate
 
 _OURS = {"residual", "pad"}
 """Where our rules replace what was there: Q/DQ on both branches of an Add, or behind a Pad, cost a kernel."""

@@ -18,25 +18,27 @@ from trtopt.onnxio.graph_walk import data_dependent_outputs, graphs_of, opset_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.onnxio.shape_inference import LOW
-from trtopt.precision.calibration.methods import METHODS
-from trtopt.precision.calibration.run import calibrate, copied
-from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
-from trtopt.precision.casting.activations import gelus_between_products, rest_between_quantised
+from trtopt.precision.calibrate import (
+    AUTO,
+    MAX,
+    METHODS,
+    by_group,
+    calibrate,
+    check_complete,
+    copied,
+    with_method,
+)
 from trtopt.precision.casting.cast import cast_graph, measured
 from trtopt.precision.casting.decide import HEAVY, CastOptions
-from trtopt.precision.casting.weights import largest
-from trtopt.precision.deviation import Deviation, decibels
-from trtopt.precision.existing_qdq import Existing, take_out
+from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantised
+from trtopt.precision.compare import Deviation, First, add_outputs, at_most, decibels, open_model
+from trtopt.precision.existing_qdq import Existing, put_back, take_out
+from trtopt.precision.placement.draft import PlacementOptions, Plan, View
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
-from trtopt.precision.placement.view import View
 from trtopt.precision.qat_plan import complete, known_ranges
-from trtopt.precision.qdq.qdq_format import QdqFormat
-from trtopt.precision.qdq.write import Scales, write
-from trtopt.precision.reference_runs import First, add_outputs, at_most, open_model
+from trtopt.precision.qdq import QdqFormat, Scales, write
 from trtopt.precision.rounding import MOST_CHANNELS, WeightScales, round_by_data
 from trtopt.precision.smoothing import Factors, smooth_by_data, smooth_by_table
-from trtopt.precision.stored_integers import put_back
 from trtopt.records.precision import PLAIN, CalibrationTable, Forms, KeptNode, OutputDifference
 from trtopt.targets import INTEGER_ARITHMETIC, target_named
 

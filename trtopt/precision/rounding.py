@@ -21,13 +21,10 @@ from numpy.typing import NDArray
 from trtopt.data import SampleSource
 from trtopt.onnxio.graph_walk import names_in, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled
-from trtopt.precision.calibration.collect import ROWS_AT_ONCE, Products, SecondMoments
-from trtopt.precision.observe import observe
-from trtopt.precision.placement.placement_plan import Plan, Precision
-from trtopt.precision.placement.view import Node, View
-from trtopt.precision.placement.weighted import BLOCK
-from trtopt.precision.qdq.qdq_format import QdqFormat
-from trtopt.precision.qdq.quantised_values import RANGE, weight_scale
+from trtopt.precision.observe import ROWS_AT_ONCE, Products, SecondMoments, observe
+from trtopt.precision.placement.draft import Node, Plan, Precision, View
+from trtopt.precision.placement.products import BLOCK
+from trtopt.precision.qdq import RANGE, QdqFormat, weight_scale
 
 FindScale: TypeAlias = "Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]"
 """The scale of each column [N] for rows [≤ block, N], whose errors count by a weight each [≤ block]."""

@@ -22,13 +22,11 @@ from trtopt.errors import ArtifactError
 from trtopt.onnxio.graph_walk import names_in, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
-from trtopt.precision.calibration.collect import ChannelValues, PerChannel
-from trtopt.precision.observe import observe
+from trtopt.precision.observe import ChannelValues, PerChannel, observe
+from trtopt.precision.placement.draft import Dims, Node, PlacementOptions, Use, View, attribute, is_op
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.placement_plan import PlacementOptions
-from trtopt.precision.placement.view import Dims, Node, Use, View, attribute, is_op
-from trtopt.precision.placement.weighted import Weighted, weighted
-from trtopt.precision.qdq.write import drop_unread
+from trtopt.precision.placement.products import Weighted, weighted
+from trtopt.precision.qdq import drop_unread
 from trtopt.printable import counted
 
 Factors: TypeAlias = "dict[int, float]"

@@ -36,8 +36,7 @@ def model_names() -> Iterable[str]:
 
 def method_names() -> Iterable[str]:
     """The calibration methods."""
-    from trtopt.precision.calibration.methods import METHODS
-    from trtopt.precision.calibration.table import AUTO
+    from trtopt.precision.calibrate import AUTO, METHODS
 
     return (AUTO, *METHODS)
 

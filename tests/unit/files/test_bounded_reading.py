@@ -18,7 +18,7 @@ from trtopt.files import bounded_reading as reading
 from trtopt.files.bounded_reading import MAX_BYTES, read_bounded, reason_of, sha256_of
 from trtopt.files.toml import read_toml
 from trtopt.logs import write_to
-from trtopt.precision.calibration.table import read_table
+from trtopt.precision.calibrate import read_table
 from trtopt.serving.load_folder import measured_latencies
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.plan.request import read_arrivals

@@ -18,7 +18,7 @@ from tests.support.old_opsets import CASES, IMAGE, Old
 from trtopt.errors import UnsupportedOpError
 from trtopt.onnxio.model_file import is_external, load, save
 from trtopt.onnxio.newer_opset import CHANGES, NEWEST, OLDEST, SAME, raise_opset
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 
 TO = (13, 17, 19, NEWEST)
 ROUNDING = {"AveragePool", "LpPool"}

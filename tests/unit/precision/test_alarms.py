@@ -11,8 +11,8 @@ import pytest
 
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.alarms import accuracy_alarms
-from trtopt.precision.deviation import Deviation
+from trtopt.precision.bounds import accuracy_alarms
+from trtopt.precision.compare import Deviation
 from trtopt.records.precision import OutputDifference
 from trtopt.rewrite.rewrite import rewrite_model
 

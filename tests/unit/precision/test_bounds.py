@@ -10,7 +10,7 @@ from onnx import helper
 
 from trtopt.errors import UsageError
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used, violations
-from trtopt.precision.layer_errors import ranked
+from trtopt.precision.compare import ranked
 from trtopt.records.precision import OutputDifference
 
 CLOSE = OutputDifference(output="y", values=9, cosine=0.99, sqnr_db=40.0, max_abs=0.1, top1=0.95)

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from trtopt.precision.bounds import Bounds, violations
-from trtopt.precision.deviation import Deviation, is_classifier
+from trtopt.precision.compare import Deviation, is_classifier
 
 RNG = np.random.default_rng(0)
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support.networks import Net, as_file, silu
 from trtopt.data.feeds import seeded_source
-from trtopt.precision.placement.forms import applicable, with_choice
-from trtopt.precision.placement.placement_plan import PlacementOptions
-from trtopt.precision.placement.view import View
-from trtopt.precision.qdq.qdq_format import qdq_format_for
+from trtopt.precision.placement.draft import PlacementOptions, View
+from trtopt.precision.placement.place import applicable, with_choice
+from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import (
     Material,
     QuantizeOptions,

@@ -13,10 +13,10 @@ from tests.support.networks import Net, as_file, edges, residual_block
 from trtopt.errors import UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.model_file import load
-from trtopt.precision.placement.placement_plan import PlacementOptions
-from trtopt.precision.qdq.qdq_format import qdq_format_for
+from trtopt.precision.compare import open_model
+from trtopt.precision.placement.draft import PlacementOptions
+from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
-from trtopt.precision.reference_runs import open_model
 
 MAPS = ["N", 32, 8, 8]
 INT8 = np.int8(0)

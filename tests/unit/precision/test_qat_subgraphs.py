@@ -11,11 +11,11 @@ from onnx import TensorProto, helper
 
 from tests.support.networks import Net, as_file
 from trtopt.errors import UsageError
+from trtopt.precision.compare import open_model
 from trtopt.precision.existing_qdq import take_out
-from trtopt.precision.placement.placement_plan import PlacementOptions
-from trtopt.precision.qdq.qdq_format import qdq_format_for
+from trtopt.precision.placement.draft import PlacementOptions
+from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
-from trtopt.precision.reference_runs import open_model
 
 SHAPE = [2, 32, 8, 8]
 X = {"x": np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)}

@@ -14,15 +14,12 @@ from tests.support.networks import Net, as_file
 from trtopt.data import open_data
 from trtopt.errors import DataError
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.precision.calibration.collect import Products, SecondMoments
-from trtopt.precision.calibration.run import copied
+from trtopt.precision.calibrate import copied
+from trtopt.precision.compare import open_model
+from trtopt.precision.observe import Products, SecondMoments
+from trtopt.precision.placement.draft import PlacementOptions, View
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.placement_plan import PlacementOptions
-from trtopt.precision.placement.view import View
-from trtopt.precision.qdq.qdq_format import qdq_format_for
-from trtopt.precision.qdq.quantised_values import quantised, weight_scale
-from trtopt.precision.qdq.write import Scales, write
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.qdq import Scales, qdq_format_for, quantised, weight_scale, write
 from trtopt.precision.rounding import DAMPING, MOST_CHANNELS, PER_CHANNEL, Rounded, round_by_data, rounded
 
 Floats = NDArray[np.float32]

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 
 from tests.support.networks import Net, as_file
-from trtopt.precision.calibration.collect import ChannelValues, PerChannel
-from trtopt.precision.calibration.run import copied
-from trtopt.precision.placement.view import View
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.calibrate import copied
+from trtopt.precision.compare import open_model
+from trtopt.precision.observe import ChannelValues, PerChannel
+from trtopt.precision.placement.draft import View
 from trtopt.precision.smoothing import WORTHWHILE, by_alpha, by_error, by_row, find, smooth
 
 

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.precision.stages import Stage, cut
+from trtopt.precision.running import Stage, cut
 
 FLOAT = onnx.TensorProto.FLOAT
 LADDER = """g (float[N,8] x) => (float[N,8] y)

@@ -12,7 +12,7 @@ import pytest
 from tests.rewrite_graphs import model
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.prepare import prepare
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 from trtopt.precision.subgraph_peaks import NOT_RUN, with_subgraph_peaks
 
 NESTED = """

@@ -12,9 +12,8 @@ import pytest
 from tests.rewrite_graphs import FIRES, model
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.prepare import prepare
+from trtopt.precision.placement.draft import PlacementOptions, Plan, View
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
-from trtopt.precision.placement.view import View
 from trtopt.rewrite.catalogue import RULES, build_rules, quantising_rules
 from trtopt.rewrite.evidence import (
     AUDIT,

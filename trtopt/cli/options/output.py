@@ -55,6 +55,6 @@ def json_file(schema: str) -> Writes:
 
 def quantised_file(path: Path) -> Mapping[Path, Kind]:
     """An ONNX file with its calibration table."""
-    from trtopt.precision.calibration.table import TABLE, table_beside
+    from trtopt.precision.calibrate import TABLE, table_beside
 
     return {**model_file(path), table_beside(path): TABLE}

@@ -30,19 +30,16 @@ from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import MODEL, ModelFile, array_of, spooled
 from trtopt.onnxio.shape_inference import LOW, check, types_of
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.alarms import LEAST_COSINE, LEAST_SQNR_DB, accuracy_alarms
-from trtopt.precision.bisect.search import ALLOWED, Found, Names, search
-from trtopt.precision.bounds import Bounds, allowance_used
+from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds, accuracy_alarms, allowance_used
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
-from trtopt.precision.casting.patterns import check_patterns
-from trtopt.precision.casting.weights import largest
+from trtopt.precision.casting.rules import check_patterns, largest
 from trtopt.precision.casting.widen import is_low, widened
+from trtopt.precision.compare import First, compared
 from trtopt.precision.observe import float_tensors, observe
-from trtopt.precision.reference_runs import First, compared
+from trtopt.precision.running import of_casting, passing, with_weights_dequantised
+from trtopt.precision.search import ALLOWED, Found, Names, search
 from trtopt.precision.subgraph_peaks import NOT_RUN, with_subgraph_peaks
-from trtopt.precision.temporary_disk import of_casting, passing
-from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.printable import counted
 from trtopt.records.precision import CastPrecision, CastReport, OutputDifference, VanishingWeight
 from trtopt.targets import DEFAULT, target_named

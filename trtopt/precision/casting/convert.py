@@ -15,7 +15,7 @@ from trtopt.onnxio.graph_walk import Part, graphs_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT
 from trtopt.onnxio.weights import converted
-from trtopt.precision.casting.places import Places
+from trtopt.precision.casting.rules import Places
 
 _READS_ANY = ("Cast", "Shape", "Size")
 _SUFFIX: dict[int, str] = {

@@ -12,10 +12,18 @@ import onnx
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames, Part, graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.shape_inference import FLOAT, LOW
-from trtopt.precision.casting.activations import gelus_between_products
-from trtopt.precision.casting.patterns import is_called
-from trtopt.precision.casting.places import Places, places_of, takes
-from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
+from trtopt.precision.casting.rules import (
+    Fit,
+    Places,
+    exact_integers,
+    fit_of,
+    gelus_between_products,
+    is_called,
+    largest,
+    places_of,
+    rounding_error,
+    takes,
+)
 from trtopt.precision.subgraph_peaks import gives_peaks
 from trtopt.records.precision import CastPrecision, KeepRule, KeptNode
 from trtopt.targets import target_named

@@ -1,1 +1,1 @@
-"""Which edges of a graph carry Q/DQ: one rule a module, a reason a node."""
+"""Which edges of a graph carry Q/DQ: rules in their order, a reason for each node."""

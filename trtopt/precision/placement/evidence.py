@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from trtopt.precision.placement.forms import with_choice
+from trtopt.precision.placement.place import with_choice
 from trtopt.records.precision import CHOICES, PLAIN, Forms, parse_forms
 
 _DOUBT = 0.03

@@ -1,12 +1,26 @@
-"""All placement rules in their order."""
+"""All placement rules in their order, and which forms a graph has a place for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import msgspec
+
 from trtopt.errors import UsageError
-from trtopt.precision.placement import attention, between, gates, residual, weighted
-from trtopt.precision.placement.gates import is_own_gate
-from trtopt.precision.placement.placement_plan import Draft, PlacementOptions, Plan
-from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, is_op
+from trtopt.precision.placement import between, products
+from trtopt.precision.placement.draft import (
+    ACTIVATIONS,
+    RESHAPES,
+    Draft,
+    Node,
+    PlacementOptions,
+    Plan,
+    View,
+    is_op,
+)
+from trtopt.precision.placement.products import is_own_gate
+from trtopt.records.precision import CHOICES, PLAIN, Forms
+from trtopt.targets import Target
 
 _REASONS = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), "it needs the range of float"),
@@ -47,7 +61,14 @@ def _reason(view: View, node: Node) -> str:
     return f"there is no rule for {node.op_type}"
 
 
-RULES = (weighted.apply, attention.apply, gates.apply, residual.apply, between.apply, apply)
+RULES = (
+    products.apply_weighted,
+    products.apply_attention,
+    products.apply_gates,
+    between.apply_residual,
+    between.apply_between,
+    apply,
+)
 
 
 def place(view: View, options: PlacementOptions) -> Plan:
@@ -64,3 +85,51 @@ def place(view: View, options: PlacementOptions) -> Plan:
     for rule in RULES:
         rule(draft)
     return draft.plan()
+
+
+_NORMS = ("LayerNormalization", "RMSNormalization")
+
+
+def _has(*ops: str) -> Callable[[View], bool]:
+    return lambda view: any(is_op(node, *ops) for node in view.nodes)
+
+
+def _has_mergeable_products(view: View) -> bool:
+    """Whether several MatMuls with constant weights read one tensor."""
+    products = [node for node in view.nodes if is_op(node, "MatMul") and view.computed_inputs(node) == [0]]
+    return len({node.input[0] for node in products}) < len(products)
+
+
+_PATTERNS: dict[str, Callable[[View], bool]] = {
+    "qkv": _has_mergeable_products,
+    "gelu": _has("Erf", "Gelu"),
+    "rest": _has(*_NORMS),
+    "smoothing": _has(*_NORMS),
+}
+"""Where a choice that is not one of placement changes the graph."""
+_OF_FP32_SCALES = {"gelu", "rest"}
+"""Forms in which FP16 stands between Q/DQ: where scales are 16-bit all of the rest is FP16 anyway."""
+
+
+def applicable(view: View, target: Target, exclude: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
+    """By form, the choices besides the default that change the graph."""
+    plain = place(view, PlacementOptions("int8", exclude))
+    found: dict[str, tuple[str, ...]] = {}
+    for name, choices in CHOICES.items():
+        if name in _PATTERNS:
+            is_open = not (name in _OF_FP32_SCALES and target.half_scales) and _PATTERNS[name](view)
+            kept = choices[1:] if is_open else ()
+        else:
+            kept = tuple(one for one in choices[1:] if _edges_with(view, exclude, name, one) != plain.edges)
+        if kept:
+            found[name] = kept
+    return found
+
+
+def _edges_with(view: View, exclude: tuple[str, ...], name: str, choice: str) -> object:
+    return place(view, PlacementOptions("int8", exclude, forms=with_choice(PLAIN, name, choice))).edges
+
+
+def with_choice(forms: Forms, name: str, choice: str) -> Forms:
+    """The forms with another choice of one."""
+    return msgspec.structs.replace(forms, **{name: choice})

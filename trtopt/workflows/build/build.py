@@ -37,8 +37,7 @@ from trtopt.files.outputs import folder_in_progress, names_of_user_files
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.alarms import verdict_alarms
-from trtopt.precision.bounds import Bounds, bounds_in
+from trtopt.precision.bounds import Bounds, bounds_in, verdict_alarms
 from trtopt.recipe import SELECTION_BUDGET, Recipe, check_recipe, io_request
 from trtopt.records import Backend, EngineArtifact, Manifest, OnnxArtifact, PrecisionVerdict
 from trtopt.records.precision import Forms, parse_forms

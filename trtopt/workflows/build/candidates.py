@@ -17,8 +17,8 @@ from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds, violations
-from trtopt.precision.calibration.table import AUTO, table_beside
-from trtopt.precision.reference_runs import at_most, compared, open_model
+from trtopt.precision.calibrate import AUTO, table_beside
+from trtopt.precision.compare import at_most, compared, open_model
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
 from trtopt.records.precision import PLAIN, Forms, OutputDifference
 from trtopt.records.tensors import TypedTensor, has_int8

@@ -16,13 +16,10 @@ from trtopt.inspect.regions import Region, find_regions
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.onnxio.model_file import ModelFile, load
 from trtopt.onnxio.prepare import prepare
+from trtopt.precision.placement.draft import PlacementOptions, View
 from trtopt.precision.placement.evidence import Expected, minor_differences
-from trtopt.precision.placement.forms import applicable
-from trtopt.precision.placement.place import place
-from trtopt.precision.placement.placement_plan import PlacementOptions
-from trtopt.precision.placement.view import View
-from trtopt.precision.qdq.qdq_format import qdq_format_for
-from trtopt.precision.qdq.write import Scales, write
+from trtopt.precision.placement.place import applicable, place
+from trtopt.precision.qdq import Scales, qdq_format_for, write
 from trtopt.records.precision import Forms
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import rewrite

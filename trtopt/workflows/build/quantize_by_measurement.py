@@ -15,7 +15,7 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.model_file import MODEL
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds
-from trtopt.precision.calibration.table import TABLE, table_beside
+from trtopt.precision.calibrate import TABLE, table_beside
 from trtopt.recipe import make_recipe
 from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
 from trtopt.records.tensors import NO_REQUEST

@@ -16,16 +16,16 @@ from trtopt.files.outputs import check_output
 from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio.model_file import MODEL, ModelFile
-from trtopt.precision.bisect.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
-from trtopt.precision.bisect.variants import CastVariants, QuantisedVariants, Variant, Variants, pattern_for
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
-from trtopt.precision.calibration.table import TABLE, read_table, table_beside
+from trtopt.precision.calibrate import TABLE, read_table, table_beside
 from trtopt.precision.casting.decide import CastOptions
-from trtopt.precision.casting.patterns import check_patterns
+from trtopt.precision.casting.rules import check_patterns
 from trtopt.precision.casting.widen import is_low
 from trtopt.precision.existing_qdq import is_quantised
-from trtopt.precision.placement.placement_plan import PlacementOptions
+from trtopt.precision.placement.draft import PlacementOptions
 from trtopt.precision.quantize import Material, QuantizeOptions
+from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
+from trtopt.precision.variants import CastVariants, QuantisedVariants, Variant, Variants, pattern_for
 from trtopt.recipe import batch_sizes, check_timeout
 from trtopt.records.precision import BisectReport, CheckedSubject, KeptSet, Sensitivity
 from trtopt.requests.bisect import BisectRequest

@@ -32,12 +32,9 @@ from trtopt.onnxio.graph_walk import data_dependent_outputs
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.alarms import accuracy_alarms
-from trtopt.precision.bounds import Bounds, bounds_in, violations
-from trtopt.precision.deviation import Deviation
-from trtopt.precision.layer_errors import layer_differences
-from trtopt.precision.reference_runs import add_outputs, open_model
-from trtopt.precision.temporary_disk import of_opening
+from trtopt.precision.bounds import Bounds, accuracy_alarms, bounds_in, violations
+from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model
+from trtopt.precision.running import of_opening
 from trtopt.printable import visible
 from trtopt.recipe import Recipe, batch_sizes, check_timeout, input_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec

@@ -23,20 +23,12 @@ from trtopt.onnxio.graph_walk import graphs_of, name_apart
 from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.alarms import accuracy_alarms
-from trtopt.precision.calibration.table import (
-    AUTO,
-    MAX,
-    TABLE,
-    check_method,
-    read_table,
-    table_beside,
-    table_text,
-)
+from trtopt.precision.bounds import accuracy_alarms
+from trtopt.precision.calibrate import AUTO, MAX, TABLE, check_method, read_table, table_beside, table_text
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.existing_qdq import is_quantised
-from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
-from trtopt.precision.qdq.qdq_format import QdqFormat, qdq_format_for
+from trtopt.precision.placement.draft import PlacementOptions, Precision
+from trtopt.precision.qdq import QdqFormat, qdq_format_for
 from trtopt.precision.quantize import (
     OFF,
     Material,
@@ -50,7 +42,7 @@ from trtopt.precision.quantize import (
     output_error,
     quantise,
 )
-from trtopt.precision.temporary_disk import of_quantising
+from trtopt.precision.running import of_quantising
 from trtopt.printable import counted
 from trtopt.records.precision import PLAIN, CalibrationTable, Forms, QuantizeReport
 from trtopt.records.tensors import NO_REQUEST, IoRequest

@@ -13,7 +13,7 @@ from trtopt.inspect.graph import QUANTISE
 from trtopt.inspect.join import bits
 from trtopt.inspect.regions import Region, find_regions, predicted_float_ms
 from trtopt.onnxio.model_file import load
-from trtopt.precision.placement.forms import with_choice
+from trtopt.precision.placement.place import with_choice
 from trtopt.records import DevicePeaks, ProfiledLayer, TensorSpec
 from trtopt.records.precision import parse_forms
 from trtopt.records.tensors import IMAGE_RANK, TYPES, VECTORS

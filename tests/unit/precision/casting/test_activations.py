@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import NodeProto, helper
 
-from trtopt.precision.casting.activations import gelus_between_products
+from trtopt.precision.casting.rules import gelus_between_products
 
 CONSTANTS = {"w", "bias", "root", "one", "half", "factor", "scale", "zero"}
 

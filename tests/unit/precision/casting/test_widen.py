@@ -13,7 +13,7 @@ from onnx import TensorProto, parser
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import types_of
 from trtopt.precision.casting.widen import is_low, widened
-from trtopt.precision.reference_runs import open_model
+from trtopt.precision.compare import open_model
 
 TEXT = """<ir_version: 10, opset_import: ["" : 22]>
 g (KIND[N,4] x, bool go) => (KIND[N,4] y, KIND[N,4] h)

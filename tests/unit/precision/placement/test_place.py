@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.networks import Net, edges, fate, quantised, residual_block, silu
 from trtopt.errors import UsageError
-from trtopt.precision.placement.placement_plan import WeightEdge
+from trtopt.precision.placement.draft import WeightEdge
 from trtopt.records.precision import Forms
 
 IMAGE = ["N", 3, 16, 16]

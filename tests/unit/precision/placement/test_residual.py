@@ -8,10 +8,9 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support.networks import Net, as_file, edges, fate, residual_block, silu
 from trtopt.data.feeds import seeded_source, specs_of
+from trtopt.precision.placement.draft import PlacementOptions, Plan, View
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
-from trtopt.precision.placement.view import View
-from trtopt.precision.qdq.qdq_format import qdq_format_for
+from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import Material, QuantizeOptions, output_error, quantise
 from trtopt.records.precision import CHOICES, Forms, parse_forms
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, strategies as st
 
-from trtopt.precision.bisect.search import Found, Names, Trial, front, search
+from trtopt.precision.search import Found, Names, Trial, front, search
 
 NODES = [f"n{index}" for index in range(12)]
 PLENTY = 10_000

@@ -13,15 +13,11 @@ from tests.support.networks import Net, as_file
 from trtopt.data import SampleSource
 from trtopt.data.feeds import HeldReader
 from trtopt.errors import ArtifactError, DataError, ModelError
-from trtopt.precision.calibration.choose import Part, best_of
-from trtopt.precision.calibration.collect import check_finite
-from trtopt.precision.calibration.table import read_table
+from trtopt.precision.calibrate import Part, best_of, read_table
+from trtopt.precision.observe import check_finite
+from trtopt.precision.placement.draft import PlacementOptions, Precision, View
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
-from trtopt.precision.placement.view import View
-from trtopt.precision.qdq.qdq_format import qdq_format_for
-from trtopt.precision.qdq.quantised_values import check_weight, held_by_half
-from trtopt.precision.qdq.write import Scales, write
+from trtopt.precision.qdq import Scales, check_weight, held_by_half, qdq_format_for, write
 from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
 from trtopt.records import TensorSpec, to_json
 from trtopt.records.precision import CalibrationTable, MethodScore, QuantizeReport, TensorRange

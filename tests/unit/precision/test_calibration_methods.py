@@ -8,8 +8,8 @@ from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from trtopt.precision.calibration.histogram import BINS, Histogram, NotFinite
-from trtopt.precision.calibration.methods import METHODS, all_amax, entropy, mse, percentile
+from trtopt.precision.calibrate import METHODS, all_amax, entropy, mse, percentile
+from trtopt.precision.observe import BINS, Histogram, NotFinite
 
 Floats = NDArray[np.float32]
 

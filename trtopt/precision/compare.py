@@ -1,4 +1,4 @@
-"""How far a tensor lies from its reference: cosine, SQNR, largest error, top-1 agreement; pure arithmetic.
+"""How far a model's tensors lie from their reference: cosine, SQNR, largest error, top-1 agreement.
 
 SQNR = 10·log10(Σ r² / Σ (r - x)²) in dB, r the reference; cosine = Σ r·x / √(Σ r² · Σ x²). Both are taken
 over all elements of all samples, so that batches can be added up as they come. Booleans and integers of 32
@@ -9,13 +9,28 @@ them that is equal. Smaller integers are pixels and quantised values, which are 
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
+from trtopt.data import SampleSource
+from trtopt.data.feeds import specs_of
+from trtopt.data.fit import samples_in
+from trtopt.data.readers import Arrays
+from trtopt.device.ort.reference import Unoptimised
+from trtopt.errors import ModelError
 from trtopt.onnxio.element_types import gaps
-from trtopt.records.precision import OutputDifference
+from trtopt.onnxio.graph_walk import data_dependent_outputs
+from trtopt.onnxio.half_emulation import in_fp32
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.shape_inference import FLOAT, LOW
+from trtopt.precision.observe import float_tensors, shards_of
+from trtopt.precision.running import open_proto, part_of, passing, with_weights_dequantised
+from trtopt.records import TensorSpec
+from trtopt.records.precision import LayerDifference, OutputDifference
 
 _FEWEST_CLASSES = 2
 _SAFE_EXPONENT = 400
@@ -161,3 +176,142 @@ def is_classifier(reference: NDArray[Any]) -> bool:
     is_unit = bool(np.allclose(np.linalg.norm(wide, axis=1), 1, atol=1e-2))
     is_share = bool((wide >= 0).all()) and bool(np.allclose(wide.sum(1), 1, atol=1e-2))
     return is_share or not is_unit
+
+
+def open_model(model: ModelFile) -> Unoptimised:
+    """The model, its 16-bit arithmetic emulated if it has any."""
+    # ONNX Runtime reads weights that are mapped from files, also once these have no name any more.
+    with passing(model) as spooling:
+        wide = in_fp32(with_weights_dequantised(spooling))
+        return open_proto(wide, wide.proto)
+
+
+def compared(pairs: Iterable[tuple[Arrays, Arrays]], model: ModelFile) -> tuple[OutputDifference, ...]:
+    """How far every output of `model` lies from that of the reference; `pairs` are its inputs and outputs.
+
+    Texts and sequences are left out of both.
+    """
+    found: dict[str, Deviation] = {}
+    sized, other = data_dependent_outputs(model.proto.graph), open_model(model)
+    for feed, wanted in pairs:
+        made = other.run(other.fitted(feed))
+        add_outputs(found, wanted, {name: made[name] for name in made if _is_numeric(made[name])}, sized)
+    return tuple(item.result() for item in found.values())
+
+
+def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized: Container[str] = ()) -> None:
+    """Add a batch's outputs, by name; what is no number is left out. Those of `sized` may differ in size."""
+    _check_names(wanted, got)
+    for name, value in wanted.items():
+        if not _is_numeric(value):
+            continue
+        if name not in found:
+            found[name] = Deviation(name, classifies=is_classifier(value))
+        if value.shape == got[name].shape:
+            found[name].add(value, got[name])
+        elif name in sized and value.ndim == got[name].ndim:
+            found[name].add_resized()
+        else:
+            raise ModelError(
+                f"output {name!r} has shape {got[name].shape}, the reference's {value.shape}",
+                "check that both are versions of one model",
+            )
+
+
+def _is_numeric(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
+
+
+def _check_names(wanted: Arrays, got: Arrays) -> None:
+    lacking, more = sorted(wanted.keys() - got.keys()), sorted(got.keys() - wanted.keys())
+    differences = [f"lacks {', '.join(map(repr, lacking))}"] if lacking else []
+    differences += [f"also has {', '.join(map(repr, more))}"] if more else []
+    if differences:
+        raise ModelError(
+            f"the model has other outputs than the reference: it {' and '.join(differences)}",
+            "compare it with the model that it was made from, with the same outputs",
+        )
+
+
+class First(SampleSource):
+    """The first samples of a source, `most` of them or up to a batch more."""
+
+    def __init__(self, source: SampleSource, most: int) -> None:
+        super().__init__(source.name, [])
+        self._source, self._most = source, most
+
+    def batches(self, inputs: Sequence[TensorSpec], size: int) -> Iterator[Arrays]:
+        """As the source's."""
+        return at_most(self._source.batches(inputs, size), self._most, inputs)
+
+
+def at_most(feeds: Iterable[Arrays], samples: int, inputs: Sequence[TensorSpec]) -> Iterator[Arrays]:
+    """The first batches, until they hold as many samples."""
+    seen = 0
+    for feed in feeds:
+        yield feed
+        seen += samples_in(feed, inputs)
+        if seen >= samples:
+            return
+
+
+_LAYER_SAMPLES = 16
+
+
+def layer_differences(
+    reference: ModelFile, other: ModelFile, source: SampleSource
+) -> tuple[LayerDifference, ...]:
+    """The tensors that both have, the one whose node added most error first; on the first samples only.
+
+    What a node adds is the error's share of the energy in what it makes, less the largest such share among
+    the tensors that it reads.
+    """
+    made = {name: node for node in other.proto.graph.node for name in node.output}
+    names = [name for name in float_tensors(reference, (FLOAT, *LOW.values())) if name in made]
+    found = {name: Deviation(name) for name in names}
+    specs, both = specs_of(reference.proto), [in_fp32(model) for model in (reference, other)]
+    for shard in shards_of(reference, source, names) if names else ():
+        sessions = [part_of(model, shard) for model in both]
+        for feed in at_most(source.batches(specs, 1), _LAYER_SAMPLES, specs):
+            wanted, got = (session.run(session.fitted(feed)) for session in sessions)
+            for name in shard:
+                if wanted[name].shape == got[name].shape:
+                    found[name].add(wanted[name], got[name])
+    return ranked(made, {name: item.sqnr_db for name, item in found.items()})
+
+
+def ranked(
+    made: Mapping[str, onnx.NodeProto], sqnr: Mapping[str, float | None]
+) -> tuple[LayerDifference, ...]:
+    """The tensors of `sqnr` (None: no error) by what their nodes, in `made`, added; pure arithmetic."""
+    share = {name: 0.0 if db is None else 10 ** (-db / 10) for name, db in sqnr.items()}
+    rows = []
+    for name in sqnr:
+        node = made[name]
+        before = max((share[item] for item in _sources(node.input, made, share)), default=0.0)
+        rows.append(
+            LayerDifference(
+                tensor=name,
+                node=node.name,
+                op=node.op_type,
+                sqnr_db=sqnr[name],
+                added=max(0.0, share[name] - before),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.added))
+
+
+def _sources(
+    names: Iterable[str], made: Mapping[str, onnx.NodeProto], known: Mapping[str, float]
+) -> set[str]:
+    """The nearest known tensors that `names` come from, past nodes that only one model has."""
+    found: set[str] = set()
+    left, seen = list(names), set()
+    while left:
+        name = left.pop()
+        if name in known:
+            found.add(name)
+        elif name in made and name not in seen:
+            seen.add(name)
+            left.extend(made[name].input)
+    return found

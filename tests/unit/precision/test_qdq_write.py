@@ -16,14 +16,21 @@ from onnx import numpy_helper
 from tests.support.networks import Net, as_file, residual_block
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.precision.compare import open_model
+from trtopt.precision.placement.draft import PlacementOptions, Precision, View
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
-from trtopt.precision.placement.view import View
-from trtopt.precision.qdq.qdq_format import QdqFormat, qdq_format_for
-from trtopt.precision.qdq.quantised_values import held_by_half, packed, quantised, scale_of, weight_scale
-from trtopt.precision.qdq.write import Scales, write
+from trtopt.precision.qdq import (
+    QdqFormat,
+    Scales,
+    held_by_half,
+    packed,
+    qdq_format_for,
+    quantised,
+    scale_of,
+    weight_scale,
+    write,
+)
 from trtopt.precision.quantize import fit_opset
-from trtopt.precision.reference_runs import open_model
 
 MAPS = ["N", 32, 8, 8]
 

@@ -1,0 +1,485 @@
+"""Calibration: ranges from histograms by several methods, the choice among them, and the table's file.
+
+All methods read the same histogram, so that comparing them costs no further pass over the data. The one that
+suits a model best has the least output error on samples that calibration has not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from trtopt.data import SampleSource
+from trtopt.data.feeds import specs_of
+from trtopt.data.fit import rows_of, sample_axes, samples_in
+from trtopt.data.readers import Arrays
+from trtopt.device.ort.reference import Unoptimised
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.files.bounded_reading import read_bounded
+from trtopt.files.outputs import Kind
+from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.precision.compare import Deviation, First, at_most, decibels
+from trtopt.precision.observe import BINS, Histogram, Ranges, check_finite, observe
+from trtopt.precision.placement.draft import Plan
+from trtopt.precision.qdq import QdqFormat, Scales, check_weight, write
+from trtopt.precision.running import open_proto, passing, with_weights_dequantised
+from trtopt.records import TensorSpec, from_json, to_json
+from trtopt.records.precision import CALIBRATION_SCHEMA, CalibrationTable, MethodScore, TensorRange
+
+LEVELS = 127
+"""INT8 magnitudes: the scale is amax / 127, so that both signs reach amax."""
+_START = 128  # KL starts where each of its levels has a bin of its own
+_MSE_STEP = 8  # bins between candidate thresholds
+
+
+def peak_of(seen: Histogram) -> float:
+    """The largest |x|: nothing is clipped."""
+    return seen.peak
+
+
+def percentile(seen: Histogram, percent: float) -> float:
+    """The |x| that `percent` of all values, zeros included, do not exceed; linear inside a bin."""
+    if not seen.peak:
+        return 0.0
+    below = seen.zeros + np.cumsum(seen.counts)
+    wanted = percent / 100 * seen.total
+    if wanted <= seen.zeros:
+        return seen.peak  # all but zeros would be clipped
+    index = int(np.searchsorted(below, wanted))
+    before = float(below[index] - seen.counts[index])
+    inside = (wanted - before) / float(seen.counts[index])
+    return min((index + inside) * seen.width, seen.peak)
+
+
+def mse(seen: Histogram) -> float:
+    """The amax with the least mean squared error of rounding and clipping, by the centres of the bins."""
+    if not seen.peak:
+        return 0.0
+    used = seen.counts > 0
+    values, counts = ((np.arange(BINS) + 0.5) * seen.width)[used], seen.counts[used]
+    edges = np.arange(_MSE_STEP, BINS + 1, _MSE_STEP) * seen.width
+    candidates = np.append(edges[edges < seen.peak], seen.peak)
+    errors = [_squared_error(values, counts, amax) for amax in candidates]
+    return float(candidates[int(np.argmin(errors))])
+
+
+def _squared_error(values: NDArray[Any], counts: NDArray[Any], amax: float) -> float:
+    scale = amax / LEVELS
+    rounded = np.minimum(np.rint(values / scale), LEVELS) * scale
+    return float(np.dot(counts, (values - rounded) ** 2))
+
+
+def entropy(seen: Histogram) -> float:
+    """The amax that loses least information: minimal KL(P‖Q) over all thresholds from bin 128 on, stride 1.
+
+    P is the histogram up to the threshold with all that lies beyond added to its last bin; Q the same without
+    what lies beyond, poured into 128 levels and spread evenly over the bins of each level that are not empty.
+    Zeros are left out: they are exact whatever the scale. Source: Migacz, "8-bit Inference with TensorRT",
+    GTC 2017. With prefix sums every threshold costs 128 terms, not its number of bins: a bin's share of
+    KL is p·ln p − p·ln q, and q is constant over a level.
+    """
+    if not seen.peak:
+        return 0.0
+    counts = seen.counts.astype(np.float64)
+    divergences = _divergences(counts)
+    best = BINS - int(np.argmin(divergences[::-1]))  # of equal ones the largest: it clips less
+    return min(best * seen.width, seen.peak)
+
+
+def _divergences(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """KL for a threshold after each number of bins; infinite below `_START` and where Q lacks what P has."""
+    inside = np.concatenate([[0.0], np.cumsum(counts)])
+    filled = np.concatenate([[0.0], np.cumsum(counts > 0)])
+    logs = np.concatenate([[0.0], np.cumsum(_times_log(counts))])
+    total = inside[-1]
+    bins, edges = np.arange(_START, BINS + 1), _level_edges()
+    mass, spread = np.diff(inside[edges], axis=1), np.diff(filled[edges], axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_q = np.where(mass > 0, np.log(mass / np.maximum(spread, 1)), 0.0)
+        last, beyond = counts[bins - 1], total - inside[bins]
+        p_log_p = logs[bins] - _times_log(last) + _times_log(last + beyond)
+        p_log_q = (mass * log_q).sum(axis=1) + beyond * log_q[:, -1]
+        found = (p_log_p - p_log_q) / total + np.log(inside[bins] / total)
+    found[(inside[bins] == 0) | ((last == 0) & (beyond > 0))] = np.inf
+    return np.concatenate([np.full(_START, np.inf), found])[1:]
+
+
+@cache
+def _level_edges() -> NDArray[np.int64]:
+    """[thresholds, levels + 1]: the first bin of each level."""
+    return np.arange(_START + 1) * np.arange(_START, BINS + 1)[:, None] // _START
+
+
+def _times_log(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """x·ln x, and 0 for 0."""
+    return values * np.log(np.where(values > 0, values, 1.0))
+
+
+METHODS: Mapping[str, Callable[[Histogram], float]] = {
+    "max": peak_of,
+    "percentile-99.9": partial(percentile, percent=99.9),
+    "percentile-99.99": partial(percentile, percent=99.99),
+    "percentile-99.999": partial(percentile, percent=99.999),
+    "mse": mse,
+    "entropy": entropy,
+}
+"""Every method by its name on the command line."""
+
+
+def all_amax(seen: Histogram) -> dict[str, float]:
+    """The amax of each method; 0 for a tensor that is all zero."""
+    return {name: method(seen) for name, method in METHODS.items()}
+
+
+MAX = "max"
+AUTO: Literal["auto"] = "auto"
+_LARGEST = float(np.finfo(np.float32).max)
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+TABLE_SUFFIX = ".calibration.json"
+
+
+def table_beside(model: Path) -> Path:
+    """Where the calibration table of a model goes."""
+    return model.with_name(model.name + TABLE_SUFFIX)
+
+
+def table_text(table: CalibrationTable) -> bytes:
+    """A table's file, with the hash of the rest: one that somebody has edited shows that."""
+    bare = msgspec.structs.replace(table, sha256="")
+    return to_json(msgspec.structs.replace(bare, sha256=hashlib.sha256(to_json(bare)).hexdigest()))
+
+
+def _is_unedited(path: Path) -> bool:
+    text = read_bounded(path)
+    try:
+        return text == table_text(from_json(text, CalibrationTable))
+    except ValueError:
+        return False
+
+
+TABLE = Kind("a calibration table", _is_unedited)
+
+
+def ranges(seen: Mapping[str, Histogram]) -> dict[str, dict[str, float]]:
+    """Every method's amax of every tensor."""
+    return {name: all_amax(histogram) for name, histogram in seen.items()}
+
+
+def chosen(amax: Mapping[str, Mapping[str, float]], method: str) -> dict[str, TensorRange]:
+    """The table's rows with one method's values chosen."""
+    return {name: TensorRange(chosen=row[method], amax=dict(row)) for name, row in amax.items()}
+
+
+def by_group(rows: Mapping[str, float], groups: Iterable[frozenset[str]]) -> dict[str, float]:
+    """amax by tensor where tensors of one group share the largest among them."""
+    shared = dict(rows)
+    for group in groups:
+        largest = max((rows[name] for name in group if name in rows), default=0.0)
+        shared |= {name: largest for name in group if name in rows}
+    return shared
+
+
+def check_method(method: str) -> None:
+    """Refuse a method that does not exist."""
+    if method not in (*METHODS, AUTO):
+        raise UsageError(f"--method {method}: unknown", f"choose one of {', '.join((AUTO, *METHODS))}")
+
+
+def read_table(path: Path) -> CalibrationTable:
+    """A table from its file."""
+    remedy = "make one with trtopt quantize --data DATA"
+    try:
+        table = from_json(read_bounded(path), CalibrationTable)
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror})", remedy) from None
+    except ValueError as error:
+        raise ArtifactError(f"{path}: not a calibration table: {error}", remedy) from None
+    if table.schema != CALIBRATION_SCHEMA:
+        raise ArtifactError(f"{path}: schema {table.schema!r}, expected {CALIBRATION_SCHEMA!r}", remedy)
+    for name, row in table.tensors.items():
+        for value in (row.chosen, *row.amax.values()):
+            if not 0 <= value <= _LARGEST:
+                raise ArtifactError(
+                    f"{path}: tensor {name!r} has amax {value}",
+                    f"an amax is a number from 0 to FP32's largest, {_LARGEST:.3g}",
+                )
+    for name, factors in table.smoothed.items():
+        for channel, factor in factors.items():
+            if not _SMALLEST <= factor <= _LARGEST:
+                raise ArtifactError(
+                    f"{path}: channel {channel} of {name!r} is divided by {factor}",
+                    f"what divides is a number that FP32 holds: from {_SMALLEST:.3g} to {_LARGEST:.3g}",
+                )
+    return table
+
+
+def with_method(table: CalibrationTable, method: str | None) -> CalibrationTable:
+    """The table with another method chosen; as it stands for None and for `auto`, whose choice is in it."""
+    if method in (None, AUTO):
+        return table
+    lacking = [name for name, row in table.tensors.items() if method not in row.amax]
+    if lacking:
+        raise UsageError(
+            f"the table has no {method} for tensor {lacking[0]!r}", "calibrate again with --data DATA"
+        )
+    rows = chosen({name: row.amax for name, row in table.tensors.items()}, str(method))
+    return msgspec.structs.replace(table, method=str(method), tensors=rows)
+
+
+def check_complete(table: CalibrationTable, tensors: Iterable[str], name: str) -> None:
+    """Every tensor that is to be quantised must be in the table."""
+    lacking = [tensor for tensor in tensors if tensor not in table.tensors]
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise ArtifactError(
+            f"{name}: tensor {lacking[0]!r}{more} is to be quantised and not in the table",
+            "the table was made for another model, placement or target: calibrate again with --data DATA",
+        )
+
+
+EVERY = 8
+"""One sample of so many is held out."""
+
+
+class Part(SampleSource):
+    """The samples of a source that are held out, or all others. A fixed batch is kept whole.
+
+    `sha256` is of all samples of the source that the last reading saw, those of the other part included; it
+    does not depend on how they are cut into batches. `numbers` are the positions in the source of the samples
+    in the batch read last.
+    """
+
+    def __init__(self, source: SampleSource, *, held: bool, every: int = EVERY) -> None:
+        super().__init__(source.name, [])
+        self._source, self._held, self._every = source, held, every
+        self._digests: dict[str, Any] = {}
+        self.numbers: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    @property
+    def sha256(self) -> str:
+        """One hash over the names and contents of all inputs."""
+        whole = hashlib.sha256()
+        for name in sorted(self._digests):
+            whole.update(f"{name}:{self._digests[name].hexdigest()};".encode())
+        return whole.hexdigest()
+
+    def batches(self, inputs: Sequence[TensorSpec], size: int) -> Iterator[dict[str, NDArray[Any]]]:
+        """As the source's, of this part's samples."""
+        is_open = any(isinstance(axis, str) for spec in inputs for axis in spec.shape[:1])
+        rows = rows_of(inputs, size)
+        axes = sample_axes(inputs) or {name: 0 for name, number in rows.items() if number and is_open}
+        first = seen = 0
+        self._digests = {name: hashlib.sha256() for name in rows}
+        for batch in self._source.batches(inputs, size):
+            for name, array in batch.items():
+                self._digests[name].update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            count = next((batch[name].shape[axis] for name, axis in axes.items()), 1)
+            numbers = np.arange(first, first + count)
+            apart = numbers % self._every == self._every - 1 if self._every else np.zeros(count, bool)
+            mine = apart == self._held
+            there = samples_in(batch, inputs)
+            self.numbers = numbers[mine] if axes else np.arange(seen, seen + there)
+            first, seen = first + count, seen + there
+            if mine.all():
+                yield batch
+            elif mine.any():
+                yield {
+                    name: array.compress(mine, axes[name]) if name in axes else array
+                    for name, array in batch.items()
+                }
+
+
+_ENOUGH = 16
+_CLEAR_DB = 3.0
+"""What a method that clips must gain on fewer than `_ENOUGH` samples: half of the error's power."""
+
+
+def is_float(array: NDArray[Any]) -> bool:
+    """Whether the array holds floating-point numbers."""
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def best_of(scores: Sequence[MethodScore], held: int, careful: str) -> str:
+    """The best method or, unless it is clearly better on `held` samples that are few, the `careful` one.
+
+    What the others clip is rare: a few samples may have none of it.
+    """
+    found = {item.method: item.sqnr_db for item in scores}
+    lead = scores[0].sqnr_db - found[careful]
+    return scores[0].method if held >= _ENOUGH or lead >= _CLEAR_DB else careful
+
+
+def score(
+    methods: Sequence[str],
+    held: Iterable[tuple[Arrays, Arrays]],
+    run: Callable[[str, Arrays], Arrays],
+) -> tuple[MethodScore, ...]:
+    """Each method's signal-to-noise ratio, averaged over outputs, best first; equal ones in the given order.
+
+    `held` are (inputs, the float model's outputs); `run` answers with the quantised model's outputs.
+    """
+    found: dict[str, dict[str, Deviation]] = {method: {} for method in methods}
+    for inputs, reference in held:
+        for method, outputs in found.items():
+            made = run(method, inputs)
+            for name, array in reference.items():
+                if is_float(array) and array.shape == made[name].shape:
+                    outputs.setdefault(name, Deviation(name)).add(array, made[name])
+    scores = []
+    for method, outputs in found.items():
+        ratios = [decibels(item.result()) for item in outputs.values()]
+        scores.append(MethodScore(method=method, sqnr_db=round(float(np.mean(ratios)) if ratios else 0.0, 3)))
+    return tuple(sorted(scores, key=lambda item: -item.sqnr_db))
+
+
+_HELD_SAMPLES = 32
+_AT_ONCE = 8
+_OUTPUT_REMEDY = (
+    "take that sample out of the data, find out why the model overflows on it, or choose a --method "
+    "such as max: only auto looks at outputs"
+)
+
+
+def calibrate(
+    model: ModelFile,
+    plan: Plan,
+    source: SampleSource,
+    *,
+    method: str,
+    form: QdqFormat,
+    given: Scales,
+    model_sha256: str,
+    random_data: bool,
+) -> CalibrationTable:
+    """The ranges of the plan's tensors over the data, by `method` (`auto`: the best on held-out samples).
+
+    `given` are scales that the model brought along: the comparison of methods uses them too.
+    """
+    _check_weights(model, plan)
+    automatic = method == AUTO and bool(plan.tensors)
+    part = Part(source, held=False, every=EVERY if automatic else 0)
+    tensors = [name for name in plan.tensors if name not in given.tensors]
+    seen = Ranges(tensors)
+    samples = observe(
+        model, part, tensors, lambda name, values, _: seen.visit(name, values, part.numbers.tolist())
+    ).samples
+    amax = ranges(seen.seen)
+    scores: tuple[MethodScore, ...] = ()
+    held = 0
+    if automatic:
+        scores, held = _evaluate(model, plan, amax, source, form, given)
+    best = best_of(scores, held, careful=MAX) if scores else MAX if method == AUTO else method
+    return CalibrationTable(
+        model_sha256=model_sha256,
+        data_sha256=part.sha256,
+        random_data=random_data,
+        samples=samples + held,
+        held=held,
+        method=best,
+        scores=scores if held else (),  # those of samples that ranges have seen would pass for others
+        tensors=chosen(amax, best),
+    )
+
+
+def _evaluate(
+    model: ModelFile,
+    plan: Plan,
+    amax: Mapping[str, Mapping[str, float]],
+    source: SampleSource,
+    form: QdqFormat,
+    given: Scales,
+) -> tuple[tuple[MethodScore, ...], int]:
+    """Every method's score; and how many samples were held out, 0 if there were too few."""
+    specs = specs_of(model.proto)
+    part = Part(source, held=True)
+    batches = at_most(part.batches(specs, _AT_ONCE), _HELD_SAMPLES, specs)
+    held = [(part.numbers.tolist(), feed) for feed in batches]
+    if held:
+        observe(
+            model,
+            First(part, _HELD_SAMPLES),
+            list(amax),
+            lambda name, values, _: check_finite(name, values, part.numbers.tolist()),
+        )
+    feeds = held or [_first(source.batches(specs, _AT_ONCE), specs)]
+    reference = open_proto(model, model.proto)
+    with passing(model) as spooling:
+        quantised, names = _with_open_scales(spooling, plan, form, given)
+    columns = {
+        method: by_group({name: row[method] for name, row in amax.items()}, plan.groups) for method in METHODS
+    }
+
+    def run(method: str, feed: Mapping[str, NDArray[Any]]) -> Arrays:
+        scales = {names[name]: form.scale(value) for name, value in columns[method].items()}
+        return quantised.run({**feed, **scales})
+
+    scores = score(tuple(METHODS), _with_outputs(reference, feeds), run)
+    return scores, sum(samples_in(feed, specs) for _, feed in held)
+
+
+def _first(feeds: Iterator[Arrays], inputs: Sequence[TensorSpec]) -> tuple[list[int], Arrays]:
+    feed = next(feeds)
+    return list(range(samples_in(feed, inputs))), feed
+
+
+def _with_outputs(
+    reference: Unoptimised, feeds: Iterable[tuple[Sequence[int], Arrays]]
+) -> Iterator[tuple[Arrays, Arrays]]:
+    """Inputs with the float model's outputs, which must be finite to be a reference."""
+    for numbers, feed in feeds:
+        outputs = reference.run(feed)
+        for name, value in outputs.items():
+            if is_float(value):
+                check_finite(name, value, numbers, _OUTPUT_REMEDY)
+        yield feed, outputs
+
+
+def _check_weights(model: ModelFile, plan: Plan) -> None:
+    """Before the data runs: else what is wrong with a weight would be put down to a sample."""
+    graph = model.proto.graph
+    nodes = {node.name: node for node in graph.node}
+    maker = {name: node for node in graph.node for name in node.output}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for place in plan.weights:
+        name = nodes[place.node].input[place.index]
+        while name not in constants:  # Identity and Transpose may stand in front
+            name = maker[name].input[0]
+        check_weight(array_of(constants[name], model.folder), name, place.node)
+
+
+def copied(model: ModelFile) -> ModelFile:
+    """A copy to write into; large weights are shared."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    return replace(model, proto=proto)
+
+
+def _with_open_scales(
+    model: ModelFile, plan: Plan, form: QdqFormat, given: Scales
+) -> tuple[Unoptimised, dict[str, str]]:
+    """The quantised model with the scales of calibrated tensors as inputs: one session for all methods."""
+    trial = copied(model)
+    calibrated = [name for name in plan.tensors if name not in given.tensors]
+    tensors = {**given.tensors, **plan.fixed, **dict.fromkeys(calibrated, 1.0)}
+    names = write(trial, plan, replace(given, tensors=tensors), replace(form, stored=False))
+    names = {name: names[name] for name in calibrated}
+    graph, opened_up = trial.proto.graph, set(names.values())
+    kept = [item for item in graph.initializer if item.name not in opened_up]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in names.values()
+    )
+    trial = with_weights_dequantised(trial)
+    return open_proto(trial, trial.proto), names

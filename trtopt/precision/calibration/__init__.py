@@ -1,1 +1,0 @@
-"""How large the values of each tensor get: one streaming pass, one histogram a tensor, several methods."""

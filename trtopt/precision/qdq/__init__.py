@@ -1,1 +1,0 @@
-"""Writing Q/DQ into a graph, in the form that the target reads."""
