@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,7 +29,7 @@ from trtopt.files.outputs import Kind
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.precision.compare import Deviation, First, at_most, decibels
 from trtopt.precision.observe import BINS, Histogram, Ranges, check_finite, observe
-from trtopt.precision.placement.draft import Plan
+from trtopt.precision.placement.draft import PlacementOptions, Plan
 from trtopt.precision.qdq import QdqFormat, Scales, check_weight, write
 from trtopt.precision.running import open_proto, passing, with_weights_dequantised
 from trtopt.records import TensorSpec, from_json, to_json
@@ -343,6 +343,44 @@ def score(
     return tuple(sorted(scores, key=lambda item: -item.sqnr_db))
 
 
+OFF: Literal["off"] = "off"
+Smoothing: TypeAlias = "float | Literal['auto', 'off']"
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """One job: what is quantised and how it is written, and where ranges come from.
+
+    `method` None: `auto`, for FP8 `max`. `smoothing`: `auto` (INT8: where it halves the expected error; else
+    none), `off`, or SmoothQuant's alpha; a table brings its own. Ranges come from samples, or from a table
+    (with its name for messages); both may be missing.
+    """
+
+    options: PlacementOptions
+    form: QdqFormat
+    method: str | None = None
+    smoothing: Smoothing = AUTO
+    source: SampleSource | None = None
+    random_data: bool = False
+    table: CalibrationTable | None = None
+    table_name: str = ""
+    model_sha256: str = ""
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether there is anything that ranges could come from."""
+        return self.source is not None or self.table is not None
+
+
+def no_data(precision: str) -> UsageError:
+    """The error for a calibration without data."""
+    return UsageError(
+        f"--precision {precision} needs data to calibrate the ranges of tensors",
+        "give --data DATA (an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON, "
+        "module:function), --table FILE from an earlier run, or --random-data to try without (marked so)",
+    )
+
+
 _HELD_SAMPLES = 32
 _AT_ONCE = 8
 _OUTPUT_REMEDY = (
@@ -352,20 +390,14 @@ _OUTPUT_REMEDY = (
 
 
 def calibrate(
-    model: ModelFile,
-    plan: Plan,
-    source: SampleSource,
-    *,
-    method: str,
-    form: QdqFormat,
-    given: Scales,
-    model_sha256: str,
-    random_data: bool,
+    model: ModelFile, plan: Plan, job: Quantisation, given: Scales, method: str
 ) -> CalibrationTable:
-    """The ranges of the plan's tensors over the data, by `method` (`auto`: the best on held-out samples).
+    """The ranges of the plan's tensors over the job's data, by `method` (`auto`: best on held-out samples).
 
     `given` are scales that the model brought along: the comparison of methods uses them too.
     """
+    if (source := job.source) is None:
+        raise no_data(job.options.precision)
     _check_weights(model, plan)
     automatic = method == AUTO and bool(plan.tensors)
     part = Part(source, held=False, every=EVERY if automatic else 0)
@@ -378,12 +410,12 @@ def calibrate(
     scores: tuple[MethodScore, ...] = ()
     held = 0
     if automatic:
-        scores, held = _evaluate(model, plan, amax, source, form, given)
+        scores, held = _evaluate(model, plan, amax, source, job.form, given)
     best = best_of(scores, held, careful=MAX) if scores else MAX if method == AUTO else method
     return CalibrationTable(
-        model_sha256=model_sha256,
+        model_sha256=job.model_sha256,
         data_sha256=part.sha256,
-        random_data=random_data,
+        random_data=job.random_data,
         samples=samples + held,
         held=held,
         method=best,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
 
 import msgspec
 import onnx
@@ -22,10 +21,13 @@ from trtopt.precision.calibrate import (
     AUTO,
     MAX,
     METHODS,
+    OFF,
+    Quantisation,
     by_group,
     calibrate,
     check_complete,
     copied,
+    no_data,
     with_method,
 )
 from trtopt.precision.casting.cast import cast_graph, measured
@@ -33,7 +35,7 @@ from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantised
 from trtopt.precision.compare import Deviation, First, add_outputs, at_most, decibels, open_model
 from trtopt.precision.existing_qdq import Existing, put_back, take_out
-from trtopt.precision.placement.draft import PlacementOptions, Plan, View
+from trtopt.precision.placement.draft import Plan, View
 from trtopt.precision.placement.place import place
 from trtopt.precision.qat_plan import complete, known_ranges
 from trtopt.precision.qdq import QdqFormat, Scales, write
@@ -54,8 +56,6 @@ def fit_opset(model: onnx.ModelProto, form: QdqFormat) -> None:
     raise_opset(model, form.opset)
 
 
-OFF: Literal["off"] = "off"
-Smoothing: TypeAlias = "float | Literal['auto', 'off']"
 FEW_SAMPLES = 32
 """Fewer calibration samples than this are worth a warning."""
 _CHECKED_SAMPLES = 8
@@ -63,31 +63,6 @@ _MOST_REASONS = 3
 _CAST_SAMPLES = 64
 """To decide what stays FP32, with a margin of four below the type's largest: every sample runs through
 all Q/DQ of the graph, half a second of ResNet-50's."""
-
-
-@dataclass(frozen=True)
-class QuantizeOptions:
-    """What is wanted. `method` None: `auto`, for FP8 `max`.
-
-    `smoothing`: `auto` (INT8: where it halves the expected error; else none), `off`, or SmoothQuant's alpha.
-    A table brings its own.
-    """
-
-    options: PlacementOptions
-    form: QdqFormat
-    method: str | None = None
-    smoothing: Smoothing = AUTO
-
-
-@dataclass(frozen=True)
-class Material:
-    """Where ranges come from: samples, or a table (with its name for messages); both may be missing."""
-
-    source: SampleSource | None = None
-    random_data: bool = False
-    table: CalibrationTable | None = None
-    table_name: str = ""
-    model_sha256: str = ""
 
 
 @dataclass
@@ -102,18 +77,9 @@ class Quantised:
     notes: list[str] = field(default_factory=list)
 
 
-def no_data(precision: str) -> UsageError:
-    """The error for a calibration without data."""
-    return UsageError(
-        f"--precision {precision} needs data to calibrate the ranges of tensors",
-        "give --data DATA (an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON, "
-        "module:function), --table FILE from an earlier run, or --random-data to try without (marked so)",
-    )
-
-
-def quantise(file: ModelFile, requested: QuantizeOptions, material: Material) -> Quantised:
+def quantise(file: ModelFile, job: Quantisation) -> Quantised:
     """Place, calibrate and write Q/DQ into a copy of `file`."""
-    made = with_pairs(file, requested, material)
+    made = with_pairs(file, job)
     if not made.plan.weights and not made.plan.edges:
         raise _nothing_quantised(file, made.plan)
     return made
@@ -148,58 +114,51 @@ def _why_none(plan: Plan) -> str:
     return "; ".join(parts) + more
 
 
-def with_pairs(file: ModelFile, requested: QuantizeOptions, material: Material) -> Quantised:
+def with_pairs(file: ModelFile, job: Quantisation) -> Quantised:
     """As `quantise`, also where the request leaves nothing to be quantised: then without any Q/DQ."""
     model = copied(file)
     put_back(model)
     existing = take_out(model)
-    _check_existing(existing, requested)
-    fit_opset(model.proto, requested.form)
-    factors, notes = _smoothed(model, requested, material) if not existing else ({}, [])
-    view = View(model.proto)
-    plan, given, added = _placed(view, requested, existing, has_ranges=_has_ranges(material))
+    _check_existing(existing, job)
+    fit_opset(model.proto, job.form)
+    factors, notes = _smoothed(model, job) if not existing else ({}, [])
+    plan, given, added = _placed(View(model.proto), job, existing)
     notes += added
-    table = _table(model, plan, requested, material, given)
+    table = _table(model, plan, job, given)
     rows = {**(given.tensors), **({n: r.chosen for n, r in table.tensors.items()} if table else {})}
     scales = replace(given, tensors={**by_group(rows, plan.groups), **plan.fixed})
     if table:
         table = msgspec.structs.replace(table, smoothed=factors)
-        notes += [*_notes_on(table, plan, scales, material), *_coarsened(plan, scales, requested.form)]
+        notes += [*_notes_on(table, plan, scales, job), *_coarsened(plan, scales, job.form)]
     if not existing:
-        found, added = _rounded(model, plan, requested, material)
+        found, added = _rounded(model, plan, job)
         scales, notes = replace(scales, weights=found), notes + added
-    write(model, plan, scales, requested.form)
+    write(model, plan, scales, job.form)
     return Quantised(model, plan, table, scales, notes=notes)
 
 
-def _has_ranges(material: Material) -> bool:
-    return material.source is not None or material.table is not None
-
-
-def _check_existing(existing: Existing, requested: QuantizeOptions) -> None:
+def _check_existing(existing: Existing, job: Quantisation) -> None:
     """Refuse what makes no sense with a model that is quantised already."""
     if not existing:
         return
-    has, wanted = str(existing.precision).upper(), requested.options.precision.upper()
+    has, wanted = str(existing.precision).upper(), job.options.precision.upper()
     if has != wanted:
         raise UsageError(
             f"the model carries {has} Q/DQ already, and {wanted} is requested",
             f"give --precision {has.lower()} to keep and complete them, or quantise the float model",
         )
-    if not isinstance(requested.smoothing, str):
+    if not isinstance(job.smoothing, str):
         raise UsageError(
             "--smoothquant changes weights whose scales the model already contains",
             "omit it, or quantise the float model",
         )
 
 
-def _placed(
-    view: View, requested: QuantizeOptions, existing: Existing, *, has_ranges: bool
-) -> tuple[Plan, Scales, list[str]]:
+def _placed(view: View, job: Quantisation, existing: Existing) -> tuple[Plan, Scales, list[str]]:
     """The plan, the scales that the model brings along, and what to say of it."""
     if not existing:
-        return place(view, requested.options), Scales({}), []
-    completed = complete(view, requested.options, existing, keep_unknown=has_ranges)
+        return place(view, job.options), Scales({}), []
+    completed = complete(view, job.options, existing, keep_unknown=job.has_ranges)
     given = Scales(known_ranges(completed.plan, existing), existing.edges, existing.weights)
     notes = [
         f"the model's own {existing.pairs} Q/DQ pairs are kept with their scales: "
@@ -211,7 +170,7 @@ def _placed(
             f"such as that of {completed.turned[0]!r}: INT8 kernels scale output channels, so such a layer "
             "may run in float or not build; train with scales along those, or quantise the float model"
         )
-    if completed.unknown and not has_ranges:
+    if completed.unknown and not job.has_ranges:
         notes.append(
             f"{len(completed.unknown)} more tensors should carry Q/DQ, such as {completed.unknown[0]!r}: "
             "give --data DATA to find their ranges"
@@ -219,27 +178,23 @@ def _placed(
     return completed.plan, given, notes
 
 
-def _smoothed(
-    model: ModelFile, requested: QuantizeOptions, material: Material
-) -> tuple[dict[str, Factors], list[str]]:
+def _smoothed(model: ModelFile, job: Quantisation) -> tuple[dict[str, Factors], list[str]]:
     """What channels are divided by, by tensor, done in place; and what to say of it."""
-    if material.table is not None:
-        smooth_by_table(model, material.table.smoothed, material.table_name)
-        return material.table.smoothed, []
-    alpha = None if isinstance(requested.smoothing, str) else requested.smoothing
-    is_off = OFF in (requested.smoothing, requested.options.forms.smoothing)
-    if alpha is None and (is_off or requested.options.precision != "int8"):
+    if job.table is not None:
+        smooth_by_table(model, job.table.smoothed, job.table_name)
+        return job.table.smoothed, []
+    alpha = None if isinstance(job.smoothing, str) else job.smoothing
+    is_off = OFF in (job.smoothing, job.options.forms.smoothing)
+    if alpha is None and (is_off or job.options.precision != "int8"):
         return {}, []
-    if material.source is None:
+    if job.source is None:
         if alpha is not None:
-            raise no_data(requested.options.precision)
+            raise no_data(job.options.precision)
         return {}, []
-    return smooth_by_data(model, material.source, requested.options, alpha)
+    return smooth_by_data(model, job.source, job.options, alpha)
 
 
-def _table(
-    model: ModelFile, plan: Plan, requested: QuantizeOptions, material: Material, given: Scales
-) -> CalibrationTable | None:
+def _table(model: ModelFile, plan: Plan, job: Quantisation, given: Scales) -> CalibrationTable | None:
     """The user's table, or a new one; None if no tensor needs a range.
 
     What the user's table lacks is added to it where there are samples as well.
@@ -247,51 +202,30 @@ def _table(
     needed = [name for name in plan.tensors if name not in given.tensors]
     if not needed:
         return None
-    is_fp8 = requested.options.precision == "fp8"
-    if material.table is None:
-        return _calibrated(
-            model, plan, requested, material, given, requested.method or (MAX if is_fp8 else AUTO)
-        )
-    is_other = is_fp8 and material.table.method != MAX
-    table = with_method(material.table, requested.method or (MAX if is_other else None))
+    is_fp8 = job.options.precision == "fp8"
+    if job.table is None:
+        return calibrate(model, plan, job, given, job.method or (MAX if is_fp8 else AUTO))
+    is_other = is_fp8 and job.table.method != MAX
+    table = with_method(job.table, job.method or (MAX if is_other else None))
     if is_fp8:
         table = msgspec.structs.replace(table, scores=())  # they are those of INT8 graphs
     rows = dict(table.tensors)
-    if material.source is not None and not rows.keys() >= set(needed):
+    if job.source is not None and not rows.keys() >= set(needed):
         known = replace(given, tensors={**given.tensors, **{n: row.chosen for n, row in rows.items()}})
         method = table.method if table.method in METHODS else MAX  # a person may have edited it
-        rows |= _calibrated(model, plan, requested, material, known, method).tensors
+        rows |= calibrate(model, plan, job, known, method).tensors
     table = msgspec.structs.replace(table, tensors=rows)
-    check_complete(table, needed, material.table_name)
+    check_complete(table, needed, job.table_name)
     return msgspec.structs.replace(table, tensors={name: rows[name] for name in needed})
 
 
-def _calibrated(
-    model: ModelFile, plan: Plan, requested: QuantizeOptions, material: Material, given: Scales, method: str
-) -> CalibrationTable:
-    if material.source is None:
-        raise no_data(requested.options.precision)
-    return calibrate(
-        model,
-        plan,
-        material.source,
-        method=method,
-        form=requested.form,
-        given=given,
-        model_sha256=material.model_sha256,
-        random_data=material.random_data,
-    )
-
-
-def _rounded(
-    model: ModelFile, plan: Plan, requested: QuantizeOptions, material: Material
-) -> tuple[WeightScales, list[str]]:
+def _rounded(model: ModelFile, plan: Plan, job: Quantisation) -> tuple[WeightScales, list[str]]:
     """INT4 weights moved to their grids in place where there is real data; their scales, and what to say."""
-    if requested.options.precision != "int4":
+    if job.options.precision != "int4":
         return {}, []
-    if material.source is None or material.random_data or material.table is not None:
+    if job.source is None or job.random_data or job.table is not None:
         return {}, ["weights are rounded to nearest; with --data DATA, and no --table, the error is smaller"]
-    found = round_by_data(model, plan, material.source, requested.form)
+    found = round_by_data(model, plan, job.source, job.form)
     notes = []
     if found.scales:
         notes.append(
@@ -306,14 +240,14 @@ def _rounded(
     return found.scales, notes
 
 
-def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, material: Material) -> list[str]:
+def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, job: Quantisation) -> list[str]:
     notes = []
     if table.random_data:
         notes.append("calibrated on random data: the scales fit no real input; do not deploy this")
     elif table.samples < FEW_SAMPLES:
         notes.append(f"calibrated on {table.samples} samples only; {FEW_SAMPLES} or more are better")
-    if material.table is not None and table.model_sha256 != material.model_sha256:
-        notes.append(f"{material.table_name} was made for another file: its ranges are used unchanged")
+    if job.table is not None and table.model_sha256 != job.model_sha256:
+        notes.append(f"{job.table_name} was made for another file: its ranges are used unchanged")
     edited = [name for name, row in table.tensors.items() if row.amax.get(table.method) != row.chosen]
     if edited:
         notes.append(

@@ -15,17 +15,10 @@ import onnx
 
 from trtopt.data import SampleSource
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.precision.calibrate import Quantisation
 from trtopt.precision.casting.cast import cast_graph, check_worthwhile, measured
 from trtopt.precision.casting.decide import CastOptions, Decision
-from trtopt.precision.quantize import (
-    Material,
-    Quantised,
-    QuantizeOptions,
-    make_rest_half,
-    measured_for_rest,
-    quantise,
-    with_pairs,
-)
+from trtopt.precision.quantize import make_rest_half, measured_for_rest, quantise, with_pairs
 from trtopt.records.precision import CalibrationTable
 
 
@@ -96,28 +89,18 @@ class CastVariants:
 class QuantisedVariants:
     """INT8 or FP8 but for what the options and the search keep in the target's float type."""
 
-    def __init__(
-        self,
-        model: ModelFile,
-        samples: SampleSource,
-        requested: QuantizeOptions,
-        material: Material,
-        target: str,
-    ) -> None:
-        """Place and calibrate once, by the `material`; `samples` show which nodes stay FP32 among FP16."""
+    def __init__(self, model: ModelFile, samples: SampleSource, job: Quantisation, target: str) -> None:
+        """Place and calibrate once; `samples` show which nodes stay FP32 among FP16."""
         self._model, self._target = model, target
-        made = quantise(model, requested, material)
+        made = quantise(model, job)
         self.notes = tuple(made.notes)
-        self._requested, self._material = replace(requested, method=None), replace(material, table=made.table)
-        self._table = made.table
+        self._job = replace(job, method=None, table=made.table)
         plan = made.plan
         low = {edge.node for edge in plan.edges} | {weight.node for weight in plan.weights}
         low |= {item.node for item in plan.quantised}
         self.nodes = tuple(node.name for node in model.proto.graph.node if node.name in low)
         self._ranges: dict[str, float] = {}
-        if (
-            requested.form.strongly_typed
-        ):  # pairs bound what they let through; without them tensors may be larger
+        if job.form.strongly_typed:  # pairs bound what they let through; without them tensors may be larger
             quantised, plain = (measured_for_rest(item, samples) for item in (made.model, model))
             self._ranges = quantised | {
                 name: max(peak, quantised.get(name, 0.0)) for name, peak in plain.items()
@@ -125,23 +108,16 @@ class QuantisedVariants:
 
     def variant(self, kept: frozenset[str], spool: Path) -> Variant:
         """See `Variants`. Tensors that carry Q/DQ only now are calibrated now, by the same method."""
-        options = self._requested.options
+        options = self._job.options
         options = replace(options, exclude=(*options.exclude, *map(pattern_for, sorted(kept))))
-        made = with_pairs(
-            replace(self._model, spool=spool),
-            replace(self._requested, options=options),
-            replace(self._material, table=self._table),
-        )
-        self._remember(made)
-        if self._requested.form.strongly_typed:
+        made = with_pairs(replace(self._model, spool=spool), replace(self._job, options=options))
+        if self._job.table is not None and made.table is not None:  # what is calibrated now stays known
+            rows = self._job.table.tensors | made.table.tensors
+            self._job = replace(self._job, table=msgspec.structs.replace(self._job.table, tensors=rows))
+        if self._job.form.strongly_typed:
             make_rest_half(made, self._target, self._ranges, is_real=True)
         return Variant(made.model, made.table)
 
     def tidied(self, kept: frozenset[str], spool: Path) -> Variant | None:
         """See `Variants`."""
         return None
-
-    def _remember(self, made: Quantised) -> None:
-        if self._table is not None and made.table is not None:
-            rows = self._table.tensors | made.table.tensors
-            self._table = msgspec.structs.replace(self._table, tensors=rows)

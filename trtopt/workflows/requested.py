@@ -13,7 +13,7 @@ from trtopt.workflows.listener import Listener
 
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
-    from trtopt.precision.quantize import Smoothing
+    from trtopt.precision.calibrate import Smoothing
     from trtopt.records import Manifest
     from trtopt.records.precision import CastReport, QuantizeReport
     from trtopt.requests.build import BuildRequest

@@ -17,13 +17,12 @@ from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
-from trtopt.precision.calibrate import TABLE, read_table, table_beside
+from trtopt.precision.calibrate import TABLE, Quantisation, read_table, table_beside
 from trtopt.precision.casting.decide import CastOptions
 from trtopt.precision.casting.rules import check_patterns
 from trtopt.precision.casting.widen import is_low
 from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.draft import PlacementOptions
-from trtopt.precision.quantize import Material, QuantizeOptions
 from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
 from trtopt.precision.variants import CastVariants, QuantisedVariants, Variant, Variants, pattern_for
 from trtopt.recipe import batch_sizes, check_timeout
@@ -241,9 +240,16 @@ def _variants(
     listener.note("rewriting the graph")
     file, _ = rewritten(source, scratch, target)
     listener.note("placing Q/DQ and calibrating")
-    requested = QuantizeOptions(PlacementOptions(precision, exclude, include), form, request.method)
-    material = Material(samples, False, table, str(request.table), checker.artifact.sha256)
-    return QuantisedVariants(file, samples, requested, material, target), file
+    job = Quantisation(
+        PlacementOptions(precision, exclude, include),
+        form,
+        request.method,
+        source=samples,
+        table=table,
+        table_name=str(request.table),
+        model_sha256=checker.artifact.sha256,
+    )
+    return QuantisedVariants(file, samples, job, target), file
 
 
 def _shares(file: ModelFile, nodes: Sequence[str], data: str) -> tuple[dict[str, float], list[str]]:

@@ -24,21 +24,28 @@ from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import accuracy_alarms
-from trtopt.precision.calibrate import AUTO, MAX, TABLE, check_method, read_table, table_beside, table_text
+from trtopt.precision.calibrate import (
+    AUTO,
+    MAX,
+    OFF,
+    TABLE,
+    Quantisation,
+    Smoothing,
+    check_method,
+    no_data,
+    read_table,
+    table_beside,
+    table_text,
+)
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.draft import PlacementOptions, Precision
 from trtopt.precision.qdq import QdqFormat, qdq_format_for
 from trtopt.precision.quantize import (
-    OFF,
-    Material,
     Quantised,
-    QuantizeOptions,
-    Smoothing,
     half_nodes,
     make_rest_half,
     measured_for_rest,
-    no_data,
     output_error,
     quantise,
 )
@@ -113,11 +120,18 @@ def quantize(
             model_file.save(original, source := scratch / "typed.onnx")
         file, rewrite_notes = rewritten(source, scratch, request.target, forms)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
-        made = quantise(
-            file,
-            QuantizeOptions(_options(request, precision), form, request.method, request.smoothquant),
-            Material(samples, request.random_data, table, str(request.table), onnx.sha256),
+        job = Quantisation(
+            PlacementOptions(precision, tuple(request.exclude), tuple(request.include), forms),
+            form,
+            request.method,
+            request.smoothquant,
+            samples,
+            request.random_data,
+            table,
+            str(request.table),
+            onnx.sha256,
         )
+        made = quantise(file, job)
         made.notes += [*rewrite_notes]
         if samples is not None and not request.random_data:
             made.notes += range_notes(specs_of(original.proto), samples)
@@ -190,10 +204,6 @@ def _check_smoothing(request: Request) -> None:
             "--smoothquant and --table exclude one another: ranges fit the graph that they were found on",
             "omit --smoothquant: the table lists what is smoothed",
         )
-
-
-def _options(request: Request, precision: Precision) -> PlacementOptions:
-    return PlacementOptions(precision, tuple(request.exclude), tuple(request.include), request.forms or PLAIN)
 
 
 def _source(request: Request, model: ModelFile, precision: Precision) -> SampleSource | None:
