@@ -41,7 +41,7 @@ from trtopt.requests.rewrite import RewriteRequest
 from trtopt.requests.sweep import SweepRequest
 from trtopt.requests.tune import TuneRequest
 from trtopt.rewrite.rewrite_trace import RewriteTrace
-from trtopt.rewrite.typed_io.recorded import recorded_in
+from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.workflows import requested
 from trtopt.workflows.bench.bench import bench as run_bench
 from trtopt.workflows.compare.compare import Compared, compare as run_compare

@@ -7,17 +7,24 @@ Differences within the rounding of a Sigmoid count as none: next to 1e-6 they ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 
+from trtopt.data import feeds
 from trtopt.data.feeds import Feed
 from trtopt.device.ort.reference import CannotLoad, Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.element_types import gaps
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, name_of, parts_of
 from trtopt.onnxio.model_file import ModelFile, runnable
+from trtopt.onnxio.segments import GraphSegment, segments_of
+from trtopt.printable import counted
+from trtopt.records import BatchSplit, Shape
 from trtopt.rewrite.rewrite_trace import Deviation
 from trtopt.rewrite.rule import Exactness
 
@@ -158,3 +165,118 @@ def compare(
             limit = bound(kind, value.dtype, half)
             found.append(Deviation(output=name, feed=feed.name, rules=kind, error=error, bound=limit))
     return tuple(found)
+
+
+# ── which branches of Ifs a check has run: of what no input reaches, equal outputs say nothing ────────────
+
+
+_WATCHED = "trtopt.condition."
+_NAMED = 3
+_REMEDY = "`trtopt rewrite --data` checks it on samples that reach it"
+
+
+def notes_on_branches(model: ModelFile, inputs: Sequence[Feed]) -> list[str]:
+    """A note on every If of the graph of which `inputs` take one branch alone, and on Ifs inside subgraphs.
+
+    The first few are named. A model without Ifs is not run.
+
+    Raises:
+        Unrunnable: ONNX Runtime cannot run the model on `inputs`.
+    """
+    main, *inner = (
+        [node for node in part.node if node.op_type == "If" and node.domain in OWN_DOMAINS]
+        for part in parts_of(model.proto)
+    )
+    notes = []
+    if main:
+        missed = [
+            f"the {'else' if taken else 'then'} branch of If {name_of(node)!r}"
+            for node, (taken, *others) in zip(main, _taken(model, main, inputs), strict=True)
+            if not others
+        ]
+        more = f" and of {counted(len(missed) - _NAMED, 'other')}" if len(missed) > _NAMED else ""
+        if missed:
+            notes.append(f"the check did not run {', '.join(missed[:_NAMED])}{more}: {_REMEDY}")
+    if nested := sum(map(len, inner)):
+        notes.append(f"which branches the check ran of {counted(nested, 'If')} inside subgraphs is not known")
+    return notes
+
+
+def _taken(model: ModelFile, ifs: Sequence[onnx.NodeProto], inputs: Sequence[Feed]) -> list[set[bool]]:
+    """The conditions that each If had: one value or both."""
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model.proto)
+    names = [f"{_WATCHED}{number}" for number in range(len(ifs))]
+    for node, name in zip(ifs, names, strict=True):
+        watched.graph.node.append(onnx.helper.make_node("Identity", [node.input[0]], [name]))
+        watched.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.BOOL, None))
+    runs = run(replace(model, proto=watched), inputs)
+    return [{bool(np.any(run[name])) for run in runs} for name in names]
+
+
+# ── whether a graph that is cut gives what the whole gives: its segments run on parts of a small batch ────
+
+
+_PARTS, _ROWS = 2, 4
+"""What mixes samples shows in two parts of two samples each."""
+_HALF = {"float16", "bfloat16"}
+_QUANTISED = {"int8", "float8_e4m3fn", "int4"}
+
+
+def check_split(
+    model: ModelFile, types: Sequence[str], splits: Sequence[BatchSplit], shapes: Mapping[str, Shape]
+) -> float:
+    """Run a model whole and cut on one seeded input; returns the largest error, of outputs of 1.
+
+    `types` are the element types that the graph contains, `shapes` those of its inputs at any batch.
+
+    Raises:
+        UsageError: it cannot be cut there.
+        Unrunnable: ONNX Runtime cannot run it.
+        ModelError: an output differs: what runs on parts of the batch mixes samples.
+    """
+    sized = {name: (_ROWS, *shape[1:]) for name, shape in shapes.items()}
+    halved = [msgspec.structs.replace(one, parts=min(one.parts, _PARTS)) for one in splits]
+    segments = segments_of(model, halved, sized)
+    given = feeds.seeded(_at(model.proto, sized))[0]
+    (wanted,) = run(model, [given])
+    found = run_segments(segments, given.values)
+    kind: Exactness = "N" if _QUANTISED.isdisjoint(types) else "A"  # a rounding may move a value by one step
+    worst = 0.0
+    for name, value in wanted.items():
+        error = error_between(value, found[name])
+        if error > bound(kind, value.dtype, not _HALF.isdisjoint(types)):
+            raise ModelError(
+                f"--split {' '.join(map(str, splits))}: output {name!r} differs by {error:.3g} from that of "
+                "the whole graph: what is before a cut mixes the samples of a batch",
+                "cut before the node that does, or build without --split",
+            )
+        worst = max(worst, error)
+    return worst
+
+
+def run_segments(segments: Sequence[GraphSegment], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """All that segments make of inputs, by ONNX Runtime on the CPU, each part of the batch on its own."""
+    values = dict(inputs)
+    for segment in segments:
+        rows = len(values[segment.inputs[0].name]) // segment.parts
+        parts = [
+            feeds.Feed(
+                f"part {turn}",
+                {spec.name: values[spec.name][turn * rows : (turn + 1) * rows] for spec in segment.inputs},
+            )
+            for turn in range(segment.parts)
+        ]
+        made = run(segment.model, parts)
+        values |= {spec.name: np.concatenate([one[spec.name] for one in made]) for spec in segment.outputs}
+    return values
+
+
+def _at(proto: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.ModelProto:
+    """The model with fixed shapes of its inputs."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(proto)
+    for item in fixed.graph.input:
+        for axis, size in zip(item.type.tensor_type.shape.dim, shapes.get(item.name, ()), strict=False):
+            axis.dim_value = size
+    return fixed

@@ -19,18 +19,17 @@ from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.records.tensors import NO_REQUEST, IoRequest
 from trtopt.rewrite import batch_check, equivalence
-from trtopt.rewrite.branch_coverage import notes_on_branches
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.dynamic_batch import make_dynamic
+from trtopt.rewrite.equivalence import notes_on_branches
 from trtopt.rewrite.rewrite_trace import Deviation, RewriteTrace, Undone
 from trtopt.rewrite.rule import Exactness, Rule
 from trtopt.rewrite.rules.cleaning import DROP_UNUSED, ERASE_IDENTITY, ZERO_STATE
 from trtopt.rewrite.rules.folding import keeping
 from trtopt.rewrite.typed_io.int8 import move_quantisation
 from trtopt.rewrite.typed_io.requested import check_formats
-from trtopt.rewrite.typed_io.typed_graph import type_graph
-from trtopt.rewrite.typed_io.verification import describe
+from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
 from trtopt.targets import Target, target_named
 
 _SHAPES = (ERASE_IDENTITY, ZERO_STATE, keeping("Expand"), DROP_UNUSED)

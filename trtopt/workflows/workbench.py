@@ -184,8 +184,7 @@ def _verify_splits(requested: Sequence[EngineRequest], listener: Listener) -> No
         key = (one.onnx.sha256, tuple(map(str, one.plan.splits)))
         if not one.plan.splits or key in done:
             continue
-        from trtopt.rewrite.equivalence import Unrunnable
-        from trtopt.rewrite.split_check import check_split
+        from trtopt.rewrite.equivalence import Unrunnable, check_split
 
         done.add(key)
         listener.phase(one.plan.label, "verifying the cut graph")

@@ -15,7 +15,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.segments import CutGraph, segments_of
 from trtopt.records import BatchSplit
 from trtopt.rewrite import equivalence
-from trtopt.rewrite.split_check import run_segments
+from trtopt.rewrite.equivalence import run_segments
 
 CHANNELS, BATCH = 4, 8
 SHAPES = {"x": (BATCH, CHANNELS, 6, 6)}

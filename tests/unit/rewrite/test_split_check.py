@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.records import BatchSplit
-from trtopt.rewrite.split_check import check_split
+from trtopt.rewrite.equivalence import check_split
 
 SPLIT = [BatchSplit(tensors=("a",), parts=4)]
 SHAPES = {"x": (8, 6)}

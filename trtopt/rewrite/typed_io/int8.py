@@ -16,9 +16,8 @@ from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.records.tensors import TypedTensor
 from trtopt.rewrite.typed_io.graph_edits import FLOATS, Chain, constant_in, readers_of, rename
-from trtopt.rewrite.typed_io.recorded import record
-from trtopt.rewrite.typed_io.typed_graph import TypedGraph
-from trtopt.rewrite.typed_io.verification import verified
+from trtopt.rewrite.typed_io.requested import record
+from trtopt.rewrite.typed_io.typed_graph import TypedGraph, verified
 
 Array = np.ndarray[Any, Any]
 

@@ -1,11 +1,13 @@
-"""What `--io`, `--normalize` and `--preprocess` ask of a graph: each tensor's change, or a refusal."""
+"""What is requested of inputs and outputs, held against the graph, and what a file records of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
+import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from trtopt.errors import UsageError
@@ -16,6 +18,7 @@ from trtopt.records.tensors import (
     IMAGE_RANK,
     LINEAR,
     TYPES,
+    VECTORS,
     IoRequest,
     Normalisation,
     TensorFormat,
@@ -285,3 +288,48 @@ def _readers_past(graph: GraphProto, name: str, passed: tuple[str, ...]) -> list
         else:
             found.append(node)
     return found
+
+
+# ── what a file records of its inputs and outputs ─────────────────────────────────────────────────────────
+
+
+_KEY = "trtopt.io"
+"""Metadata of this key holds the typed tensors of a file, as JSON."""
+
+
+def recorded_in(model: onnx.ModelProto) -> tuple[TypedTensor, ...]:
+    """What a file says of its typed inputs and outputs, as far as its graph still has them so.
+
+    A vectorised format is one of an engine that was built of the file: its graph is linear.
+    """
+    text = next((item.value for item in model.metadata_props if item.key == _KEY), "[]")
+    try:
+        found = msgspec.json.decode(text, type=tuple[TypedTensor, ...])
+    except msgspec.DecodeError:
+        return ()  # anyone may write metadata
+    known = helper.get_all_tensor_dtypes()
+    dtypes = {
+        (role, item.name): str(helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type))
+        for role, items in (("input", model.graph.input), ("output", model.graph.output))
+        for item in items
+        if item.type.tensor_type.elem_type in known
+    }
+    linear = (msgspec.structs.replace(one, layout="nchw") if one.layout in VECTORS else one for one in found)
+    return tuple(one for one in linear if dtypes.get((one.role, one.name)) == one.dtype and _is_sound(one))
+
+
+def _is_sound(tensor: TypedTensor) -> bool:
+    numbers = (1.0 if tensor.scale is None else tensor.scale, *tensor.std)
+    return (
+        tensor.layout in LINEAR
+        and all(0 < number < math.inf for number in numbers)
+        and len(tensor.mean) == len(tensor.std)
+    )
+
+
+def record(model: onnx.ModelProto, tensors: Iterable[TypedTensor]) -> None:
+    """Replace what the file says of them, in place."""
+    kept = [item for item in model.metadata_props if item.key != _KEY]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    model.metadata_props.add(key=_KEY, value=msgspec.json.encode(tuple(tensors)).decode())

@@ -140,8 +140,7 @@ def keep_model(
         kept, summary, notes = _rewritten_or_copied(onnx, source, folder, recipe, backend, listener)
         return Kept(kept, summary, notes, _recorded(source))
     from trtopt.rewrite.typed_io.requested import check_formats
-    from trtopt.rewrite.typed_io.typed_graph import type_graph
-    from trtopt.rewrite.typed_io.verification import describe
+    from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
 
     listener.phase(source.name, "typing inputs and outputs")
     check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
@@ -179,7 +178,7 @@ def _check_roles(onnx: OnnxArtifact) -> None:
 
 def _recorded(source: Path) -> tuple[TypedTensor, ...]:
     """What a file says of its inputs and outputs, if trtopt typed them."""
-    from trtopt.rewrite.typed_io.recorded import recorded_in
+    from trtopt.rewrite.typed_io.requested import recorded_in
 
     return recorded_in(load_graph(source))
 
@@ -361,7 +360,7 @@ def exchange_int8(
 ) -> tuple[OnnxArtifact, tuple[TypedTensor, ...], tuple[str, ...]]:
     """The quantised model with the requested INT8 inputs and outputs, all tensors with scales, and notes."""
     from trtopt.rewrite.typed_io.int8 import move_quantisation
-    from trtopt.rewrite.typed_io.verification import describe
+    from trtopt.rewrite.typed_io.typed_graph import describe
 
     source = Path(kept.path)
     out = source.with_name(f"{source.stem}.io{source.suffix}")

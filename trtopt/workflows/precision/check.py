@@ -41,7 +41,7 @@ from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
 from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.check import CheckRequest
-from trtopt.rewrite.typed_io.recorded import recorded_in
+from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import typed_reference
 from trtopt.workers.protocol import OutputsWritten
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, points, resolve_engines

@@ -55,8 +55,7 @@ from trtopt.records.precision import PLAIN, CalibrationTable, Forms, QuantizeRep
 from trtopt.records.tensors import NO_REQUEST, IoRequest
 from trtopt.rewrite.typed_io.int8 import move_quantisation
 from trtopt.rewrite.typed_io.requested import check_formats
-from trtopt.rewrite.typed_io.typed_graph import type_graph
-from trtopt.rewrite.typed_io.verification import describe
+from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
 from trtopt.targets import DEFAULT, target_named
 from trtopt.workflows.listener import SILENT, Listener
 

@@ -1,5 +1,7 @@
 """A request that does not fit the target or the graph is refused."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,8 @@ from onnx import TensorProto, helper
 from tests.support.graphs import model_of, value
 from tests.support.typed_graphs import NORMALISE, SHAPE, constant, conv, file_of, normalising, typed
 from trtopt.errors import UsageError
-from trtopt.records.tensors import IoRequest, read_io_request
-from trtopt.rewrite.typed_io.requested import check_formats
+from trtopt.records.tensors import IoRequest, TypedTensor, read_io_request
+from trtopt.rewrite.typed_io.requested import check_formats, record, recorded_in
 from trtopt.rewrite.typed_io.typed_graph import type_graph
 from trtopt.targets import target_named
 
@@ -141,3 +143,37 @@ def test_a_norm_whose_data_was_normalised_is_no_second_normalisation() -> None:
 def test_preprocessing_needs_one_image() -> None:
     with pytest.raises(UsageError, match="0 inputs of rank 4"):
         type_graph(file_of(model_of()), IoRequest(preprocess="imagenet"))
+
+
+# ── what a file records ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_does_not_claim_a_format_that_only_engines_have() -> None:
+    typing = type_graph(file_of(conv()), read_io_request({"x": "fp16:hwc8"}, {}, None))
+    assert [one.layout for one in typing.tensors] == ["hwc8"]
+    assert [one.layout for one in recorded_in(typing.model.proto)] == ["nchw"]
+
+
+def test_metadata_on_an_input_of_no_type_is_ignored() -> None:
+    made = typed(conv(), {"x": "fp16"})
+    made.graph.input[0].ClearField("type")
+    assert recorded_in(made) == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"std": (1.0, 0.0, 1.0)},
+        {"mean": (1.0,)},
+        {"scale": -1.0},
+        {"layout": "nchw4"},
+        {"role": "output"},
+        {"dtype": "float32"},
+    ],
+)
+def test_metadata_that_cannot_be_true_is_ignored(change: dict[str, Any]) -> None:
+    made = typed(conv(), {"x": "fp16"}, {"x": NORMALISE})
+    (said,) = recorded_in(made)
+    fields = {name: getattr(said, name) for name in said.__struct_fields__}
+    record(made, [TypedTensor(**fields | change)])
+    assert recorded_in(made) == ()
