@@ -15,7 +15,6 @@ from trtopt.builder_settings import check_range, check_ranges
 from trtopt.errors import UsageError
 from trtopt.files.toml import read_toml, shipped_folder
 from trtopt.records import Record
-from trtopt.records.build import read_splits
 from trtopt.records.precision import parse_forms
 from trtopt.records.tensors import IoRequest, read_io_request
 
@@ -65,8 +64,6 @@ class Recipe(Record, frozen=True, kw_only=True):
     (see `rewrite.evidence`), `all` those of `trtopt rewrite --clean`, or `none`; `add_rule` names others, for
     after.
 
-    `split` cuts the graph for a chain of engines, as `records.batch_split` reads it.
-
     `timing_cache` is a file to read and extend, `none` to start empty, None for the store of caches;
     with `reproducible` it must hold every timing.
 
@@ -108,7 +105,6 @@ class Recipe(Record, frozen=True, kw_only=True):
     io: dict[str, str] = {}  # noqa: RUF012
     normalize: dict[str, str] = {}  # noqa: RUF012
     preprocess: str | None = None
-    split: tuple[str, ...] = ()
     jobs: int = 1
     build_timeout: float | None = None
     executor: str = LOCAL
@@ -235,11 +231,6 @@ def check_recipe(recipe: Recipe) -> None:
     io_request(recipe)
     parse_forms(recipe.forms or "")
     check_range(f"--selection-budget {recipe.selection_budget}", recipe.selection_budget, 1, 100)
-    if read_splits(recipe.split) and recipe.dynamic:
-        raise UsageError(
-            "--split: a chain runs one batch size, and --dynamic asks for one engine of several",
-            "omit --dynamic: --batch 64,128 builds a chain for each",
-        )
     check_range(f"--retries {recipe.retries}", recipe.retries, 0, 100)
     _check_executor(recipe)
     if recipe.build_timeout is not None:

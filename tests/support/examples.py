@@ -5,7 +5,6 @@ from __future__ import annotations
 from trtopt.records import (
     AllocationEvent,
     Backend,
-    BatchSplit,
     BatchVerdict,
     BenchPoint,
     BenchReport,
@@ -100,7 +99,6 @@ def plan(batch: int = 8) -> BuildPlan:
             ),
         ),
         io_layouts={"x": "chw4"},
-        splits=(BatchSplit(tensors=("relu",), parts=4, layouts={"relu": "chw32"}),),
     )
 
 

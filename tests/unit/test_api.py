@@ -33,7 +33,7 @@ JOBS = (
     "tune",
     "unpack",
 )
-NOT_SWEPT = {"selection_budget", "ranges", "dynamic", "verdict", "bounds", "compute_capability", "split"}
+NOT_SWEPT = {"selection_budget", "ranges", "dynamic", "verdict", "bounds", "compute_capability"}
 """Settings that a sweep refuses or has no use for."""
 WRONG: dict[str, object] = {
     "batch": ["one"],

@@ -6,11 +6,10 @@ import hashlib
 import time
 from pathlib import Path
 
-from trtopt.builder.chain import BuiltChain, build_chain
 from trtopt.builder.timing_cache import StoredCache
 from trtopt.builder.timing_cache_of_build import BuildCaches
 from trtopt.device.api import ClockSensor, ProgressSink
-from trtopt.device.building import EngineBuilder
+from trtopt.device.building import BuiltEngine, EngineBuilder
 from trtopt.device.clocks import IDLE, faults_of
 from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.errors import BuildError, TimingCacheError
@@ -147,12 +146,11 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     watch = ClockWatch(builder.clock_sensor())
     began = time.monotonic()
     try:
-        made, cache_in = _build_with(caches, builder, job, watch.watched(progress), log)
+        built, cache_in = _build_with(caches, builder, job, watch.watched(progress), log)
     finally:
         log.close()
-    built = made.built
     seconds, clocks = round(time.monotonic() - began, 3), watch.finish()
-    file_name = label + (".chain" if made.segments else _suffix(builder))
+    file_name = label + _suffix(builder)
     write_atomically(folder / file_name, built.engine)
     layers = f"{label}.layers.json" if built.inspector else None
     if layers and built.inspector:
@@ -180,7 +178,6 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         memory=memory,
         clocks=clocks if builder.device.kind == "gpu" else None,
         notes=tuple(caches.notes),
-        chain=made.segments,
     )
 
 
@@ -202,7 +199,7 @@ def _check_room(builder: EngineBuilder, job: BuildJob) -> None:
 
 def _build_with(
     caches: BuildCaches, builder: EngineBuilder, job: BuildJob, progress: ProgressSink, log: BuildLog
-) -> tuple[BuiltChain, StoredCache | None]:
+) -> tuple[BuiltEngine, StoredCache | None]:
     """The engine, and the cache that it began with: none where TensorRT builds only without."""
     began_with = caches.start()
     try:
@@ -222,13 +219,9 @@ def _build(
     cache: StoredCache | None,
     progress: ProgressSink,
     log: BuildLog,
-) -> BuiltChain:
-    """One engine, or a chain of several."""
+) -> BuiltEngine:
     blob = cache.blob if cache else None
-    what = (Path(job.onnx), job.types, job.plan)
-    if job.plan.splits:
-        return build_chain(builder, *what, timing_cache=blob, progress=progress, log=log)
-    return BuiltChain(builder.build(*what, timing_cache=blob, progress=progress, log=log))
+    return builder.build(Path(job.onnx), job.types, job.plan, timing_cache=blob, progress=progress, log=log)
 
 
 def _suffix(builder: EngineBuilder) -> str:

@@ -21,11 +21,10 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
     """Find a faster engine of MODEL, an ONNX file, within a budget of time.
 
     Tries candidates one by one, the highest expected gain per second first: precisions, for the graph or its
-    regions; types of inputs and outputs; builder settings; rewrite rules; batch sizes, streams, the front of
-    the graph on parts of the batch; further builds. Each is checked for
-    accuracy and raced against the best so far. Deploy the folder: a build folder of the best engine.
-    ledger.json in it lists every candidate with the predicted and the measured gain. Exits with 3 if the
-    baseline misses the accuracy bound.
+    regions; types of inputs and outputs; builder settings; rewrite rules; batch sizes, streams; further
+    builds. Each is checked for accuracy and raced against the best so far. Deploy the folder: a build folder
+    of the best engine. ledger.json in it lists every candidate with the predicted and the measured gain.
+    Exits with 3 if the baseline misses the accuracy bound.
     """
     from trtopt.cli.console import say, show, show_view
     from trtopt.cli.progress import listening

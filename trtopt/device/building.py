@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from trtopt.device.api import ClockSensor, DeviceMemory, ProgressSink
 from trtopt.records import Backend, BuildPlan, DeviceInfo, MemoryPass, Tactic, TensorSpec
@@ -94,25 +93,3 @@ class EngineBuilder(Protocol):
             UsageError: this version's caches cannot be looked into.
             TimingCacheError: it refuses the cache.
         """
-
-
-def name_in_segment(layer: str, number: int) -> str:
-    """What a layer of a chain's segment is called: engines of one chain may have layers of one name."""
-    return f"{layer} [segment {number}]"
-
-
-def joined_layers(texts: Sequence[str | None]) -> str | None:
-    """The inspectors' descriptions of a chain's engines as one; None where an engine has none."""
-    layers: list[Any] = []
-    names: list[Any] = []
-    for number, text in enumerate(texts, 1):
-        if text is None:
-            return None
-        found = json.loads(text, strict=False)  # 8.6 writes raw control characters
-        for layer in found["Layers"]:
-            if isinstance(layer, str):
-                layers.append(name_in_segment(layer, number))
-            else:
-                layers.append({**layer, "Name": name_in_segment(layer["Name"], number)})
-        names += found.get("I/O Tensors", found.get("Bindings", []))
-    return json.dumps({"Layers": layers, "Bindings": names})

@@ -26,7 +26,7 @@ _WRAPPER = re.compile(r"^PWN\((?P<inside>.*)\)$", re.DOTALL)
 _HELPER = re.compile(
     r"^(?:(?:copied_)?(?:un)?(?:reshape|squeeze|shuffle|transpose)(?:_node)?_(?:before|after)_)+"
 )
-_PLACE = re.compile(r"(?: \[(?:profile|segment) \d+\])+$")
+_PLACE = re.compile(r"(?: \[profile \d+\])+$")
 _OPAQUE_KINDS = ("Myelin", "ForeignNode")
 _ORT_CAST = "InsertedPrecisionFreeCast_"  # around what ONNX Runtime has no 16-bit kernel for
 _ORT_TENSOR = re.compile(rf"^(?:{_ORT_CAST}|FusedBack_)?(?P<name>.*?)(?:_nchwc|/duplicated)?$", re.DOTALL)

@@ -101,7 +101,8 @@ _SCHEMA = re.compile(r"(?P<kind>trtopt\.[a-z]+)/(?P<version>[1-9][0-9]{0,5})")
 _START = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(?P<schema>trtopt\.[a-z]+/[0-9]+)"')
 
 _RENAMED: dict[str, dict[str, str | None]] = {
-    "BuildPlan": {"several": "multi_profile"},
+    "BuildPlan": {"several": "multi_profile", "splits": None},
+    "EngineArtifact": {"chain": None},
     "Samples": {"lane": "inference_stream"},
     "PrecisionVerdict": {"asked": "requested"},
     "ProfiledLayer": {"asked_dtype": "requested_dtype"},

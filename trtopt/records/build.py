@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
-from trtopt.errors import UsageError
 from trtopt.records.base import Record, Result
 from trtopt.records.machine import Backend, BuildClocks, DeviceInfo
 from trtopt.records.precision import PrecisionVerdict
 from trtopt.records.tensors import (
     MAX_PROFILES,
-    VECTORS,
     Profile,
     ShapeRange,
     Span,
@@ -23,7 +21,7 @@ from trtopt.records.tensors import (
     spans_of,
 )
 
-BUILD_SCHEMA = "trtopt.build/3"
+BUILD_SCHEMA = "trtopt.build/4"
 _MAX_NAME_BYTES = 255
 
 
@@ -56,60 +54,6 @@ class BuildSettings(Record, frozen=True, kw_only=True):
     execution_mode: str | None = None
 
 
-# ── a graph in parts ────────────────────────────────────────────────────────────────────────────────────
-
-MAX_PARTS = 1024
-
-_EXAMPLE = "write, say, --split relu_3:4, or --split relu_3=chw32:4"
-
-
-class BatchSplit(Record, frozen=True, kw_only=True):
-    """A cut: what makes these tensors, behind an earlier cut if there is one, runs on parts of the batch."""
-
-    tensors: tuple[str, ...]
-    parts: int
-    layouts: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
-    """The vectorised formats of the tensors; the others are linear."""
-
-    def __str__(self) -> str:
-        names = (f"{name}={self.layouts[name]}" if name in self.layouts else name for name in self.tensors)
-        return f"{','.join(names)}:{self.parts}"
-
-
-def read_splits(texts: Sequence[str]) -> tuple[BatchSplit, ...]:
-    """The cuts that a recipe's `split` makes, in the order of the graph: `TENSOR[=LAYOUT][,…]:PARTS`."""
-    splits = tuple(map(_read, texts))
-    if splits and all(one.parts == 1 for one in splits):
-        raise UsageError(
-            f"--split {splits[0]}: every engine would run the whole batch",
-            "give at least 2 parts, or omit it",
-        )
-    names = [name for one in splits for name in one.tensors]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"--split: tensor {name!r} is given twice", "give each tensor once")
-    return splits
-
-
-def _read(text: str) -> BatchSplit:
-    before, _, parts = text.rpartition(":")
-    names, layouts = [], {}
-    for given in before.split(","):
-        name, equals, layout = given.rpartition("=")
-        if equals and layout not in VECTORS:
-            raise UsageError(
-                f"--split {text}: unknown layout {layout!r}", f"choose among {', '.join(VECTORS)}, or omit it"
-            )
-        names.append(name if equals else given)
-        if equals:
-            layouts[name] = layout
-    if not all(names) or not (parts.isascii() and parts.isdecimal()):
-        raise UsageError(f"--split {text!r}: expected TENSOR[=LAYOUT][,TENSOR…]:PARTS", _EXAMPLE)
-    if not 1 <= int(parts) <= MAX_PARTS:
-        raise UsageError(f"--split {text}: {parts} parts: out of range", f"choose 1 to {MAX_PARTS}")
-    return BatchSplit(tensors=tuple(names), parts=int(parts), layouts=layouts)
-
-
 # ── engines ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -128,8 +72,6 @@ class BuildPlan(Record, frozen=True, kw_only=True):
     `shapes` then reach over all of them, tuned for what the one with the largest batch is."""
     io_layouts: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     """The vectorised formats of inputs and outputs; the others are linear."""
-    splits: tuple[BatchSplit, ...] = ()
-    """Where the graph is cut, in its order: the engine is then a chain of one more segment than cuts."""
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -161,21 +103,6 @@ def _sizes(batch: ShapeRange) -> str:
     return f"{low}" if low == high else f"{low}-{best}-{high}"
 
 
-class Segment(Record, frozen=True, kw_only=True):
-    """One engine of a chain: it runs `repeats` times, each time on the next `batch` samples.
-
-    `inputs` and `outputs` are the engine's own, one run's; `layouts` are their vectorised formats.
-    """
-
-    batch: int
-    repeats: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    layouts: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
-    size_bytes: int
-    sha256: str
-
-
 class EngineArtifact(Record, frozen=True, kw_only=True):
     """A built engine. `path` is relative to the build folder."""
 
@@ -203,8 +130,6 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     """Messages to the user about this engine's build."""
     memory: str | None = None
     """The file with the builder's allocations, a `MemoryPass` of phases `parse`, `build` and `unload`."""
-    chain: tuple[Segment, ...] = ()
-    """The engines in its file, in the order in which they run, of a plan with `splits`."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -327,6 +252,8 @@ def check_manifest(manifest: Manifest) -> None:
 def _check_engine(engine: EngineArtifact) -> None:
     if engine.size_bytes < 0:
         raise ValueError(f"{engine.path} has {engine.size_bytes} bytes")
+    if engine.path.endswith(".chain"):
+        raise ValueError(f"{engine.path} is a chain of engines, which trtopt no longer runs")
     for name in (engine.path, engine.log, engine.layers, engine.memory):
         if name is not None:
             _check_name(name)

@@ -81,7 +81,7 @@ class PoolUsage(Record, frozen=True, kw_only=True):
 
 # ── plans ───────────────────────────────────────────────────────────────────────────────────────────────
 
-PLAN_SCHEMA = "trtopt.plan/5"
+PLAN_SCHEMA = "trtopt.plan/6"
 
 
 class PlannedEngine(Record, frozen=True, kw_only=True):

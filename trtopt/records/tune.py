@@ -14,7 +14,7 @@ from trtopt.records.machine import Backend, DeviceInfo
 from trtopt.records.precision import Violation
 from trtopt.records.tensors import TensorSpec
 
-LEDGER_SCHEMA = "trtopt.ledger/1"
+LEDGER_SCHEMA = "trtopt.ledger/2"
 
 Seconds = Annotated[float, Meta(ge=0)]
 
@@ -28,7 +28,6 @@ CandidateKind = Literal[
     "batch",
     "streams",
     "builder-setting",
-    "batch-split",
     "rewrite-rule",
     "build-lottery",
 ]

@@ -25,7 +25,7 @@ from trtopt.requests.shared import (
     samples,
 )
 
-_DECIDED_HERE = ("jobs", "timing_cache", "reproducible", "split", "listener")
+_DECIDED_HERE = ("jobs", "timing_cache", "reproducible", "listener")
 _RECIPE = {one.name: one.declaration for one in declared_in(RecipeOptions) if one.name not in _DECIDED_HERE}
 """The options of a recipe, but for what a comparison of builds decides itself."""
 

@@ -105,17 +105,6 @@ class RecipeOptions(SweptOptions, BuilderSettings):
             "[default: the graph's]."
         ),
     ] = None
-    split: Annotated[
-        Sequence[str] | None,
-        Option(
-            "Cut the graph at a tensor and run what is before it on parts of the batch: a chain of engines.",
-            python='cuts of the graph, in its order: `["relu_3:4"]` runs what makes tensor `relu_3` on 4 '
-            "parts "
-            "of the batch, one after the other, and the rest on all of it; `relu_3=chw32:4` hands it on in a "
-            "vectorised format [default: one engine].",
-            metavar="TENSOR[=LAYOUT][,…]:PARTS",
-        ),
-    ] = None
 
 
 def recipe_of(request: Request, **changed: object) -> Recipe:

@@ -22,7 +22,6 @@ from trtopt.errors import (
     RefusedGraphError,
     TrtoptError,
     UnsupportedOpError,
-    UsageError,
 )
 from trtopt.executors.api import Executor
 from trtopt.executors.local import THIS_HOST
@@ -36,7 +35,6 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import LOCAL, Recipe, io_request, shape_flags
 from trtopt.records import (
     Backend,
-    BatchSplit,
     BuildPlan,
     BuildSettings,
     EngineArtifact,
@@ -44,10 +42,8 @@ from trtopt.records import (
     MemoryPass,
     MemoryTimeline,
     OnnxArtifact,
-    Profile,
     from_json,
 )
-from trtopt.records.build import read_splits
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.version import __version__
 from trtopt.workers.protocol import Built
@@ -135,7 +131,6 @@ class Workbench:
         self, requested: Sequence[EngineRequest]
     ) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
         """Build engines; yields (index, engine or error) as they are done."""
-        _verify_splits(requested, self.listener)
         jobs = [
             BuildJob(
                 onnx=one.onnx.path,
@@ -177,31 +172,9 @@ class Workbench:
                 yield index, result.engine if isinstance(result, Built) else result
 
 
-def _verify_splits(requested: Sequence[EngineRequest], listener: Listener) -> None:
-    """Run each graph that is to be cut, whole and in segments."""
-    done: set[tuple[str, tuple[str, ...]]] = set()
-    for one in requested:
-        key = (one.onnx.sha256, tuple(map(str, one.plan.splits)))
-        if not one.plan.splits or key in done:
-            continue
-        from trtopt.rewrite.equivalence import Unrunnable, check_split
-
-        done.add(key)
-        listener.phase(one.plan.label, "verifying the cut graph")
-        shapes = {name: given.opt for name, given in one.plan.shapes.items()}
-        try:
-            error = check_split(model_file.load(Path(one.onnx.path)), one.onnx.types, one.plan.splits, shapes)
-        except Unrunnable as reason:
-            listener.note(
-                f"--split: not verified, because ONNX Runtime cannot run the graph: {reason.problem}"
-            )
-        else:
-            listener.note(f"--split: the cut graph was verified on one input: largest error {error:.3g}")
-
-
 def _at_its_shapes(job: BuildJob, scratch: ExitStack) -> BuildJob | None:
     """The job with the graph at the engine's own shapes; None where TensorRT got as plain a graph already."""
-    if job.plan.backend.name == ONNXRUNTIME or job.plan.splits:
+    if job.plan.backend.name == ONNXRUNTIME:
         return None
     from trtopt.rewrite.at_shapes import folded_at
 
@@ -253,9 +226,7 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
         if recipe.dynamic
         else [profiles_for(onnx, ((size,),), flags, recipe.axes) for size in sorted(set(batches))]
     )
-    settings, splits = recorded_settings(recipe, BuildSettings), read_splits(recipe.split)
-    for profiles in engines if splits else ():
-        _check_splits(splits, profiles[0], backend)
+    settings = recorded_settings(recipe, BuildSettings)
     return [
         BuildPlan(
             onnx_sha256=onnx.sha256,
@@ -265,35 +236,9 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
             backend=backend,
             multi_profile=profiles if len(profiles) > 1 else (),
             io_layouts=io_request(recipe).vectorised,
-            splits=splits,
         )
         for profiles in engines
     ]
-
-
-def _check_splits(splits: Sequence[BatchSplit], profile: Profile, backend: Backend) -> None:
-    """Refuse parts and shapes that a chain cannot have."""
-    for split in splits if backend.name == ONNXRUNTIME else ():
-        if split.layouts:
-            raise UsageError(
-                f"--split {split}: {backend} has no vectorised formats",
-                "omit the layout, or build with TensorRT",
-            )
-    batch = profile.batch.opt[0]
-    for split in splits:
-        if batch % split.parts:
-            fitting = ", ".join(str(parts) for parts in range(2, batch + 1) if batch % parts == 0)
-            raise UsageError(
-                f"--split {split}: a batch of {batch} has no {split.parts} equal parts",
-                f"choose among {fitting}" if fitting else "choose a larger batch",
-            )
-    for name, given in profile.shapes.items():
-        if not given.is_fixed:
-            raise UsageError(
-                f"--split: input {name!r} has a range of shapes ({given.min} to {given.max}), and a chain "
-                "runs one",
-                "give one shape with --shape, or one length with --axis",
-            )
 
 
 def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:

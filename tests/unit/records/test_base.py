@@ -20,6 +20,7 @@ from trtopt.records import (
     read_versioned,
     to_json,
 )
+from trtopt.records.build import check_manifest
 
 OLD = DATA / "schema_1"
 PRESENT = {BenchReport: BENCH_SCHEMA, Manifest: BUILD_SCHEMA}
@@ -72,6 +73,17 @@ def test_a_field_that_left_is_dropped_from_earlier_files_alone() -> None:
     present = json.loads(to_json(plan)) | {"packing": None}
     with pytest.raises(ValueError, match="packing"):
         read_versioned(json.dumps(present).encode(), BatchPlan)
+
+
+def test_an_earlier_manifest_is_read_without_what_cut_graphs_and_refused_with_a_chain() -> None:
+    text = json.loads((DATA / "schema_2" / "manifest.json").read_text())
+    for engine in text["engines"]:
+        engine["chain"], engine["plan"]["splits"] = [], []
+    manifest = read_versioned(json.dumps(text).encode(), Manifest)
+    check_manifest(manifest)
+    text["engines"][0] |= {"path": "batch1.chain", "chain": [{"batch": 1}]}
+    with pytest.raises(ValueError, match=r"batch1\.chain"):
+        check_manifest(read_versioned(json.dumps(text).encode(), Manifest))
 
 
 def test_what_a_model_calls_its_tensors_is_no_field() -> None:

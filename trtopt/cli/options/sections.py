@@ -20,7 +20,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "--allow-fallback",
     ),
     "Accuracy bounds": ("--min-cosine", "--min-sqnr", "--max-error", "--min-top1"),
-    "Graph": ("--rewrite", "--add-rule", "--io", "--normalize", "--preprocess", "--split"),
+    "Graph": ("--rewrite", "--add-rule", "--io", "--normalize", "--preprocess"),
     "Measurement": (
         *("--contract", "--duration", "--stop-early", "--warmup", "--timeout", "--cpu-affinity"),
         "--lock-clocks",

@@ -25,12 +25,10 @@ from trtopt.device.api import (
     SizedOutput,
     Stream,
 )
-from trtopt.device.chain import load_chain
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.layer_times import time_nodes
 from trtopt.errors import DataError, IncompatibleEngineError, UsageError
-from trtopt.files.chain_file import is_chain
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.external_data import refers_to_file, tensors_of
 from trtopt.onnxio.graph_walk import data_dependent_outputs, graphs_of, names_length
@@ -78,15 +76,10 @@ class OnnxRuntimeTarget:
         return backend()
 
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
-        """Open a model in memory, or the models of a chain."""
+        """Open a model in memory."""
         if track is not None:
             raise no_allocator()
-        if is_chain(engine):  # one engine's threads would spin while the next runs: it took twice the time
-            return load_chain(engine, self.device, lambda one: self._load(one, shares_cores=True))
-        return self._load(engine, shares_cores=self._shares_cores)
-
-    def _load(self, engine: bytes, *, shares_cores: bool) -> Session:
-        return OnnxRuntimeSession(open_session(engine, shares_cores=shares_cores), engine)
+        return OnnxRuntimeSession(open_session(engine, shares_cores=self._shares_cores), engine)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -19,12 +19,10 @@ from trtopt.device.api import (
     SizedOutput,
     Stream,
 )
-from trtopt.device.chain import load_chain
 from trtopt.device.tensorrt.allocator import OutputMemory, make_allocator, make_output_allocator
 from trtopt.device.tensorrt.library import Library, describe, load_plugins, make, make_logger
 from trtopt.device.tensorrt.profiles import profile_for, profiles_of, set_profile
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
-from trtopt.files.chain_file import is_chain
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Backend, Plugin, Shape, TensorSpec
 from trtopt.records.tensors import VECTORS
@@ -56,12 +54,7 @@ class TensorRTTarget:
             self._errors.append(message)
 
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
-        """Deserialise an engine, or the engines of a chain, that the caller has vouched for."""
-        if is_chain(engine):
-            return load_chain(engine, self.device, lambda one: self._load(one, track))
-        return self._load(engine, track)
-
-    def _load(self, engine: bytes, track: AllocationTracker | None) -> Session:
+        """Deserialise an engine that the caller has vouched for."""
         trt = self._library.trt
         logger, errors = self._logger, self._errors
         errors.clear()

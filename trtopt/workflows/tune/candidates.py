@@ -15,14 +15,14 @@ from trtopt.records.tune import CandidateKind
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workers.protocol import RoutesJob, RoutesListed
 from trtopt.workflows.listener import SILENT
-from trtopt.workflows.tune.engine_kinds import BATCH, LOTTERY, SETTING, SPLIT, STREAMS, single_options
+from trtopt.workflows.tune.engine_kinds import BATCH, LOTTERY, SETTING, STREAMS, single_options
 from trtopt.workflows.tune.graph_kinds import IO_TYPES, PLACEMENT, PRECISION, REGION, REWRITE
 from trtopt.workflows.tune.prediction import Prediction, build_spread_of, predict, predicted_cost_s, spread_of
 from trtopt.workflows.tune.setup import Setup
 from trtopt.workflows.tune.situation import Change, Situation, evidence_of
 from trtopt.workflows.tune.tuned_folder import Built, history_of
 
-KINDS = (PRECISION, PLACEMENT, REGION, IO_TYPES, BATCH, STREAMS, SETTING, SPLIT, REWRITE, LOTTERY)
+KINDS = (PRECISION, PLACEMENT, REGION, IO_TYPES, BATCH, STREAMS, SETTING, REWRITE, LOTTERY)
 """All kinds of candidates, in the order in which equal ones are tried."""
 LEAST_EXPECTED = 0.0005
 """An expected gain below it does not pay for a build."""

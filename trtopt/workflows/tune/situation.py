@@ -90,7 +90,7 @@ def evidence_of(built: Built) -> Evidence:
     )
 
 
-_OF_THE_PLAN = {"batch", "split", *(one.name for one in SETTINGS)}
+_OF_THE_PLAN = {"batch", *(one.name for one in SETTINGS)}
 """The fields of a recipe that leave the graph unchanged."""
 
 
