@@ -27,8 +27,9 @@ from trtopt.onnxio.model_file import load
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import Deviation, decibels, open_model
+from trtopt.requests.bisect import BisectRequest
 from trtopt.version import __version__
-from trtopt.workflows.precision.bisect import Request as BisectRequest, bisect
+from trtopt.workflows.precision.bisect import bisect
 from trtopt.workflows.precision.quantize import Request, quantize, table_beside
 
 tokenize = sibling_function(files()["minilm"], "minilm.py:tokenize")
@@ -116,15 +117,16 @@ class _Corpus:
 
     def _bisected(self) -> None:
         request = BisectRequest(
-            "int8",
-            Bounds(min_sqnr=WANTED_DB),
+            self._model,
+            precision="int8",
+            bounds=Bounds(min_sqnr=WANTED_DB),
             calib=self._calib,
             method="max",
             target="8.6",
             backend="onnxruntime",
-            evaluations=EVALUATIONS,
+            max_evaluations=EVALUATIONS,
         )
-        found = bisect(self._model, request)
+        found = bisect(request)
         patterns = found.patterns
         again = Request("int8", "8.6", self._calib, method="max", exclude=patterns)
         self._quantised(f"8.6, max, smoothing auto, without what bisect found for {WANTED_DB:g} dB", again)
