@@ -11,8 +11,7 @@ import click
 
 from trtopt.cli.declared import command
 from trtopt.cli.exit_codes import UNTRUSTWORTHY
-from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.output import Output
+from trtopt.cli.options.outputs import JsonOutput, Output, json_option, takes_stdout, write_json
 from trtopt.requests.bench import BenchRequest
 
 if TYPE_CHECKING:

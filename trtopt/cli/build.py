@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from trtopt.cli.declared import command
 from trtopt.cli.exit_codes import check_alarms, strict_option
-from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.requests.build import BuildRequest
 
 _ALLOWED_WITH_LOCKED = ("locked", "output", "plugins")

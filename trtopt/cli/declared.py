@@ -11,7 +11,7 @@ from typing import Any, get_origin
 import click
 
 from trtopt.cli.options.completion import files, lists_of, names, names_or_files
-from trtopt.cli.options.output import Output as OutputPath, json_file, model_file, quantised_file
+from trtopt.cli.options.outputs import Output as OutputPath, json_file, model_file, quantised_file
 from trtopt.cli.options.sections import SectionedCommand
 from trtopt.errors import UsageError
 from trtopt.options import (

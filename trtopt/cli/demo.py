@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from trtopt.cli.nested import run_command
-from trtopt.cli.options.output import output_option
+from trtopt.cli.options.outputs import output_option
 
 _NAME = "trtopt-demo"
 _SHORT = ("--duration", "0.5")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trtopt.cli.options.output import output_option
+from trtopt.cli.options.outputs import output_option
 
 
 @click.group()

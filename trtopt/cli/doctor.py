@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.output import Output
+from trtopt.cli.options.outputs import JsonOutput, Output, json_option, takes_stdout, write_json
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind

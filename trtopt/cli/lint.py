@@ -10,7 +10,7 @@ import click
 from trtopt.cli.declared import OnnxFile, option
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.completion import lint_check_names, lists_of
-from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.requests.shared import Target
 from trtopt.targets import DEFAULT
 

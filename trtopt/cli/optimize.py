@@ -8,7 +8,7 @@ import click
 
 from trtopt.cli.declared import command
 from trtopt.cli.exit_codes import NOT_MET
-from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.requests.optimize import OptimizeRequest
 
 PAGE = "report.html"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.declared import command
-from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.cli.options.output import output_option
+from trtopt.cli.options.outputs import JsonOutput, json_option, output_option, takes_stdout, write_json
 from trtopt.requests.profile import ProfileRequest
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import click
 from trtopt.cli.declared import command, option
 from trtopt.cli.exit_codes import check_alarms, strict_option
 from trtopt.cli.options.completion import node_names
-from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.requests.quantize import QuantizeRequest
 from trtopt.requests.shared import Profile
 

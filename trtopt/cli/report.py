@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.options.output import output_option
+from trtopt.cli.options.outputs import output_option
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind

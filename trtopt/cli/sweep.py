@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from trtopt.cli.declared import OnnxFile, command
-from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
 from trtopt.requests.sweep import SweepRequest
 
 

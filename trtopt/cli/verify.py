@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trtopt.cli.options.completion import files
-from trtopt.cli.options.json_output import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
 
 
 @click.command()

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtopt.cli.options.json_output import JsonOutput
 from trtopt.cli.options.logging import LOG_FILE, open_log
-from trtopt.cli.options.output import Output
+from trtopt.cli.options.outputs import JsonOutput, Output
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind

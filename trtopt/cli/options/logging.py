@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.options.output import Output
+from trtopt.cli.options.outputs import Output
 from trtopt.version import __version__
 
 if TYPE_CHECKING:
