@@ -212,7 +212,7 @@ def test_help_starts_without_reading_any_table() -> None:
     program = (
         "import sys; sys.argv = ['trtopt', 'quantize', '--help']\n"
         "from trtopt.cli.main import main\n"
-        "tables = ('trtopt.rewrite', 'trtopt.precision.calibration', 'trtopt.export')\n"
+        "tables = ('trtopt.rewrite', 'trtopt.precision.calibrate', 'trtopt.export')\n"
         "try: main()\n"
         "finally: print([one for one in sys.modules if one.startswith(tables)])"
     )
