@@ -103,7 +103,7 @@ def _comparison_blocks(outcome: Comparisons) -> Iterator[Block]:
         ]
         yield table(f"control: {outcome.a} against itself, {where}", controls, outcome.controls)
     if outcome.rows:
-        yield from verdict_lines(outcome)
+        yield from _verdicts(outcome)
         columns: list[Column[Row]] = [
             Column(
                 "batch",
@@ -131,7 +131,7 @@ def change_of(comparison: Comparison | None) -> str | None:
     return comparison.ratio.change if comparison is not None and comparison.ratio is not None else None
 
 
-def verdict_lines(outcome: Comparisons) -> Iterator[Lines]:
+def _verdicts(outcome: Comparisons) -> Iterator[Lines]:
     """A sentence for each verdict, with the batch sizes that have it."""
     for verdict, colour in _COLOURS.items():
         rows = [row for row in outcome.rows if row.comparison.verdict is verdict]
@@ -145,7 +145,7 @@ def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
         return f"B is as fast as A within {threshold:.1%}"
     if verdict is Verdict.UNDECIDED:
         return "it is open whether B is faster than A"
-    speeds = [_speed(row.comparison.ratio) for row in rows if row.comparison.ratio is not None]
+    speeds = [speed(row.comparison.ratio) for row in rows if row.comparison.ratio is not None]
     if len(speeds) == 1:
         ((value, half_width),) = speeds
         return f"B is {value:.2f} ± {half_width:.2f} times as fast as A"
@@ -153,7 +153,7 @@ def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
     return f"B is {slowest[0]:.2f} to {fastest[0]:.2f} times as fast as A"
 
 
-def _speed(ratio: Ratio) -> tuple[float, float]:
+def speed(ratio: Ratio) -> tuple[float, float]:
     """How many times as fast B is as A, and half the width of its 95 % interval."""
     return 1 / ratio.value, (1 / ratio.low - 1 / ratio.high) / 2
 

@@ -13,7 +13,7 @@ from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.measure.statistics.summaries import percentile
 from trtopt.records import BenchPoint, BenchReport, Collected, EngineDifference, EngineProfile
 from trtopt.report.bench import trust_lines
-from trtopt.report.comparison import change_of, reasons_of, verdict_lines
+from trtopt.report.comparison import change_of, reasons_of, speed
 from trtopt.report.html.charts import LEGEND, SIDES, listed, name, quantity, shares, tooltip_fields, vega_lite
 from trtopt.report.html.deployment import deployment_of, model_name, p50_of, rate_of, sampled
 from trtopt.report.html.page import (
@@ -113,7 +113,7 @@ def _answer(sides: Sequence[Collected], compared: Comparisons | None) -> Iterato
         if one is not None
     ]
     yield Figures(figures)
-    yield from verdict_lines(compared) if compared is not None else ()
+    yield Lines(list(_verdicts(compared)) if compared is not None else [])
     if compared is not None and _can_take_turns(sides):
         why = "Two results that were measured apart may differ by the machine's state."
         command = f"trtopt compare {' '.join(shlex.quote(side.folder) for side in sides)}"
@@ -124,6 +124,16 @@ def _can_take_turns(sides: Sequence[Collected]) -> bool:
     """Whether both have engines, of one backend: one process loads no other."""
     backends = {side.manifest.engines[0].plan.backend if side.manifest else None for side in sides}
     return len(backends) == 1 and None not in backends
+
+
+def _verdicts(compared: Comparisons) -> Iterator[str]:
+    for row in compared.rows:
+        ratio, verdict = row.comparison.ratio, row.comparison.verdict.value
+        if ratio is None:
+            yield f"Batch {row.batch}: {verdict}."
+            continue
+        value, half_width = speed(ratio)
+        yield f"B is {value:.2f} ± {half_width:.2f} times as fast as A at batch {row.batch}: {verdict}."
 
 
 # ── how fast ────────────────────────────────────────────────────────────────────────────────────────────

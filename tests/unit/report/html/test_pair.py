@@ -35,7 +35,7 @@ def pair(a: Collected, b: Collected) -> Page:
 
 def test_each_batch_size_of_both_has_a_verdict_as_people_say_it() -> None:
     page = pair(folder(point(1, 1.0), point(8, 4.0)), folder(point(8, 2.0), point(32, 8.0)))
-    assert "B is 2.00 ± 0.06 times as fast as A at batch 8 (FASTER)" in text(page)
+    assert "B is 2.00 ± 0.06 times as fast as A at batch 8: FASTER." in text(page)
     columns = [column.name for column in table(page, "By batch size").columns]
     rows = {row[0]: dict(zip(columns, row, strict=True)) for row in table(page, "By batch size").rows}
     assert list(rows) == [1, 8, 32]
