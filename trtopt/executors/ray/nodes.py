@@ -117,12 +117,12 @@ class Nodes:
 
     def _answer(self, node: Node, ref: Any) -> _Answer:
         try:
-            version, identified = self._ray.get(ref)
+            theirs, identified = self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
             is_lost = not isinstance(error, self._ray.exceptions.RayTaskError)
             return _Answer(node, reason_of(error), is_lost=is_lost)
-        if version != __version__:
-            return _Answer(node, f"has trtopt {version}, this machine has trtopt {__version__}")
+        if theirs != __version__:
+            return _Answer(node, f"has trtopt {theirs}, this machine has trtopt {__version__}")
         outcome = msgspec.json.decode(identified, type=Identified | Failure)
         return _Answer(node, outcome.identity if isinstance(outcome, Identified) else outcome.problem)
 
