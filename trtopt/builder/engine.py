@@ -83,7 +83,7 @@ _LOG_MARKS = {"error": "E", "warning": "W", "info": "I"}
 class BuildJob(Record, frozen=True, kw_only=True, tag="build"):
     """A build worker's job. Paths are absolute; `folder` takes the engine and its log.
 
-    `timing_cache` is a file, `store` the folder of a store; see `builder.timing_cache_store`. `nvtx` is for
+    `timing_cache` is a file, `store` the folder of a store; see `builder.timing_cache`. `nvtx` is for
     `device.nvtx`; `memory` has the builder's allocations followed.
     """
 
