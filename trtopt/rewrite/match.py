@@ -61,28 +61,18 @@ def behind(ops: tuple[str, ...], *makers: str) -> Callable[[Scope], Iterator[Mat
     return find
 
 
-def with_scalar(
-    scope: Scope, node: Any, value: float | None = None, tolerance: float = 1e-4
-) -> tuple[Any, float] | None:
-    """The other operand and the scalar of a binary node that has one scalar constant, near `value` if given.
-
-    For Sub, Div and Pow the scalar must be the second operand.
-    """
-    places = (1, 0) if node.op in ("Add", "Mul") else (1,)
-    for place in places:
-        found = scope.scalar(node.inputs[place])
-        if found is not None and not scope.is_constant(node.inputs[1 - place]):
-            near = value is None or abs(found - value) <= tolerance * max(abs(value), 1e-12)
-            return (node.inputs[1 - place], found) if near else None
-    return None
-
-
 def with_factor(scope: Scope, node: Any) -> tuple[Any, float] | None:
-    """The other operand of a Mul or Div with one scalar constant, and what that multiplies it by."""
-    found = with_scalar(scope, node)
-    if found is None or node.op == "Mul":
-        return found
-    return (found[0], 1 / found[1]) if found[1] else None
+    """The other operand of a Mul or Div with one scalar constant, and what that multiplies it by.
+
+    The scalar of a Div must be the second operand, and not 0.
+    """
+    for place in (1, 0) if node.op == "Mul" else (1,):
+        scalar, other = scope.scalar(node.inputs[place]), node.inputs[1 - place]
+        if scalar is not None and not scope.is_constant(other):
+            if node.op == "Mul":
+                return other, scalar
+            return (other, 1 / scalar) if scalar else None
+    return None
 
 
 def inputs_either_way(node: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:

@@ -251,12 +251,10 @@ def _check_fold_batchnorm(scope: Scope, match: Match) -> str | None:
         return "its statistics are not constant"
     if scope.only_use(first.outputs[0]) is None:
         return f"the result of {first.op} is used elsewhere, or is an output"
-    return why_not_scale(scope, first) or why_not_hold(
-        scope, first, *_factor_and_shift_fold_batchnorm(scope, node)
-    )
+    return why_not_scale(scope, first) or why_not_hold(scope, first, *_affine_of_moments(scope, node))
 
 
-def _factor_and_shift_fold_batchnorm(scope: Scope, node: Any) -> tuple[Array, Array]:
+def _affine_of_moments(scope: Scope, node: Any) -> tuple[Array, Array]:
     gamma, beta, mean, variance = (np.asarray(scope.value(tensor), np.float64) for tensor in node.inputs[1:5])
     with np.errstate(all="ignore"):  # a negative variance makes NaN, which declines
         factor = gamma / np.sqrt(variance + float(node.attrs.get("epsilon", 1e-5)))
@@ -265,7 +263,7 @@ def _factor_and_shift_fold_batchnorm(scope: Scope, node: Any) -> tuple[Array, Ar
 
 def _apply_fold_batchnorm(scope: Scope, match: Match) -> None:
     node, first = match.node, match.parts["first"]
-    scale_weights(scope, first, *_factor_and_shift_fold_batchnorm(scope, node))
+    scale_weights(scope, first, *_affine_of_moments(scope, node))
     scope.bypass(node, first.outputs[0])
 
 
@@ -299,7 +297,7 @@ def _find_fold_scale(scope: Scope) -> Iterator[Match]:
                 break
 
 
-def _channelwise_fold_scale(scope: Scope, first: Any, constant: Any) -> Array | None:
+def _by_output_channel(scope: Scope, first: Any, constant: Any) -> Array | None:
     """The constant as one value, or one for each output channel; None if it varies along another axis."""
     rank = scope.rank(first.outputs[0])
     found = None if rank is None else per_channel(scope.value(constant), out_channels(first), rank)
@@ -313,15 +311,15 @@ def _check_fold_scale(scope: Scope, match: Match) -> str | None:
     reason = why_not_scale(scope, first)
     if reason is not None:
         return reason
-    value = _channelwise_fold_scale(scope, first, match.parts["constant"])
+    value = _by_output_channel(scope, first, match.parts["constant"])
     if value is None:
         return "the constant is neither scalar nor per output channel"
     if match.node.op == "Div" and not value.all():
         return "it divides by zero"
-    return why_not_hold(scope, first, *_factor_and_shift_fold_scale(match.node.op, value))
+    return why_not_hold(scope, first, *_affine_of_operator(match.node.op, value))
 
 
-def _factor_and_shift_fold_scale(op: str, value: Array) -> tuple[Array, Array]:
+def _affine_of_operator(op: str, value: Array) -> tuple[Array, Array]:
     one, zero = np.ones(1), np.zeros(1)
     if op in ("Add", "Sub"):
         return one, value if op == "Add" else -value
@@ -330,10 +328,10 @@ def _factor_and_shift_fold_scale(op: str, value: Array) -> tuple[Array, Array]:
 
 def _apply_fold_scale(scope: Scope, match: Match) -> None:
     node, first = match.node, match.parts["first"]
-    value = _channelwise_fold_scale(scope, first, match.parts["constant"])
+    value = _by_output_channel(scope, first, match.parts["constant"])
     if value is None:
         return
-    scale_weights(scope, first, *_factor_and_shift_fold_scale(node.op, value))
+    scale_weights(scope, first, *_affine_of_operator(node.op, value))
     scope.bypass(node, first.outputs[0])
 
 
@@ -377,7 +375,7 @@ def _in_channels(node: Any) -> int:
     return int(weight[1] if node.attrs.get("transB", 0) else weight[0])
 
 
-def _channelwise_fold_scale_before(scope: Scope, match: Match) -> Array | None:
+def _by_input_channel(scope: Scope, match: Match) -> Array | None:
     rank = scope.rank(match.parts["source"])
     if rank is None or rank < 2:
         return None
@@ -396,7 +394,7 @@ def _check_fold_scale_before(scope: Scope, match: Match) -> str | None:
     reason = why_not_scale(scope, node)
     if reason is not None:
         return reason
-    value = _channelwise_fold_scale_before(scope, match)
+    value = _by_input_channel(scope, match)
     if value is None:
         return "the constant is neither scalar nor per input channel, or makes the channels"
     if first.op == "Div" and not value.all():
@@ -432,7 +430,7 @@ def _folded(scope: Scope, match: Match, value: Array) -> tuple[Array, Array]:
 
 
 def _apply_fold_scale_before(scope: Scope, match: Match) -> None:
-    node, value = match.node, _channelwise_fold_scale_before(scope, match)
+    node, value = match.node, _by_input_channel(scope, match)
     if value is None:
         return
     dtype = scope.dtype(node.inputs[1])
