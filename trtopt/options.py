@@ -198,7 +198,10 @@ def keywords_of(request: Callable[P, T]) -> Callable[[Callable[[T], R]], Callabl
     def decorate(function: Callable[[T], R]) -> Callable[P, R]:
         @wraps(function)
         def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-            bound = signature.bind(*arguments, **keywords).arguments
+            try:
+                bound = signature.bind(*arguments, **keywords).arguments
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
             _check_containers(declared, bound)
             try:
                 return function(cast(Callable[..., T], request)(**bound))
