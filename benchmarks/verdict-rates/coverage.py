@@ -133,9 +133,8 @@ def coverage(name: str, limits: Limits, runs: int, seed: int) -> Coverage:
                 found.unknown[place] += 1
             else:
                 found.widths[place].append(one.relative_half_width)
-            if one.resolved:
-                found.missed[place] += one.low is not None and true[place] < one.low
-                found.missed[place] += one.high is not None and true[place] > one.high
+            found.missed[place] += one.low is not None and true[place] < one.low
+            found.missed[place] += one.high is not None and true[place] > one.high
     return found
 
 

@@ -371,6 +371,7 @@ def main() -> None:
         tables = {"gate": gate_table(cells), "winners": winners_table(cells)}
         tables |= {name: one.result() for name, one in others.items()}
     print("\n\n".join(tables.values()))
+    print(f"{sum(os.times()[:4]):.0f} s of processor time")
     if not arguments.no_write:
         readme = HERE / "README.md"
         readme.write_text(with_tables(readme.read_text("utf-8"), tables), "utf-8")
