@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.random import RandomState
@@ -122,7 +123,7 @@ def coverage(name: str, limits: Limits, runs: int, seed: int) -> Coverage:
     """Of `runs` runs of a kind of noise."""
     noise, random = KINDS[name], RandomState(seed)
     count = round(limits.duration_s / QUERY_S)
-    true = _true(name, count)
+    true = _true(name, count if name.startswith("drift") else _TRUE_COUNT)
     found = Coverage(runs, [0, 0], [0, 0], [[], []])
     for _ in range(runs):
         taken, rule = _taken(noise(random, count), limits)
@@ -149,12 +150,13 @@ def _taken(values: Latencies, limits: Limits) -> tuple[Latencies, StoppingRule]:
     raise AssertionError("the rule takes more than its duration")
 
 
+@lru_cache
 def _true(name: str, count: int) -> tuple[float, ...]:
+    """Of a run of so many queries, or of 30,000 where the noise does not depend on the run's length."""
     if name.startswith("a clock"):
         return tuple(map(float, np.percentile(quiet(RandomState(0), 1_000_000), PERCENTILES)))
     random = RandomState(0)
-    length = count if name.startswith("drift") else _TRUE_COUNT
-    values = np.concatenate([KINDS[name](random, length) for _ in range(_TRUE_RUNS)])
+    values = np.concatenate([KINDS[name](random, count) for _ in range(_TRUE_RUNS)])
     return tuple(map(float, np.percentile(values, PERCENTILES)))
 
 

@@ -4,7 +4,7 @@
 
 An engine for batches of 1 to 8 is measured in a closed loop, 3 s for each of four batch sizes, on a machine
 with the noise of the row. From these samples alone the plan predicts the p99 of one worker under Poisson
-arrivals. What is true is known from a queue of its own here, served for six minutes on the same machine.
+arrivals. What is true is known from a queue of its own here, served for three minutes on the same machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.setups import Fleet, MeasuredEngine, Setup
 
 BASE_MS = {1: 1.0, 2: 1.2, 4: 1.6, 8: 2.4}
-MEASURED_S, TRUE_S, TRUE_RUNS = 3.0, 30.0, 12
+MEASURED_S, TRUE_S, TRUE_RUNS = 3.0, 30.0, 6
 LOADS = (0.3, 0.5, 0.8)
 BROKEN, KEPT = 0.8, 1.25
 """Bounds as shares of the true p99: one that the setup breaks, and one that it keeps with room to spare."""
