@@ -16,9 +16,6 @@ def copy_bandwidth(device: Device, nbytes: int) -> float:
     """Bytes/s, those read and those written together: the median of single copies of `nbytes`.
 
     Timed by events on the device. `nbytes` should be many times its caches.
-
-    Raises:
-        DeviceMemoryError: there is no room for two buffers of that size.
     """
     with ExitStack() as resources:
         stream = resources.enter_context(closing(device.stream()))

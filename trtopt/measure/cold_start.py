@@ -63,11 +63,7 @@ def _timed(ms: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdStarted:
-    """Load the backend and the engine, run it twice and capture it, timing each phase.
-
-    Raises:
-        TrtoptError: see `bench_engine`.
-    """
+    """Load the backend and the engine, run it twice and capture it, timing each phase."""
     ms = {PROCESS_START: (time.monotonic() - job.began_s) * 1e3}
     with ExitStack() as resources:
         with _timed(ms, LIBRARY_LOAD):

@@ -47,11 +47,7 @@ _LIMITS = {"queue_ahead": (0, 1024), "streams": (1, 1024)}
 
 
 def contract_named(name: str) -> Contract:
-    """A contract by name, or by the name that `changed` gives one: `trtexec-11+no-graph`.
-
-    Raises:
-        UsageError: no contract has that name, or no such change exists.
-    """
+    """A contract by name, or by the name that `changed` gives one: `trtexec-11+no-graph`."""
     base, *changes = name.split("+")
     terms = dict(map(_change, changes))
     if base not in CONTRACTS or not terms.keys() <= Terms.__annotations__.keys():
@@ -69,11 +65,7 @@ def _change(text: str) -> tuple[str, object]:
 
 
 def changed(contract: Contract, terms: Terms) -> Contract:
-    """The contract with other terms; its name shows all that differs: `trtexec-11+no-graph+streams=2`.
-
-    Raises:
-        UsageError: no such term, a value that it cannot have, or one that means nothing with the others.
-    """
+    """The contract with other terms; its name shows all that differs: `trtexec-11+no-graph+streams=2`."""
     _check_ranges(terms)
     try:
         new = msgspec.convert(msgspec.to_builtins(contract) | terms, Contract)

@@ -29,13 +29,7 @@ class Described(Record, frozen=True, kw_only=True, tag="described"):
 
 
 def describe(target: Target, job: DescribeJob) -> Described:
-    """Load the engine and read its inputs, outputs and profiles.
-
-    Raises:
-        ArtifactError: the file's hash is not the job's.
-        DeviceMemoryError: there is no room for it.
-        IncompatibleEngineError: `target` cannot load it.
-    """
+    """Load the engine and read its inputs, outputs and profiles."""
     content = read_verified(Path(job.path), job.sha256, "command line")
     require_memory(
         job.path,

@@ -55,12 +55,6 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
     """Latency, throughput and, if requested, load, layers and memory.
 
     If the device fails once there are latencies, the point records it and lacks the later passes.
-
-    Raises:
-        IncompatibleEngineError: the engine was built by another TensorRT or for another GPU.
-        ArtifactError: the file is not the one that was built.
-        DeviceMemoryError: there is no room for it.
-        DataError, DeviceError, MeasurementError, UsageError: see the passes.
     """
     check_fits(job.artifact, target)
     engine = vouched_engine(target.device, Path(job.path), job.artifact, job.shapes)
@@ -101,11 +95,7 @@ def _over_one_session(
 
 
 def _check_went_through(made: Any) -> None:
-    """A pass that reports a failure is the last one.
-
-    Raises:
-        DeviceError: with what failed.
-    """
+    """A pass that reports a failure is the last one."""
     if getattr(made, "failure", None) is not None:
         raise DeviceError(made.failure, "what was measured until then is kept")
 
@@ -163,9 +153,6 @@ def input_batch(
     """One batch of what `data` names (see `trtopt.data.open_data`), or of seeded random input.
 
     `axes` are the model's `sample_axes`, which an engine of fixed shapes does not tell.
-
-    Raises:
-        DataError: it does not fit the engine's inputs.
     """
     if data is None:
         return random_batch(session.inputs, shapes)
@@ -173,11 +160,7 @@ def input_batch(
 
 
 def check_fits(artifact: EngineArtifact, target: Target) -> None:
-    """Engines fit one flavour, version and GPU model.
-
-    Raises:
-        IncompatibleEngineError: this one does not fit here; names what differs.
-    """
+    """Engines fit one flavour, version and GPU model."""
     built, here = artifact.plan.backend, target.backend
     remedy = "build again on this machine, or measure where it was built"
     if built != here:

@@ -39,21 +39,13 @@ class RangesRecorded(Record, frozen=True, kw_only=True, tag="ranges_recorded"):
 
 
 def record_engine_kernels(target: Target, job: KernelJob) -> KernelPass:
-    """Load the engine and record what it launches.
-
-    Raises:
-        TrtoptError: see `bench_engine` and `record_kernels`.
-    """
+    """Load the engine and record what it launches."""
     with _loaded(target, job.bench) as (session, subject):
         return record_kernels(target.device, session, subject, graph=job.bench.contract.graph)
 
 
 def record_engine_ranges(target: Target, job: RangesJob) -> tuple[TracedRun, ...]:
-    """Load the engine and record what it launches in plain runs, with its NVTX ranges.
-
-    Raises:
-        TrtoptError: see `bench_engine` and `record_ranges`.
-    """
+    """Load the engine and record what it launches in plain runs, with its NVTX ranges."""
     with _loaded(target, job.bench) as (session, subject):
         return record_ranges(target.device, session, subject)
 

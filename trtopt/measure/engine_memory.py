@@ -21,10 +21,6 @@ def vouched_engine(
 
     That is its file, for its weights are in it, and one set of inputs and outputs; `shapes` are those of its
     inputs, and outputs count where the engine knows their shapes.
-
-    Raises:
-        ArtifactError: see `read_verified`.
-        DeviceMemoryError: there is less room.
     """
     content = read_verified(path, artifact.sha256)
     tensors = _nbytes((*artifact.inputs, *artifact.outputs), shapes)

@@ -43,14 +43,7 @@ def outputs_file(folder: Path, index: int) -> Path:
 
 
 def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> int:
-    """Run the engine over all samples; returns how many batches there were.
-
-    Raises:
-        IncompatibleEngineError, ArtifactError: see `bench_engine`.
-        DataError: the data does not fit the model.
-        UsageError: the engine does not admit the data's shapes.
-        DeviceError: a device call failed.
-    """
+    """Run the engine over all samples; returns how many batches there were."""
     check_fits(job.artifact, target)
     session = target.load(vouched_engine(target.device, Path(job.path), job.artifact, {}))
     index = -1

@@ -26,11 +26,7 @@ class Work:
 
 
 def paired_sizes(a: Collection[int], b: Collection[int], wanted: Collection[int] | None = None) -> list[int]:
-    """The batch sizes to compare: `wanted`, by default all that a side has.
-
-    Raises:
-        ArtifactError: a side lacks one, which might be the one that became slower.
-    """
+    """The batch sizes to compare: `wanted`, by default all that a side has."""
     sizes = {*a, *b} if wanted is None else {*wanted}
     missing = {name: sorted(sizes - {*side}) for name, side in (("A", a), ("B", b))}
     lacking = [f"{name} lacks batch {', '.join(map(str, some))}" for name, some in missing.items() if some]
@@ -72,11 +68,7 @@ def _described(shape: Shape | None) -> str:
 
 
 def require_alike(unlike: Sequence[str], *, force: bool) -> list[str]:
-    """What differs, in the words of notes.
-
-    Raises:
-        UsageError: something does, without `force`.
-    """
+    """What differs, in the words of notes."""
     if unlike and not force:
         raise UsageError(
             f"A and B differ in {'; '.join(unlike)}",

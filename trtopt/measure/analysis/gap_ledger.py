@@ -112,9 +112,6 @@ def entry(before: Point, after: Point) -> Entry:
 
     Both ran in the same rounds, so that the difference cancels their conditions; but each has a context of
     its own, and how contexts differ is averaged out by loads, not by rounds. One load gives no uncertainty.
-
-    Raises:
-        ValueError: they were not measured in the same loads.
     """
     changes = [(b - a) * 1e3 for a, b in zip(before.loads_ms, after.loads_ms, strict=True)]
     if len(changes) == 1:
@@ -128,9 +125,6 @@ def ledger(points: Sequence[Point], start_ms: float | None = None, end_ms: float
 
     `start_ms` and `end_ms` are the figures whose difference is to be explained, if they were measured apart
     from the chain, in result files for instance; by default the chain's own ends.
-
-    Raises:
-        ValueError: no points, or not all of the same loads.
     """
     if not points:
         raise ValueError("a ledger needs at least its start")

@@ -32,10 +32,6 @@ def compare_reports(
 
     `batch` are the sizes to compare, by default all. `run_spread` is how much separate runs differ on their
     device, if that was measured; for the rest see `Comparisons`.
-
-    Raises:
-        UsageError: other contracts; unlike machines, models or input shapes, unless forced.
-        ArtifactError: a batch size that a report lacks.
     """
     notes = machine_notes(a, b, force) + work_notes(a, b, force)
     on_host = is_on_host(a)
@@ -55,21 +51,13 @@ def compare_reports(
 def paired_points(
     a: BenchReport, b: BenchReport, batch: Sequence[int] | None
 ) -> list[tuple[BenchPoint, BenchPoint]]:
-    """What both hold, by batch size; only those of `batch`, if it is given.
-
-    Raises:
-        ArtifactError: a batch size that one lacks.
-    """
+    """What both hold, by batch size; only those of `batch`, if it is given."""
     ours, theirs = _by_batch(a), _by_batch(b)
     return [(ours[size], theirs[size]) for size in paired_sizes(ours, theirs, batch)]
 
 
 def machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
-    """What differs between the machines. The TensorRT version may differ.
-
-    Raises:
-        UsageError: something does, without `force`.
-    """
+    """What differs between the machines. The TensorRT version may differ."""
     there, here = a.environment, b.environment
     pairs = (
         ("device", there.device.name, here.device.name),
@@ -95,11 +83,7 @@ def _cores(there: Environment, here: Environment) -> tuple[int | None, int | Non
 
 
 def work_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
-    """What differs in the work that was measured.
-
-    Raises:
-        UsageError: something does, without `force`.
-    """
+    """What differs in the work that was measured."""
     notes = require_alike(unlike_work(_work_of(a), _work_of(b)), force=force)
     if a.model_sha256 != b.model_sha256 and not (a.source_sha256 and b.source_sha256):
         notes.append("the graphs differ, and not both files name the model that theirs is made of")
@@ -177,9 +161,6 @@ def compare_times(
 
     trtexec's files name neither contract, batch size nor machine. Against a result file the contract must be
     `assumed`, and `batch` chooses one of several.
-
-    Raises:
-        UsageError: no contract assumed, or another one than the result file's; no one batch size.
     """
     sides = [_device_latencies(side, batch, assumed) for side in (a, b)]
     size = next((side.batch for side in sides if side.batch is not None), batch)
@@ -229,11 +210,7 @@ def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str
 
 
 def compare_layers(a: BenchReport | Profile, b: BenchReport | Profile, batch: int | None) -> Layers:
-    """Compare layers by name: of trtexec's profiles, or of result files that hold a layer pass.
-
-    Raises:
-        UsageError: a result file without layers, or no one batch size.
-    """
+    """Compare layers by name: of trtexec's profiles, or of result files that hold a layer pass."""
     first, second = (_layers_of(side, batch) for side in (a, b))
     names = dict.fromkeys((*first.layers, *second.layers))
     rows = [LayerRow(name, first.layers.get(name), second.layers.get(name)) for name in names]

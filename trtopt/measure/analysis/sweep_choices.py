@@ -55,11 +55,7 @@ def best_under(bound: float, costs: Sequence[float], gains: Sequence[float]) -> 
 
 
 def round_bounds(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10, … from the first that `low` fits under to the first that `high` does.
-
-    Raises:
-        ValueError: not 0 < low <= high.
-    """
+    """1, 2, 5, 10, … from the first that `low` fits under to the first that `high` does."""
     if not 0 < low <= high:
         raise ValueError(f"no span of positive numbers: {low} to {high}")
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1

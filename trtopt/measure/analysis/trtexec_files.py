@@ -58,11 +58,7 @@ class _Entry(msgspec.Struct):
 
 
 def read_trtexec(text: bytes, name: str) -> Times | Profile:
-    """A file of either kind, validated; `name` is what to call it.
-
-    Raises:
-        ValueError: neither, cut short, empty, or edited so that its figures contradict each other.
-    """
+    """A file of either kind, validated; `name` is what to call it."""
     entries = _decode(text, list[_Entry])
     if entries and entries[0].count is not None:
         return Profile(name, _layers(entries))

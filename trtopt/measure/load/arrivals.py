@@ -39,11 +39,7 @@ class Load:
 
 
 def parse_load(text: str) -> Load:
-    """The value of `--load`: `RATE` or `poisson:RATE`, in requests per second.
-
-    Raises:
-        UsageError: neither of the two, or a rate that is no positive finite number.
-    """
+    """The value of `--load`: `RATE` or `poisson:RATE`, in requests per second."""
     kind, separator, number = text.strip().rpartition(":")
     remedy = "give requests per second as RATE or poisson:RATE, such as --load 500 or --load poisson:500"
     if separator and kind != "poisson":
@@ -97,11 +93,7 @@ class Goal:
 
 
 def parse_goal(text: str, flag: str = "--max-latency") -> Goal:
-    """The value of `--max-latency`, or of another flag: `p99=5ms`; units are us, ms and s.
-
-    Raises:
-        UsageError: not of that form, or a percentile outside 0 to 100, or no positive limit.
-    """
+    """The value of `--max-latency`, or of another flag: `p99=5ms`; units are us, ms and s."""
     remedy = f"give a percentile and a limit, such as {flag} p99=5ms (units: us, ms, s)"
     match = re.fullmatch(r"p(\d+(?:\.\d+)?)=(\d+(?:\.\d+)?)(us|ms|s)", text.strip())
     if match is None:
@@ -199,11 +191,7 @@ class RateSearch:
         return min((probe.rate for probe in self.probes if not probe.keeps(self.goal)), default=math.inf)
 
     def add(self, probe: Probe) -> None:
-        """Add the measurement at `next_rate`.
-
-        Raises:
-            ValueError: the search has ended, or that is another rate than `next_rate`.
-        """
+        """Add the measurement at `next_rate`."""
         if self.ended_by is not None or probe.rate != self._next:
             raise ValueError(f"the search did not request {probe.rate:g} requests/s")
         self.probes.append(probe)

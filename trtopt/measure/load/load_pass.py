@@ -40,9 +40,6 @@ def load_settings(load: str | None, max_latency: str | None) -> LoadSettings | N
 
     `--max-latency` finds the rate itself. With it `--load` may be just the kind of arrivals, or be omitted:
     requests of independent users arrive as a Poisson process.
-
-    Raises:
-        UsageError: see `parse_load` and `parse_goal`; a kind of arrivals without a rate or a latency to keep.
     """
     if max_latency is None:
         if load is None:
@@ -65,9 +62,6 @@ def measure_load(
 
     One request is one query of the engine. If the device fails after some have been served, those are
     returned, marked with the failure.
-
-    Raises:
-        DeviceError: the device failed before any request was served; everything opened has been closed.
     """
     run: LoadPass | None = None
     try:

@@ -38,10 +38,6 @@ def search_load(
     `closed_loop` are the latency and the throughput pass: a latency that one query in flight does not keep is
     out of reach, and half of the throughput is the first rate to try, unless the settings name one. If the
     device fails after a probe, the probes are returned, marked with the failure.
-
-    Raises:
-        DeviceError: the device failed before a probe was done; everything opened has been closed.
-        MeasurementError: all samples of a closed-loop pass were discarded.
     """
     assert settings.goal is not None
     goal = parse_goal(settings.goal)

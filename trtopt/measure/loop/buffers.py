@@ -42,11 +42,7 @@ def device_buffers(device: Device, bindings: Bindings, resources: ExitStack) -> 
 def host_buffers(
     device: Device, bindings: Bindings, data: Inputs, resources: ExitStack, *, pinned: bool = True
 ) -> dict[str, HostBuffer]:
-    """Host memory for every input and output of fixed size, page-locked or not, with the input data in it.
-
-    Raises:
-        DataError: the type of an input does not hold the data, such as INT32 long integers.
-    """
+    """Host memory for every input and output of fixed size, page-locked or not, with the input data in it."""
     allocate = device.pinned_buffer if pinned else device.pageable_buffer
     buffers = {}
     for binding in fixed(bindings):

@@ -21,11 +21,7 @@ _GAP = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>us|ms|s)?")
 
 
 def parse_gaps(text: str) -> tuple[float, ...]:
-    """Milliseconds of `1,10,100ms` or `500us,1ms,1s`; a number without a unit has the next one's.
-
-    Raises:
-        UsageError: it is no such list, or a gap is beyond a minute.
-    """
+    """Milliseconds of `1,10,100ms` or `500us,1ms,1s`; a number without a unit has the next one's."""
     gaps: list[float] = []
     unit: str | None = None
     for item in reversed(text.replace(" ", "").split(",")):

@@ -144,13 +144,7 @@ class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
 def interleave(
     target: Target, job: InterleaveJob, environment: Environment, progress: ProgressSink
 ) -> InterleavedRun:
-    """All variants' blocks, in the order of `job.variants`.
-
-    Raises:
-        IncompatibleEngineError, ArtifactError: an engine of another machine, or a file that was changed.
-        DataError, DeviceError, UsageError: see `measure.loop`. A device that fails after the first round ends
-            the run, which is then marked.
-    """
+    """All variants' blocks, in the order of `job.variants`."""
     with closing(_Interleaving(target, job, progress)) as held, no_garbage_collection():
         failure = held.run()
         return InterleavedRun(
@@ -206,9 +200,6 @@ class _Interleaving:
         """Load, and take all turns; the clocks are read before the first and after each.
 
         Gives what broke it off.
-
-        Raises:
-            DeviceError: the device failed before everybody had a turn.
         """
         now, count, turns_s = self._target.device.now, len(self.runners), 0.0
         rounds = self._job.rounds

@@ -27,10 +27,6 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
 
     Where no graph can be captured, or the driver reports no launches within one, the runs are plain, and a
     note says why.
-
-    Raises:
-        DeviceError: the tracer cannot be used here, with the reason.
-        MeasurementError: it reports nothing.
     """
     notes: list[str] = []
     runs, dropped, is_graph = _recorded(device, session, subject, graph=graph, notes=notes)
@@ -53,12 +49,7 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
 
 
 def record_ranges(device: Device, session: Session, subject: Subject) -> tuple[TracedRun, ...]:
-    """Plain inferences with the driver's calls and the backend's NVTX ranges.
-
-    Raises:
-        DeviceError: the tracer cannot be used here, with the reason.
-        MeasurementError: it saw no ranges, or not everything.
-    """
+    """Plain inferences with the driver's calls and the backend's NVTX ranges."""
     with ExitStack() as resources:
         recorder = resources.enter_context(closing(device.activity_recorder(ranges=True)))
         context, stream = ready_context(device, session, subject.shapes, subject.data, resources)

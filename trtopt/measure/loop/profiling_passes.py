@@ -34,9 +34,6 @@ def time_layers(
     and a note says why. Layers are identified by name; a name that a run reports twice is summed. The
     profiler serialises the layers, so their total is no latency. The engine's own description of its layers
     comes with them.
-
-    Raises:
-        MeasurementError: the backend reports no layer times.
     """
     whole = session.layer_pass(subject.shapes, subject.data, runs)
     if whole is not None:
@@ -99,11 +96,7 @@ def _plain_runs(
 def _replays(
     device: Device, context: Context, stream: Stream, resources: ExitStack, times: _Times
 ) -> Callable[[], None]:
-    """Run plainly once, then capture: a replay leaves the events that the profiler reads on request.
-
-    Raises:
-        GraphCaptureError: the engine cannot be captured.
-    """
+    """Run plainly once, then capture: a replay leaves the events that the profiler reads on request."""
     context.report_layers(_adding_to(times), on_request=True)
     context.enqueue(stream)
     stream.synchronize()

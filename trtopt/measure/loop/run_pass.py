@@ -47,11 +47,6 @@ def measure(
 
     In latency mode one query is in flight; in throughput mode as many as the contract's queue and streams
     allow. All host work that is not the query's own is kept out of the loop.
-
-    Raises:
-        DeviceError: the device failed before any query had finished; everything opened has been closed. A
-            later failure is recorded in the measurement.
-        MeasurementError: no query finished.
     """
     terms = terms_of(mode, contract)
     notes: list[str] = []

@@ -118,9 +118,6 @@ def take_samples(
     """Warm up, then sample in groups until `enough` is finished.
 
     A discarded group's queries do not help `enough` to finish; its time counts towards the time limit.
-
-    Raises:
-        DeviceError: the device failed before any sample was finished.
     """
     sensor = device.clock_sensor()
     warmups = _Stretches(device.now())

@@ -65,9 +65,6 @@ def drive(
     Queries come into `finished` in the order in which they were enqueued; those that had finished when a
     query failed are there too. Threads share Python's interpreter lock: they enqueue one at a time, and wait
     for the device at the same time.
-
-    Raises:
-        DeviceError: the first query that failed, in whichever thread. The others release theirs first.
     """
     try:
         if inference_streams[0].contract.threads == "one" or len(inference_streams) == 1:

@@ -64,9 +64,6 @@ def spread(builds: Builds) -> Spread:
     With k builds and m_i runs each, N in all: within² = MSW; between² = max(0, (MSB - MSW) / m₀), with
     m₀ = (N - Σ m_i² / N) / (k - 1), which is m when all m_i are (Searle, Casella and McCulloch, Variance
     Components, 1992, chapter 3). Builds are known to differ only beyond what their runs do.
-
-    Raises:
-        ValueError: no builds, or one without runs.
     """
     if not builds or any(not runs for runs in builds):
         raise ValueError("every side needs builds and every build needs runs")
@@ -135,9 +132,6 @@ def compare_paired(
     """Compare two builds whose runs were taken together: a[i] and b[i] are medians from one process.
 
     Every run is a load of its own: the interval is over runs. This compares two engines, not their recipes.
-
-    Raises:
-        ValueError: not as many runs on both sides.
     """
     logs = [math.log(after) - math.log(before) for before, after in zip(a, b, strict=True)]
     if len(logs) < 2:

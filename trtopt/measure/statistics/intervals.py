@@ -42,9 +42,6 @@ def student(freedom: float, confidence: float = CONFIDENCE) -> float:
 
     Degrees of freedom are rounded down, which widens intervals. Beyond 30 the Cornish-Fisher series
     z + (z³ + z) / 4ν + (5z⁵ + 16z³ + 3z) / 96ν² (Abramowitz and Stegun, 26.7.5) gives the tables' digits.
-
-    Raises:
-        ValueError: less than one degree of freedom, or another confidence.
     """
     if not freedom >= 1 or confidence not in _STUDENT:
         raise ValueError(f"no Student's t for {freedom:g} degrees of freedom at {confidence:g}")
@@ -96,9 +93,6 @@ def percentile_interval(values: Sequence[float] | NDArray[np.float64], p: float)
     inflate: after one spell or two hardly a bound lies within the values. Noise that is seen in the median
     holds for all percentiles. Few values beyond a high percentile are skewed: Cornish and Fisher's first
     term moves the ranks.
-
-    Raises:
-        ValueError: no values.
     """
     if not len(values):
         raise ValueError("no percentile of no values")

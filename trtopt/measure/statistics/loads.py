@@ -25,11 +25,7 @@ def log_ratios(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> li
 
 
 def by_load(values: Sequence[float], loads: Sequence[int]) -> dict[int, float]:
-    """The median of the values of each load, by its number.
-
-    Raises:
-        ValueError: not as many loads as values.
-    """
+    """The median of the values of each load, by its number."""
     found: dict[int, list[float]] = {}
     for value, load in zip(values, loads, strict=True):
         found.setdefault(load, []).append(value)
@@ -50,11 +46,7 @@ def without_place(logs: Mapping[int, float], is_reversed: Mapping[int, bool]) ->
 
 
 def interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """The exact interval of the median of independent values, between the k-th from either end.
-
-    Raises:
-        ValueError: so few values that all of them have one sign in more than (1 - confidence) of all draws.
-    """
+    """The exact interval of the median of independent values, between the k-th from either end."""
     left_out = _left_out(len(values), round((1 - confidence) / 2, 9))
     if not left_out:
         raise ValueError(f"no {confidence:.0%} interval from {len(values)} values")
