@@ -23,7 +23,7 @@ from tests.support.long import few
 from trtopt.errors import ArtifactError, BuildError, MeasurementError, OutputError
 from trtopt.files.atomic import lock
 from trtopt.files.manifests import read_manifest
-from trtopt.measure.analysis.sweep_refinement import next_size
+from trtopt.measure.analysis.sweep_points import next_size
 from trtopt.records import SweepReport
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.sweep.folder import read_sweep, save_sweep

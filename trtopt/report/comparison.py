@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from trtopt.measure.analysis.gap_ledger import Entry, Ledger
+from trtopt.measure.analysis.gap_ledger import Entry, Gap, Ledger
 from trtopt.measure.analysis.outcomes import (
     BuiltRow,
     Comparisons,
     ControlRow,
-    Gap,
     Gaps,
     LayerRow,
     Layers,

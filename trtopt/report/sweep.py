@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
+from trtopt.measure.analysis.sweep_points import Choices, choices_of, is_decided_busy
 from trtopt.records import SweepPoint, SweepReport, Trust
 from trtopt.report.notes import Note, Severity, plain
 from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, shown, table

@@ -50,7 +50,7 @@ def rule_names() -> Iterable[str]:
 
 def neighbour_names() -> Iterable[str]:
     """The kinds of neighbours that a sweep may try."""
-    from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS
+    from trtopt.measure.analysis.sweep_points import NEIGHBOURS
 
     return NEIGHBOURS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtopt.measure.analysis.gap_ledger import Entry, Ledger
+from trtopt.measure.analysis.gap_ledger import Gap
 from trtopt.measure.statistics.builds import Spread
 from trtopt.measure.statistics.comparison import Comparison, Verdict
 from trtopt.measure.statistics.control import Control
@@ -101,20 +101,6 @@ class Lottery:
     notes: tuple[str, ...] = ()
 
     has_regression, not_shown = False, ()
-
-
-@dataclass(frozen=True)
-class Gap:
-    """One batch size under two contracts: the ledgers of latency (one in flight) and of time per query.
-
-    The loop's entries are what a bare loop under the end's terms saves; None where it was not measured.
-    """
-
-    batch: int
-    latency: Ledger
-    per_query: Ledger
-    loop_latency: Entry | None
-    loop_per_query: Entry | None
 
 
 @dataclass(frozen=True)

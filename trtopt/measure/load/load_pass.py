@@ -18,8 +18,7 @@ from trtopt.measure.load.open_loop import Bounds, OpenLoop
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams
 from trtopt.measure.loop.sampling import as_samples, no_garbage_collection
-from trtopt.measure.loop.stopping import Limits
-from trtopt.measure.loop.warmup import WarmUp
+from trtopt.measure.loop.stopping import Limits, WarmUp
 from trtopt.records import Contract, LoadPass, Record
 
 SEED = 0

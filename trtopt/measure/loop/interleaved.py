@@ -32,7 +32,7 @@ from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams, terms_of
 from trtopt.measure.loop.sampling import Criterion, Until, no_garbage_collection, sample
-from trtopt.measure.loop.warmup import WarmUp
+from trtopt.measure.loop.stopping import WarmUp
 from trtopt.measure.statistics.comparison import MIN_LOADS, in_turns
 from trtopt.records import (
     ClockReading,

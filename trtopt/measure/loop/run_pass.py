@@ -16,8 +16,7 @@ from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sample_groups import take_samples
 from trtopt.measure.loop.sampling import no_garbage_collection
-from trtopt.measure.loop.stopping import Limits, StoppingRule
-from trtopt.measure.loop.warmup import WarmUp
+from trtopt.measure.loop.stopping import Limits, StoppingRule, WarmUp
 from trtopt.measure.statistics.loop_overhead import loop_overhead
 from trtopt.records import Contract, EngineRef, Measurement, Shape
 

@@ -21,8 +21,7 @@ from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.loop.bare_loop import run_bare
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sampling import Criterion, Finished, Until, as_samples, drive
-from trtopt.measure.loop.stopping import StoppingRule
-from trtopt.measure.loop.warmup import WarmUp
+from trtopt.measure.loop.stopping import StoppingRule, WarmUp
 from trtopt.records import ClockReading, ClockReference, Samples
 
 GROUP_S = 0.25

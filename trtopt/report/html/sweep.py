@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-from trtopt.measure.analysis.sweep_choices import Choices, choices_of
+from trtopt.measure.analysis.sweep_points import Choices, choices_of
 from trtopt.records import SweepPoint, SweepReport, Trust
 from trtopt.report.html.charts import (
     LEGEND,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.measure.analysis.findings import doubts_of, is_on_host
-from trtopt.measure.analysis.gap_runs import Ends, ends_of, evaluate_gap, gap_variants, has_bare_loop
+from trtopt.measure.analysis.gap_ledger import Ends, ends_of, evaluate_gap, gap_variants, has_bare_loop
 from trtopt.measure.analysis.outcomes import Gaps
 from trtopt.measure.analysis.result_comparison import distrust, machine_notes, paired_points, work_notes
 from trtopt.measure.contracts import contract_named

@@ -22,7 +22,7 @@ from trtopt.files.atomic import is_temporary, lock, remove_if_abandoned, write_a
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.measure.analysis.energy import mean_power
 from trtopt.measure.analysis.findings import doubts_of
-from trtopt.measure.analysis.sweep_table import csv_of
+from trtopt.measure.analysis.sweep_points import csv_of
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.records import (

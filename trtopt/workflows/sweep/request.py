@@ -13,7 +13,7 @@ from trtopt.builder_settings import SWEPT
 from trtopt.data import open_data
 from trtopt.data.source import fingerprint_of
 from trtopt.errors import UsageError
-from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
+from trtopt.measure.analysis.sweep_points import NEIGHBOURS, with_neighbours
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe, batch_sizes, io_request, measured_on
 from trtopt.records import SweepSetting, SweepTerms

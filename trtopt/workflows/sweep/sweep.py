@@ -16,7 +16,7 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor, run_in_threads
 from trtopt.executors.choice import open_executor
-from trtopt.measure.analysis.sweep_refinement import next_size
+from trtopt.measure.analysis.sweep_points import next_size
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import check_timeout, measured_on
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms

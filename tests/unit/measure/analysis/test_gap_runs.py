@@ -6,8 +6,15 @@ import pytest
 from tests.support import examples
 from tests.support.interleaved_runs import block, turns
 from tests.support.scripted_runs import terms
-from trtopt.measure.analysis.gap_ledger import HOST_LOOP, START
-from trtopt.measure.analysis.gap_runs import ends_of, evaluate_gap, gap_variants, time_between, time_per_query
+from trtopt.measure.analysis.gap_ledger import (
+    HOST_LOOP,
+    START,
+    ends_of,
+    evaluate_gap,
+    gap_variants,
+    time_between,
+    time_per_query,
+)
 from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.contracts import contract_named, one_in_flight
 from trtopt.measure.loop.rounds import ValidRounds

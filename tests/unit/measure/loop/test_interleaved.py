@@ -11,7 +11,7 @@ from tests.support import examples
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from tests.support.scripted_runs import calls_of, terms
 from trtopt.errors import ArtifactError, DeviceError, DeviceMemoryError
-from trtopt.measure.analysis.gap_runs import evaluate_gap, gap_variants, time_per_query
+from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants, time_per_query
 from trtopt.measure.loop.interleaved import (
     BLOCK_QUERIES,
     SWITCH_QUERIES,

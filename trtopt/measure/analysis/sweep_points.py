@@ -1,0 +1,252 @@
+"""Points of a sweep: where to measure more of them, their columns, and which of them to choose. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from trtopt.records import Spread, SweepPoint, SweepReport
+from trtopt.records.base import Row
+
+TOLERANCE = 0.05
+"""A twentieth more throughput is worth a look; less is flat."""
+
+FINEST = 1.25
+"""Sizes are not looked at closer together than a quarter."""
+
+POWER_OF_TWO = "pow2"
+NEIGHBOURS = (POWER_OF_TWO, "8", "32")
+
+
+def with_neighbours(sizes: Iterable[int], kinds: Collection[str]) -> tuple[int, ...]:
+    """The sizes, and next to each the powers of two (`pow2`) and multiples of 8 and 32 below and above it.
+
+    A size that is one itself has no such neighbour: 24 has 16 and 32 as powers of two and as multiples of 32
+    only 32, since 0 is no size.
+    """
+    found = set(sizes)
+    for size in tuple(found):
+        if POWER_OF_TWO in kinds:
+            below = 1 << (size.bit_length() - 1)
+            found |= {below, below if below == size else 2 * below}
+        for step in (int(kind) for kind in kinds if kind != POWER_OF_TWO):
+            below = size // step * step
+            found |= {below, below if below == size else below + step} - {0}
+    return tuple(sorted(found))
+
+
+def next_size(rates: Mapping[int, float], tried: Collection[int] = ()) -> int | None:
+    """The size to measure next on a curve of throughput over size; None where no more is to be learnt.
+
+    Between two neighbours there is nothing to learn where their throughput differs by `TOLERANCE` at most,
+    or where the curve around them is straight on logarithmic axes: each of them that has neighbours on both
+    sides lies on the line between those two, within `TOLERANCE`. Of the other gaps the one with the largest
+    difference is halved, geometrically.
+
+    Args:
+        rates: samples per second, positive, by size.
+        tried: sizes that gave no figure; gaps whose middle is among them are skipped.
+    """
+    sizes = sorted(rates)
+    heights = [math.log(rates[size]) for size in sizes]
+    gaps = []
+    for index, (low, high) in enumerate(pairwise(sizes)):
+        middle = round(math.sqrt(low * high))
+        rise = abs(heights[index + 1] - heights[index])
+        if high < FINEST * low or middle in (low, high) or middle in tried:
+            continue
+        if rise > math.log1p(TOLERANCE) and not _is_straight(sizes, heights, index):
+            gaps.append((rise, -low, middle))
+    return max(gaps)[2] if gaps else None
+
+
+def _is_straight(sizes: Sequence[int], heights: Sequence[float], index: int) -> bool:
+    """Whether both ends of the gap after `index` lie on the line between their neighbours."""
+    inner = [place for place in (index, index + 1) if 0 < place < len(sizes) - 1]
+    return bool(inner) and all(_bend(sizes, heights, place) <= math.log1p(TOLERANCE) for place in inner)
+
+
+def _bend(sizes: Sequence[int], heights: Sequence[float], place: int) -> float:
+    """How far a height lies from the line between its neighbours."""
+    before, here, after = (math.log(sizes[place + step]) for step in (-1, 0, 1))
+    share = (here - before) / (after - before)
+    return abs(heights[place] - (1 - share) * heights[place - 1] - share * heights[place + 1])
+
+
+COLUMNS = (
+    *("label", "precision", "batch", "streams", "axes", "p50_ms", "p90_ms", "p99_ms", "max_ms", "queries"),
+    *("busy_p50_ms", "busy_p99_ms", "queries_per_s", "samples_per_s", "watts", "watts_from"),
+    *("samples_per_joule", "memory_bytes", "buffers_bytes", "context_bytes", "engine_bytes"),
+    *("build_seconds", "engine", "engine_sha256", "untrustworthy", "unsteady", "failure"),
+)
+
+
+def csv_of(report: SweepReport) -> bytes:
+    """One row a point, failed ones included; what is not known is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows_of(report))
+    return text.getvalue().encode("utf-8", errors="backslashreplace")
+
+
+def rows_of(report: SweepReport) -> Iterator[Row]:
+    """The figures of every point, by column; a column that is not known is missing."""
+    return map(_row, report.points)
+
+
+def _row(point: SweepPoint) -> Row:
+    setting, latency, busy = point.setting, point.latency, point.busy_latency
+    axes = " ".join(f"{name}={length}" for name, length in sorted(setting.axes.items()))
+    row: Row = {
+        "label": point.label,
+        "precision": setting.precision,
+        "batch": setting.batch,
+        "streams": setting.streams,
+        "axes": axes,
+        "queries": point.queries,
+        "queries_per_s": point.queries_per_s,
+        "samples_per_s": point.samples_per_s,
+        "samples_per_joule": point.samples_per_joule,
+        "engine_bytes": point.engine_bytes,
+        "build_seconds": point.build_seconds,
+        "untrustworthy": "; ".join(point.untrustworthy),
+        "unsteady": "; ".join(point.unsteady),
+        "failure": point.failure,
+    }
+    if latency is not None:
+        row |= {"p50_ms": latency.p50_ms, "p90_ms": latency.p90_ms, "p99_ms": latency.p99_ms}
+        row |= {"max_ms": latency.max_ms}
+    if busy is not None:
+        row |= {"busy_p50_ms": busy.p50_ms, "busy_p99_ms": busy.p99_ms}
+    if point.power is not None:
+        row |= {"watts": point.power.watts, "watts_from": point.power.source}
+    if point.memory is not None:
+        memory = point.memory
+        row |= {"memory_bytes": memory.peak_bytes, "buffers_bytes": memory.buffers_bytes}
+        row |= {"context_bytes": memory.context_bytes}
+    if point.engine is not None:
+        row |= {"engine": point.engine.path, "engine_sha256": point.engine.sha256}
+    return row
+
+
+_STEPS = (1.0, 2.0, 5.0)
+_ROUNDING = 1e-9
+"""A point this little above the line is on it."""
+
+
+def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
+    """Indices of the points that no other beats, by rising cost.
+
+    A point is beaten by one that costs no more and gains no less, and does better in one of the two. Of
+    points that are equal in both the first counts.
+    """
+    order = sorted(range(len(costs)), key=lambda index: (costs[index], -gains[index], index))
+    front: list[int] = []
+    for index in order:
+        if not front or gains[index] > gains[front[-1]]:
+            front.append(index)
+    return front
+
+
+def knee(costs: Sequence[float], gains: Sequence[float]) -> int | None:
+    """Where on a front more cost begins to buy less: the point farthest above the line between its ends.
+
+    Both axes are scaled to the front's own span (Satopää et al., "Finding a Kneedle in a Haystack", 2011;
+    without its smoothing, for the points are few). None where no point lies above that line.
+
+    Args:
+        costs: of the front's points, rising.
+        gains: of the same points, rising.
+    """
+    if len(costs) < 3:
+        return None
+    width, height = costs[-1] - costs[0], gains[-1] - gains[0]
+    above = [
+        (gain - gains[0]) / height - (cost - costs[0]) / width
+        for cost, gain in zip(costs, gains, strict=True)
+    ]
+    best = max(range(len(above)), key=above.__getitem__)
+    return best if above[best] > _ROUNDING else None
+
+
+def best_under(bound: float, costs: Sequence[float], gains: Sequence[float]) -> int | None:
+    """The index of the highest gain at a cost of `bound` at most; the cheaper of two; None if none is."""
+    fitting = [index for index, cost in enumerate(costs) if cost <= bound]
+    return min(fitting, key=lambda index: (-gains[index], costs[index]), default=None)
+
+
+def round_bounds(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, … from the first that `low` fits under to the first that `high` does."""
+    if not 0 < low <= high:
+        raise ValueError(f"no span of positive numbers: {low} to {high}")
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1
+    series = [float(f"{step:g}e{decade}") for decade in range(first, last + 1) for step in _STEPS]
+    top = next(bound for bound in series if bound >= high)
+    return [bound for bound in series if low <= bound <= top]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Points at one set of lengths of axes: at others a sample is other work.
+
+    `costs_ms` are the latencies that they are compared by, see `deciding_ms`. `front` is by rising latency
+    and throughput; `bests` has for each round bound the point with the most samples a second. Both are of
+    trustworthy points; of all, where none is.
+    """
+
+    axes: dict[str, int]
+    points: tuple[SweepPoint, ...]
+    costs_ms: tuple[float, ...]
+    front: tuple[SweepPoint, ...]
+    knee: SweepPoint | None
+    bests: tuple[tuple[float, SweepPoint], ...]
+
+
+def is_decided_busy(report: SweepReport) -> bool:
+    """Whether latency is that under full load, as for several streams: one query in flight differs."""
+    return any(point.setting.streams > 1 for point in report.measured)
+
+
+def deciding_ms(point: SweepPoint, *, busy: bool) -> float | None:
+    """The latency that a point is compared by: its p99, or of too few queries for that the largest."""
+    spread: Spread | None = point.busy_latency if busy else point.latency
+    if spread is None:
+        return None
+    return spread.max_ms if spread.p99_ms is None else spread.p99_ms
+
+
+def choices_of(report: SweepReport) -> tuple[Choices, ...]:
+    """The choices at each set of lengths that has points with figures."""
+    busy = is_decided_busy(report)
+    groups: dict[tuple[tuple[str, int], ...], list[tuple[SweepPoint, float, float]]] = {}
+    for point in report.measured:
+        cost, rate = deciding_ms(point, busy=busy), point.samples_per_s
+        if cost is not None and cost > 0 and rate is not None:  # an edited file may say 0
+            axes = tuple(sorted(point.setting.axes.items()))
+            groups.setdefault(axes, []).append((point, cost, rate))
+    return tuple(_choices(dict(axes), group) for axes, group in groups.items())
+
+
+def _choices(axes: dict[str, int], group: Sequence[tuple[SweepPoint, float, float]]) -> Choices:
+    trustworthy = [one for one in group if not one[0].untrustworthy]
+    points, costs, rates = zip(*(trustworthy or group), strict=True)
+    front = pareto_front(costs, rates)
+    turn = knee([costs[index] for index in front], [rates[index] for index in front])
+    bests = []
+    for bound in round_bounds(min(costs), max(costs)):
+        best = best_under(bound, costs, rates)
+        if best is not None:
+            bests.append((bound, points[best]))
+    return Choices(
+        axes=axes,
+        points=tuple(point for point, _, _ in group),
+        costs_ms=tuple(cost for _, cost, _ in group),
+        front=tuple(points[index] for index in front),
+        knee=None if turn is None else points[front[turn]],
+        bests=tuple(bests),
+    )
