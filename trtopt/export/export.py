@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,8 +16,6 @@ from trtopt.export.graph import (
     lower_to_17,
     name_axes,
     rename,
-    widened,
-    write_whole,
 )
 from trtopt.export.source_module import Subject
 from trtopt.export.spec import Exporter
@@ -26,9 +23,11 @@ from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.files.atomic import scratch_beside
 from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file
-from trtopt.onnxio.external_data import external_files, take_in, tensors_of
+from trtopt.onnxio.external_data import external_files, refers_to_file, take_in
 from trtopt.onnxio.graph_walk import opset_of
+from trtopt.onnxio.half_emulation import widened
 from trtopt.onnxio.model_file import MODEL
+from trtopt.onnxio.shape_inference import LARGE_BYTES
 
 if TYPE_CHECKING:
     import onnx
@@ -41,9 +40,6 @@ _ROUNDING = {"fp32": 0.0, "fp16": 2.0**-10, "bf16": 2.0**-7}
 """Constants in the graph, such as attention's scale, are rounded to its type; this is one unit of it."""
 _INLINE_LIMIT_BYTES = 2 * 1024**3 - 64 * 1024**2
 """A protobuf message ends at 2 GiB; what is left is room for the graph."""
-
-_ALIGNMENT_BYTES = 64 * 1024
-"""A weight may be moved this far to an aligned place; a file with larger gaps holds weights not in use."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,7 @@ def _export_in(
     )
     gc.collect()  # the exporter's graph holds transposed copies of the weights
     model = onnx.load(str(raw), load_external_data=False)
-    external_files(model, raw)  # checks their places before they are read
+    weights = external_files(model, raw)  # checks their places before they are read
     origins = rename(model, [entry.name for entry in subject.inputs], subject.outputs)
     _refuse_fixed_inputs(subject, model, guards)
     name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
@@ -126,6 +122,8 @@ def _export_in(
     _check(model, scratch, subject.name)
     candidate = scratch / out.name
     _save(model, scratch, candidate, external_data)
+    for file in weights:
+        file.unlink()  # the disk need not hold them a third time
 
     def culprit(axis: str, size: int, failing: str | None) -> str:
         node = fixing_node(model, size, failing)
@@ -138,9 +136,8 @@ def _export_in(
     verified = candidate
     if dtype != "fp32":
         verified = scratch / "widened.onnx"
-        wide = widened(onnx.load(str(candidate)))
-        onnx.save(wide, str(verified), save_as_external_data=True)  # in FP32 it may exceed 2 GB
-        del wide
+        wide = widened(replace(model_file.load(candidate), external=True, spool=scratch), with_ends=True)
+        model_file.save(wide, verified)  # in FP32 it may exceed 2 GB
     module = subject.module if dtype == "fp32" else copy.deepcopy(subject.module).float()
     rounded = replace(subject, tolerance=max(subject.tolerance, _ROUNDING[dtype]))
     checks = verify(rounded, module, open_reference(verified), culprit)
@@ -193,32 +190,12 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data: bool) -> None:
-    """Write the model with its weights inside if they fit, else next to it."""
-    import onnx
-
-    external = candidate.with_name(candidate.name + ".data")
-    weights = [tensor for tensor in model.graph.initializer if tensor.external_data]
-    length = sum(
-        int(entry.value) for tensor in weights for entry in tensor.external_data if entry.key == "length"
-    )
+    """Write the model with its weights inside if they fit, else next to it; each straight from its file."""
+    weights = list(filter(refers_to_file, model.graph.initializer))
+    length = sum(map(model_file.size_in_bytes, weights))
+    take_in([tensor for tensor in weights if model_file.size_in_bytes(tensor) < LARGE_BYTES], candidate)
     outside = external_data or length + model.ByteSize() > _INLINE_LIMIT_BYTES
-    files = {entry.value for tensor in weights for entry in tensor.external_data if entry.key == "location"}
-    if (
-        outside
-        and len(files) == 1
-        and (scratch / min(files)).stat().st_size - length < _ALIGNMENT_BYTES * len(weights)
-    ):
-        os.replace(scratch / files.pop(), external)
-        for tensor in weights:
-            for entry in tensor.external_data:
-                entry.value = external.name if entry.key == "location" else entry.value
-        onnx.save(model, str(candidate))
-        return
-    if not outside:
-        write_whole(model, scratch, candidate)
-        return
-    take_in(tensors_of(model), candidate)
-    onnx.save(model, str(candidate), save_as_external_data=True, location=external.name, size_threshold=1024)
+    model_file.save(model_file.ModelFile(model, scratch, outside), candidate)
 
 
 def _check(model: onnx.ModelProto, scratch: Path, name: str) -> None:

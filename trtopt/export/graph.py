@@ -5,16 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trtopt.errors import UnsupportedOpError
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, TYPE_ATTRIBUTES, graphs_of
-from trtopt.onnxio.model_file import header
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of
 
 if TYPE_CHECKING:
     import onnx
@@ -277,39 +275,6 @@ def _refused(node: onnx.NodeProto, reason: str) -> UnsupportedOpError:
     return UnsupportedOpError(f"{node.op_type} (node {node.name!r}) {reason}", "export with --opset 18")
 
 
-# Weights in another type: that of their node, or FP32 where 16-bit kernels lack.
-
-
-def widened(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `model`, its weights loaded, in which every FP16 and BF16 type is FP32."""
-    import onnx
-
-    halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-    wide = onnx.ModelProto()
-    wide.CopyFrom(model)
-    graph = wide.graph
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type in halves:
-            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    for tensor in graph.initializer:
-        _widen_tensor(tensor, halves)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.name in TYPE_ATTRIBUTES and attribute.i in halves:
-                attribute.i = onnx.TensorProto.FLOAT
-            if attribute.HasField("t"):
-                _widen_tensor(attribute.t, halves)
-    return wide
-
-
-def _widen_tensor(tensor: onnx.TensorProto, halves: tuple[int, ...]) -> None:
-    import onnx
-
-    if tensor.data_type in halves:
-        array = onnx.numpy_helper.to_array(tensor).astype(np.float32)
-        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-
-
 _ONE_TYPE = {"Conv", "ConvTranspose"}
 
 
@@ -396,96 +361,3 @@ def _ancestors(model: onnx.ModelProto, name: str) -> set[str]:
             found.add(node.name)
             waiting += [makers[entry] for entry in node.input if entry in makers]
     return found
-
-
-# Writing a graph with its weights inside, one weight at a time.
-#
-# Serialising a whole model holds its weights twice more in memory. An ONNX file is a protobuf message,
-# though, and a message is its fields one after the other: the graph is written without weights, each weight
-# follows as a field, its bytes copied from the file that the exporter left them in.
-
-
-_CHUNK_BYTES = 1 << 22
-
-
-@dataclass(frozen=True)
-class _Weight:
-    """A weight as it will be written: the message without its bytes, and where these are."""
-
-    message: bytes
-    file: Path | None
-    offset: int
-    length: int
-
-    @property
-    def head(self) -> bytes:
-        """All but the external bytes."""
-        return self.message if self.file is None else self.message + header(_raw_data_field(), self.length)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the whole message."""
-        return len(self.head) + self.length
-
-
-def write_whole(model: onnx.ModelProto, folder: Path, path: Path) -> None:
-    """Write `model` to `path`, its external weights, which lie in `folder`, moved inside."""
-    import onnx
-
-    shell = onnx.ModelProto()
-    shell.CopyFrom(model)
-    del shell.graph.initializer[:]
-    graph = shell.graph.SerializeToString(deterministic=True)
-    shell.ClearField("graph")
-    weights = [_weight(tensor, folder) for tensor in model.graph.initializer]
-    field = _number(onnx.GraphProto, "initializer")
-    prefixes = [header(field, weight.size) for weight in weights]
-    total = len(graph) + sum(
-        len(prefix) + weight.size for prefix, weight in zip(prefixes, weights, strict=True)
-    )
-    with path.open("wb") as file:
-        file.write(shell.SerializeToString(deterministic=True))
-        file.write(header(_number(onnx.ModelProto, "graph"), total) + graph)
-        for prefix, weight in zip(prefixes, weights, strict=True):
-            file.write(prefix + weight.head)
-            for chunk in _chunks(weight):
-                file.write(chunk)
-
-
-def _weight(tensor: onnx.TensorProto, folder: Path) -> _Weight:
-    import onnx
-
-    if not tensor.external_data:
-        return _Weight(tensor.SerializeToString(deterministic=True), None, 0, 0)
-    entry = {item.key: item.value for item in tensor.external_data}
-    bare = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
-    return _Weight(
-        bare.SerializeToString(deterministic=True),
-        folder / entry["location"],
-        int(entry.get("offset", 0)),
-        int(entry["length"]),
-    )
-
-
-def _chunks(weight: _Weight) -> Iterator[bytes]:
-    if weight.file is None:
-        return
-    with weight.file.open("rb") as file:
-        file.seek(weight.offset)
-        left = weight.length
-        while left:
-            chunk = file.read(min(left, _CHUNK_BYTES))
-            if not chunk:
-                raise OSError(f"{weight.file.name} ends too early")
-            left -= len(chunk)
-            yield chunk
-
-
-def _number(message: Any, field: str) -> int:
-    return int(message.DESCRIPTOR.fields_by_name[field].number)
-
-
-def _raw_data_field() -> int:
-    import onnx
-
-    return _number(onnx.TensorProto, "raw_data")

@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.errors import UnsupportedOpError
 from trtopt.export import graph, graph as blame
-from trtopt.export.graph import lower_to_17, widened, write_whole
+from trtopt.export.graph import lower_to_17
+from trtopt.onnxio.half_emulation import widened
+from trtopt.onnxio.model_file import ModelFile
 
 
 def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], opset: int = 18) -> onnx.ModelProto:
@@ -172,22 +174,8 @@ def test_widening_changes_types_and_keeps_rounded_weights() -> None:
         [numpy_helper.from_array(half, "w")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    wide = widened(model)
+    wide = widened(ModelFile(model, Path(), external=False), with_ends=True).proto
     onnx.checker.check_model(wide, full_check=True)
     assert wide.graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
     assert np.array_equal(numpy_helper.to_array(wide.graph.initializer[0]), half.astype(np.float32))
     assert model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
-
-
-def test_a_model_written_weight_by_weight_is_the_same_model(tmp_path: Path) -> None:
-    weights = {f"w{size}": np.arange(size * 4, dtype=np.float32).reshape(4, size) for size in (1, 40, 3000)}
-    model = _model([helper.make_node("MatMul", ["x", "w40"], ["y"], name="n")], weights)
-    inside = onnx.ModelProto()
-    inside.CopyFrom(model)
-    onnx.save(
-        model, str(tmp_path / "raw.onnx"), save_as_external_data=True, location="raw.data", size_threshold=100
-    )
-    outside = onnx.load(str(tmp_path / "raw.onnx"), load_external_data=False)
-    assert sum(bool(tensor.external_data) for tensor in outside.graph.initializer) == 2
-    write_whole(outside, tmp_path, tmp_path / "whole.onnx")
-    assert onnx.load(str(tmp_path / "whole.onnx")) == inside

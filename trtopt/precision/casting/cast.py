@@ -26,7 +26,7 @@ from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.graph_walk import graphs_of, name_apart, opset_of
-from trtopt.onnxio.half_emulation import in_fp32
+from trtopt.onnxio.half_emulation import in_fp32, is_low, widened
 from trtopt.onnxio.model_file import MODEL, ModelFile, array_of, spooled
 from trtopt.onnxio.shape_inference import LOW, check, types_of
 from trtopt.onnxio.weights import weight_alarms
@@ -34,7 +34,6 @@ from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds, accurac
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
 from trtopt.precision.casting.rules import check_patterns, largest
-from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.compare import First, compared
 from trtopt.precision.observe import float_tensors, observe
 from trtopt.precision.running import of_casting, passing, with_weights_dequantised

@@ -15,12 +15,12 @@ from trtopt.files.atomic import scratch_folder
 from trtopt.files.outputs import check_output
 from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import read_graph
+from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
 from trtopt.precision.calibrate import TABLE, Quantisation, read_table, table_beside
 from trtopt.precision.casting.decide import CastOptions
 from trtopt.precision.casting.rules import check_patterns
-from trtopt.precision.casting.widen import is_low
 from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.draft import PlacementOptions
 from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search

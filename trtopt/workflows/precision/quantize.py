@@ -20,6 +20,7 @@ from trtopt.files.outputs import check_output, write_output
 from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import check_output_room
 from trtopt.onnxio.graph_walk import graphs_of, name_apart
+from trtopt.onnxio.half_emulation import is_low, widened
 from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
@@ -37,7 +38,6 @@ from trtopt.precision.calibrate import (
     table_beside,
     table_text,
 )
-from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.draft import PlacementOptions, Precision
 from trtopt.precision.qdq import QdqFormat, qdq_format_for

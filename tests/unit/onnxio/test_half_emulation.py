@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, parser
 
+from trtopt.onnxio.half_emulation import is_low, widened
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import types_of
-from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.compare import open_model
 
 TEXT = """<ir_version: 10, opset_import: ["" : 22]>
