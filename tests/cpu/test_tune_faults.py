@@ -142,7 +142,7 @@ def test_a_killed_run_is_continued_and_measures_nothing_twice(
     assert kept is not None
     assert manifest.files[kept.path] == kept.sha256 != manifest.engines[0].sha256
     assert manifest.engines[0].plan.settings.graph_optimization == "all"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out", "out.toml"]
     assert tuned(tmp_path, calls, 0, *TWO) == 0  # which has nothing left to do
     assert read_ledger(out / LEDGER) == ledger
 
