@@ -12,12 +12,12 @@ import msgspec
 from trtopt.device.api import Device, Session
 from trtopt.errors import MeasurementError
 from trtopt.measure.contracts import changed, one_in_flight
+from trtopt.measure.loop.bare_loop import loop_overhead
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sample_groups import take_samples
 from trtopt.measure.loop.sampling import no_garbage_collection
 from trtopt.measure.loop.stopping import Limits, StoppingRule, WarmUp
-from trtopt.measure.statistics.loop_overhead import loop_overhead
 from trtopt.records import Contract, EngineRef, Measurement, Shape
 
 

@@ -14,7 +14,7 @@ from tests.support.inspected import profiled
 from tests.support.paths import DATA
 from trtopt.inspect.kernels.layers import Home
 from trtopt.inspect.kernels.ranges import assign_by_ranges
-from trtopt.measure.loop.merge_runs import merge_runs
+from trtopt.measure.loop.kernel_pass import merge_runs
 from trtopt.records import KernelActivity, KernelLaunch, LaunchCall, NvtxRange, ProfiledLayer, TracedRun
 
 FOLDER = DATA / "kernels"

@@ -14,7 +14,7 @@ from tests.support.paths import DATA
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.kernels.changes import kernel_changes
 from trtopt.inspect.kernels.report import report_kernels
-from trtopt.measure.loop.merge_runs import merge_runs
+from trtopt.measure.loop.kernel_pass import merge_runs
 from trtopt.records import (
     DevicePeaks,
     KernelActivity,
