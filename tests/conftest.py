@@ -21,6 +21,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup does it
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Half as many again as cores: a third of the time of tests goes by waiting for processes."""
     return len(os.sched_getaffinity(0)) * 3 // 2

@@ -8,8 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from trtopt.builder.shapes import shapes_at
 from trtopt.data.fit import sample_axes
 from trtopt.errors import OutputError, UsageError
@@ -19,7 +17,7 @@ from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.measure.analysis.comparability import Work
 from trtopt.measure.contracts import WARMUP_S, changed
-from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
+from trtopt.measure.loop.interleaved import BLOCK_QUERIES, InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.loop.rounds import ValidRounds, latency_blocks
 from trtopt.measure.statistics.comparison import (
     RUN_BLOCKS,
@@ -125,24 +123,30 @@ def heat(
     size: int,
     setting: Setting,
     rounds: int | None = None,
-    **changes: object,
+    *,
+    variants: Sequence[Variant] = (),
+    least_rounds: int = ROUNDS,
+    block_s: float | None = None,
+    block_queries: int = BLOCK_QUERIES,
+    reloads: bool = True,
 ) -> Heat:
-    """Every engine under its name, all on the setting's terms but for `changes` of the job."""
+    """Every engine under its name, or `variants` of them, on the setting's terms."""
     rounds = rounds or ROUNDS
+    alike = (Variant(name=name, engine=index, contract=setting.contract) for index, name in enumerate(names))
     job = InterleaveJob(
         engines=tuple(engines),
-        variants=tuple(
-            Variant(name=name, engine=index, contract=setting.contract) for index, name in enumerate(names)
-        ),
+        variants=tuple(variants or alike),
         rounds=rounds,
-        least_rounds=ROUNDS,
+        least_rounds=least_rounds,
         purpose=purpose,
         batch=size,
         data=setting.data,
         warmup_s=WARMUP_S,
-        block_s=setting.duration / rounds,
+        block_s=block_s or setting.duration / rounds,
+        block_queries=block_queries,
+        reloads=reloads,
     )
-    return Heat(label, msgspec.structs.replace(job, **changes))
+    return Heat(label, job)
 
 
 def race(

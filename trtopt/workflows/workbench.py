@@ -276,11 +276,9 @@ def in_folder(onnx: OnnxArtifact) -> OnnxArtifact:
     return msgspec.structs.replace(onnx, path=Path(onnx.path).name)
 
 
-def stamp(manifest: Manifest, **changes: object) -> Manifest:
-    """A manifest with changes, made by this trtopt and this command now."""
-    return msgspec.structs.replace(
-        manifest, trtopt=__version__, created=now(), argv=command_line(), **changes
-    )
+def stamp(manifest: Manifest) -> Manifest:
+    """A manifest as made by this trtopt and this command now."""
+    return msgspec.structs.replace(manifest, trtopt=__version__, created=now(), argv=command_line())
 
 
 def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:

@@ -99,7 +99,7 @@ def rebuild_locked(
     with folder_in_progress(target) as folder:
         _copy_rest(source, manifest, folder)
         engines = _engines_again(source, manifest, folder, listener)
-        made = stamp(manifest, engines=engines)
+        made = stamp(msgspec.structs.replace(manifest, engines=engines))
         changes = tuple(differences(manifest, made))
         notes = [f"rebuilt: {change.what}: {change.before}, now {change.after}" for change in changes]
         made = write_manifest(folder, msgspec.structs.replace(made, notes=(*manifest.notes, *notes)))

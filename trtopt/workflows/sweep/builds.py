@@ -154,7 +154,7 @@ class Builds:
         folder, manifest = self._folder(setting), self._manifest(setting)
         others = [one for one in manifest.engines if one.plan.key != engine.plan.key]
         engines = tuple(sorted((*others, engine), key=lambda one: one.plan.batch.opt))
-        made = stamp(manifest, engines=engines)
+        made = stamp(msgspec.structs.replace(manifest, engines=engines))
         graphs = manifest.files or self._hashes_of_graphs(setting)
         own = {name: sha256_of(folder / name) for name in engine.files}
         write_manifest(folder, made, files=graphs | own)  # what others have put there is not vouched for

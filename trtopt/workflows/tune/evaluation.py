@@ -165,7 +165,7 @@ class Maker:
             for name in engine.files:
                 shutil.copy2(incumbent.folder / name, folder / name)
         changed = {"onnx": in_folder(graph), "intermediates": intermediates, "engines": engines}
-        return write_manifest(folder, stamp(manifest, graphs=(), **changed))
+        return write_manifest(folder, stamp(msgspec.structs.replace(manifest, graphs=(), **changed)))
 
     def _rewritten(self, graph: OnnxArtifact, rule: str, folder: Path) -> OnnxArtifact | None:
         """The graph after one more rule; None where that finds nothing."""
