@@ -93,11 +93,13 @@ class Group:
 
     help: str
     kind: type
-    options: Mapping[str, Option]
+    options: dict[str, Option]
     written: str
     """How one of them is set in Python."""
     _: KW_ONLY
     defaults: Mapping[str, object] = field(default_factory=dict)
+    in_python: dict[str, Option] = field(default_factory=dict)
+    """Keys that Python alone has; messages may name their options."""
 
 
 @dataclass(frozen=True)
@@ -163,13 +165,14 @@ def field_of(name: str, hint: Any, default: Any, *, is_positional: bool = False)
     return Declared(name, kind, default, declaration, is_positional)
 
 
-def group_options(one: Declared) -> tuple[Declared, ...]:
-    """The options of a group, as fields."""
-    assert isinstance(one.declaration, Group)
-    hints = get_type_hints(one.declaration.kind)
+def group_options(one: Declared, *, in_python: bool = False) -> tuple[Declared, ...]:
+    """The options of a group as fields, `in_python` those that the command line lacks too."""
+    group = one.declaration
+    assert isinstance(group, Group)
+    hints = get_type_hints(group.kind)
+    options = group.options | group.in_python if in_python else group.options
     return tuple(
-        Declared(name, hints[name], one.declaration.defaults.get(name), option)
-        for name, option in one.declaration.options.items()
+        Declared(name, hints[name], group.defaults.get(name), option) for name, option in options.items()
     )
 
 
@@ -180,8 +183,8 @@ def members_of(hint: Any) -> tuple[Any, ...]:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """`fp16,int8` as its entries."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    """`fp16,int8` as its entries; an empty one stays, to be refused as no name that is known."""
+    return tuple(name.strip() for name in text.split(","))
 
 
 # ── the Python function ─────────────────────────────────────────────────────────────────────────────────
@@ -256,7 +259,8 @@ def _check_containers(declared: Sequence[Declared], given: Mapping[str, object])
     """Find out that dictionaries and lists were given where nothing else fits: text is a list of letters."""
     for one in declared:
         value, kinds = given.get(one.name), {get_origin(member) for member in one.members}
-        if kinds == {Mapping} and value is not None and not isinstance(value, Mapping):
+        records = tuple(member for member in one.members if isinstance(member, type))
+        if Mapping in kinds and value is not None and not isinstance(value, (Mapping, *records)):
             raise UsageError(f"{one.name}={value!r}: not a dictionary", f"give {one.name}={{KEY: VALUE, …}}")
         if kinds == {Sequence} and isinstance(value, str):
             raise UsageError(f"{one.name}={value!r}: not a list", f"give {one.name}=[{value!r}]")
@@ -287,7 +291,7 @@ class _Keyword:
         name, literal = self.declared.name, _literal(self.declared, value)
         if self.group is not None:
             assert isinstance(self.group.declaration, Group)
-            return self.group.declaration.written.format(key=name, value=literal)
+            return self.group.declaration.written.format(key=name, value=literal or repr(value))
         return f"{name}[{value!r}]" if literal is None else f"{name}={literal}"
 
 
@@ -321,7 +325,7 @@ def _keywords(declared: Sequence[Declared]) -> Iterator[tuple[str, _Keyword]]:
     """Each flag, the older ones too, and what it is in Python; an own option goes before one of a group."""
     for group in declared:
         if isinstance(group.declaration, Group):
-            for one in group_options(group):
+            for one in group_options(group, in_python=True):
                 for flag, is_off in _flags(one):
                     yield flag, _Keyword(one, group, is_off)
     for one in declared:
@@ -351,7 +355,7 @@ def _literal(one: Declared, text: str) -> str | None:
     """A value of the command line as Python writes it; None: of a mapping it is but a key."""
     kinds, parse = {get_origin(member) or member for member in one.members}, one.declaration.parse
     value: object = text
-    if parse is not None and not _PLACEHOLDER.fullmatch(text):
+    if parse is not None and (Mapping in kinds or not _PLACEHOLDER.fullmatch(text)):
         try:
             value = parse(text)
         except (UsageError, ValueError):
@@ -364,5 +368,5 @@ def _literal(one: Declared, text: str) -> str | None:
     if not isinstance(value, str | Path):
         return repr(value)
     if _PLACEHOLDER.fullmatch(text) or (_NUMBER.fullmatch(text) and {int, float} & kinds):
-        return text
+        return f"[{text}]" if kinds == {Sequence} else text
     return repr([text] if kinds == {Sequence} else text)

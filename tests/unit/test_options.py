@@ -13,6 +13,7 @@ from trtopt.errors import TrtoptError
 from trtopt.options import declared_in, in_python
 from trtopt.requests.bench import BenchRequest
 from trtopt.requests.build import BuildRequest
+from trtopt.requests.compare import CompareRequest
 from trtopt.requests.quantize import QuantizeRequest
 
 DIGITS = str(ROOT / "models" / "digits" / "digits.onnx")
@@ -135,6 +136,8 @@ def test_text_is_no_dictionary_and_no_list_of_letters(tmp_path: Path) -> None:
     with pytest.raises(TrtoptError) as error:
         trtopt.build(DIGITS, tmp_path / "build", io="x=uint8")  # type: ignore[arg-type]
     assert str(error.value).startswith("io='x=uint8': not a dictionary\n")
+    bounds = called_in_python("build", DIGITS, tmp_path / "build", bounds=0.9)
+    assert str(bounds).startswith("bounds=0.9: not a dictionary\n")
     with pytest.raises(TrtoptError) as error:
         trtopt.build(DIGITS, tmp_path / "build", exclude="head.*")
     assert error.value.remedy == "give exclude=['head.*']"
@@ -165,6 +168,32 @@ def test_the_next_word_of_a_sentence_is_no_value() -> None:
 
 def test_an_option_that_the_function_lacks_remains() -> None:
     assert in_python("add --probe-peaks", declared_in(BuildRequest)) == "add --probe-peaks"
+
+
+@pytest.mark.parametrize(
+    ("request_kind", "text", "said"),
+    [
+        (BuildRequest, "--axis N: is the batch axis", "axes['N']: is the batch axis"),
+        (
+            BuildRequest,
+            "give --normalize NAME:mean=…:std=…",
+            "give normalize={'NAME': 'mean=…:std=…'}",
+        ),
+        (BuildRequest, "give --plugin LIB.so", "give plugins=[LIB.so]"),
+        (CompareRequest, "--axis q: no such axis", "recipe=Recipe(axes='q'): no such axis"),
+        (CompareRequest, "omit --reproducible", "omit recipe=Recipe(reproducible=True)"),
+        (CompareRequest, "--no-verdict builds", "recipe=Recipe(verdict=False) builds"),
+    ],
+)
+def test_what_python_writes_otherwise_is_named_as_it_writes_it(
+    request_kind: type, text: str, said: str
+) -> None:
+    assert in_python(text, declared_in(request_kind)) == said
+
+
+def test_no_batch_size_is_not_the_default_one(tmp_path: Path) -> None:
+    error = called_in_python("optimize", DIGITS, tmp_path / "o", batch=0, backend="onnxruntime")
+    assert error.problem.startswith("batch = [0]: ")
 
 
 def test_the_terms_of_a_contract_are_named_in_their_group() -> None:

@@ -26,6 +26,7 @@ from trtopt.options import (
     group_options,
     parse_names,
 )
+from trtopt.requests.parsing import parse_rules
 
 _WRITES = {"model": model_file, "quantised model": quantised_file, "plan": json_file("trtopt.plan")}
 
@@ -151,8 +152,8 @@ def option(name: str, hint: Any, default: Any = None) -> Callable[[Callable[...,
 
 
 def _switch(one: Declared) -> dict[str, Any]:
-    if str(one.flag).startswith("--no-"):
-        return {"is_flag": True, "flag_value": False, "default": True}
+    if str(one.flag).startswith("--no-"):  # flag_value=False is the default too with click 8.3.0 and 8.3.1
+        return {"is_flag": True, "callback": lambda context, parameter, is_off: not is_off}
     return {"is_flag": True, "default": one.default}
 
 
@@ -176,7 +177,7 @@ def _value(one: Declared, option: Option, given: Any, kinds: set[Any]) -> Any:
 def _completion(option: Option) -> Any:
     if option.names is None:
         return files if option.is_path else None
-    if option.parse is parse_names:
+    if option.parse in (parse_names, parse_rules):
         return lists_of(option.names)
     return names_or_files(option.names) if option.is_path else names(option.names)
 

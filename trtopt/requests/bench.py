@@ -8,7 +8,7 @@ from typing import Annotated
 
 from trtopt.options import Argument, Option
 from trtopt.recipe import Recipe, input_sizes
-from trtopt.requests.parsing import parse_clock
+from trtopt.requests.parsing import REFERENCE, parse_clock
 from trtopt.requests.shared import (
     DURATION,
     WARMUP,
@@ -95,7 +95,7 @@ class BenchRequest(Request):
             "restored on any exit, on a signal only if it becomes an exception.",
             metavar="[MHZ]",
             parse=parse_clock,
-            bare="",
+            bare=REFERENCE,
         ),
     ] = False
     timeout: Timeout = None

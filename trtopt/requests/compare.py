@@ -10,6 +10,7 @@ from typing import Annotated
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.options import Argument, Group, Option, declared_in
 from trtopt.recipe import Recipe
+from trtopt.requests.build import BuildRequest
 from trtopt.requests.parsing import parse_share
 from trtopt.requests.recipe import RecipeOptions
 from trtopt.requests.shared import (
@@ -28,6 +29,12 @@ from trtopt.requests.shared import (
 _DECIDED_HERE = ("jobs", "timing_cache", "reproducible", "listener")
 _RECIPE = {one.name: one.declaration for one in declared_in(RecipeOptions) if one.name not in _DECIDED_HERE}
 """The options of a recipe, but for what a comparison of builds decides itself."""
+_OF_BUILD = {
+    one.name: one.declaration
+    for one in declared_in(BuildRequest)
+    if one.name in Recipe.__struct_fields__ and isinstance(one.declaration, Option)
+}
+"""Those of a build, all of which a `Recipe` in Python can have."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +117,9 @@ class CompareRequest(Request):
         Group(
             "with `builds` of ONNX files: how they are built; of engines: the shapes and axes to measure at "
             "[default: `Recipe()`].",
-            RecipeOptions,
+            BuildRequest,
             _RECIPE,
             "recipe=Recipe({key}={value})",
+            in_python=_OF_BUILD,
         ),
     ] = None

@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 
 from trtopt.errors import UsageError
+from trtopt.options import parse_names
 from trtopt.recipe import MAX_AXIS, axis_length, parse_shape_flag
 
+REFERENCE = "reference"
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def parse_batches(text: str) -> tuple[int, ...]:
     """`1,8,32` as numbers, sorted, without repeats."""
     return tuple(sorted(set(_sizes("--batch", text, "batch sizes"))))
+
+
+def parse_rules(text: str) -> tuple[str, ...]:
+    """`gelu,drop-unused` as names of rules; nothing is none."""
+    return tuple(name for name in parse_names(text) if name)
 
 
 def parse_range(text: str) -> tuple[int, ...]:
@@ -77,12 +84,14 @@ def parse_share(flag: str, text: str) -> float:
 
 
 def parse_clock(text: str) -> int | bool:
-    """MHz of `--lock-clocks`; nothing: the reference."""
-    if text and not (text.isascii() and text.isdecimal()):
+    """MHz of `--lock-clocks`, or the reference, which the bare flag stands for."""
+    if text == REFERENCE:
+        return True
+    if not (text.isascii() and text.isdecimal()):
         raise UsageError(
             f"--lock-clocks {text!r}: not a clock in MHz", "write --lock-clocks 1500, or put the flag last"
         )
-    return int(text) if text else True
+    return int(text)
 
 
 def parse_smoothing(text: str) -> float | str:

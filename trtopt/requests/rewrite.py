@@ -7,7 +7,8 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from trtopt.options import Option, Output, parse_names
+from trtopt.options import Option, Output
+from trtopt.requests.parsing import parse_rules
 from trtopt.requests.shared import (
     Data,
     GraphIo,
@@ -35,12 +36,12 @@ class RewriteRequest(Request):
         Option(
             "Only these rules (also ones that are off).",
             metavar="NAME,…",
-            parse=parse_names,
+            parse=parse_rules,
             names=rule_names,
         ),
     ] = None
     skip: Annotated[
-        Sequence[str], Option("Skip these rules.", metavar="NAME,…", parse=parse_names, names=rule_names)
+        Sequence[str], Option("Skip these rules.", metavar="NAME,…", parse=parse_rules, names=rule_names)
     ] = ()
     clean: Annotated[bool, Option("Also apply rules that tidy the graph and that no build needs.")] = False
     check: Annotated[

@@ -15,6 +15,7 @@ from trtopt.measure.load.arrivals import Goal, parse_goal
 from trtopt.measure.statistics.summaries import percentile, throughput_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import bounds_in
+from trtopt.recipe import batch_sizes
 from trtopt.records import BenchPoint, Trust, to_json
 from trtopt.records.tune import Optimized, OptimizedPoint
 from trtopt.requests.bench import BenchRequest
@@ -51,7 +52,7 @@ def optimize(request: OptimizeRequest, listener: Listener = SILENT) -> Optimized
     chosen = choose_for_building(request.backend).name
     own = open_builder(chosen).backend
     findings = lint_model(source, target=target_of(own).name).advice
-    batch = request.batch or (None if onnx.fixed_batch is not None else BATCHES)
+    batch = batch_sizes(request.batch) or (None if onnx.fixed_batch is not None else BATCHES)
     recipe = recipe_of(request, batch=batch, backend=chosen)
     problem = "no samples are given with --data" if data is None else obstacle(onnx, recipe, own)
     if problem is None:

@@ -100,6 +100,27 @@ def test_an_older_name_sets_the_same_value(
     assert values[0] == values[1] != None  # noqa: E711
 
 
+@pytest.mark.parametrize(("name", "parameter"), [("rewrite", "check"), ("cast", "compare")])
+def test_what_a_flag_turns_off_is_on_without_it(name: str, parameter: str, model: str) -> None:
+    """Whatever click makes of a flag's value and its default, which differs between versions."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    flag = next(one for one in command.params if one.name == parameter)
+    assert isinstance(flag, click.Option)
+    assert flag.flag_value is not False
+    line = [model, "-o", "out.onnx"]
+    assert parsed(name, *line)[parameter] is True
+    assert parsed(name, *line, f"--no-{parameter}")[parameter] is False
+
+
+def test_an_empty_name_stays_for_the_check_that_refuses_it(model: str) -> None:
+    assert parsed("sweep", model, "--precision", "")["precision"] == ("",)
+    assert parsed("build", model, "--tactic-sources", "CUBLAS,")["tactic_sources"] == ("CUBLAS", "")
+    with pytest.raises(UsageError):
+        parsed("bench", model, "--lock-clocks", "")
+    assert parsed("bench", model, "--lock-clocks")["lock_clocks"] is True
+
+
 def test_what_measures_and_what_calibrates_are_apart_under_their_older_names(model: str) -> None:
     given = parsed("sweep", model, "--input", "a.npz", "--calib", "b.npz")
     assert (given["data"], given["input"], given["calib"]) == (None, "a.npz", "b.npz")
