@@ -298,6 +298,16 @@ def recipe_json(recipe: Recipe) -> str:
     return msgspec.json.encode(recipe, order="deterministic").decode()
 
 
+def recipe_in(text: str) -> Recipe:
+    """A recipe as records hold it; those of earlier versions have a `split` too, which here must be empty.
+
+    Raises:
+        msgspec.DecodeError: it asks for what this version does not have.
+    """
+    fields = msgspec.json.decode(text, type=dict[str, Any])
+    return msgspec.convert({name: one for name, one in fields.items() if one or name != "split"}, Recipe)
+
+
 def batch_sizes(batch: int | Sequence[int] | None) -> tuple[int, ...] | None:
     """One size or several, as several; NumPy's integers as Python's."""
     if batch is None:

@@ -104,7 +104,7 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
     """
 
     candidate: str
-    kind: CandidateKind
+    kind: CandidateKind | Literal["batch-split"]  # which earlier versions tried
     prior_gain: float
     prior_probability: float
     predicted_gain: float

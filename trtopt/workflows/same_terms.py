@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from trtopt.errors import ArtifactError
-from trtopt.recipe import Recipe, recipe_json
+from trtopt.recipe import recipe_in, recipe_json
 from trtopt.records import SweepTerms, TuneTerms
 
 _HASH = re.compile("[0-9a-f]{64}")
@@ -50,11 +50,11 @@ def _differences(one: msgspec.Struct, other: msgspec.Struct, now: str) -> Iterat
 
 
 def _with_whole_recipe(terms: SweepTerms | TuneTerms) -> SweepTerms | TuneTerms:
-    """Tuning's recipe with fields that came after it was written, which have their defaults."""
+    """Tuning's recipe with the fields of this version: those that came after it was written have defaults."""
     if isinstance(terms, SweepTerms):
         return terms
     try:
-        recipe = msgspec.json.decode(terms.recipe, type=Recipe)
+        recipe = recipe_in(terms.recipe)
     except msgspec.DecodeError:  # a field that this version does not have
         return terms
     return msgspec.structs.replace(terms, recipe=recipe_json(recipe))

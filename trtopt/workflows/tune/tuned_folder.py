@@ -19,7 +19,7 @@ from trtopt.files.atomic import cannot_write, link_or_copy, write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
 from trtopt.files.outputs import folder_in_progress
-from trtopt.recipe import Recipe, recipe_json
+from trtopt.recipe import Recipe, recipe_in, recipe_json
 from trtopt.records import (
     DeviceInfo,
     EngineArtifact,
@@ -174,7 +174,7 @@ class TunedFolder:
             )
         _refuse_damage(self.path, check_folder(self.path), "since the last run")
         try:
-            recipe = msgspec.json.decode(chosen.recipe, type=Recipe)
+            recipe = recipe_in(chosen.recipe)
         except msgspec.DecodeError as error:
             raise ArtifactError(
                 f"{self.path}: the recipe in its {MANIFEST} cannot be read: {error}",

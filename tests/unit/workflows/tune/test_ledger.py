@@ -55,6 +55,14 @@ def test_a_damaged_ledger_is_left_out_of_the_history_and_refused_by_name(tmp_pat
         read_ledger(file)
 
 
+def test_a_ledger_with_candidates_of_a_kind_that_has_left_is_still_read(tmp_path: Path) -> None:
+    text = to_json(ledger(entry(), won(0.1))).decode()
+    (tmp_path / "ledger.json").write_text(text.replace(entry().kind, "batch-split", 1))
+    found = read_ledger(tmp_path / "ledger.json")
+    assert [one.kind for one in found.entries] == ["batch-split", won(0.1).kind]
+    assert [one.kind for one in score_of([found], "here").kinds] == [won(0.1).kind]
+
+
 def test_a_store_that_cannot_be_written_to_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("no folder")
     store_ledger(ledger(), tmp_path / "store")
@@ -82,11 +90,15 @@ def test_a_ledger_of_another_model_machine_version_or_objective_is_refused() -> 
     check_same_terms("out: was tuned", terms, ledger(entry()).terms)
 
 
-def test_recipes_differ_by_the_field_and_not_by_one_that_came_later() -> None:
+def test_recipes_differ_by_the_field_and_not_by_one_that_came_later_or_has_left() -> None:
     began = msgspec.structs.replace(ledger().terms, recipe=recipe_json(Recipe(rewrite="all")))
     fields = json.loads(began.recipe)
     del fields["forms"]  # as an earlier version wrote it
-    check_same_terms("out: was tuned", msgspec.structs.replace(began, recipe=json.dumps(fields)), began)
+    for earlier in (fields, fields | {"split": []}):
+        check_same_terms("out: was tuned", msgspec.structs.replace(began, recipe=json.dumps(earlier)), began)
+    cut = msgspec.structs.replace(began, recipe=json.dumps(fields | {"split": ["front:2"]}))
+    with pytest.raises(ArtifactError, match=r"on other terms: .*split front:2, now none"):
+        check_same_terms("out: was tuned", cut, began)
     now = msgspec.structs.replace(began, recipe=recipe_json(Recipe(rewrite="none")))
     with pytest.raises(ArtifactError, match=r"on other terms: rewrite all, now none\n"):
         check_same_terms("out: was tuned", began, now)
