@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,7 +24,7 @@ from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.files.atomic import scratch_beside
 from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file
-from trtopt.onnxio.external_data import external_files, refers_to_file, take_in
+from trtopt.onnxio.external_data import external_files, refers_to_file, take_in, take_in_inner
 from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.half_emulation import widened
 from trtopt.onnxio.model_file import MODEL
@@ -135,7 +136,7 @@ def _export_in(
 
     verified = candidate
     if dtype != "fp32":
-        verified = scratch / "widened.onnx"
+        verified = Path(tempfile.mkdtemp(dir=scratch)) / "widened.onnx"  # -o may have any name
         wide = widened(replace(model_file.load(candidate), external=True, spool=scratch), with_ends=True)
         model_file.save(wide, verified)  # in FP32 it may exceed 2 GB
     module = subject.module if dtype == "fp32" else copy.deepcopy(subject.module).float()
@@ -194,6 +195,7 @@ def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data:
     weights = list(filter(refers_to_file, model.graph.initializer))
     length = sum(map(model_file.size_in_bytes, weights))
     take_in([tensor for tensor in weights if model_file.size_in_bytes(tensor) < LARGE_BYTES], candidate)
+    take_in_inner(model, candidate, _INLINE_LIMIT_BYTES)  # constants that torchscript leaves in nodes
     outside = external_data or length + model.ByteSize() > _INLINE_LIMIT_BYTES
     model_file.save(model_file.ModelFile(model, scratch, outside), candidate)
 
