@@ -17,8 +17,9 @@ from trtopt.rewrite.match import why_not_one_node, with_factor
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
-_NEAR = 1e-4
-"""How far a constant may be off, relatively, that FP16 cannot hold."""
+_NEAR, _SIX_DIGITS = 1e-4, 5e-6
+"""How far a factor may be off, relatively: one that models write with a few of its digits; one that FP16
+holds, or whose reciprocal it holds."""
 _PRODUCTS = ("Mul", "Div", "Neg", "Pow")
 _BOUNDS = ("min", "max")  # inputs that older opsets keep in attributes
 
@@ -76,16 +77,22 @@ def _factors(term: Term | float) -> tuple[float, tuple[Term, ...]]:
     return (first / second if divides else first * second), (*some, *more)
 
 
+def _is_short(number: float) -> bool:
+    """Whether FP16 holds it, so that models have no reason to write another."""
+    return float(np.float16(number)) == number
+
+
 def _is_near(value: float, wanted: float) -> bool:
-    return abs(value - wanted) <= _NEAR * abs(wanted)
+    """Whether a factor is the one wanted, which is not 0."""
+    tolerance = _SIX_DIGITS if _is_short(wanted) or _is_short(1 / wanted) else _NEAR
+    return abs(value - wanted) <= tolerance * abs(wanted)
 
 
 def _matches(scope: Scope, term: Term | float, tensor: Any, found: _Found) -> Iterator[_Found]:
     """The ways in which `tensor` is `term`."""
     if not isinstance(term, Term):
         value = tensor if isinstance(tensor, float) else scope.scalar(tensor)
-        is_exact = float(np.float16(term)) == term
-        if value is not None and (value == term if is_exact else _is_near(value, term)):
+        if value is not None and (value == term if _is_short(term) else _is_near(value, term)):
             yield found
     elif not term.operands:
         if found.names.get(term.op, tensor) is tensor:
@@ -127,7 +134,8 @@ def _product_matches(
         and len(terms) > 1
         and scope.scalar(node.inputs[1]) == len(terms) == terms.count(terms[0])
     ):
-        yield from _product_matches(scope, terms[:1], node.inputs[0], within)
+        for scalar, made in _product_matches(scope, terms[:1], node.inputs[0], within):
+            yield scalar ** len(terms), made
 
 
 def _operator_matches(scope: Scope, term: Term, tensor: Any, found: _Found) -> Iterator[_Found]:
