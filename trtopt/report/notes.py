@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 MOST_NOTES = 3
-_NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?!\w)")
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
 
 class Severity(IntEnum):

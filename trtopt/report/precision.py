@@ -42,7 +42,7 @@ _TOP_REGIONS = 5
 
 def check_view(report: CheckReport) -> View:
     """Outputs and bounds of every subject, and the layers that add most error."""
-    lines = []
+    lines, violations = [], []
     for subject in report.subjects:
         at = f", batch {subject.batch}" if subject.batch is not None else ""
         lines.append(
@@ -52,10 +52,12 @@ def check_view(report: CheckReport) -> View:
         if subject.task is not None:
             task = subject.task
             lines.append(f"  {task.metric}: {task.checked:.4f}, the reference {task.reference:.4f}")
-        lines += [
-            f"  NOT MET: {item.measure} of {item.output} is {item.found:.6g}, the bound is {item.bound:.12g}"
+        not_met = [
+            f"NOT MET: {item.measure} of {item.output} is {item.found:.6g}, the bound is {item.bound:.12g}"
             for item in subject.violations
         ]
+        lines += [f"  {line}" for line in not_met]
+        violations += [f"{subject.name}: {line}" for line in not_met]
     tasks = [
         f"{subject.name}: {subject.task.metric} {subject.task.checked:.4f}, the reference "
         f"{subject.task.reference:.4f}"
@@ -78,7 +80,7 @@ def check_view(report: CheckReport) -> View:
     blocks: list[Block] = [
         Lines(lines, face="terminal", is_copied=True),
         outputs_table(f"Outputs against {report.against}, data {report.data}", outputs),
-        Lines([*tasks, *report.notes], face="page"),
+        Lines([*violations, *tasks, *report.notes], face="page"),
         *([layers] if report.layers else []),
     ]
     random = Note(Severity.FINDING, "random data: accuracy on real data is unknown; give --data")
@@ -315,7 +317,7 @@ def verdict_view(verdict: PrecisionVerdict) -> View:
     rows = [(batch, one) for batch in verdict.batches for one in batch.times]
     columns: list[Column[tuple[BatchVerdict, CandidateTime]]] = [
         Column("batch", lambda row: row[0].batch, ""),
-        Column("precision", lambda row: row[1].candidate),
+        Column("precision", lambda row: row[1].candidate, fit="fold"),
         Column("build s", lambda row: row[1].build_seconds, ".1f"),
         Column("p50 ms", lambda row: row[1].latency_ms, ".3f"),
         Column("change", lambda row: _change(row[1]), "+.1%"),

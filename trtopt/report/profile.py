@@ -114,7 +114,11 @@ def layers_table(engine: EngineProfile) -> Table:
         Column("layer", nodes_text, face="page"),
         Column("ms", lambda layer: layer.ms, ".4f", timed, width=7),  # a phone shows the first three
         Column(
-            "share", lambda layer: (layer.ms or 0.0) / sum_ms if is_timed else None, ".1%", timed, width=6
+            "share",
+            lambda one: one.ms / sum_ms if is_timed and one.ms is not None else None,
+            ".1%",
+            timed,
+            width=6,
         ),
         *(spreads if is_timed else ()),
         Column("type", type_text, "", width=8),
@@ -361,7 +365,9 @@ def memory_blocks(memory: MemoryTimeline) -> list[Block]:
     ]
 
 
-def phases_table(memory: MemoryTimeline) -> Table:
+def phases_table(
+    memory: MemoryTimeline, title: str = "By phase; a peak includes allocations of earlier phases"
+) -> Table:
     """Of a run or of a build."""
     columns: list[Column[PhaseMemory]] = [
         Column("phase", lambda one: one.phase),
@@ -370,9 +376,7 @@ def phases_table(memory: MemoryTimeline) -> Table:
         Column("freed MiB", lambda one: one.freed_bytes / _MIB, ".2f"),
         Column("calls", lambda one: one.calls, ","),
     ]
-    return table(
-        "By phase; a peak includes allocations of earlier phases", columns, memory.phases, face="page"
-    )
+    return table(title, columns, memory.phases, face="page")
 
 
 def _allocations(title: str, allocations: Sequence[LiveAllocation]) -> Table:

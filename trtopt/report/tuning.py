@@ -15,7 +15,7 @@ from trtopt.records import (
     TuneScore,
 )
 from trtopt.report.notes import Note, Severity, plain
-from trtopt.report.view import Block, Column, Lines, Table, View, table
+from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, table
 
 _BETTER = {"latency": "lower latency", "p99": "lower p99", "energy": "less energy"}
 """What a share saved is, by objective; a throughput is said in samples per second."""
@@ -91,10 +91,19 @@ def ledger_table(ledger: Ledger) -> Table:
     columns: list[Column[LedgerEntry]] = [
         Column("candidate", lambda one: one.candidate),
         Column("kind", lambda one: one.kind, face="page"),
-        Column("expected", lambda one: _share(one.expected_gain), ""),
-        Column("80 % interval", lambda one: _span(one.predicted_low, one.predicted_high), ""),
-        Column("measured", lambda one: _share(one.measured_gain), ""),
-        Column("95 % interval", lambda one: _span(one.measured_low, one.measured_high), ""),
+        Column("expected", lambda one: _share(one.expected_gain), "", face="terminal"),
+        Column("80 % interval", lambda one: _span(one.predicted_low, one.predicted_high), "", "terminal"),
+        Column("measured", lambda one: _share(one.measured_gain), "", face="terminal"),
+        Column("95 % interval", lambda one: _span(one.measured_low, one.measured_high), "", "terminal"),
+        *columns_of(  # the page sorts them
+            ("expected gain", "80 % from", "80 % to", "measured gain", "95 % from", "95 % to"),
+            lambda one: (
+                *(one.expected_gain, one.predicted_low, one.predicted_high),
+                *(one.measured_gain, one.measured_low, one.measured_high),
+            ),
+            "+.1%",
+            face="page",
+        ),
         Column("cosine", lambda one: one.accuracy, ".6f", face="page"),
         Column("s", lambda one: one.cost_s, ".0f"),
         Column("verdict", lambda one: one.verdict),

@@ -55,6 +55,8 @@ def test_digits_within_words_are_no_figures() -> None:
 def test_figures_are_ordered_by_value_and_keep_their_signs() -> None:
     found = at_batches((1, "by +10.0 ms"), (2, "by -9.0 ms"))
     assert grouped(found) == ["by -9.0 to +10.0 ms at batch 1, 2"]
+    found = at_batches((1, "of 999, too few"), (2, "of 1,000, too few"))
+    assert grouped(found) == ["of 999 to 1,000, too few at batch 1, 2"]
 
 
 def test_of_more_than_three_notes_the_last_line_counts_the_rest() -> None:

@@ -139,12 +139,16 @@ def curves_over_batches(
 ) -> Iterator[Chart]:
     """A chart for each (title, field, unit), with a line for each `series`; none for a single batch size."""
     sizes = sorted({row["batch"] for row in rows})
+    several = len({row["series"] for row in rows}) > 1
     x = quantity("batch", "batch size, samples (log scale)", axis={"values": sizes}, **log(base=2))
     for title, field, unit in figures:
         shown = [row for row in rows if row[field]]
         if len(sizes) > 1 and shown:
             tooltip = tooltip_fields(("series", "curve", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
-            text = [f"{row['series']}, batch {row['batch']}: {row[field]:,.4g} {unit}" for row in shown]
+            text = [
+                (f"{row['series']}, " if several else "") + f"batch {row['batch']}: {row[field]:,.4g} {unit}"
+                for row in shown
+            ]
             series = name("series", sort=None, legend=legend)
             y = quantity(field, f"{unit} (log scale)", **log())
             yield lines_over(title, listed(text), shown, x, y, series, tooltip)

@@ -403,7 +403,7 @@ def _memory(engine: EngineProfile) -> Iterator[Block]:
     if build is not None:
         yield Lines(build_memory_lines(build))
         yield _memory_chart("Device memory allocated by the builder over time", build)
-        yield phases_table(build)
+        yield phases_table(build, "The build by phase")
 
 
 def _memory_chart(title: str, memory: MemoryTimeline) -> Chart:

@@ -1,4 +1,4 @@
-"""What a sweep is asked for: every combination, the shared terms, and contradictions."""
+"""What a sweep measures: every combination, the shared terms, and contradictions."""
 
 from __future__ import annotations
 

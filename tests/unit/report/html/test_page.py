@@ -205,6 +205,7 @@ def test_checks_answer_whether_it_is_accurate() -> None:
         in shown.text["accurate"]
     )
     assert shown.table("Outputs against m.onnx")["rows"] == [["batch8.engine", 8, "y", 14.5, 0.98, 0.5, 0.75]]
+    assert "NOT MET: cosine of y is 0.98, the bound is 0.99" in check._repr_html_()
     assert "trtopt check d" in shown.text["made"]
     assert "accuracy" not in shown.text.get("missing", "")
 
