@@ -364,7 +364,7 @@ def _literal(one: Declared, text: str) -> str | None:
     if Mapping in kinds and isinstance(value, tuple):
         return repr(dict([value]))
     if isinstance(value, tuple):
-        return repr(value[0] if len(value) == 1 and int in kinds else list(value))
+        return repr(value[0] if len(value) == 1 and {int, str} & kinds else list(value))
     if not isinstance(value, str | Path):
         return repr(value)
     if _PLACEHOLDER.fullmatch(text) or (_NUMBER.fullmatch(text) and {int, float} & kinds):

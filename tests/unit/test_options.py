@@ -15,6 +15,7 @@ from trtopt.requests.bench import BenchRequest
 from trtopt.requests.build import BuildRequest
 from trtopt.requests.compare import CompareRequest
 from trtopt.requests.quantize import QuantizeRequest
+from trtopt.requests.sweep import SweepRequest
 
 DIGITS = str(ROOT / "models" / "digits" / "digits.onnx")
 HELDOUT = str(ROOT / "models" / "digits" / "heldout.npz")
@@ -180,6 +181,7 @@ def test_an_option_that_the_function_lacks_remains() -> None:
             "give normalize={'NAME': 'mean=…:std=…'}",
         ),
         (BuildRequest, "give --plugin LIB.so", "give plugins=[LIB.so]"),
+        (SweepRequest, "use --precision fp16", "use precision='fp16'"),
         (CompareRequest, "--axis q: no such axis", "recipe=Recipe(axes='q'): no such axis"),
         (CompareRequest, "omit --reproducible", "omit recipe=Recipe(reproducible=True)"),
         (CompareRequest, "--no-verdict builds", "recipe=Recipe(verdict=False) builds"),
