@@ -59,7 +59,8 @@ class Setting(Option):
 
 
 def _of_onnxruntime(text: str, **more: Any) -> Setting:
-    return Setting(text, available="ONNX Runtime", backends=(ONNXRUNTIME,), tuned=True, **more)
+    python = text if "ONNX Runtime" in text else f"{text.rstrip('.')} (ONNX Runtime)."
+    return Setting(text, python=python, available="ONNX Runtime", backends=(ONNXRUNTIME,), tuned=True, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,8 @@ class SweptSettings:
         Literal["none", "fast", "moderate", "full"] | None,
         Setting(
             "How hard to search for layers to run tile by tile within the L2 cache.",
+            python="how hard to search for layers to run tile by tile within the L2 cache (TensorRT 10.8 and "
+            "newer).",
             decides_tactics=True,
             available="TensorRT 10.8 and newer",
             tuned=True,
@@ -144,6 +147,7 @@ class SweptSettings:
         int | None,
         Setting(
             "L2 cache that tiled layers may use, in MiB; less leaves room for other streams.",
+            python="L2 cache that tiled layers may use, in MiB (TensorRT 10.8 and newer).",
             flag="--l2-limit",
             metavar="MIB",
             range=(1, 1 << 20),
@@ -159,6 +163,8 @@ class SweptSettings:
         str | None,
         Setting(
             "Internal options of the builder, as trtexec --setBuildRoute takes them.",
+            python="internal options of the builder, as `-name=value -other=value` (TensorRT 11.1 and "
+            "newer).",
             metavar="'-NAME=VALUE …'",
             attribute="build_route",
             decides_tactics=True,

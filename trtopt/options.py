@@ -248,6 +248,8 @@ def _documented(text: str, declared: Sequence[Declared]) -> str:
 def _explained(one: Declared, declared: Sequence[Declared]) -> str:
     declaration = one.declaration
     text = getattr(declaration, "python", None) or in_python(declaration.help, declared)
+    if of_table := getattr(declaration, "choices", ()):  # those of a type are in the signature
+        text = f"{text.rstrip('.')}; one of {', '.join(of_table)}."
     if isinstance(one.default, int | float) and not isinstance(one.default, bool) and "[default" not in text:
         text = f"{text.rstrip('.')} [default: {one.default:g}]."
     first = text.split(" ", 1)[0]

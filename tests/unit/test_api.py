@@ -134,6 +134,19 @@ def test_a_number_that_holds_by_default_is_told_with_its_parameter(name: str) ->
         assert f"[default: {value:g}]" in text or text.startswith("as for"), (parameter.name, text)
 
 
+def test_what_the_command_line_shows_beside_the_help_is_told() -> None:
+    """Words of a metavar, of a heading and of a table: the signature has none of them."""
+    for name, text in (
+        ("cast", "one of 8.6, 10, 11, rtx"),
+        ("bench", "as `1,10,100ms`"),
+        ("bench", "`auto` (those near the GPU)"),
+        ("sweep", "`pow2`, `8`, `32`"),
+        ("build", "share the work of a node (ONNX Runtime)"),
+        ("optimize", "-1 to 1 [default: 0.99]"),
+    ):
+        assert text in " ".join((getattr(trtopt, name).__doc__ or "").split()), name
+
+
 def test_the_reference_page_has_every_public_name() -> None:
     page = (ROOT / "docs" / "reference" / "python.md").read_text("utf-8")
     assert sorted(re.findall(r"auto(?:function|class):: trtopt\.(\w+)$", page, re.MULTILINE)) == sorted(

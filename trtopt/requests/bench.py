@@ -78,14 +78,22 @@ class BenchRequest(Request):
     ] = None
     idle: Annotated[
         str | None,
-        Option("Measure the latency after such pauses, in a pass of its own.", metavar="1,10,100ms"),
+        Option(
+            "Measure the latency after such pauses, in a pass of its own.",
+            python="measure the latency after such pauses, as `1,10,100ms`, in a pass of its own.",
+            metavar="1,10,100ms",
+        ),
     ] = None
     cold_start: Annotated[bool, Option("Start each engine in fresh processes too, and time every phase.")] = (
         False
     )
     cpu_affinity: Annotated[
         str | None,
-        Option("Keep host threads on the cores near the GPU, or on 0-3,8.", metavar="auto|LIST"),
+        Option(
+            "Keep host threads on the cores near the GPU, or on 0-3,8.",
+            python="keep host threads on cores: `auto` (those near the GPU), or a list as `0-3,8`.",
+            metavar="auto|LIST",
+        ),
     ] = None
     lock_clocks: Annotated[
         int | bool,

@@ -50,7 +50,12 @@ class OptimizeRequest(Request):
     slo: Annotated[str | None, Option("Latency bound, as p99=10ms.", metavar="pN=LIMIT")] = None
     min_cosine: Annotated[
         float,
-        Option("Minimum cosine of every output against MODEL.", metavar="VALUE", limits=(-1, 1)),
+        Option(
+            "Minimum cosine of every output against MODEL.",
+            python="minimum cosine of every output against the model, -1 to 1.",
+            metavar="VALUE",
+            limits=(-1, 1),
+        ),
     ] = 0.99
     batch: Annotated[Batch, "Batch sizes, one engine each [default: 1,8,32]."] = None
     shapes: Shapes = None

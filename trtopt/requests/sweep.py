@@ -76,6 +76,7 @@ class SweepRequest(SweptOptions):
         Sequence[str],
         Option(
             "Try the nearest powers of two and multiples of 8 and 32 around each size too.",
+            python="`pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.",
             metavar="pow2,8,32",
             parse=parse_names,
             names=neighbour_names,
