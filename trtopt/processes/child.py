@@ -88,7 +88,8 @@ def _ask_for_fork(modules: Sequence[str], descriptors: Sequence[int], printed: I
     """Have the server fork; a new one if there is none, or if it began under other terms than hold now."""
     command = python_command("trtopt.processes.fork_server")
     variables = sorted(item for item in os.environb.items() if item[0].startswith(_READ_AT_START))
-    terms = (command, variables, [resource.getrlimit(limit) for limit in _LIMITS])
+    owner = (os.getresuid(), os.getresgid(), os.getgroups())
+    terms = (command, variables, owner, [resource.getrlimit(limit) for limit in _LIMITS])
     with _guard:
         if _servers and _servers[-1].terms == terms:
             with suppress(OSError):  # it is gone
@@ -182,6 +183,8 @@ class Child:
                 os.killpg(self.number, signal.SIGKILL)  # its number is still its own
         status = self.wait()
         assert status is not None
+        with suppress(OSError, ValueError):  # it has been stopped before
+            self._printed.truncate(0)  # a server that began with it holds it open to its own end
         with suppress(OSError):
             self.channel.shutdown(socket.SHUT_RDWR)  # for a thread that reads
         for one in (self.channel, self._life, self._printed):

@@ -80,6 +80,7 @@ def main() -> None:
         one.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})  # whoever started this may have it blocked
     poll = select.poll()
     poll.register(requests, select.POLLIN)
     poll.register(ended, select.POLLIN)
@@ -110,6 +111,8 @@ def main() -> None:
 
 def _fork(modules: list[str], descriptors: list[int], own: Iterable[socket.socket]) -> _Fork | None:
     """A fork that runs the first module; None if there can be none: the reason is printed as its own."""
+    for one in descriptors:
+        os.set_inheritable(one, False)  # what outlives a fork would hold its channel open
     channel, printed, folder, life = descriptors
     try:
         if not sys.modules.keys() >= set(modules):

@@ -29,7 +29,7 @@ def main(channel, *words):
     send(channel, frame({
         "words": words, "folder": os.getcwd(), "cores": sorted(os.sched_getaffinity(0)),
         "variable": os.environ.get("OF_TEST"), "telemetry": os.environ.get("ORT_DISABLE_TELEMETRY"),
-        "server": os.getppid(), "began": began,
+        "server": os.getppid(), "began": began, "inherited": channel.get_inheritable(),
         "libraries": sorted(libraries), "modules": sorted(sys.modules),
         "threads": len(os.listdir(f"/proc/{os.getppid()}/task")),
     }))
@@ -78,6 +78,7 @@ def test_a_fork_has_the_folder_cores_and_variables_of_whoever_asks_and_ends_with
             os.sched_setaffinity(0, before)
         told = receive(process.channel, dict)
         assert told["words"] == ["a b", str(turn)]
+        assert not told["inherited"]  # whatever outlives it would hold the channel open
         assert (told["folder"], told["variable"]) == (str(folder), str(turn))
         assert told["cores"] == [min(before) if turn else max(before)]
         assert process.wait(0) is None
@@ -97,6 +98,8 @@ def test_what_a_fork_says_and_how_it_ends_is_kept() -> None:
     assert "the last that was heard" in process.printed()
     assert "telling_of_test.py raised" in cause
     process.stop()
+    process.stop()
+    assert Path(f"/proc/{told['server']}/fd/1").stat().st_size == 0  # it is the first one's
 
 
 def test_a_module_that_cannot_be_imported_is_reported_as_a_death(
@@ -142,6 +145,30 @@ def test_a_fresh_one_shares_no_server() -> None:
     for one in (forked, fresh):
         one.stop()
     assert is_gone(told[1]["server"])
+
+
+@pytest.mark.usefixtures("telling")
+def test_a_death_is_noticed_where_the_signal_for_it_is_blocked() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    try:
+        process = Child("telling_of_test", "leave")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert process.wait(60) == 1
+    process.stop()
+
+
+@pytest.mark.usefixtures("telling")
+def test_whoever_drops_privileges_has_no_forks_of_a_server_that_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers = []
+    for groups in ([], [1]):
+        monkeypatch.setattr(os, "getgroups", lambda groups=groups: groups)
+        process = Child("telling_of_test")
+        servers.append(receive(process.channel, dict)["server"])
+        process.stop()
+    assert len(set(servers)) == 2
 
 
 def test_workers_are_forked_before_anything_has_touched_a_device(
