@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
+from trtopt.processes import anew, fork_server
 from trtopt.processes.deaths import cause_of_death, how_it_ended, out_of_memory_kills
 from trtopt.processes.fork_server import NUMBER, Start
 from trtopt.processes.messages import frame, send
@@ -27,6 +28,8 @@ _READ_AT_START = tuple(
     for name in ("PYTHON", "LD_", "LC_", "LANG", "GLIBC_", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_")
 )
 """How variables begin that Python, the loader, or a library reads once: a server has those it began with."""
+_INJECTED = frozenset(["LD_PRELOAD", "NSYS_PROFILING_SESSION_ID"])
+"""Variables of profilers: they follow what is executed, and no fork, and may start threads where they are."""
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
@@ -54,7 +57,7 @@ def _import_path() -> list[str]:
 class _Server:
     """The process that forks; all forks of this one may ask it too."""
 
-    def __init__(self, command: list[str], printed: IO[bytes], terms: object = None) -> None:
+    def __init__(self, command: list[str], printed: IO[bytes], terms: object) -> None:
         self.terms = terms
         self._requests, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
@@ -106,7 +109,7 @@ class Child:
 
     It has this one's variables, and those of `environment`. Messages (see `messages`) pass through `channel`,
     and what it prints is kept. It ends with this process, or with this object; what it has started, with it.
-    Unless it is to be `fresh`, it is forked where modules have been imported before, those of `preload` too.
+    It begins with what has been imported before, the modules of `preload` too, unless it is to be `fresh`.
     """
 
     def __init__(
@@ -120,19 +123,16 @@ class Child:
         self._oom_kills = out_of_memory_kills()
         self._status: int | None = None
         self._guard = threading.Lock()
-        self._own_server: _Server | None = None
         self._printed: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by `stop`)
         self.channel, theirs = socket.socketpair()
         self._life, life = socket.socketpair()
+        variables = os.environ | dict(environment or {})
+        is_fresh = fresh or not _INJECTED.isdisjoint(variables)
+        modules = [fork_server.__name__] if is_fresh else [module, *preload]
         folder = os.open(".", os.O_PATH)
         try:
             descriptors = [theirs.fileno(), self._printed.fileno(), folder, life.fileno()]
-            if fresh:
-                self._own_server = _Server(python_command("trtopt.processes.fork_server"), self._printed)
-                self._own_server.fork([module], descriptors)
-                self._own_server.close()
-            else:
-                _ask_for_fork([module, *preload], descriptors, self._printed)
+            _ask_for_fork(modules, descriptors, self._printed)
         finally:
             os.close(folder)
             theirs.close()
@@ -141,9 +141,9 @@ class Child:
         self.number: int = NUMBER.unpack(told)[0] if told else 0
         if not told:  # the server printed why
             self._status = 1
-        variables = os.environ | dict(environment or {})
         start = Start(
             arguments=arguments,
+            command=(*python_command(anew.__name__), module) if is_fresh else (),
             environment=tuple((os.fsencode(name), os.fsencode(text)) for name, text in variables.items()),
             cores=tuple(os.sched_getaffinity(0)),
         )
@@ -189,6 +189,4 @@ class Child:
             self.channel.shutdown(socket.SHUT_RDWR)  # for a thread that reads
         for one in (self.channel, self._life, self._printed):
             one.close()
-        if self._own_server is not None:
-            self._own_server.process.wait()
         return status

@@ -17,7 +17,7 @@ import struct
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -35,9 +35,10 @@ _FIRST_VARIABLES = frozenset(os.environb)
 
 
 class Start(Record, frozen=True, kw_only=True):
-    """What a fork reads on its channel before all else."""
+    """What a fork reads on its channel before all else; `command`: what it executes, if anything."""
 
     arguments: tuple[str, ...]
+    command: tuple[str, ...]
     environment: tuple[tuple[bytes, bytes], ...]
     cores: tuple[int, ...]
 
@@ -126,7 +127,7 @@ def _fork(modules: list[str], descriptors: list[int], own: Iterable[socket.socke
             traceback.print_exc(file=file)
         number = -1
     if number == 0:
-        _become(modules[0], descriptors, own)
+        leave_after(lambda: _become(modules[0], descriptors, own))
     for one in (channel, printed, folder):
         os.close(one)
     if number < 0:
@@ -140,37 +141,47 @@ def _fork(modules: list[str], descriptors: list[int], own: Iterable[socket.socke
     return fork
 
 
-def _become(module: str, descriptors: list[int], own: Iterable[socket.socket]) -> NoReturn:
-    """Be the process that was asked for, to its end.
+def _become(module: str, descriptors: list[int], own: Iterable[socket.socket]) -> None:
+    """Be the process that was asked for."""
+    for held in own:
+        held.close()
+    number, printed, folder, life = descriptors
+    os.close(life)
+    channel = socket.socket(fileno=number)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    os.fchdir(folder)
+    start: Start = receive(channel, Start)
+    os.sched_setaffinity(0, start.cores)
+    for variable in _FIRST_VARIABLES:
+        os.environb.pop(variable, None)  # what imports have set stays
+    os.environb.update(start.environment)
+    if start.command:
+        os.set_inheritable(number, True)
+        os.execv(start.command[0], [*start.command, str(number), *start.arguments])
+    tempfile.tempdir = None  # as the variables have it
+    sys.modules[module].main(channel, *start.arguments)
+
+
+def leave_after(work: Callable[[], None]) -> NoReturn:
+    """Do the work of this process, and end it.
 
     Without the interpreter's teardown: native libraries can crash in it, and threads may wait for input.
     """
     status = 1
     try:
-        for held in own:
-            held.close()
-        number, printed, folder, life = descriptors
-        os.close(life)
-        channel = socket.socket(fileno=number)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.setpgid(0, 0)
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(printed, 1)
-        os.dup2(printed, 2)
-        os.fchdir(folder)
-        start: Start = receive(channel, Start)
-        os.sched_setaffinity(0, start.cores)
-        for variable in _FIRST_VARIABLES:
-            os.environb.pop(variable, None)  # what imports have set stays
-        os.environb.update(start.environment)
-        tempfile.tempdir = None  # as the variables have it
-        sys.modules[module].main(channel, *start.arguments)
+        work()
         status = 0
     except BaseException as error:  # noqa: BLE001  (a fault of ours: whoever asked shows its last words)
         at = error.__traceback__
-        traceback.print_exception(type(error), error, (at and at.tb_next) or at)
+        while at is not None and at.tb_next is not None and at.tb_frame.f_code.co_filename == __file__:
+            at = at.tb_next  # what is ours here says nothing
+        traceback.print_exception(type(error), error, at)
     finally:
         with suppress(OSError, ValueError):
             sys.stdout.flush()

@@ -30,6 +30,7 @@ def main(channel, *words):
         "words": words, "folder": os.getcwd(), "cores": sorted(os.sched_getaffinity(0)),
         "variable": os.environ.get("OF_TEST"), "telemetry": os.environ.get("ORT_DISABLE_TELEMETRY"),
         "server": os.getppid(), "began": began, "inherited": channel.get_inheritable(),
+        "command": open("/proc/self/cmdline").read().split("\\0"),
         "libraries": sorted(libraries), "modules": sorted(sys.modules),
         "threads": len(os.listdir(f"/proc/{os.getppid()}/task")),
     }))
@@ -138,13 +139,19 @@ def test_all_end_with_the_process_that_asked_or_with_the_server() -> None:
 
 
 @pytest.mark.usefixtures("telling")
-def test_a_fresh_one_shares_no_server() -> None:
-    forked, fresh = Child("telling_of_test"), Child("telling_of_test", fresh=True)
+@pytest.mark.parametrize("profiler", [None, "LD_PRELOAD", "NSYS_PROFILING_SESSION_ID"])
+def test_a_fresh_one_is_executed_and_so_is_what_a_profiler_is_to_follow(profiler: str | None) -> None:
+    environment = {profiler: ""} if profiler else {}
+    forked = Child("telling_of_test", preload=["colorsys"])
+    fresh = Child("telling_of_test", "a b", preload=["colorsys"], environment=environment, fresh=not profiler)
     told = [receive(one.channel, dict) for one in (forked, fresh)]
-    assert told[0]["server"] != told[1]["server"]
-    for one in (forked, fresh):
-        one.stop()
-    assert is_gone(told[1]["server"])
+    assert [one["server"] for one in told] == [child._servers[-1].process.pid] * 2
+    assert ["colorsys" in one["modules"] for one in told] == [True, False]
+    assert told[1]["command"][-4:-1] == ["telling_of_test", told[1]["command"][-3], "a b"]
+    assert (told[1]["words"], told[1]["inherited"]) == (["a b"], False)
+    for one, heard in zip((forked, fresh), told, strict=True):
+        assert one.stop() == -signal.SIGKILL
+        assert is_gone(heard["began"])
 
 
 @pytest.mark.usefixtures("telling")
