@@ -185,6 +185,7 @@ CacheDir = Annotated[
         "The store of timing caches [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].",
         metavar="FOLDER",
         parse=Path,
+        is_path=True,
     ),
 ]
 Force = Annotated[bool, Option("Replace a build of another model.")]

@@ -194,6 +194,16 @@ def test_closed_sets_are_choices_or_are_offered() -> None:
     assert offered("bench", "--data") == offered("bench", "path") == offered("bench", "--json") == ["file"]
 
 
+@pytest.mark.parametrize(
+    ("name", "flag"), [("build", "--cache-dir"), ("build", "--data"), ("export", "--checkpoint")]
+)
+def test_a_shell_offers_paths_where_one_is_named(name: str, flag: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    option = next(one for one in command.params if flag in one.opts)
+    assert [item.type for item in option.shell_complete(click.Context(command), "")] == ["file"]
+
+
 def test_nodes_of_the_typed_model_are_offered() -> None:
     found = command("rewrite")
     context = click.Context(found, resilient_parsing=True)
