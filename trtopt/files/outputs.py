@@ -235,7 +235,7 @@ def head_of(path: Path) -> bytes:
 
 @contextmanager
 def reading(files: Files) -> Iterator[None]:
-    """Protect what a command reads, in addition, while it runs; `files` are asked for when one is at risk."""
+    """Protect what a command reads, in addition, while it runs; `files` is called when one is at risk."""
     token = _reads.set((*_reads.get(), files))
     try:
         yield

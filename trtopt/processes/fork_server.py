@@ -27,7 +27,7 @@ from trtopt.processes.messages import receive
 from trtopt.records import Record
 
 NUMBER = struct.Struct("<q")
-"""How a fork's number is told, and its status as `subprocess` has it."""
+"""How a fork's number is sent, and its status as `subprocess` has it."""
 _LONGEST_REQUEST = 1 << 10
 _DESCRIPTORS = 4
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -58,7 +58,7 @@ class _Fork:
             os.killpg(self.number, signal.SIGKILL)
 
     def look(self) -> None:
-        """If it has ended, say so; its number stays its own until nobody wants it any more."""
+        """If it has ended, say so; its number stays its own until it is no longer needed."""
         ended = (
             None if self.has_ended else os.waitid(os.P_PID, self.number, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         )
@@ -142,7 +142,7 @@ def _fork(modules: list[str], descriptors: list[int], own: Iterable[socket.socke
 
 
 def _become(module: str, descriptors: list[int], own: Iterable[socket.socket]) -> None:
-    """Be the process that was asked for."""
+    """Be the requested process."""
     for held in own:
         held.close()
     number, printed, folder, life = descriptors

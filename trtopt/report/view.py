@@ -151,7 +151,7 @@ class View:
         return "\n".join(filter(None, [*parts, _markdown_list(grouped(self.notes))]))
 
     def html(self) -> str:
-        """For notebooks: all rows and columns, and the text, as HTML without scripts."""
+        """For notebooks: all rows and columns, the text, and all notes, as HTML without scripts."""
         parts = [f"<p><b>{_safe(self.title)}</b></p>"] if self.title else []
         for block in self.on("page"):
             parts += (
@@ -159,7 +159,8 @@ class View:
                 if isinstance(block, Table)
                 else [f"<p>{_safe(line)}</p>" for line in block.lines]
             )
-        return "\n".join(parts)
+        notes = [f"<p>{_safe(line)}</p>" for line in grouped(self.notes)]
+        return "\n".join([*parts, *(note for note in notes if note not in parts)])
 
 
 def _written(column: Column[Any], cell: Cell) -> str:

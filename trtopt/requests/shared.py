@@ -57,7 +57,7 @@ def neighbour_names() -> Iterable[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a public function is asked for."""
+    """What a public function is given."""
 
     listener: Annotated[Listener, Option("receives progress and notes.", flag=None)] = SILENT
 

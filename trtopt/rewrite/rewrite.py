@@ -34,7 +34,7 @@ from trtopt.targets import Target, target_named
 
 _SHAPES = (ERASE_IDENTITY, ZERO_STATE, keeping("Expand"), DROP_UNUSED)
 """What shows shapes that are computed of constants, rids LSTMs of zeros as long as the batch, and MaxPools of
-indices that nobody reads.
+indices that nothing reads.
 
 An Expand may repeat a constant for the batch: it stays.
 """

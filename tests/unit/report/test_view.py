@@ -66,7 +66,9 @@ def test_markdown_escapes_cells_and_ends_with_the_notes() -> None:
 
 
 def test_a_notebook_has_the_columns_of_the_page_as_text() -> None:
-    shown = View("title", [rows()]).html()
+    notes = [Note(Severity.DOUBT, "unsteady (~)", 8), Note(Severity.NOTE, "page")]
+    shown = View("title", [rows(), Lines(["page"], face="page")], notes).html()
+    assert shown.endswith("<p>page</p>\n<p>unsteady (~) at batch 8</p>")  # a note on the page is not repeated
     assert "<th>more</th><th>unknown</th>" in shown
     assert "<td>a|b [bold]&lt;i&gt;\\x1b</td><td>1.50</td><td>1.5000</td>" in shown
     assert "samples/s" in examples.report()._repr_html_()
