@@ -35,6 +35,7 @@ TIMM = {
     "vit-b16": "vit_base_patch16_224",
     "convnextv2-t": "convnextv2_tiny",
     "resnet50": "resnet50",
+    "levit-256": "levit_256",
 }
 _TORCHVISION = (
     ".transforms", ".transforms.functional", ".transforms.v2", ".ops", ".ops.misc", ".datasets",
