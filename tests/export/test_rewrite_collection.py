@@ -38,14 +38,14 @@ def test_a_model_of_the_collection_is_rewritten(
 ) -> None:
     source = exported(name, exporter).path
     out, again = tmp_path / "out.onnx", tmp_path / "again.onnx"
-    trace = rewrite_model(source, out, target="rtx")
+    trace = rewrite_model(source, out, target="rtx", clean=True)
     assert trace.undone == ()
     assert all(item.ok for item in trace.checked)
     assert bool(trace.checked) == bool(trace.applied)
     assert trace.nodes_after <= trace.nodes_before
     if (name, exporter) in _SAVED:
         assert trace.nodes_after < trace.nodes_before
-    rewrite_model(out, again, target="rtx", check=False)
+    rewrite_model(out, again, target="rtx", clean=True, check=False)
     assert out.read_bytes() == again.read_bytes()
     if not trace.applied:
         return  # the exported model itself is built elsewhere
