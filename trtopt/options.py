@@ -289,7 +289,7 @@ class _Keyword:
     is_off: bool
 
     def set_to(self, value: str) -> str:
-        """The parameter with a value as it is typed: `batch=4`, or in a group `terms={'graph': False}`."""
+        """The parameter with a value as typed: `batch=4`, or in a group `terms={'graph': False}`."""
         name, literal = self.declared.name, _literal(self.declared, value)
         if self.group is not None:
             assert isinstance(self.group.declaration, Group)

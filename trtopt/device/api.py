@@ -39,7 +39,7 @@ Inputs = Mapping[str, NDArray[np.generic]]
 
 
 class Held(Protocol):
-    """What is given back by whoever has made it."""
+    """What its maker releases."""
 
     def close(self) -> None:
         """Give it back; may be called twice."""

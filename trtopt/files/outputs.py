@@ -218,7 +218,7 @@ def with_hash(text: str, comment: str) -> bytes:
 
 
 def hashed_kind(name: str, comment: str) -> Kind:
-    """Texts of `with_hash` that nobody has edited."""
+    """Texts of `with_hash` that have not been edited."""
 
     def is_own(path: Path) -> bool:
         text = read_bounded(path).decode(errors="replace")

@@ -185,7 +185,7 @@ def _walk_back(graph: Graph, outputs: Sequence[str], inputs: set[str], taken: se
 
 
 def _own_name(tensor: str) -> str:
-    """The file's name for what ONNX Runtime calls a tensor that it has cast, copied or laid out anew."""
+    """The file's name for what ONNX Runtime calls a tensor that it has cast, copied or reformatted."""
     match = _ORT_TENSOR.match(tensor)
     return match["name"] if match else tensor
 

@@ -155,7 +155,7 @@ def _usual_name(node: onnx.NodeProto) -> str:
 
 
 def name_nodes(graph: onnx.GraphProto, like: Callable[[onnx.NodeProto], str] = _usual_name) -> None:
-    """Give every node, those of subgraphs included, the name that `like` tells, or that with a number."""
+    """Give every node, those of subgraphs included, the name that `like` gives, or it with a number."""
     nodes = [node for inner in graphs_of(graph) for node in inner.node]
     taken: set[str] = set()
     counts: Counter[str] = Counter()

@@ -526,7 +526,7 @@ def _remove_unneeded_weights(path: Path) -> None:
 
 
 def _is_unneeded(weights: Path) -> bool:
-    """Whether trtopt wrote the weights, and no model beside them contains their name."""
+    """Whether trtopt wrote the weights, and no model in their folder contains their name."""
     try:
         with open_regular(weights) as file:
             file.seek(-len(WEIGHTS_END), os.SEEK_END)

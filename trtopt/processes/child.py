@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from trtopt.processes import anew, fork_server
+from trtopt.processes import execute, fork_server
 from trtopt.processes.deaths import cause_of_death, how_it_ended, out_of_memory_kills
 from trtopt.processes.fork_server import NUMBER, Start
 from trtopt.processes.messages import frame, send
@@ -91,7 +91,7 @@ def _ask_for_fork(modules: Sequence[str], descriptors: Sequence[int], printed: I
     """Have the server fork; a new one if there is none, or if it began under other terms than hold now."""
     command = python_command("trtopt.processes.fork_server")
     variables = sorted(item for item in os.environb.items() if item[0].startswith(_READ_AT_START))
-    owner = (os.getresuid(), os.getresgid(), os.getgroups())
+    owner = (os.getresuid(), os.getresgid(), os.getgroups(), _umask())
     terms = (command, variables, owner, [resource.getrlimit(limit) for limit in _LIMITS])
     with _guard:
         if _servers and _servers[-1].terms == terms:
@@ -102,6 +102,12 @@ def _ask_for_fork(modules: Sequence[str], descriptors: Sequence[int], printed: I
             _servers[-1].close()
         _servers.append(_Server(command, printed, terms))
         _servers[-1].fork(modules, descriptors)
+
+
+def _umask() -> str:
+    """As the system has it: `os.umask` cannot be read without being set."""
+    status = Path("/proc/self/status").read_text("ascii", "replace")
+    return next((line for line in status.splitlines() if line.startswith("Umask:")), "")
 
 
 class Child:
@@ -143,7 +149,7 @@ class Child:
             self._status = 1
         start = Start(
             arguments=arguments,
-            command=(*python_command(anew.__name__), module) if is_fresh else (),
+            command=(*python_command(execute.__name__), module) if is_fresh else (),
             environment=tuple((os.fsencode(name), os.fsencode(text)) for name, text in variables.items()),
             cores=tuple(os.sched_getaffinity(0)),
         )

@@ -45,7 +45,7 @@ class Start(Record, frozen=True, kw_only=True):
 
 @dataclass
 class _Fork:
-    """One that lives, or whose number somebody may still use; `life` is the other end of `Child`'s."""
+    """One that lives, or whose number may still be used; `life` is the other end of `Child`'s."""
 
     number: int
     life: socket.socket
@@ -74,7 +74,7 @@ class _Fork:
 
 
 def main() -> None:
-    """Fork until nobody is left who could ask for it, or who wants a fork."""
+    """Fork until every process that could request it, or that uses a fork, is gone."""
     requests = socket.socket(fileno=os.dup(0))
     ended, wake = socket.socketpair()
     for one in (ended, wake):

@@ -264,7 +264,7 @@ class Forms(Record, frozen=True, kw_only=True):
     qkv: Literal["apart", "merged"] = "apart"
     """Products of one input, such as those of Q, K and V, as they are or as one and a Split."""
     gelu: Literal["product", "half"] = "product"
-    """GELU between its product and the next Q as it is, or in FP16 between casts."""
+    """GELU between its product and the next Q unchanged, or in FP16 between casts."""
     rest: Literal["float", "half"] = "float"
     """Normalisations and sums between Q/DQ in FP32, or in FP16 between casts."""
     smoothing: Literal["everywhere", "folded", "off"] = "everywhere"

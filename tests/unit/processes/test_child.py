@@ -32,6 +32,7 @@ def main(channel, *words):
         "server": os.getppid(), "began": began, "inherited": channel.get_inheritable(),
         "command": open("/proc/self/cmdline").read().split("\\0"),
         "libraries": sorted(libraries), "modules": sorted(sys.modules),
+        "umask": os.umask(0),
         "threads": len(os.listdir(f"/proc/{os.getppid()}/task")),
     }))
     if words == ("leave",):
@@ -176,6 +177,19 @@ def test_whoever_drops_privileges_has_no_forks_of_a_server_that_has_them(
         servers.append(receive(process.channel, dict)["server"])
         process.stop()
     assert len(set(servers)) == 2
+
+
+@pytest.mark.usefixtures("telling")
+def test_files_of_a_fork_have_the_permissions_that_the_caller_asks_for() -> None:
+    before = os.umask(0o022)
+    try:
+        for mask in (0o022, 0o077):
+            os.umask(mask)
+            process = Child("telling_of_test")
+            assert receive(process.channel, dict)["umask"] == mask
+            process.stop()
+    finally:
+        os.umask(before)
 
 
 def test_workers_are_forked_before_anything_has_touched_a_device(

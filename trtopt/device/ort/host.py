@@ -98,7 +98,7 @@ class HostEvent:
 
 
 class HostMark(HostEvent):
-    """An event whose time nobody asks for."""
+    """An event whose time is not read."""
 
     def record(self, stream: Stream) -> None:
         """Nothing to note."""

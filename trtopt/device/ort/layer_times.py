@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WARM_RUNS = 3
 _LONGEST_S = 10.0
 _LEAST_RUNS = 20
-"""Where runs under the profiler take longer than that: each pass of each node inside a loop is an event."""
+"""At least so many, and others for 10 s: each pass of each node inside a loop is an event of the profiler."""
 _NODE = re.compile(rb'"name" :"((?:[^"\\]|\\.)*)_kernel_time"')
 
 
@@ -64,7 +64,7 @@ def time_nodes(engine: bytes, options: Any, feeds: Mapping[str, NDArray[Any]], r
 
 @dataclass(frozen=True)
 class _Event:
-    """One node's run: its time, and whatever else the profiler tells."""
+    """One node's run: its time, and what else the profiler reports."""
 
     name: str
     ms: float

@@ -450,7 +450,7 @@ class InFlightQuery:
 
     @property
     def plain_end(self) -> Event:
-        """The one behind a query's computing whose stages nobody times."""
+        """The one behind a query's computing whose stages are not timed."""
         return self._plain.compute.end
 
     @property

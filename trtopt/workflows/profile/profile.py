@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 
 from trtopt.builder.shapes import shapes_at
+from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest
@@ -45,12 +46,40 @@ from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.peaks import known_peaks, probe_peaks
-from trtopt.workflows.profile.request import check_request
 from trtopt.workflows.provenance import check_engines, check_model
 from trtopt.workflows.workbench import memories_of, verified_graphs
 
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"
+
+
+def check_request(request: ProfileRequest) -> None:
+    """Validate what no engine is needed for.
+
+    Raises:
+        UsageError: an option of the measurement where nothing is measured.
+        BackendMissingError: NVTX without its package.
+    """
+    if request.nvtx:
+        require_nvtx()  # later its absence would be taken for that of a GPU
+    measuring = {
+        "--memory": request.memory,
+        "--kernels": request.kernels,
+        "--data": request.data is not None,
+        "--backend": request.backend is not None,
+        "--duration": request.duration != ProfileRequest.duration,
+        "--shape": bool(request.shapes),
+        "--axis": bool(request.axes),
+        "--nvtx": request.nvtx,
+        "--probe-peaks": request.probe_peaks,
+        "--trust": bool(request.trust),
+        "--timeout": request.timeout is not None,
+    }
+    given = [flag for flag, is_given in measuring.items() if is_given]
+    if given and request.result is not None:
+        raise UsageError(
+            f"{given[0]}: has no effect with --result, which measures nothing", "omit one of them"
+        )
 
 
 def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileReport:

@@ -1,4 +1,4 @@
-"""Kinds of candidates that leave the graph as it is: batch sizes, streams, builder settings, more builds."""
+"""Kinds of candidates that leave the graph unchanged: batch sizes, streams, builder settings, more builds."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from trtopt.errors import UsageError
 from trtopt.requests.profile import ProfileRequest
-from trtopt.workflows.profile.request import check_request
+from trtopt.workflows.profile.profile import check_request
 
 
 @pytest.mark.parametrize(

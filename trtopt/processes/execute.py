@@ -1,4 +1,4 @@
-"""A process that was asked for, in a Python of its own: see `Child`."""
+"""A requested process in a Python of its own: see `Child`."""
 
 from __future__ import annotations
 
