@@ -78,7 +78,7 @@ def bench_jobs(folder: Path) -> list[BenchJob]:
 
 
 def recorded(folder: Path, together: int) -> Callable[..., Any]:
-    """What runs jobs and writes down where and when; the first `together` wait for each other."""
+    """What runs jobs and writes down where and when; the first `together` start when all have reported."""
     folder.mkdir()
 
     def work(parcel: bytes, files: Any, mailbox: Any, index: int, level: int) -> Any:
@@ -88,15 +88,14 @@ def recorded(folder: Path, together: int) -> Callable[..., Any]:
         def started(*words: str, environment: Mapping[str, str], **options: Any) -> Child:
             seen = (os.environ | dict(environment))["CUDA_VISIBLE_DEVICES"]
             (folder / f"{index}.seen").write_text(seen)
+            while index < together and len([*folder.glob("*.seen")]) < together:
+                assert time.time() < began + 60
+                time.sleep(0.01)
             return start(*words, environment=environment, **options)
 
         supervisor.Child = started  # type: ignore[assignment,misc]
         result = run_parcel(parcel, files, mailbox, index, level)
         supervisor.Child = start  # type: ignore[misc]
-        (folder / f"{index}.worked").touch()
-        while index < together and len([*folder.glob("*.worked")]) < together:
-            assert time.time() < began + 60
-            time.sleep(0.01)
         run = {"assigned": assigned, "began": began, "ended": time.time()}
         (folder / f"{index}.json").write_text(json.dumps(run))
         return result
