@@ -39,7 +39,7 @@ def report(folder: Path, other: Path | None, output: Path | None) -> None:
     from trtopt.report.html.folder import report_page
     from trtopt.report.html.pair import pair_page
     from trtopt.report.html.sweep import sweep_page
-    from trtopt.workflows.invocation import command_line
+    from trtopt.workflows.provenance import command_line
     from trtopt.workflows.report import collect, default_output, differences_of
     from trtopt.workflows.sweep.folder import is_sweep, read_sweep
 
@@ -65,7 +65,7 @@ def report(folder: Path, other: Path | None, output: Path | None) -> None:
 def write_build_page(folder: Path, file: Path) -> None:
     """The page of a build just made: what an earlier build left in the folder is not shown."""
     from trtopt.report.html.folder import report_page
-    from trtopt.workflows.invocation import command_line
+    from trtopt.workflows.provenance import command_line
     from trtopt.workflows.report import collect
 
     write_page(lambda: report_page(collect(folder, leave_out_others=True), command_line()), file)
@@ -78,7 +78,7 @@ def write_page(page: Callable[[], Page], file: Path) -> None:
     from trtopt.files.outputs import check_output, write_output
     from trtopt.report.html.page import page_of, plotting_library
     from trtopt.version import __version__
-    from trtopt.workflows.invocation import now
+    from trtopt.workflows.provenance import now
     from trtopt.workflows.report import PAGE
 
     check_output(file, PAGE)

@@ -1,11 +1,29 @@
-"""Whether files belong together: hashes tell, never names."""
+"""Where records and files come from: the command and time, and whether two belong together: hashes tell."""
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 
+import msgspec
+
 from trtopt.errors import ArtifactError
-from trtopt.records import BenchReport, EngineRef, Manifest, ProfileReport
+from trtopt.recipe import recipe_in, recipe_json
+from trtopt.records import BenchReport, EngineRef, Manifest, ProfileReport, SweepTerms, TuneTerms
+
+
+def command_line() -> tuple[str, ...]:
+    """The command for records; without the folders of the program, which are private."""
+    return (Path(sys.argv[0]).name, *sys.argv[1:])
+
+
+def now() -> str:
+    """The time of day for records: ISO 8601, UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def engines_of(report: BenchReport | ProfileReport) -> list[tuple[int, EngineRef]]:
@@ -34,3 +52,71 @@ def check_engines(
             raise ArtifactError(
                 f"{where}: batch {batch} is of another engine than {folder} holds (hashes differ)", remedy
             )
+
+
+_HASH = re.compile("[0-9a-f]{64}")
+_HASH_DIGITS = 12
+"""Enough to tell samples apart."""
+
+
+def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms | TuneTerms) -> None:
+    """Refuse to continue on other terms; `what` is such as `out: was tuned`."""
+    there, here = _with_whole_recipe(there), _with_whole_recipe(here)
+    if there == here:
+        return
+    if there.model_sha256 != here.model_sha256:
+        raise ArtifactError(f"{what} for another model (hashes differ)", "choose another folder with -o")
+    if device := [*_differences(there.device, here.device, "here")]:
+        raise ArtifactError(
+            f"{what} on another machine: {'; '.join(device)}",
+            "figures of two machines do not compare: choose another folder with -o",
+        )
+    if there.backend != here.backend:
+        raise ArtifactError(
+            f"{what} with {there.backend}, here is {here.backend}",
+            "figures of two versions do not compare: choose another folder with -o",
+        )
+    raise ArtifactError(
+        f"{what} on other terms: {'; '.join(_differences(there, here, 'now'))}",
+        "give the options that it began with, or choose another folder with -o",
+    )
+
+
+def _differences(one: msgspec.Struct, other: msgspec.Struct, now: str) -> Iterator[str]:
+    for name in one.__struct_fields__:
+        before, after = getattr(one, name), getattr(other, name)
+        if before != after and name == "recipe":
+            yield from _of_recipes(json.loads(before), json.loads(after), now)
+        elif before != after:
+            yield f"{name.removesuffix('_s').replace('_', ' ')} {_shown(before)}, {now} {_shown(after)}"
+
+
+def _with_whole_recipe(terms: SweepTerms | TuneTerms) -> SweepTerms | TuneTerms:
+    """Tuning's recipe with the fields of this version: those that came after it was written have defaults."""
+    if isinstance(terms, SweepTerms):
+        return terms
+    try:
+        recipe = recipe_in(terms.recipe)
+    except msgspec.DecodeError:  # a field that this version does not have
+        return terms
+    return msgspec.structs.replace(terms, recipe=recipe_json(recipe))
+
+
+def _of_recipes(one: Mapping[str, object], other: Mapping[str, object], now: str) -> Iterator[str]:
+    for name in sorted(one.keys() | other.keys()):
+        before, after = one.get(name), other.get(name)
+        if before != after:
+            yield f"{name.replace('_', ' ')} {_shown(before)}, {now} {_shown(after)}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    if value in ({}, (), []):
+        return "none"
+    if isinstance(value, dict):
+        return " and ".join(f"{name} {one}" for name, one in value.items())
+    if isinstance(value, tuple | list):
+        return ",".join(map(str, value))
+    text = str(getattr(value, "name", value))
+    return text[:_HASH_DIGITS] if _HASH.fullmatch(text) else text

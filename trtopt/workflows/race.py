@@ -43,8 +43,8 @@ from trtopt.records import (
 )
 from trtopt.workers.protocol import Interleaved
 from trtopt.workflows.build.timing_cache_commands import store_folder
-from trtopt.workflows.invocation import now
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.provenance import now
 
 _ANY_SIZES = Recipe()
 ROUNDS = RUN_BLOCKS

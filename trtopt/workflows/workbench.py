@@ -48,8 +48,8 @@ from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.version import __version__
 from trtopt.workers.protocol import Built
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder
-from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.provenance import command_line, now
 
 MODEL_FILE = "model.onnx"
 TIMING_CACHE_FILE = "timing.cache"

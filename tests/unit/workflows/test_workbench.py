@@ -10,7 +10,7 @@ import pytest
 from trtopt.device.cuda import probe
 from trtopt.recipe import make_recipe
 from trtopt.records import Backend, DeviceInfo
-from trtopt.workflows.sweep.request import SweepPlan
+from trtopt.workflows.sweep.sweep import SweepPlan
 from trtopt.workflows.workbench import notes_on
 
 H200 = DeviceInfo(kind="gpu", name="NVIDIA H200", compute_capability="9.0")

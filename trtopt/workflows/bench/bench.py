@@ -42,8 +42,8 @@ from trtopt.workflows.bench.resolve_engines import (
     resolve_engines,
     runs_on,
 )
-from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.provenance import command_line, now
 
 _RANGES_LIMIT_S = 300.0
 """A process that records ranges and hangs costs no more: a profile does without them."""

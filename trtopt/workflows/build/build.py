@@ -53,9 +53,9 @@ from trtopt.workflows.build.graph import (
     with_typed_io,
 )
 from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
-from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.quantize import Request
+from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.workbench import (
     Workbench,
     check_opset,

@@ -57,9 +57,8 @@ from trtopt.records.precision import PLAIN, Forms
 from trtopt.records.tensors import TypedTensor, has_int8
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
-from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, moved
+from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, FormSearch, moved, planned_forms
 from trtopt.workflows.build.graph import QUANTISED, Precision
-from trtopt.workflows.build.int8_forms import FormSearch, planned_forms
 from trtopt.workflows.precision.quantize import Request
 from trtopt.workflows.race import Setting, compare_turns, heat, loaded, race, verdict_record
 from trtopt.workflows.workbench import Workbench

@@ -23,7 +23,6 @@ from trtopt.serving.planning.service_times import FREE, at_level
 from trtopt.serving.planning.setups import MeasuredEngine
 from trtopt.serving.planning.simulation import Arrivals
 from trtopt.serving.planning.traffic import Recorded
-from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.plan.measured_engines import Measured, read_measured
 from trtopt.workflows.plan.request import (
     RequestedArrivals,
@@ -34,6 +33,7 @@ from trtopt.workflows.plan.request import (
 )
 from trtopt.workflows.plan.serving_costs import serving_costs, trial_cost
 from trtopt.workflows.plan.trial_runs import Listener, trial_run
+from trtopt.workflows.provenance import command_line, now
 
 
 def plan(

@@ -22,8 +22,8 @@ from trtopt.serving.planning.prediction import RUNS
 from trtopt.serving.planning.traffic import Process, arrivals_at, lengths_of
 from trtopt.serving.trial_run import TrialJob, TrialRun
 from trtopt.workers.protocol import Tried
-from trtopt.workflows.invocation import now
 from trtopt.workflows.plan.request import read_arrivals
+from trtopt.workflows.provenance import now
 
 _BEFORE_SEED, _VERIFYING_SEED, *_REHEARSING_SEEDS = range(RUNS + 1, RUNS + 7)
 """Arrivals that are drawn by these no prediction has seen, nor are two the same. Each of four rehearsals is a

@@ -29,11 +29,11 @@ from trtopt.recipe import batch_sizes, check_timeout
 from trtopt.records.precision import BisectReport, CheckedSubject, KeptSet, Sensitivity
 from trtopt.requests.bisect import BisectRequest
 from trtopt.targets import target_named
-from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.evaluators import EngineTerms, Evaluator, evaluator_for
 from trtopt.workflows.precision.quantize import Request as QuantizeRequest, evaluated, rewritten, save
+from trtopt.workflows.provenance import command_line, now
 
 
 class Trials:

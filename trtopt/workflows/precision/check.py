@@ -45,9 +45,9 @@ from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import typed_reference
 from trtopt.workers.protocol import OutputsWritten
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, points, resolve_engines
-from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.task_metric import LABELS, Task
+from trtopt.workflows.provenance import command_line, now
 
 _ANY_SIZES = Recipe()
 _BATCH = 8

@@ -36,8 +36,8 @@ from trtopt.workers.protocol import Copied, CopyJob
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.timing_cache_commands import user_folder
-from trtopt.workflows.invocation import now
 from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.provenance import now
 
 _SCALE = 0.05
 _BENCH_S = 0.3

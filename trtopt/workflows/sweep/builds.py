@@ -23,8 +23,8 @@ from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, Sw
 from trtopt.records.precision import parse_forms
 from trtopt.version import __version__
 from trtopt.workflows.build.graph import QUANTISED, Precision, keep_model, prepare_graph
-from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import Listener
+from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.workbench import (
     EngineRequest,
     Workbench,

@@ -45,9 +45,8 @@ from trtopt.records import (
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
 from trtopt.workflows.compare.result_files import read_result
-from trtopt.workflows.invocation import command_line, now
+from trtopt.workflows.provenance import check_same_terms, command_line, now
 from trtopt.workflows.race import with_streams
-from trtopt.workflows.same_terms import check_same_terms
 from trtopt.workflows.sweep.builds import PointEngine, file_name
 
 REPORT = "sweep.json"

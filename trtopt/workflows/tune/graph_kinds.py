@@ -20,8 +20,8 @@ from trtopt.records.tensors import IMAGE_RANK, TYPES, VECTORS
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed, rewrite
 from trtopt.targets import ONNXRUNTIME, target_named, target_of
+from trtopt.workflows.build.candidates import planned_forms, planned_regions
 from trtopt.workflows.build.graph import QUANTISED
-from trtopt.workflows.build.int8_forms import planned_forms, planned_regions
 from trtopt.workflows.tune.prediction import Prior
 from trtopt.workflows.tune.situation import Change, Evidence, Kind, Situation
 

@@ -18,8 +18,8 @@ from trtopt.executors.api import Executor, run_in_threads
 from trtopt.files.atomic import scratch_beside
 from trtopt.records import Ledger, TuneBaseline, Tuned, TuneScore
 from trtopt.requests.tune import TuneRequest
-from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.tune.candidates import Candidates, Queued, first_of, next_of
 from trtopt.workflows.tune.evaluation import Evaluation, Outcome, lowest_cosine
 from trtopt.workflows.tune.setup import Setup, set_up

@@ -37,7 +37,7 @@ from trtopt.records.tune import CandidateKind
 from trtopt.workflows.build.rebuild import check_folder, compared_files
 from trtopt.workflows.build.timing_cache_commands import store_folder
 from trtopt.workflows.profile.profile import PROFILE_FILE
-from trtopt.workflows.same_terms import check_same_terms
+from trtopt.workflows.provenance import check_same_terms
 from trtopt.workflows.tune.prediction import score
 
 

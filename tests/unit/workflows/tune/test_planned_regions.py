@@ -11,7 +11,7 @@ import pytest
 from tests.rewrite_graphs.case import model
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.regions import find_regions
-from trtopt.workflows.build.int8_forms import planned_regions
+from trtopt.workflows.build.candidates import planned_regions
 from trtopt.workflows.precision.quantize import Request, quantize
 
 TWO = """

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from trtopt.precision.placement.evidence import ROWS, Expected, expected
 from trtopt.records.precision import CHOICES, PLAIN, Forms, parse_forms
-from trtopt.workflows.build.int8_forms import FormSearch
+from trtopt.workflows.build.candidates import FormSearch
 
 A, B = Forms(attention="on"), Forms(residual="skip")
 BOTH = Forms(attention="on", residual="skip")
