@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trtopt.builder.timing_cache import TimingStore
 from trtopt.records import Backend, CacheTerms, Identity, TimedBuild
-from trtopt.workflows.build.rebuild import check_folder
+from trtopt.workflows.build.folder import check_folder
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
 IDENTITY = Identity(

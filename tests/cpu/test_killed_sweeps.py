@@ -10,7 +10,7 @@ import pytest
 from tests.support.command_line import DIGITS
 from tests.support.killing import run_killed
 from trtopt.files.manifests import read_manifest
-from trtopt.workflows.build.rebuild import check_folder
+from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.sweep.folder import read_sweep
 
 RENAMES = 14  # of the files and folders that the sweep below makes, in its own process

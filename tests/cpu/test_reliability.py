@@ -15,7 +15,7 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.manifests import read_listed, read_manifest
 from trtopt.records import Manifest
 from trtopt.requests.profile import ProfileRequest
-from trtopt.workflows.build.rebuild import check_folder, differences, rebuild_locked, trust
+from trtopt.workflows.build.folder import check_folder, differences, rebuild_locked, trust
 from trtopt.workflows.profile.profile import profile
 
 

@@ -23,7 +23,7 @@ from trtopt.inspect.regions import find_regions
 from trtopt.recipe import Recipe
 from trtopt.records import to_json
 from trtopt.requests.profile import ProfileRequest
-from trtopt.workflows.build.rebuild import check_folder
+from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
 from trtopt.workflows.tune.evaluation import Maker

@@ -19,7 +19,7 @@ from tests.support.killing import run_killed
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.manifests import read_manifest
 from trtopt.records import LedgerEntry
-from trtopt.workflows.build.rebuild import check_folder
+from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.tune import candidates
 from trtopt.workflows.tune.engine_kinds import SETTING
 from trtopt.workflows.tune.situation import Change, Situation

@@ -124,8 +124,7 @@ def _build_folder(path: Path) -> None:
     from trtopt.files.manifests import read_manifest, read_verified
     from trtopt.report.build import build_view
     from trtopt.workflows.bench.resolve_engines import points
-    from trtopt.workflows.profile.precision_receipt import receipts_of
-    from trtopt.workflows.workbench import memories_of, verified_graphs
+    from trtopt.workflows.build.folder import memories_of, receipts_of, verified_graphs
 
     manifest = read_manifest(path.parent)
     Console(quiet=True).print(build_view(manifest, str(path.parent)))

@@ -187,7 +187,7 @@ def test_a_profile_brings_layers_nodes_and_types_together(built: Path) -> None:
 
 def test_a_build_keeps_its_engines_layers_and_their_receipt(built: Path) -> None:
     from trtopt.files.manifests import read_manifest
-    from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
+    from trtopt.workflows.build.folder import check_receipts, receipts_of
 
     receipts = receipts_of(built, read_manifest(built))
     assert set(receipts) == {engine.path for engine in read_manifest(built).engines}

@@ -11,8 +11,8 @@ from tests.support.gpu_digits import DIGITS, SOURCES
 from trtopt.api import profile
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.peaks import peaks_of
+from trtopt.workflows.build.folder import memories_of
 from trtopt.workflows.profile.peaks import known_peaks
-from trtopt.workflows.workbench import memories_of
 
 
 def test_layers_are_timed_in_replays_of_a_graph_under_the_names_of_plain_runs(

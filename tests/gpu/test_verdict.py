@@ -11,9 +11,9 @@ import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
 from trtopt.measure.statistics.comparison import Verdict
 from trtopt.records import Manifest
+from trtopt.workflows.build.folder import check_receipts, receipts_of
 from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 from trtopt.workflows.precision.quantize import Request
-from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 

@@ -16,7 +16,7 @@ from tests.ray.conftest import TwoNodes
 from tests.ray.test_ray_executor import killing
 from tests.support.paths import ROOT
 from trtopt.records import Tuned
-from trtopt.workflows.build.rebuild import check_folder
+from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.tune import candidates
 from trtopt.workflows.tune.candidates import KINDS

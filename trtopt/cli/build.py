@@ -51,9 +51,8 @@ def build(
     from trtopt.report.precision import verdict_view
     from trtopt.report.profile import build_memory_lines, receipt_lines
     from trtopt.workflows.build.build import default_output
-    from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
+    from trtopt.workflows.build.folder import check_receipts, memories_of, receipts_of
     from trtopt.workflows.requested import build as run
-    from trtopt.workflows.workbench import memories_of
 
     if locked is not None:
         _refuse_other_options(context)
@@ -105,7 +104,7 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     from trtopt.cli.console import say, show_view, warn
     from trtopt.cli.progress import listening
     from trtopt.report.build import build_view, change_lines
-    from trtopt.workflows.build.rebuild import rebuild_locked, rebuilt_name
+    from trtopt.workflows.build.folder import rebuild_locked, rebuilt_name
 
     target = output or rebuilt_name(source)
     with listening() as listener:

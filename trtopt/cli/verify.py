@@ -32,7 +32,7 @@ def verify(
     """
     from trtopt.cli.console import say
     from trtopt.report.build import check_lines
-    from trtopt.workflows.build.rebuild import check_folder, trust
+    from trtopt.workflows.build.folder import check_folder, trust
 
     check = trust(folder, trusted) if trusted else check_folder(folder)
     write_json(json, check)

@@ -1,4 +1,4 @@
-"""The workbench: engines from graphs, with plans and timing caches, and what a build folder vouches for."""
+"""The workbench: engines from graphs, with plans and timing caches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from trtopt.builder_settings import recorded_settings
 from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import (
-    ArtifactError,
     BuildError,
     ModelError,
     RefusedGraphError,
@@ -26,30 +25,20 @@ from trtopt.errors import (
 from trtopt.executors.api import Executor
 from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import scratch_beside
-from trtopt.files.bounded_reading import reading_as, sha256_of
-from trtopt.files.manifests import read_listed
 from trtopt.inspect.graph import read_graph
-from trtopt.inspect.memory import timeline
 from trtopt.onnxio import model_file
-from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import LOCAL, Recipe, io_request, shape_flags
 from trtopt.records import (
     Backend,
     BuildPlan,
     BuildSettings,
     EngineArtifact,
-    Manifest,
-    MemoryPass,
-    MemoryTimeline,
     OnnxArtifact,
-    from_json,
 )
 from trtopt.targets import ONNXRUNTIME, target_of
-from trtopt.version import __version__
 from trtopt.workers.protocol import Built
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.provenance import command_line, now
 
 MODEL_FILE = "model.onnx"
 TIMING_CACHE_FILE = "timing.cache"
@@ -266,53 +255,3 @@ def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
     elif recipe.jobs == 1 and free > 1:
         notes.append(f"{free} engines could be built at a time, each on its own GPU: --jobs {free}")
     return notes
-
-
-# ── what a build folder holds ───────────────────────────────────────────────────────────────────────────────
-
-
-def in_folder(onnx: OnnxArtifact) -> OnnxArtifact:
-    """A model of a build folder as its manifest names it."""
-    return msgspec.structs.replace(onnx, path=Path(onnx.path).name)
-
-
-def stamp(manifest: Manifest) -> Manifest:
-    """A manifest as made by this trtopt and this command now."""
-    return msgspec.structs.replace(manifest, trtopt=__version__, created=now(), argv=command_line())
-
-
-def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
-    """The engine with the hash and size that its file has now, because the user trusts it by name."""
-    file = folder / engine.path
-    if not file.is_file():
-        raise ArtifactError(
-            f"{file}: is not there", "bring it back, or build the folder again: `trtopt build --locked`"
-        )
-    return msgspec.structs.replace(
-        engine,
-        sha256=sha256_of(file),
-        size_bytes=file.stat().st_size,
-        notes=(*engine.notes, "not as it was built: trusted by name"),
-    )
-
-
-def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
-    """The graphs that a folder's engines are made of, where they lie."""
-    found = [read_onnx(folder / Path(graph.path).name) for graph in (manifest.onnx, *manifest.graphs)]
-    for there, graph in zip(found, (manifest.onnx, *manifest.graphs), strict=True):
-        if there.sha256 != graph.sha256:
-            raise ArtifactError(
-                f"{there.path}: is not the model that the engines were built from", "build again"
-            )
-    return found
-
-
-def memories_of(folder: Path, manifest: Manifest) -> dict[str, MemoryTimeline]:
-    """The timeline of each engine whose builder was traced (`trtopt build --memory`), by its file."""
-    found = {}
-    for engine in manifest.engines:
-        if engine.memory is not None:
-            with reading_as("a builder's allocations", folder / engine.memory, "build again with --memory"):
-                traced = from_json(read_listed(folder, manifest, engine.memory), MemoryPass)
-            found[engine.path] = timeline(traced)
-    return found

@@ -31,8 +31,8 @@ from trtopt.recipe import load_profile
 from trtopt.records import Manifest, TensorSpec, to_json
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.targets import target_of
+from trtopt.workflows.build.folder import receipts_of
 from trtopt.workflows.compare.result_files import read_result
-from trtopt.workflows.profile.precision_receipt import receipts_of
 from trtopt.workflows.report import collect
 
 _DEEP = ".".join("a" * 9000)

@@ -22,8 +22,9 @@ from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, Profile, ShapeRange, TensorSpec
 from trtopt.records.tensors import TypedTensor
 from trtopt.workflows.build.build import build
+from trtopt.workflows.build.folder import as_it_is, verified_graphs
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.workbench import Workbench, as_it_is, verified_graphs
+from trtopt.workflows.workbench import Workbench
 
 _ANY_SIZES = Recipe()
 _WEIGHTS = (

@@ -44,6 +44,7 @@ from trtopt.records.precision import Forms, parse_forms
 from trtopt.records.tensors import TypedTensor
 from trtopt.targets import target_of
 from trtopt.version import __version__
+from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.build.graph import (
     QUANTISED,
     Precision,
@@ -56,13 +57,7 @@ from trtopt.workflows.build.precision_selection import SelectionTerms, select_pr
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.quantize import Request
 from trtopt.workflows.provenance import command_line, now
-from trtopt.workflows.workbench import (
-    Workbench,
-    check_opset,
-    in_folder,
-    make_plans,
-    notes_on,
-)
+from trtopt.workflows.workbench import Workbench, check_opset, make_plans, notes_on
 
 
 def build(

@@ -21,8 +21,9 @@ from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
 from trtopt.records.precision import Forms
 from trtopt.records.tensors import IoRequest, TypedTensor, has_int8
 from trtopt.targets import ONNXRUNTIME, target_of
+from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.workbench import MODEL_FILE, TIMING_CACHE_FILE, in_folder
+from trtopt.workflows.workbench import MODEL_FILE, TIMING_CACHE_FILE
 
 if TYPE_CHECKING:
     from trtopt.workflows.precision.quantize import Request

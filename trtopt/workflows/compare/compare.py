@@ -29,7 +29,6 @@ from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.race import Setting, heat, loaded, race, verdict_record
 
-
 MAX_DURATION_S = 86400.0
 TURNS_LIMIT = 0.02
 """The slowdown that a comparison in turns must rule out, unless --fail-on is given."""
@@ -242,7 +241,7 @@ def _report(
     )
 
 
-# ── where the difference between two contracts comes from: the gap ledger of an engine ──────────────────────────
+# ── where the difference between two contracts comes from: the gap ledger of an engine ──────────────────────
 
 
 @dataclass(frozen=True)

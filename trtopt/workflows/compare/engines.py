@@ -25,6 +25,7 @@ from trtopt.recipe import Recipe
 from trtopt.records import EngineArtifact, InterleavedRun, Manifest
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.build.build import build
+from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
@@ -40,7 +41,7 @@ from trtopt.workflows.race import (
     terms_shown,
     work_of,
 )
-from trtopt.workflows.workbench import Workbench, verified_graphs
+from trtopt.workflows.workbench import Workbench
 
 _LONGER = 4
 """So many times the samples halve an interval."""

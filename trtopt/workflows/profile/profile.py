@@ -42,11 +42,11 @@ from trtopt.requests.shared import BackendName
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.resolve_engines import is_external, points, resolve_engines
+from trtopt.workflows.build.folder import memories_of, verified_graphs
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.peaks import known_peaks, probe_peaks
 from trtopt.workflows.provenance import check_engines, check_model, command_line, now
-from trtopt.workflows.workbench import memories_of, verified_graphs
 
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"

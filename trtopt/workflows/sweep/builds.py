@@ -22,17 +22,11 @@ from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
 from trtopt.records.precision import parse_forms
 from trtopt.version import __version__
+from trtopt.workflows.build.folder import in_folder, stamp, verified_graphs
 from trtopt.workflows.build.graph import QUANTISED, Precision, keep_model, prepare_graph
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.provenance import command_line, now
-from trtopt.workflows.workbench import (
-    EngineRequest,
-    Workbench,
-    in_folder,
-    make_plans,
-    stamp,
-    verified_graphs,
-)
+from trtopt.workflows.workbench import EngineRequest, Workbench, make_plans
 
 _PREPARED = "prepared.json"
 """A manifest without engines, beside a model that is ready to be built."""

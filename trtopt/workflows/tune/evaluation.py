@@ -27,6 +27,7 @@ from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.targets import target_of
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.build.build import build
+from trtopt.workflows.build.folder import in_folder, stamp, verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
@@ -36,14 +37,7 @@ from trtopt.workflows.tune.race import Cost, Racer, cost_of, race
 from trtopt.workflows.tune.setup import Setup, samples_for
 from trtopt.workflows.tune.situation import Change
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
-from trtopt.workflows.workbench import (
-    TIMING_CACHE_FILE,
-    Workbench,
-    in_folder,
-    make_plans,
-    stamp,
-    verified_graphs,
-)
+from trtopt.workflows.workbench import TIMING_CACHE_FILE, Workbench, make_plans
 
 
 @dataclass(frozen=True)

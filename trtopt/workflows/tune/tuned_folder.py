@@ -34,7 +34,7 @@ from trtopt.records import (
 )
 from trtopt.records.build import FolderCheck
 from trtopt.records.tune import CandidateKind
-from trtopt.workflows.build.rebuild import check_folder, compared_files
+from trtopt.workflows.build.folder import check_folder, compared_files
 from trtopt.workflows.build.timing_cache_commands import store_folder
 from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.provenance import check_same_terms

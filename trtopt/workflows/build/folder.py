@@ -1,29 +1,145 @@
-"""A build folder against its manifest, and built again from it."""
+"""A build folder: what it vouches for, the types that its engines run in, and its engines built again."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
-from trtopt.errors import ArtifactError, OutputError, UsageError
+from trtopt.errors import ArtifactError, BuildError, OutputError, UsageError
 from trtopt.files.atomic import cannot_write
-from trtopt.files.bounded_reading import sha256_of
-from trtopt.files.manifests import check_plugins, hashes_of, is_build_folder, read_manifest, write_manifest
-from trtopt.files.outputs import folder_in_progress
-from trtopt.records import EngineArtifact, Manifest
-from trtopt.records.build import FolderCheck, RebuildDifference
-from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.workbench import (
-    TIMING_CACHE_FILE,
-    Workbench,
-    as_it_is,
-    stamp,
-    verified_graphs,
+from trtopt.files.bounded_reading import reading_as, sha256_of
+from trtopt.files.manifests import (
+    check_plugins,
+    hashes_of,
+    is_build_folder,
+    read_listed,
+    read_manifest,
+    write_manifest,
 )
+from trtopt.files.outputs import folder_in_progress
+from trtopt.inspect.graph import read_graph
+from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.join import join
+from trtopt.inspect.memory import timeline
+from trtopt.inspect.receipt import faults, receipt, share_of
+from trtopt.onnxio.model_file import load
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.records import (
+    EngineArtifact,
+    Manifest,
+    MemoryPass,
+    MemoryTimeline,
+    OnnxArtifact,
+    PrecisionReceipt,
+    from_json,
+)
+from trtopt.records.build import FolderCheck, RebuildDifference
+from trtopt.targets import target_of
+from trtopt.version import __version__
+from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.provenance import command_line, now
+from trtopt.workflows.workbench import TIMING_CACHE_FILE, Workbench
+
+
+def in_folder(onnx: OnnxArtifact) -> OnnxArtifact:
+    """A model of a build folder as its manifest names it."""
+    return msgspec.structs.replace(onnx, path=Path(onnx.path).name)
+
+
+def stamp(manifest: Manifest) -> Manifest:
+    """A manifest as made by this trtopt and this command now."""
+    return msgspec.structs.replace(manifest, trtopt=__version__, created=now(), argv=command_line())
+
+
+def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
+    """The engine with the hash and size that its file has now, because the user trusts it by name."""
+    file = folder / engine.path
+    if not file.is_file():
+        raise ArtifactError(
+            f"{file}: is not there", "bring it back, or build the folder again: `trtopt build --locked`"
+        )
+    return msgspec.structs.replace(
+        engine,
+        sha256=sha256_of(file),
+        size_bytes=file.stat().st_size,
+        notes=(*engine.notes, "not as it was built: trusted by name"),
+    )
+
+
+def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
+    """The graphs that a folder's engines are made of, where they lie."""
+    found = [read_onnx(folder / Path(graph.path).name) for graph in (manifest.onnx, *manifest.graphs)]
+    for there, graph in zip(found, (manifest.onnx, *manifest.graphs), strict=True):
+        if there.sha256 != graph.sha256:
+            raise ArtifactError(
+                f"{there.path}: is not the model that the engines were built from", "build again"
+            )
+    return found
+
+
+def memories_of(folder: Path, manifest: Manifest) -> dict[str, MemoryTimeline]:
+    """The timeline of each engine whose builder was traced (`trtopt build --memory`), by its file."""
+    found = {}
+    for engine in manifest.engines:
+        if engine.memory is not None:
+            with reading_as("a builder's allocations", folder / engine.memory, "build again with --memory"):
+                traced = from_json(read_listed(folder, manifest, engine.memory), MemoryPass)
+            found[engine.path] = timeline(traced)
+    return found
+
+
+def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]:
+    """A receipt by weights for each engine whose layers the builder described, by the engine's file."""
+    described = [engine for engine in manifest.engines if engine.layers]
+    if not described:
+        return {}
+    graphs = {graph.sha256: graph for graph in map(manifest.graph_of, described)}
+    models = {key: load(folder / Path(graph.path).name).proto for key, graph in graphs.items()}
+    found = {}
+    for engine in described:
+        name = str(engine.layers)
+        with reading_as("an engine's layers", folder / name, "build again: the folder has lost it"):
+            text = read_listed(folder, manifest, name).decode()
+        try:
+            description = read_inspector(text, name)
+        except ArtifactError:  # an engine whose layers have no detail tells no types
+            continue
+        model = models[manifest.graph_of(engine).sha256]
+        graph = read_graph(model, shapes_at(manifest.onnx.inputs, engine.plan, engine.plan.batch.opt[0]))
+        layers, _ = join(description, None, graph)
+        found[engine.path] = receipt(layers, weakly_typed=target_of(engine.plan.backend).weakly_typed)
+    return found
+
+
+def check_receipts(
+    receipts: Mapping[str, PrecisionReceipt], *, was_measured: bool = False
+) -> tuple[str, ...]:
+    """Fail if the engines do not run in the requested precision; say so if they were measured to be the best.
+
+    Raises:
+        BuildError: an engine does not; see `inspect.receipt` for the limits.
+    """
+    notes = []
+    for name, found in receipts.items():
+        if fallen := faults(found):
+            worst = fallen[0]
+            where = " + ".join(worst.nodes) or worst.layer
+            notes.append(
+                f"{name}: {share_of(fallen):.1%} of the weights run in a wider type than the graph requests, "
+                f"first of all {where!r} in {worst.ran} instead of {worst.requested}"
+            )
+    if notes and not was_measured:
+        raise BuildError(
+            notes[0],
+            "the folder is complete: accept it with --allow-fallback, or see `trtopt profile` and "
+            "`trtopt lint` for the cause",
+        )
+    return tuple(notes)
 
 
 def check_folder(folder: Path) -> FolderCheck:

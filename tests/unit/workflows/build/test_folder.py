@@ -15,7 +15,7 @@ from trtopt.errors import BuildError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, BuildPlan, BuildSettings, Manifest, PrecisionReceipt, ShapeRange
 from trtopt.report.profile import receipt_lines
-from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
+from trtopt.workflows.build.folder import check_receipts, receipts_of
 from trtopt.workflows.workbench import MODEL_FILE
 
 HEAVY, LIGHT = 64, 8
