@@ -27,19 +27,10 @@ from trtopt.records import (
 from trtopt.records.precision import CastReport, CheckReport, QuantizeReport
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import Optimized, Tuned
-from trtopt.requests.bench import BenchRequest
-from trtopt.requests.build import BuildRequest
-from trtopt.requests.cast import CastRequest
-from trtopt.requests.check import CheckRequest
-from trtopt.requests.compare import CompareRequest
-from trtopt.requests.export import ExportRequest
-from trtopt.requests.optimize import OptimizeRequest
-from trtopt.requests.plan import PlanRequest
-from trtopt.requests.profile import ProfileRequest
-from trtopt.requests.quantize import QuantizeRequest
-from trtopt.requests.rewrite import RewriteRequest
-from trtopt.requests.sweep import SweepRequest
-from trtopt.requests.tune import TuneRequest
+from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
+from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest
+from trtopt.requests.models import CastRequest, CheckRequest, ExportRequest, QuantizeRequest, RewriteRequest
+from trtopt.requests.serve import PlanRequest
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.workflows import requested

@@ -27,7 +27,7 @@ from trtopt.onnxio.model_file import load
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import Deviation, decibels, open_model
-from trtopt.requests.bisect import BisectRequest
+from trtopt.requests.models import BisectRequest
 from trtopt.version import __version__
 from trtopt.workflows.precision.bisect import bisect
 from trtopt.workflows.precision.quantize import Request, quantize, table_beside

@@ -32,9 +32,9 @@ from numpy.random import RandomState
 from trtopt.cli.compare import exit_code_of
 from trtopt.cli.main import cli
 from trtopt.measure.analysis.outcomes import Comparisons
-from trtopt.measure.contracts import contract_named
+from trtopt.measure.contracts import THRESHOLD, contract_named
 from trtopt.measure.statistics.builds import compare_builds
-from trtopt.measure.statistics.comparison import THRESHOLD, Verdict, in_turns
+from trtopt.measure.statistics.comparison import Verdict, in_turns
 from trtopt.records import (
     Backend,
     BenchPoint,

@@ -24,7 +24,7 @@ from trtopt.precision.calibrate import read_table
 from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.precision import BisectReport
-from trtopt.requests.bisect import BisectRequest
+from trtopt.requests.models import BisectRequest
 from trtopt.workflows.precision.bisect import bisect
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms

@@ -18,7 +18,7 @@ from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import Deviation
 from trtopt.records.precision import CastReport
 from trtopt.report.precision import difference_line
-from trtopt.requests.bisect import BisectRequest
+from trtopt.requests.models import BisectRequest
 from trtopt.workflows.precision.bisect import bisect
 
 QUANTISED = """g (float[N,8] x) => (float[N,8] y) {

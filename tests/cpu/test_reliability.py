@@ -14,7 +14,7 @@ from tests.support.killing import run_killed
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.manifests import read_listed, read_manifest
 from trtopt.records import Manifest
-from trtopt.requests.profile import ProfileRequest
+from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.build.folder import check_folder, differences, rebuild_locked, trust
 from trtopt.workflows.profile.profile import profile
 

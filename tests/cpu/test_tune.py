@@ -22,7 +22,7 @@ from trtopt.files.manifests import read_manifest
 from trtopt.inspect.regions import find_regions
 from trtopt.recipe import Recipe
 from trtopt.records import to_json
-from trtopt.requests.profile import ProfileRequest
+from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile

@@ -42,7 +42,7 @@ FEW = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from trtopt.requests.tune import TuneRequest
+from trtopt.requests.build import TuneRequest
 from trtopt.workflows.tune import candidates
 from trtopt.workflows.tune.engine_kinds import SETTING
 from trtopt.workflows.tune.situation import Change

@@ -10,7 +10,7 @@ import numpy as np
 from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
 from tests.support.outlier import SENSITIVE, save_with_outlier
 from trtopt.precision.bounds import Bounds
-from trtopt.requests.bisect import BisectRequest
+from trtopt.requests.models import BisectRequest
 from trtopt.workflows.precision.bisect import bisect
 
 

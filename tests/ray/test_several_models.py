@@ -11,7 +11,7 @@ from tests.ray.conftest import TwoNodes
 from tests.ray.test_ray_executor import files_of, without_times
 from tests.support.paths import ROOT
 from trtopt.records import SweepReport
-from trtopt.requests.sweep import SweepRequest
+from trtopt.requests.build import SweepRequest
 from trtopt.workers.supervisor import DONE
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.sweep.folder import read_sweep

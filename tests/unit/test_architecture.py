@@ -14,8 +14,8 @@ FREE = {"errors", "options", "extras", "records", "logs", "printable", "version"
 """What everything may import."""
 ENTRANCES = {"__init__", "__main__"}
 STAGES = {"export", "rewrite", "precision", "builder", "measure", "inspect", "serving", "report"}
-PURE = {"measure.statistics", "measure.analysis", "measure.load.arrivals"}
-"""Judgements that other stages may use."""
+PURE = {"measure.contracts", "measure.statistics", "measure.analysis", "measure.load.arrivals"}
+"""Tables and judgements that other stages may use."""
 VENDORS = {"tensorrt", "tensorrt_rtx", "cuda", "pycuda", "pynvml", "onnxruntime", "cupti"}
 
 

@@ -11,11 +11,9 @@ from tests.support.paths import ROOT
 from trtopt.cli.main import cli
 from trtopt.errors import TrtoptError
 from trtopt.options import declared_in, in_python
-from trtopt.requests.bench import BenchRequest
-from trtopt.requests.build import BuildRequest
-from trtopt.requests.compare import CompareRequest
-from trtopt.requests.quantize import QuantizeRequest
-from trtopt.requests.sweep import SweepRequest
+from trtopt.requests.build import BuildRequest, SweepRequest
+from trtopt.requests.measure import BenchRequest, CompareRequest
+from trtopt.requests.models import QuantizeRequest
 
 DIGITS = str(ROOT / "models" / "digits" / "digits.onnx")
 HELDOUT = str(ROOT / "models" / "digits" / "heldout.npz")

@@ -12,7 +12,7 @@ import click
 from trtopt.cli.declared import command
 from trtopt.cli.exit_codes import UNTRUSTWORTHY
 from trtopt.cli.options.outputs import JsonOutput, Output, json_option, takes_stdout, write_json
-from trtopt.requests.bench import BenchRequest
+from trtopt.requests.measure import BenchRequest
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind

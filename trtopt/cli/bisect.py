@@ -7,7 +7,7 @@ import click
 from trtopt.cli.declared import command
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.requests.bisect import BisectRequest
+from trtopt.requests.models import BisectRequest
 
 
 @command(BisectRequest)

@@ -10,7 +10,7 @@ from trtopt.cli.declared import command
 from trtopt.cli.exit_codes import check_alarms, strict_option
 from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.requests.cast import CastRequest
+from trtopt.requests.models import CastRequest
 
 
 @command(CastRequest)

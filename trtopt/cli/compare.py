@@ -10,7 +10,7 @@ import click
 from trtopt.cli.declared import command
 from trtopt.cli.exit_codes import NOT_MET, NOT_SHOWN
 from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.requests.compare import CompareRequest
+from trtopt.requests.measure import CompareRequest
 
 if TYPE_CHECKING:
     from trtopt.measure.analysis.outcomes import Outcome

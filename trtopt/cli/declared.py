@@ -26,7 +26,7 @@ from trtopt.options import (
     group_options,
     parse_names,
 )
-from trtopt.requests.parsing import parse_rules
+from trtopt.requests.shared import parse_rules
 
 _WRITES = {"model": model_file, "quantised model": quantised_file, "plan": json_file("trtopt.plan")}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtopt.cli.declared import command
-from trtopt.requests.export import ExportRequest
+from trtopt.requests.models import ExportRequest
 
 if TYPE_CHECKING:
     from trtopt.export.export import Exported

@@ -9,7 +9,7 @@ import click
 from trtopt.cli.declared import command
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.requests.optimize import OptimizeRequest
+from trtopt.requests.build import OptimizeRequest
 
 PAGE = "report.html"
 

@@ -6,7 +6,7 @@ import click
 
 from trtopt.cli.declared import command
 from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.requests.plan import PlanRequest
+from trtopt.requests.serve import PlanRequest
 
 
 @command(PlanRequest)

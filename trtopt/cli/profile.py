@@ -10,7 +10,7 @@ import click
 
 from trtopt.cli.declared import command
 from trtopt.cli.options.outputs import JsonOutput, json_option, output_option, takes_stdout, write_json
-from trtopt.requests.profile import ProfileRequest
+from trtopt.requests.measure import ProfileRequest
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind

@@ -12,7 +12,7 @@ from trtopt.cli.declared import command, option
 from trtopt.cli.exit_codes import check_alarms, strict_option
 from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.requests.quantize import QuantizeRequest
+from trtopt.requests.models import QuantizeRequest
 from trtopt.requests.shared import Profile
 
 
@@ -79,7 +79,7 @@ def _by_verdict(
     from trtopt.errors import UsageError
     from trtopt.precision.bounds import verdict_alarms
     from trtopt.report.precision import verdict_view
-    from trtopt.requests.parsing import parse_batches
+    from trtopt.requests.shared import parse_batches
     from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
     from trtopt.workflows.requested import quantisation
 

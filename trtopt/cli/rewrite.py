@@ -9,7 +9,7 @@ import click
 from trtopt.cli.declared import command
 from trtopt.cli.options.completion import node_names
 from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.requests.rewrite import RewriteRequest
+from trtopt.requests.models import RewriteRequest
 
 
 @command(RewriteRequest, optional=("model", "output"))

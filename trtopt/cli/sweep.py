@@ -9,7 +9,7 @@ import click
 
 from trtopt.cli.declared import OnnxFile, command
 from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.requests.sweep import SweepRequest
+from trtopt.requests.build import SweepRequest
 
 
 @command(SweepRequest, has_sections=True, later={"model": Path()})

@@ -8,7 +8,7 @@ import click
 
 from trtopt.cli.declared import command
 from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
-from trtopt.requests.tune import TuneRequest
+from trtopt.requests.build import TuneRequest
 
 
 @command(TuneRequest, has_sections=True, optional=("model",))

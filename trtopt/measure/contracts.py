@@ -38,6 +38,8 @@ SUMMARIES = {contract.name: summary for contract, summary in _TABLE}
 DEFAULT = "trtexec-11"
 DURATION_S, WARMUP_S = 3.0, 0.2
 """Of sampling per pass, and before samples count, unless the user gives others."""
+THRESHOLD = 0.01
+"""A difference below it is of no practical interest, unless --threshold is given."""
 
 
 _FLAGS = {"queue_ahead": "queue"}

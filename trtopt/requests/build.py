@@ -1,27 +1,142 @@
-"""The request of `build`."""
+"""The requests of what builds: the options of a recipe, `build`, `optimize`, `sweep` and `tune`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
-from trtopt.options import Option, Output
-from trtopt.precision.bounds import Bounds
-from trtopt.recipe import Recipe
-from trtopt.requests.parsing import parse_range
-from trtopt.requests.recipe import RecipeOptions, recipe_of
+from trtopt.builder_settings import BuilderSettings, SweptSettings
+from trtopt.measure.contracts import DEFAULT, THRESHOLD
+from trtopt.options import Option, Output, parse_names
+from trtopt.precision.bounds import TUNING_BOUNDS, Bounds, bounds_in
+from trtopt.recipe import GRAPH_PRECISIONS, Precision, Recipe, Rewriting, make_recipe
+from trtopt.records.precision import CHOICES
+from trtopt.records.tune import CandidateKind, Objective
 from trtopt.requests.shared import (
+    DURATION,
+    WARMUP,
+    Axes,
     Backend,
+    BackendName,
+    Batch,
     BoundsOptions,
     CacheDir,
+    Contract,
+    Data,
+    Duration,
+    Executor,
     Force,
+    GpuModel,
+    Io,
+    Normalize,
     Nvtx,
     OnnxFile,
+    Preprocess,
+    Profile,
+    Request,
+    Retries,
+    Shapes,
+    SweptTerms,
+    Timeout,
+    Warmup,
+    bounds_of,
+    neighbour_names,
+    parse_lengths_of_axis,
+    parse_range,
+    parse_streams,
     samples,
 )
+
+_FORMS = "; ".join(f"{name}={'|'.join(choices)}" for name, choices in CHOICES.items())
+Forms = Annotated[
+    str | None,
+    Option(
+        f"The form of an INT8 graph, such as residual=both,attention=on: {_FORMS}.", metavar="FORM=CHOICE,…"
+    ),
+]
+Excluded = Annotated[
+    Sequence[str] | None,
+    Option("Nodes (with * and ?) or operators not to quantise.", metavar="PATTERN"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptOptions(SweptSettings, Request):
+    """The fields of a recipe that a sweep has too; None is not given."""
+
+    shapes: Shapes = None
+    profile: Profile = None
+    build_timeout: Annotated[
+        float | None,
+        Option("Seconds that the build of one engine may take [default: no limit].", metavar="S"),
+    ] = None
+    jobs: Annotated[
+        int | None,
+        Option(
+            "Engines built concurrently, on GPUs of the same model in turn [default: 1].",
+            python="engines built at once, 1 to 256, on the GPUs of one model in turn; above 1 a sweep "
+            "builds all "
+            "that are known beforehand first, and measures with nothing else at work [default: 1].",
+            metavar="N",
+        ),
+    ] = None
+    executor: Executor = None
+    gpu_model: GpuModel = None
+    retries: Retries = None
+    timing_cache: Annotated[
+        str | Path | None,
+        Option(
+            "Timing cache to read, extend and save; none: start empty [default: the store].",
+            metavar="FILE|none",
+            names=lambda: ("none",),
+            is_path=True,
+        ),
+    ] = None
+    forms: Forms = None
+    exclude: Excluded = None
+    rewrite: Annotated[
+        Rewriting | None,
+        Option(
+            "Rewrite rules to apply first: default (those with evidence for this TensorRT), all, or none."
+        ),
+    ] = None
+    add_rule: Annotated[
+        Sequence[str] | None,
+        Option("Rewrite rule to apply too, of those that are off (trtopt rewrite --list).", metavar="NAME"),
+    ] = None
+    io: Io = None
+    normalize: Normalize = None
+    preprocess: Preprocess = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions(SweptOptions, BuilderSettings):
+    """The fields of a recipe that have an option of their own; None is not given."""
+
+    dynamic: Annotated[
+        bool | None,
+        Option(
+            "One engine for --batch MIN,OPT,MAX instead.",
+            python="one engine for all batch sizes [default: no].",
+        ),
+    ] = None
+    axes: Axes = None
+    precision: Annotated[
+        Precision | None,
+        Option(
+            "Write this precision into the graph before building; best: the fastest one measured "
+            "[default: the graph's]."
+        ),
+    ] = None
+
+
+def recipe_of(request: Request, **changed: object) -> Recipe:
+    """The recipe that a request makes, some fields `changed`: the profile's, overridden by what is given."""
+    given = {name: getattr(request, name, None) for name in Recipe.__struct_fields__}
+    return make_recipe(getattr(request, "profile", None), given | changed)
 
 
 @dataclass(frozen=True)
@@ -100,3 +215,247 @@ class BuildRequest(RecipeOptions):
         """What to build as one validated recipe."""
         bounds = self.bounds.given if isinstance(self.bounds, Bounds) else self.bounds
         return recipe_of(self, calib=self.data, bounds=bounds or None)
+
+
+@dataclass(frozen=True)
+class OptimizeRequest(Request):
+    """The bounds that the fastest engine is to meet."""
+
+    model: OnnxFile
+    output: Annotated[
+        str | Path | None,
+        Output(
+            "Build folder to create [default: MODEL.trtopt].",
+            "folder",
+            python="the build folder [default: the model's name with `.trtopt`, in the current folder].",
+        ),
+    ] = None
+    _: KW_ONLY
+    data: Annotated[
+        Data,
+        Option(
+            samples("Samples"),
+            python="samples: an .npz, a folder of them or `module:function`. With them the fastest "
+            "precision that "
+            "keeps `min_cosine` is chosen, where engines can be measured; without them the graph's is kept.",
+            metavar="DATA",
+            is_path=True,
+        ),
+    ] = None
+    slo: Annotated[str | None, Option("Latency bound, as p99=10ms.", metavar="pN=LIMIT")] = None
+    min_cosine: Annotated[
+        float,
+        Option(
+            "Minimum cosine of every output against MODEL.",
+            python="minimum cosine of every output against the model, -1 to 1.",
+            metavar="VALUE",
+            limits=(-1, 1),
+        ),
+    ] = 0.99
+    batch: Annotated[Batch, "Batch sizes, one engine each [default: 1,8,32]."] = None
+    shapes: Shapes = None
+    axes: Axes = None
+    backend: Annotated[
+        BackendName,
+        Option(
+            "What to build with.",
+            python="what to build with. On a machine without a GPU the measurement runs on ONNX Runtime.",
+        ),
+    ] = "auto"
+    duration: Duration = DURATION
+    force: Force = False
+
+
+@dataclass(frozen=True)
+class SweepRequest(SweptOptions):
+    """What to build and measure at every combination."""
+
+    model: OnnxFile
+    output: Annotated[
+        str | Path | None,
+        Output(
+            "The sweep's folder, new or to continue [default: MODEL.sweep]; of several models, the folder "
+            "for "
+            "their folders [default: the current one].",
+            "folder",
+            python="the sweep's folder [default: the model's name with `.sweep`, in the current folder].",
+        ),
+    ] = None
+    _: KW_ONLY
+    batch: Annotated[Batch, "Batch sizes, one engine each [default: 1,2,4,8,16,32]."] = None
+    precision: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            f"{', '.join(GRAPH_PRECISIONS)} [default: the graph's].",
+            python=f"what is written into the graph, one after the other: {', '.join(GRAPH_PRECISIONS)}, "
+            "without "
+            "the verdict of `build` [default: the recipe's, or the graph's own].",
+            metavar="NAME,NAME,…",
+            parse=parse_names,
+            names=lambda: GRAPH_PRECISIONS,
+        ),
+    ] = None
+    streams: Annotated[
+        int | Sequence[int], Option("Stream counts [default: 1].", metavar="N,N,…", parse=parse_streams)
+    ] = (1,)
+    axes: Annotated[
+        Mapping[str, Sequence[int]] | None,
+        Option(
+            "Lengths of another dynamic axis, by its name in the model or as INPUT.INDEX.",
+            flag="--axis",
+            metavar="NAME=N,N,…",
+            parse=parse_lengths_of_axis,
+            aliases=("--shapes",),
+        ),
+    ] = None
+    neighbours: Annotated[
+        Sequence[str],
+        Option(
+            "Try the nearest powers of two and multiples of 8 and 32 around each size too.",
+            python="`pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.",
+            metavar="pow2,8,32",
+            parse=parse_names,
+            names=neighbour_names,
+        ),
+    ] = ()
+    adaptive: Annotated[
+        bool, Option("Measure more batch sizes between those given where the curve bends.")
+    ] = False
+    backend: Annotated[
+        Backend, "Backend to build and measure with [default: auto, the CPU if there is no GPU]."
+    ] = None
+    contract: Contract = None
+    terms: SweptTerms = None
+    cache_dir: CacheDir = None
+    duration: Duration = DURATION
+    warmup: Warmup = WARMUP
+    data: Annotated[
+        Data,
+        samples("Inputs to measure with, and for precisions that need data [default: seeded random ones]"),
+    ] = None
+    timeout: Timeout = None
+    calib: str | Path | None = None
+    """Other data for precisions that need some, under the name that it once had."""
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """What all engines share."""
+        return recipe_of(self, calib=self.calib or self.data, batch=None, precision=None, axes=None)
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Those that are swept."""
+        return (self.precision,) if isinstance(self.precision, str) else tuple(self.precision or ())
+
+
+KINDS = get_args(CandidateKind)
+
+
+@dataclass(frozen=True)
+class TuneRequest(Request):
+    """What to tune for, and with what."""
+
+    model: OnnxFile
+    output: Annotated[
+        str | Path | None,
+        Output(
+            "Build folder to create or, with --resume, to continue [default: MODEL.tuned].",
+            "folder",
+            python="the build folder [default: the model's name with `.tuned`, in the current folder].",
+        ),
+    ] = None
+    _: KW_ONLY
+    batch: Annotated[
+        Batch,
+        "Batch size to tune for; of several, --objective throughput chooses [default: the model's, or 1].",
+    ] = None
+    objective: Annotated[
+        Objective,
+        Option(
+            "What to improve.",
+            python="`latency` (median), `p99`, `throughput`, or `energy` per sample (GPUs only).",
+        ),
+    ] = "latency"
+    rate: Annotated[
+        float | None,
+        Option(
+            "With --objective p99: requests per second, arriving independently [default: one after another].",
+            python="with `p99`, requests per second that arrive independently of one another, each a query; "
+            "its "
+            "latency counts from its arrival [default: one query after another].",
+            metavar="PER_S",
+        ),
+    ] = None
+    budget: Annotated[
+        str | float,
+        Option("Time to spend, earlier runs of the folder included, as 90s, 30m or 1h30m.", metavar="TIME"),
+    ] = "30m"
+    include: Annotated[
+        Sequence[CandidateKind],
+        Option(
+            f"Try only this kind of candidate, and others so named: {', '.join(KINDS)}.",
+            python=f"only these kinds of candidates: {', '.join(KINDS)} [default: all].",
+            metavar="KIND",
+        ),
+    ] = ()
+    exclude: Annotated[
+        Sequence[CandidateKind],
+        Option(
+            "Leave out this kind of candidate; may be given several times.",
+            python="kinds of candidates to leave out.",
+            metavar="KIND",
+        ),
+    ] = ()
+    resume: Annotated[bool, Option("Continue in a folder that an earlier run began.")] = False
+    data: Annotated[
+        Data,
+        samples("Inputs to measure and check with, and to calibrate on [default: seeded random ones]"),
+    ] = None
+    bounds: Annotated[
+        Bounds | Mapping[str, float] | None,
+        bounds_of("`min_cosine` is 0.99 if it is not given", defaults=TUNING_BOUNDS.given),
+    ] = None
+    backend: Annotated[
+        Backend, "Backend to build and measure with [default: auto, the CPU if there is no GPU]."
+    ] = None
+    profile: Annotated[Profile, "A shipped recipe or a TOML file that the baseline is built with."] = None
+    shapes: Shapes = None
+    axes: Axes = None
+    io: Io = None
+    normalize: Normalize = None
+    preprocess: Preprocess = None
+    contract: Annotated[Contract, f"The terms of the measurement [default: {DEFAULT}]."] = None
+    duration: Annotated[
+        float, Option("Seconds of sampling per engine in a race, up to a day.", metavar="S")
+    ] = 2.0
+    threshold: Annotated[float, Option("The smallest gain to accept, as a share.", metavar="SHARE")] = (
+        THRESHOLD
+    )
+    timeout: Annotated[
+        float | None,
+        Option(
+            "Time limit for one build or measurement [default: ten times the baseline's, a minute at least].",
+            metavar="S",
+        ),
+    ] = None
+    executor: Executor = None
+    gpu_model: GpuModel = None
+    retries: Retries = None
+    cache_dir: CacheDir = None
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """What the baseline is built with."""
+        return recipe_of(self, batch=None, exclude=None, bounds=None)
+
+    @cached_property
+    def accuracy(self) -> Bounds:
+        """What every candidate must keep."""
+        given = self.bounds.given if isinstance(self.bounds, Bounds) else dict(self.bounds or {})
+        return bounds_in(TUNING_BOUNDS.given | given)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of candidates to try."""
+        wanted = self.include or KINDS
+        return tuple(name for name in KINDS if name in wanted and name not in self.exclude)

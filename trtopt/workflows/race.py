@@ -16,18 +16,10 @@ from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.measure.analysis.comparability import Work
-from trtopt.measure.contracts import WARMUP_S, changed
+from trtopt.measure.contracts import THRESHOLD, WARMUP_S, changed
 from trtopt.measure.loop.interleaved import BLOCK_QUERIES, InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.loop.rounds import ValidRounds, latency_blocks
-from trtopt.measure.statistics.comparison import (
-    RUN_BLOCKS,
-    THRESHOLD,
-    Block,
-    Comparison,
-    Noise,
-    RunSpread,
-    compare,
-)
+from trtopt.measure.statistics.comparison import RUN_BLOCKS, Block, Comparison, Noise, RunSpread, compare
 from trtopt.recipe import Recipe, shape_flags
 from trtopt.records import (
     ComparisonVerdict,

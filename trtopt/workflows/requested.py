@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from trtopt.records import Manifest
     from trtopt.records.precision import CastReport, QuantizeReport
     from trtopt.requests.build import BuildRequest
-    from trtopt.requests.cast import CastRequest
-    from trtopt.requests.export import ExportRequest
-    from trtopt.requests.quantize import QuantizeRequest
-    from trtopt.requests.rewrite import RewriteRequest
+    from trtopt.requests.models import CastRequest, ExportRequest, QuantizeRequest, RewriteRequest
     from trtopt.rewrite.rewrite_trace import RewriteTrace
     from trtopt.workflows.precision.quantize import Request
 

@@ -18,7 +18,7 @@ from trtopt.records import (
     suited,
 )
 from trtopt.records.tensors import spans_of
-from trtopt.requests.parsing import parse_range
+from trtopt.requests.shared import parse_range
 
 
 def batches(low: int, best: int, high: int) -> ShapeRange:

@@ -5,7 +5,7 @@ from trtopt.builder.shapes import batch_range, shape_ranges
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.recipe import ShapeFlag, parse_shape_flag
 from trtopt.records import OnnxArtifact, Shape, ShapeRange, TensorSpec
-from trtopt.requests.parsing import parse_batches
+from trtopt.requests.shared import parse_batches
 
 Own = tuple[int | str, ...]
 

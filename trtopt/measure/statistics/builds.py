@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
+from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.comparison import (
-    THRESHOLD,
     Comparison,
     Noise,
     Ratio,

@@ -31,12 +31,10 @@ from statistics import fmean, median, stdev
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.intervals import CONFIDENCE, student
 from trtopt.measure.statistics.loads import by_load, interval, log_ratios, without_place
 from trtopt.records import MeasuredRunSpread
-
-THRESHOLD = 0.01
-"""A difference below it is of no practical interest, unless --threshold is given."""
 
 MIN_BLOCKS = 8
 """Fewer do not show how blocks differ."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.builds import Builds, spread
 from trtopt.measure.statistics.comparison import (
-    THRESHOLD,
     WINNER_CONFIDENCE,
     Block,
     Comparison,

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from trtopt.measure.statistics.comparison import THRESHOLD, Comparison, Verdict
+from trtopt.measure.contracts import THRESHOLD
+from trtopt.measure.statistics.comparison import Comparison, Verdict
 
 
 @dataclass(frozen=True)

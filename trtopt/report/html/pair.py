@@ -9,7 +9,7 @@ from typing import Any
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.outcomes import Comparisons
 from trtopt.measure.analysis.result_comparison import compare_reports
-from trtopt.measure.statistics.comparison import THRESHOLD
+from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.summaries import percentile
 from trtopt.records import BenchPoint, BenchReport, Collected, EngineDifference, EngineProfile
 from trtopt.report.bench import trust_lines

@@ -31,7 +31,7 @@ from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.recipe import Recipe, batch_sizes, check_timeout, shape_flags
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, EngineArtifact, KernelPass
-from trtopt.requests.bench import BenchRequest
+from trtopt.requests.measure import BenchRequest
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import OnProgress

@@ -18,7 +18,7 @@ from trtopt.errors import TrtoptError
 from trtopt.files.atomic import scratch_beside
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.regions import Region, find_regions
-from trtopt.measure.statistics.comparison import THRESHOLD
+from trtopt.measure.contracts import THRESHOLD
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx

@@ -33,10 +33,10 @@ from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, losing_vectors, region_times
-from trtopt.measure.contracts import DEFAULT, contract_named
+from trtopt.measure.contracts import DEFAULT, THRESHOLD, contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.loop.rounds import notes_of, pooled_ms, valid_rounds
-from trtopt.measure.statistics.comparison import THRESHOLD, Comparison
+from trtopt.measure.statistics.comparison import Comparison
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds

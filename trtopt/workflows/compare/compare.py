@@ -14,14 +14,13 @@ from trtopt.measure.analysis.findings import doubts_of, is_on_host
 from trtopt.measure.analysis.gap_ledger import Ends, ends_of, evaluate_gap, gap_variants, has_bare_loop
 from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Outcome
 from trtopt.measure.analysis.result_comparison import distrust, machine_notes, paired_points, work_notes
-from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_named
+from trtopt.measure.contracts import DEFAULT, DURATION_S, THRESHOLD, changed, contract_named
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
-from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.recipe import LOCAL, Recipe, batch_sizes, check_timeout, input_sizes, measured_on
 from trtopt.records import BenchPoint, BenchReport, CompareReport, Contract, EngineArtifact, InterleavedRun
 from trtopt.records.base import Result
-from trtopt.requests.compare import CompareRequest
+from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file, read_result

@@ -15,7 +15,7 @@ from trtopt.errors import DeviceError, IncompatibleEngineError, TrtoptError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.outputs import json_kind, write_output
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
-from trtopt.requests.plan import PlanRequest
+from trtopt.requests.serve import PlanRequest
 from trtopt.serving.planning.plan_refinement import MOST_TRIALS, PlanRefinement
 from trtopt.serving.planning.prediction import Demand
 from trtopt.serving.planning.search import Bounds, Outcome

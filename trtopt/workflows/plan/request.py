@@ -13,7 +13,7 @@ from trtopt.errors import DeviceError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.measure.load.arrivals import parse_goal
 from trtopt.recipe import check_timeout
-from trtopt.requests.plan import PlanRequest
+from trtopt.requests.serve import PlanRequest
 from trtopt.serving.planning.search import MAX_ENGINES, Bounds
 from trtopt.serving.planning.traffic import Process, Recorded, parse_process, parse_recorded
 from trtopt.targets import ONNXRUNTIME

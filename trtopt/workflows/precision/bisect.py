@@ -27,7 +27,7 @@ from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Tri
 from trtopt.precision.variants import CastVariants, QuantisedVariants, Variant, Variants, pattern_for
 from trtopt.recipe import batch_sizes, check_timeout
 from trtopt.records.precision import BisectReport, CheckedSubject, KeptSet, Sensitivity
-from trtopt.requests.bisect import BisectRequest
+from trtopt.requests.models import BisectRequest
 from trtopt.targets import target_named
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker

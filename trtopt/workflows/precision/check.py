@@ -40,7 +40,7 @@ from trtopt.recipe import Recipe, batch_sizes, check_timeout, input_sizes, shape
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
 from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference
 from trtopt.records.tensors import TypedTensor
-from trtopt.requests.check import CheckRequest
+from trtopt.requests.models import CheckRequest
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import typed_reference
 from trtopt.workers.protocol import OutputsWritten

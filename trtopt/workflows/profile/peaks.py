@@ -30,7 +30,7 @@ from trtopt.records import (
     read_versioned,
     to_json,
 )
-from trtopt.requests.bench import BenchRequest
+from trtopt.requests.measure import BenchRequest
 from trtopt.targets import TENSORRT
 from trtopt.workers.protocol import Copied, CopyJob
 from trtopt.workflows.bench.bench import bench

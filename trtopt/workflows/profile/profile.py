@@ -36,8 +36,7 @@ from trtopt.records import (
     read_versioned,
 )
 from trtopt.records.profile import check_profile
-from trtopt.requests.bench import BenchRequest
-from trtopt.requests.profile import ProfileRequest
+from trtopt.requests.measure import BenchRequest, ProfileRequest
 from trtopt.requests.shared import BackendName
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench

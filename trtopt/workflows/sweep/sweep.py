@@ -34,7 +34,7 @@ from trtopt.recipe import (
     measured_on,
 )
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
-from trtopt.requests.sweep import SweepRequest
+from trtopt.requests.build import SweepRequest
 from trtopt.workers.protocol import Benched, Result
 from trtopt.workflows.build.graph import QUANTISED, request_for, with_typed_io
 from trtopt.workflows.listener import DONE, SILENT, Listener

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.builder_settings import SETTINGS
-from trtopt.measure.statistics.comparison import THRESHOLD
+from trtopt.measure.contracts import THRESHOLD
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.tune.prediction import BUILD_SPREAD, Prior
 from trtopt.workflows.tune.situation import Change, Evidence, Kind, Situation

@@ -22,7 +22,7 @@ from trtopt.records import FinalRace, Ledger, LedgerEntry, Manifest, OnnxArtifac
 from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
-from trtopt.requests.profile import ProfileRequest
+from trtopt.requests.measure import ProfileRequest
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.targets import target_of
 from trtopt.workflows.bench.resolve_engines import resolved

@@ -29,7 +29,7 @@ from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import WHERE, Recipe, batch_sizes, check_timeout, io_request, recipe_json
 from trtopt.records import Ledger, Manifest, MeasuredRunSpread, Objective, OnnxArtifact, TensorSpec, TuneTerms
-from trtopt.requests.tune import KINDS, TuneRequest
+from trtopt.requests.build import KINDS, TuneRequest
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.build.graph import with_typed_io
 from trtopt.workflows.listener import Listener

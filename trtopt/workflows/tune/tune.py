@@ -17,7 +17,7 @@ from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor, run_in_threads
 from trtopt.files.atomic import scratch_beside
 from trtopt.records import Ledger, TuneBaseline, Tuned, TuneScore
-from trtopt.requests.tune import TuneRequest
+from trtopt.requests.build import TuneRequest
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.tune.candidates import Candidates, Queued, first_of, next_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trtopt.errors import UsageError
-from trtopt.requests.profile import ProfileRequest
+from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.profile.profile import check_request
 
 

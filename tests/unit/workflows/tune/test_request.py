@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import examples
 from trtopt.errors import UsageError
-from trtopt.requests.tune import TuneRequest
+from trtopt.requests.build import TuneRequest
 from trtopt.workflows.tune.setup import batches_of, check_request, parse_budget
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trtopt.options import Argument, Option, Output
-from trtopt.requests.parsing import parse_bytes, parse_server, parse_shares_of_lengths
+from trtopt.requests.shared import parse_bytes, parse_server, parse_shares_of_lengths
 
 
 @dataclass(frozen=True)

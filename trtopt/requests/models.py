@@ -1,0 +1,337 @@
+"""The requests on graphs: `export`, `rewrite`, `cast`, `quantize`, `check`, `bisect`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from trtopt.options import Argument, Option, Output
+from trtopt.precision.bounds import Bounds, bounds_in
+from trtopt.requests.build import Forms
+from trtopt.requests.shared import (
+    Axes,
+    Backend,
+    BackendName,
+    Batch,
+    BoundsOptions,
+    Data,
+    GraphIo,
+    Method,
+    Normalize,
+    OnnxFile,
+    Preprocess,
+    Profile,
+    Request,
+    Shapes,
+    Table,
+    Target,
+    TargetFound,
+    Timeout,
+    Trust,
+    model_names,
+    parse_rules,
+    parse_smoothing,
+    rule_names,
+    samples,
+)
+from trtopt.targets import DEFAULT, targets_where
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """Which model to export, and how."""
+
+    model: Annotated[
+        str,
+        Argument(
+            "a name of the collection, a model file (TOML), or `package.module:callable`.",
+            "name",
+            names=model_names,
+        ),
+    ]
+    output: Annotated[
+        str | Path,
+        Output(
+            "ONNX file to write.",
+            "model",
+            python="the ONNX file; it appears only if it agrees with PyTorch.",
+        ),
+    ]
+    _: KW_ONLY
+    variant: Annotated[
+        str,
+        Option(
+            "Size of a model of the collection.",
+            python="of a model of the collection: `full` or `tiny`.",
+            metavar="full|tiny",
+            names=lambda: ("full", "tiny"),
+        ),
+    ] = "full"
+    exporter: Annotated[
+        Literal["dynamo", "torchscript"] | None,
+        Option("dynamo, based on torch.export, or torchscript, the older tracer [default: the model's own]."),
+    ] = None
+    dtype: Annotated[Literal["fp32", "fp16", "bf16"], Option("Type of the weights and of float inputs.")] = (
+        "fp32"
+    )
+    checkpoint: Annotated[
+        str | Path | None,
+        Option(
+            "State dict or .safetensors file with the weights.",
+            python="a state dict or `.safetensors` [default: the model's own weights].",
+            metavar="FILE",
+            must_exist=True,
+        ),
+    ] = None
+    strict: Annotated[
+        bool,
+        Option(
+            "Refuse a checkpoint with missing or unexpected keys [default: yes].",
+            flag="--strict/--no-strict",
+        ),
+    ] = True
+    opset: Annotated[
+        int | None,
+        Option("ONNX opset, 17 to 23 [default: the model's own, mostly 17; 22 for bf16].", limits=(17, 23)),
+    ] = None
+    allow_traced_branches: Annotated[
+        bool,
+        Option(
+            "Let torchscript record the path taken for one input where Python branches on tensors.",
+            python="let torchscript keep the branch that Python took for one input where it branches on "
+            "tensors; "
+            "PyTorch then warns.",
+        ),
+    ] = False
+    external_data: Annotated[bool, Option("Store weights next to the file even below 2 GB.")] = False
+
+
+@dataclass(frozen=True)
+class RewriteRequest(Request):
+    """What to rewrite by which rules."""
+
+    model: OnnxFile
+    output: Annotated[str | Path, Output("File to write the rewritten model to.", "model")]
+    _: KW_ONLY
+    target: Annotated[Target, "TensorRT to rewrite for."] = DEFAULT
+    rules: Annotated[
+        Sequence[str] | None,
+        Option(
+            "Only these rules (also ones that are off).",
+            metavar="NAME,…",
+            parse=parse_rules,
+            names=rule_names,
+        ),
+    ] = None
+    skip: Annotated[
+        Sequence[str], Option("Skip these rules.", metavar="NAME,…", parse=parse_rules, names=rule_names)
+    ] = ()
+    clean: Annotated[bool, Option("Also apply rules that tidy the graph and that no build needs.")] = False
+    check: Annotated[
+        bool,
+        Option(
+            "Do not run both models to compare them.",
+            python="run both models on seeded inputs, every dynamic axis at two sizes; a rule that breaks "
+            "its "
+            "bound is undone and named in the trace.",
+            flag="--no-check",
+        ),
+    ] = True
+    data: Annotated[Data, samples("Real inputs for the check")] = None
+    io: GraphIo = None
+    normalize: Normalize = None
+    preprocess: Preprocess = None
+    dynamic_batch: Annotated[bool, Option("Give a fixed batch axis the name `batch`.")] = False
+    keep_going: Annotated[bool, Option("Skip a rule that fails instead of stopping.")] = False
+
+
+@dataclass(frozen=True)
+class CastRequest(Request):
+    """What to write in 16 bits."""
+
+    model: OnnxFile
+    output: Annotated[str | Path, Output("File to write.", "model")]
+    _: KW_ONLY
+    precision: Annotated[Literal["fp16", "bf16"], Option("The 16-bit type to write.")] = "fp16"
+    data: Annotated[
+        Data,
+        samples(
+            "Real inputs, which decide what stays FP32 [default: seeded random ones, for overflows alone]"
+        ),
+    ] = None
+    target: Annotated[Target, "TensorRT to cast for (scales)."] = DEFAULT
+    exclude: Annotated[
+        Sequence[str],
+        Option("Nodes to keep in FP32: 'encoder.0.*'.", metavar="PATTERN", aliases=("--keep",)),
+    ] = ()
+    keep_op: Annotated[Sequence[str], Option("Operators to keep in FP32: Softmax.", metavar="OP")] = ()
+    include: Annotated[
+        Sequence[str], Option("Nodes to cast regardless of their values.", metavar="PATTERN")
+    ] = ()
+    threshold: Annotated[
+        float | None,
+        Option("Largest |x| in 16 bits [default: a quarter of the type's largest].", metavar="VALUE"),
+    ] = None
+    cast_io: Annotated[bool, Option("Make the model's FP32 inputs and outputs 16-bit too.")] = False
+    compare: Annotated[
+        bool,
+        Option(
+            "Do not compare the result with the original.",
+            python="run the result against the original.",
+            flag="--no-compare",
+        ),
+    ] = True
+
+
+_WITHOUT_STORED_WEIGHTS = ", ".join(targets_where(lambda target: not target.stored_weights))
+
+
+@dataclass(frozen=True)
+class QuantizeRequest(Request):
+    """What to quantise, and how."""
+
+    model: OnnxFile
+    output: Annotated[
+        str | Path,
+        Output(
+            "File to write the model to.",
+            "quantised model",
+            python="the ONNX file to write; its calibration table is written next to it.",
+        ),
+    ]
+    _: KW_ONLY
+    precision: Annotated[
+        Literal["int8", "fp8", "int4"],
+        Option("The quantised precision; trtopt cast writes fp16 and bf16."),
+    ]
+    data: Annotated[
+        Data,
+        Option(samples("Samples to calibrate on"), metavar="DATA", is_path=True, aliases=("--calib",)),
+    ] = None
+    target: Annotated[
+        TargetFound,
+        (
+            f"TensorRT to write for [default: {DEFAULT}; of --verdict: the one here].",
+            f"the TensorRT to write for [default: {DEFAULT}].",
+        ),
+    ] = None
+    method: Annotated[
+        Method, "auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max]."
+    ] = None
+    exclude: Annotated[
+        Sequence[str],
+        Option("Nodes (with * and ?) or operators not to quantise.", metavar="PATTERN"),
+    ] = ()
+    include: Annotated[
+        Sequence[str], Option("Nodes or operators to quantise anyway.", metavar="PATTERN")
+    ] = ()
+    table: Table = None
+    smoothquant: Annotated[
+        float | str,
+        Option(
+            "Move outlier channels into weights: auto where INT8 gains by it, or SmoothQuant [default: "
+            "auto].",
+            python="move outliers of channels into weights: `auto` (INT8, where it gains), `off`, or the "
+            "exponent "
+            "alpha, 0 to 1.",
+            metavar="auto|off|ALPHA",
+            parse=parse_smoothing,
+        ),
+    ] = "auto"
+    forms: Forms = None
+    store_weights: Annotated[
+        bool,
+        Option(f"Keep weights in their narrow type (INT4 always; not on {_WITHOUT_STORED_WEIGHTS})."),
+    ] = False
+    random_data: Annotated[bool, Option("Calibrate on random values: for trials, never for deployment.")] = (
+        False
+    )
+    io: GraphIo = None
+    normalize: Normalize = None
+    preprocess: Preprocess = None
+
+
+@dataclass(frozen=True)
+class CheckRequest(Request):
+    """What to compare with which reference."""
+
+    path: Annotated[
+        str | Path,
+        Argument(
+            "an ONNX file (its 16-bit arithmetic is emulated), a build folder, or an engine in one.",
+            metavar="MODEL",
+        ),
+    ]
+    against: Annotated[
+        str | Path,
+        Option(
+            "The reference ONNX file.",
+            python="the reference ONNX file; it runs with ONNX Runtime's own optimisations off.",
+            must_exist=True,
+        ),
+    ]
+    _: KW_ONLY
+    data: Annotated[Data, samples("Samples [default: seeded random ones]")] = None
+    task: Annotated[
+        str | None,
+        Option(
+            "Measure this model's task metric too.",
+            python="a model of the collection, or a model file (TOML), whose task metric is measured too.",
+            flag="--model",
+            metavar="NAME|FILE.toml",
+            names=model_names,
+            is_path=True,
+        ),
+    ] = None
+    batch: Annotated[Batch, "Batch sizes of engines [default: each engine's own]."] = None
+    shapes: Shapes = None
+    axes: Axes = None
+    backend: Annotated[
+        Backend, "What to run engines with [default: auto, their own, or the CPU if there is no GPU]."
+    ] = None
+    timeout: Timeout = None
+    trust: Trust = ()
+    bounds: BoundsOptions = None
+    layers: Annotated[bool, Option("Rank where in the graph the error enters (ONNX files).")] = False
+
+
+@dataclass(frozen=True)
+class BisectRequest(Request):
+    """What to keep accurate, and how that is judged."""
+
+    model: OnnxFile
+    output: Annotated[
+        str | Path | None, Output("File to write the resulting model to.", "quantised model")
+    ] = None
+    _: KW_ONLY
+    precision: Annotated[Literal["fp16", "bf16", "int8", "fp8"], Option("The low precision.")]
+    bounds: BoundsOptions = None
+    data: Annotated[Data, samples("Samples to evaluate accuracy on, and to find ranges on")] = None
+    calib: Annotated[
+        str | Path | None, Option("Other samples for ranges and values.", metavar="DATA", is_path=True)
+    ] = None
+    table: Annotated[Table, "Ranges from an earlier trtopt quantize."] = None
+    method: Annotated[Method, "How ranges are found, as for trtopt quantize."] = None
+    target: Annotated[TargetFound, f"TensorRT to write for [default: the engines', else {DEFAULT}]."] = None
+    exclude: Annotated[
+        Sequence[str], Option("Nodes or operators to keep in any case.", metavar="PATTERN")
+    ] = ()
+    include: Annotated[
+        Sequence[str], Option("Nodes to lower regardless of the rules.", metavar="PATTERN")
+    ] = ()
+    backend: Annotated[
+        BackendName,
+        Option("Evaluator: engines [default with a GPU], or ONNX Runtime, which emulates the precision."),
+    ] = "auto"
+    batch: Annotated[Batch, "Batch sizes of the engines."] = None
+    profile: Annotated[Profile, "A recipe for the engines."] = None
+    timeout: Timeout = None
+    max_evaluations: Annotated[int, Option("Maximum number of node sets to evaluate.")] = 200
+
+    @cached_property
+    def accuracy(self) -> Bounds:
+        """What the result must meet."""
+        return bounds_in(self.bounds or {})
