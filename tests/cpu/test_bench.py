@@ -330,6 +330,7 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
         ([DIGITS, "--backend", "onnxruntime", "--cpu-affinity", "auto"], 2, "is not a GPU"),
         ([DIGITS, "--no-pinned"], 2, "without transfers"),
         ([DIGITS, "--duration", "0"], 2, "out of range"),
+        ([DIGITS, "--stop-early"], 2, "--stop-early"),
         ([DIGITS, "--data", "nowhere.npz"], 2, "no such file"),
         ([DIGITS, "--json", "/proc/nowhere/r.json"], 1, "there is no folder"),
         ([DIGITS, "--export-times", "/proc/nowhere/t.json"], 1, "there is no folder"),

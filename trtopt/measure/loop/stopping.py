@@ -104,7 +104,7 @@ def halves_agree(values: Sequence[float], tolerance: float = TOLERANCE) -> bool:
 STEADY = 0.005
 """Blocks whose medians are all within this share of the whole's are steady."""
 
-_EARLIEST_S, _EARLIEST_SHARE = 8.0, 1 / 3
+EARLIEST_S, _EARLIEST_SHARE = 8.0, 1 / 3
 """Noise that is longer than a run cannot be seen in it: no pass is short only because it looks steady."""
 
 _BLOCKS = 20
@@ -143,7 +143,7 @@ class StoppingRule:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._earliest_s = max(_EARLIEST_S, _EARLIEST_SHARE * limits.duration_s)
+        self._earliest_s = max(EARLIEST_S, _EARLIEST_SHARE * limits.duration_s)
         self._values = array("d")
         self._next = limits.min_queries
         self.ended_by: StopCode | None = None

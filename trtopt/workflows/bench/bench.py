@@ -29,6 +29,7 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, RangesJob, RangesRecorded
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
+from trtopt.measure.loop.stopping import EARLIEST_S
 from trtopt.recipe import Recipe, batch_sizes, check_timeout, shape_flags
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, EngineArtifact, KernelPass
 from trtopt.requests.measure import BenchRequest
@@ -87,6 +88,11 @@ def check_request(request: BenchRequest) -> None:
         raise UsageError(
             f"--duration {request.duration:g} --warmup {request.warmup:g}: out of range",
             "give seconds above 0, at most a day",
+        )
+    if request.stop_early and request.duration <= EARLIEST_S:
+        raise UsageError(
+            f"--stop-early with --duration {request.duration:g}: no pass ends within {EARLIEST_S:g} s",
+            "write --duration 30, or leave --stop-early out",
         )
     check_timeout(request.timeout)
     check_trust(request.trust, [Path(request.path)])

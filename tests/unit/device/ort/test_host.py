@@ -51,3 +51,9 @@ def test_on_the_host_everything_has_been_reached_at_once() -> None:
     event.record(device.stream())
     assert event.reached()
     device.wait_any([event], time.perf_counter() + 3600)
+
+
+def test_buffers_begin_at_a_cache_line_and_are_of_their_size() -> None:
+    buffers = [HostDevice().device_buffer(nbytes) for nbytes in (1, 63, 64, 1000, 100_000, 1_000_003)]
+    assert all(one.address == one.array.ctypes.data and one.address % 64 == 0 for one in buffers)
+    assert [one.array.nbytes for one in buffers] == [one.nbytes for one in buffers]
