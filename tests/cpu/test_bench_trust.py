@@ -22,7 +22,7 @@ import trtopt
 from tests.support.command_line import CommandLine
 from tests.support.scripted_device.clocks import ScriptedControl
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
-from trtopt.cli.bench import bench
+from trtopt.cli.optimise import bench
 from trtopt.cli.options.logging import with_log_options
 from trtopt.errors import DeviceError
 from trtopt.measure.engine import BenchJob, bench_engine

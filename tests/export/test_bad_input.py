@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 
 import trtopt
-from trtopt.cli.export import export as command
+from trtopt.cli.models import export as command
 from trtopt.errors import (
     BackendMissingError,
     FixedBatchError,
@@ -295,7 +295,7 @@ def test_a_missing_torch_prints_the_install_line(tmp_path: Path, monkeypatch: py
 
 def test_help_needs_no_torch() -> None:
     code = (
-        "import sys, trtopt.cli.export, trtopt.cli.models\n"
+        "import sys, trtopt.cli.models\n"
         "assert not {'torch', 'onnx', 'onnxruntime', 'numpy'} & set(sys.modules), set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -57,6 +57,13 @@ SECTIONS = {
     },
 }
 """The commands by section of the help, those first that users reach for first."""
+MODULES = {
+    "Optimise": "optimise",
+    "Inspect and edit models": "models",
+    "Serve": "manage",
+    "Manage": "manage",
+}
+"""Of `trtopt.cli`, by section: which has the commands."""
 COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
 
 
@@ -68,10 +75,12 @@ class LateGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import `trtopt.cli.NAME` and take its NAME."""
+        """Import the module of its section and take its function."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"trtopt.cli.{cmd_name}"), cmd_name)
+        section = next(title for title, commands in SECTIONS.items() if cmd_name in commands)
+        module = importlib.import_module(f"trtopt.cli.{MODULES[section]}")
+        command: click.Command = getattr(module, cmd_name)
         return with_required_options_in_usage(with_guard(with_log_options(command)))
 
     def resolve_command(

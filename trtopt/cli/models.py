@@ -1,16 +1,30 @@
-"""`trtopt models`: lists the collection. Needs no torch."""
+"""The commands that make, inspect and edit ONNX files."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from trtopt.cli.options.completion import names_or_files
-from trtopt.requests.shared import model_names
+from trtopt.cli.declared import OnnxFile, command, option
+from trtopt.cli.exit_codes import NOT_MET, check_alarms, strict_option
+from trtopt.cli.options.completion import lint_check_names, lists_of, names_or_files, node_names
+from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.requests.models import (
+    BisectRequest,
+    CastRequest,
+    CheckRequest,
+    ExportRequest,
+    QuantizeRequest,
+    RewriteRequest,
+)
+from trtopt.requests.shared import Profile, Target, model_names
+from trtopt.targets import DEFAULT
 
 if TYPE_CHECKING:
+    from trtopt.export.export import Exported
     from trtopt.export.spec import Axis, ModelSpec, Variant
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -24,13 +38,13 @@ def models(name: str | None) -> None:
     from trtopt.export.spec import files, find, read_spec
 
     if name is None:
-        say_wrapped(*_table({stem: read_spec(path) for stem, path in files().items()}))
+        say_wrapped(*_collection_lines({stem: read_spec(path) for stem, path in files().items()}))
     else:
         path = find(name)
-        say(*_details(path, read_spec(path)))
+        say(*_model_lines(path, read_spec(path)))
 
 
-def _table(specs: dict[str, ModelSpec]) -> list[str]:
+def _collection_lines(specs: dict[str, ModelSpec]) -> list[str]:
     """One line per model: name, parameters, FLOPs of a sample, whether trained, inputs."""
     rows = [("model", "parameters", "FLOPs/sample", "weights", "inputs")]
     for name, spec in specs.items():
@@ -46,7 +60,7 @@ def _table(specs: dict[str, ModelSpec]) -> list[str]:
     ]
 
 
-def _details(path: Path, spec: ModelSpec) -> list[str]:
+def _model_lines(path: Path, spec: ModelSpec) -> list[str]:
     lines = [spec.title, f"  {spec.description}", f"  from: {spec.source}", f"  file: {path}"]
     lines.append(f"  made by: {spec.construct or spec.onnx}, opset {spec.opset}, seed {spec.seed}")
     for label, text in (
@@ -62,11 +76,11 @@ def _details(path: Path, spec: ModelSpec) -> list[str]:
     if spec.mismatch:
         lines.append(f"  compared with PyTorch: up to {spec.mismatch:.0%} of ranked outputs may differ")
     for name, variant in spec.variants.items():
-        lines += _variant(spec, name, variant)
+        lines += _variant_lines(spec, name, variant)
     return lines
 
 
-def _variant(spec: ModelSpec, name: str, variant: Variant) -> list[str]:
+def _variant_lines(spec: ModelSpec, name: str, variant: Variant) -> list[str]:
     cost = f"{_short(variant.parameters)} parameters, {_short(variant.flops)} FLOPs per sample"
     inputs = [f"    input {_input(spec, variant, index)}" for index in range(len(spec.inputs))]
     axes = [f"    axis {axis}: {_range(entry)}" for axis, entry in spec.axes_of(name).items()]
@@ -93,3 +107,282 @@ def _short(count: int | None) -> str:
         if count >= size:
             return f"{count / size:.3g}{letter}"
     return str(count)
+
+
+@command(ExportRequest)
+def export(request: ExportRequest) -> None:
+    """Export MODEL to ONNX and compare the file with PyTorch.
+
+    MODEL is a name of the collection (see `trtopt models`), a model file (TOML), or package.module:callable
+    (or FILE.py:callable) that returns (module, {input name: example tensor}).
+    """
+    from trtopt.cli.console import say
+    from trtopt.cli.progress import phases
+    from trtopt.workflows.requested import export as run
+
+    with phases(f"exporting {request.model}"):
+        exported = run(request)
+    say(*_exported_lines(exported))
+
+
+def _exported_lines(exported: Exported) -> list[str]:
+    lines = [f"{exported.path}: opset {exported.opset}, {exported.nodes} nodes"]
+    if exported.external is not None:
+        lines.append(f"  weights in {exported.external.name}: keep the two files together")
+    for check in exported.checks:
+        sizes = ", ".join(f"{name} {size}" for name, size in check.sizes.items()) or "fixed sizes"
+        lines.append(f"  agrees with PyTorch at {sizes}: largest relative difference {check.worst:.1e}")
+    return lines
+
+
+_FINDINGS_SHOWN = 5
+"""So many findings of a check are listed without -v."""
+
+
+@click.command()
+@click.argument("model", type=OnnxFile())
+@option("target", Annotated[Target, "TensorRT to check for."], DEFAULT)
+@json_option("trtopt.lint", "the findings")
+@click.option(
+    "--fail-on",
+    metavar="CHECK,…",
+    shell_complete=lists_of(lint_check_names),
+    help="Exit with 3 if one of these checks (or `any`) finds something.",
+)
+def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None) -> None:
+    """Show what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
+    from trtopt.cli.console import is_verbose, say
+    from trtopt.errors import UsageError
+    from trtopt.printable import counted
+    from trtopt.rewrite.lint import CHECKS, lint_model
+
+    requested = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
+    known = {check.name for check in CHECKS}
+    if unknown := requested - known - {"any"}:
+        raise UsageError(
+            f"there is no check {sorted(unknown)[0]!r}", f"choose of any, {', '.join(sorted(known))}"
+        )
+    report = lint_model(model, target=target)
+    write_json(json, report)
+    if not takes_stdout(json):
+        say(f"{counted(len(report.advice), 'finding')} in {report.nodes} nodes for TensorRT {report.target}")
+        for check in CHECKS:
+            matching = [item for item in report.advice if item.check == check.name]
+            if matching:
+                say(f"{check.name}: {check.effect}", f"  → {check.remedy}")
+                shown = matching if is_verbose() else matching[:_FINDINGS_SHOWN]
+                for item in shown:
+                    say(f"    {item.node or 'model'}: {item.reason}")
+                    if item.remedy != check.remedy:
+                        say(f"      → {item.remedy}")
+                if hidden := len(matching) - len(shown):
+                    say(f"    and {hidden} more: -v lists them")
+    found_names = {item.check for item in report.advice}
+    if ("any" in requested and found_names) or requested & found_names:
+        raise click.exceptions.Exit(NOT_MET)
+
+
+@command(RewriteRequest, optional=("model", "output"))
+@click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and exit.")
+@click.option(
+    "--explain",
+    metavar="NODE",
+    shell_complete=node_names,
+    help="Show what was done or declined at this node, and why.",
+)
+@json_option("trtopt.rewrite", "the trace")
+def rewrite(
+    request: RewriteRequest | None, listing: bool, explain: str | None, json: JsonOutput | None
+) -> None:
+    """Rewrite the ONNX file MODEL for TensorRT and check that it still computes the same function."""
+    from trtopt.cli.console import note, say, show_notes, warn
+    from trtopt.cli.progress import phases
+    from trtopt.errors import UsageError
+    from trtopt.report.notes import plain
+    from trtopt.rewrite import explain as words
+    from trtopt.rewrite.catalogue import RULES
+    from trtopt.workflows.requested import rewrite as run
+
+    if listing:
+        if json is not None:
+            json.write(f"{words.catalogue_json(RULES)}\n".encode())
+        else:
+            click.echo("\n".join(words.catalogue(RULES)))
+        return
+    if explain is not None and takes_stdout(json):
+        raise UsageError(
+            "--explain answers in words, --json - prints the whole trace",
+            "omit one of them, or write the trace to a file with --json FILE",
+        )
+    if request is None:
+        raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")
+    with phases(f"rewriting {Path(request.model).name}"):
+        trace = run(request, note, lambda trace: explain is None or words.of_node(trace, explain))
+    warn(trace.alarms)
+    write_json(json, trace)
+    if explain is not None and not takes_stdout(json):
+        say(*words.of_node(trace, explain))
+    elif not takes_stdout(json):
+        say(*words.summary(trace))
+        show_notes(plain(trace.notes))
+
+
+@command(CastRequest)
+@click.option(
+    "--explain",
+    metavar="NODE",
+    shell_complete=node_names,
+    help="Explain why this node became 16-bit or stayed FP32.",
+)
+@strict_option
+@json_option("trtopt.cast")
+def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
+    """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
+    from trtopt.cli.console import note, say, show_view, warn
+    from trtopt.cli.progress import phases
+    from trtopt.report.precision import cast_view, explain_cast
+    from trtopt.workflows.requested import cast as run
+
+    with phases(f"casting {Path(request.model).name}"):
+        report = run(request, note, lambda report: explain is None or explain_cast(report, explain))
+    warn(report.alarms)
+    write_json(json, report)
+    if explain is not None and not takes_stdout(json):
+        say(*explain_cast(report, explain))
+    elif not takes_stdout(json):
+        show_view(cast_view(report))
+    check_alarms(report.alarms, strict=strict)
+
+
+@command(QuantizeRequest, has_sections=True)
+@click.option(
+    "--verdict",
+    is_flag=False,
+    flag_value="",
+    metavar="[N,N,…]",
+    help="Measure on this GPU, at these batch sizes, where quantising pays; the rest stays float [sizes: 1].",
+)
+@option("profile", Annotated[Profile, "The recipe that --verdict builds with."])
+@click.option(
+    "--explain", metavar="NODE", shell_complete=node_names, help="Explain the decision on this node."
+)
+@strict_option
+@json_option("trtopt.quantization")
+def quantize(
+    request: QuantizeRequest,
+    verdict: str | None,
+    profile: str | None,
+    explain: str | None,
+    strict: bool,
+    json: JsonOutput | None,
+) -> None:
+    """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
+    from trtopt.cli.console import say, show_view, warn
+    from trtopt.cli.progress import phases
+    from trtopt.errors import UsageError
+    from trtopt.report.precision import explain_quantisation, quantize_view
+    from trtopt.workflows.listener import Listener
+    from trtopt.workflows.requested import quantize as run
+
+    if profile is not None and verdict is None:
+        raise UsageError(f"--recipe {profile}: nothing is built", "add --verdict, or omit --recipe")
+    if verdict is not None:
+        alarms = _quantize_by_verdict(request, verdict, profile, explain, json)
+        check_alarms(alarms, strict=strict)
+        return
+    with phases(f"quantising {Path(request.model).name}") as enter:
+        listener = Listener(note=enter)
+        report = run(
+            request, listener, lambda report: explain is None or explain_quantisation(report, explain)
+        )
+    warn(report.alarms)
+    write_json(json, report)
+    if explain is not None and not takes_stdout(json):
+        say(*explain_quantisation(report, explain))
+    elif not takes_stdout(json):
+        show_view(quantize_view(report))
+    check_alarms(report.alarms, strict=strict)
+
+
+def _quantize_by_verdict(
+    request: QuantizeRequest,
+    batches: str,
+    profile: str | None,
+    explain: str | None,
+    json: JsonOutput | None,
+) -> tuple[str, ...]:
+    """Measure, write the best candidate, and show its results; the alarms about it."""
+    from trtopt.cli.console import say, show, show_notes, warn
+    from trtopt.cli.progress import listening
+    from trtopt.errors import UsageError
+    from trtopt.precision.bounds import verdict_alarms
+    from trtopt.report.precision import verdict_view
+    from trtopt.requests.shared import parse_batches
+    from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
+    from trtopt.workflows.requested import quantisation
+
+    if explain is not None:
+        raise UsageError("--explain: applies to one graph, --verdict makes several", "omit one of them")
+    with listening() as listener:
+        result = quantize_where_it_pays(
+            request.model,
+            request.output,
+            replace(quantisation(request), target=request.target or ""),
+            batch=parse_batches(batches) if batches else None,
+            profile=profile,
+            listener=listener,
+        )
+    alarms = verdict_alarms(result.verdict)
+    warn(alarms)
+    write_json(json, result.verdict)
+    if takes_stdout(json):
+        return alarms
+    view = verdict_view(result.verdict)
+    show(view)
+    for path, sizes in result.written.items():
+        say(f"written: {path} for batch {', '.join(map(str, sizes))}")
+    show_notes(view.notes)
+    return alarms
+
+
+@command(CheckRequest)
+@json_option("trtopt.check")
+def check(request: CheckRequest, json: JsonOutput | None) -> None:
+    """Compare MODEL, an ONNX file, a build folder or an engine in one, with a reference ONNX file.
+
+    Exits with 3 if a bound is not met.
+    """
+    from trtopt.cli.console import show_view, warn
+    from trtopt.cli.progress import listening
+    from trtopt.report.precision import check_view
+    from trtopt.workflows.precision.check import check as run
+
+    with listening() as listener:
+        report = run(request, listener)
+    warn(report.alarms)
+    write_json(json, report)
+    if not takes_stdout(json):
+        show_view(check_view(report))
+    if not report.passed:
+        raise click.exceptions.Exit(NOT_MET)
+
+
+@command(BisectRequest)
+@json_option("trtopt.bisect", "the report, with the front and all nodes,")
+def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
+    """Find the fewest nodes of MODEL to keep in higher precision so that the bounds are met.
+
+    Exits with 3 if they are not met even with all nodes kept.
+    """
+    from trtopt.cli.console import show_view
+    from trtopt.cli.progress import listening
+    from trtopt.report.precision import bisect_view
+    from trtopt.workflows.precision.bisect import bisect as run
+
+    with listening() as listener:
+        report = run(request, listener)
+    write_json(json, report)
+    if not takes_stdout(json):
+        show_view(bisect_view(report))
+    if report.verdict == "not met":
+        raise click.exceptions.Exit(NOT_MET)

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.rewrite_graphs import model
-from trtopt.cli.rewrite import rewrite
+from trtopt.cli.models import rewrite
 from trtopt.errors import OutputError, UsageError
 from trtopt.records import from_json
 from trtopt.rewrite import rewrite as api
@@ -135,7 +135,7 @@ def test_a_model_and_a_place_are_needed() -> None:
 
 def test_importing_the_commands_loads_no_onnx() -> None:
     code = (
-        "import sys, trtopt.cli.rewrite, trtopt.cli.lint, trtopt.rewrite\n"
+        "import sys, trtopt.cli.models, trtopt.rewrite\n"
         "print(sorted({'onnx', 'onnxruntime', 'onnx_graphsurgeon', 'torch'} & set(sys.modules)))"
     )
     assert (

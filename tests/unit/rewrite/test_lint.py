@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.rewrite_graphs import model
-from trtopt.cli.lint import lint
+from trtopt.cli.models import lint
 from trtopt.errors import UsageError
 from trtopt.rewrite import lint as linting
 from trtopt.rewrite.lint import CHECKS, Price, lint_model

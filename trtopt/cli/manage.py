@@ -1,0 +1,268 @@
+"""The commands that serve engines, and those that look after what is installed and built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trtopt.cli.declared import command, option
+from trtopt.cli.options.completion import files
+from trtopt.cli.options.outputs import (
+    JsonOutput,
+    Output,
+    json_option,
+    output_option,
+    takes_stdout,
+    write_json,
+)
+from trtopt.requests.serve import PlanRequest
+from trtopt.requests.shared import CacheDir
+
+if TYPE_CHECKING:
+    from trtopt.files.outputs import Kind
+
+
+@command(PlanRequest)
+@click.option(
+    "--verify", is_flag=True, help="Run the plan under its load, and show prediction and measurement."
+)
+@json_option("trtopt.plan", "the plan")
+def plan(request: PlanRequest, verify: bool, json: JsonOutput | None) -> None:
+    """Choose engines, workers, batch sizes and a delay for a latency under a load, by simulation.
+
+    SWEEP is a folder of `trtopt sweep`, or a build folder with results of `trtopt bench --json` in it;
+    with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
+    """
+    from trtopt.cli.console import show_view
+    from trtopt.cli.progress import phases
+    from trtopt.report.planning import plan_view
+    from trtopt.workflows.plan.plan import plan as make
+    from trtopt.workflows.plan.trial_runs import verify as put_to_the_test
+
+    with phases("planning") as enter:
+        made = make(request, enter)
+        if verify:
+            made = put_to_the_test(request.output, request.timeout, enter, request.trust)
+    write_json(json, made)
+    show_view(plan_view(made), err=takes_stdout(json))
+
+
+@click.group()
+def deploy() -> None:
+    """Deploy a plan to a server."""
+
+
+@deploy.command()
+@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@output_option("FOLDER", "The model repository's folder.", required=True)
+@click.option("--name", metavar="NAME", help="The model's name [default: that of PLAN's file].")
+def triton(plan: Path, output: Path, name: str | None) -> None:
+    """Write PLAN into a Triton model repository, as the next version of a model.
+
+    Writes the engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README
+    with the commands to start a server and to load it. PLAN is what `trtopt plan --for triton` wrote.
+    """
+    from trtopt.cli.console import say
+    from trtopt.workflows.plan.deployment import deploy_triton
+
+    say(f"trtopt: written: {deploy_triton(plan, output, name=name)}", err=True)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--trust",
+    "trusted",
+    multiple=True,
+    metavar="ENGINE",
+    shell_complete=files,
+    help="Trust an engine that has changed: native code.",
+)
+@json_option("trtopt.verify", "the findings")
+def verify(
+    folder: Path,
+    trusted: tuple[str, ...],
+    json: JsonOutput | None,
+) -> None:
+    """Hash every file of the build FOLDER again.
+
+    Exits with 1 if something is missing or has changed.
+    """
+    from trtopt.cli.console import say
+    from trtopt.report.build import check_lines
+    from trtopt.workflows.build.folder import check_folder, trust
+
+    check = trust(folder, trusted) if trusted else check_folder(folder)
+    write_json(json, check)
+    if not takes_stdout(json):
+        say(*check_lines(str(folder), check))
+    if not check.is_whole:
+        click.get_current_context().exit(1)
+
+
+_MIB = 2**20
+
+
+def cache_file(path: Path) -> Mapping[Path, Kind]:
+    """A timing cache; TensorRT's own data, of --raw, does not show who wrote it."""
+    from trtopt.builder.timing_cache import CACHE
+
+    return {path: CACHE}
+
+
+@click.group()
+def cache() -> None:
+    """Manage the timing caches that builds share, one for each TensorRT, GPU, driver and settings."""
+
+
+@cache.command("ls")
+@option("cache_dir", CacheDir)
+@json_option("trtopt.cache", "the entries, one per line,")
+def list_caches(cache_dir: Path | None, json: JsonOutput | None) -> None:
+    """List the caches, the latest used first."""
+    from trtopt.cli.console import show
+    from trtopt.report.build import caches_view
+    from trtopt.workflows.build.timing_cache_commands import entries, store_folder
+
+    cache_entries = entries(cache_dir)
+    write_json(json, *cache_entries, indent=None)
+    if not takes_stdout(json):
+        show(caches_view(cache_entries, str(store_folder(cache_dir))))
+
+
+@cache.command("show")
+@click.argument("name")
+@option("cache_dir", CacheDir)
+@click.option("--tactics", "with_tactics", is_flag=True, help="List its entries (TensorRT 10.8 and newer).")
+@click.option("--against", metavar="NAME|FILE", help="Show how its tactics differ from another cache's.")
+@json_option("trtopt.cache", "the entry")
+def show_cache(
+    name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, json: JsonOutput | None
+) -> None:
+    """Show where and by which builds the cache NAME (or a part of its name) was made."""
+    from trtopt.cli.console import show
+    from trtopt.report.build import cache_view, difference_view, tactics_view
+    from trtopt.workflows.build import timing_cache_commands as caches
+
+    if against is not None:
+        show(difference_view(caches.difference(name, against, cache_dir)))
+    elif with_tactics:
+        show(tactics_view(caches.tactics(name, cache_dir)))
+    else:
+        entry = caches.entry(name, cache_dir)
+        write_json(json, entry)
+        if not takes_stdout(json):
+            show(cache_view(entry))
+
+
+@cache.command("merge")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@option("cache_dir", CacheDir)
+def merge_caches(files: tuple[Path, ...], cache_dir: Path | None) -> None:
+    """Add exported caches FILES to the store; TensorRT merges those that have a counterpart."""
+    from trtopt.cli.console import say
+    from trtopt.workflows.build.timing_cache_commands import take_in
+
+    for path in take_in(files, cache_dir):
+        say(str(path))
+
+
+@cache.command("verify")
+@option("cache_dir", CacheDir)
+def verify_caches(cache_dir: Path | None) -> None:
+    """Check every cache against its hash; fails if one is damaged."""
+    from trtopt.workflows.build import timing_cache_commands as caches
+
+    click.echo(f"{len(caches.verify(cache_dir))} caches are intact")
+
+
+@cache.command("prune")
+@option("cache_dir", CacheDir)
+@click.option("--max-size", type=click.IntRange(min=0), metavar="MIB", help="Size to keep [default: 2048].")
+def prune_caches(cache_dir: Path | None, max_size: int | None) -> None:
+    """Remove damaged caches, then the least recently used ones."""
+    from trtopt.cli.console import say
+    from trtopt.workflows.build import timing_cache_commands as caches
+
+    limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
+    removed = caches.prune(cache_dir=cache_dir, **limit)
+    say(*(f"removed {path.name}" for path in removed) if removed else ("nothing to remove",))
+
+
+@cache.command("export")
+@click.argument("name")
+@output_option("FILE", "File to write.", cache_file, required=True)
+@click.option("--raw", is_flag=True, help="Only TensorRT's data, as trtexec reads it.")
+@option("cache_dir", CacheDir)
+def export_cache(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:
+    """Write the cache NAME to a file, for another store or for --timing-cache."""
+    from trtopt.workflows.build import timing_cache_commands as caches
+
+    caches.export(name, output, raw=raw, cache_dir=cache_dir)
+
+
+def bundle_file(path: Path) -> Mapping[Path, Kind]:
+    """The zip of a bug report."""
+    from trtopt.workflows.doctor import BUNDLE
+
+    return {path: BUNDLE}
+
+
+@click.command()
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(exists=True, path_type=Path))
+@json_option("trtopt.doctor", "the findings")
+@click.option(
+    "--bundle",
+    type=Output(bundle_file),
+    metavar="FILE.zip",
+    help="Pack the data for a bug report, with the build folder DIR; read it before you send it.",
+)
+def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) -> None:
+    """Show what is installed, which commands work here and what to install for the others.
+
+    With --bundle all of that is packed, with the versions of all packages, the names (never the values) of
+    environment variables and the manifest, logs and layers of DIR. The home folder, the names of user and
+    host and apparent secrets of the environment are removed from every file.
+    """
+    from trtopt.cli.console import say, say_wrapped
+    from trtopt.errors import UsageError
+    from trtopt.report.doctor import doctor_lines
+    from trtopt.workflows.doctor import examine, write_bundle
+
+    if folder is not None and bundle is None:
+        raise UsageError(f"{folder}: a folder is packed only with --bundle", "add --bundle FILE.zip")
+    findings = examine()
+    write_json(json, findings)
+    if bundle is None and not takes_stdout(json):
+        say_wrapped(*doctor_lines(findings))
+    if bundle is not None:
+        for name in write_bundle(bundle, findings, folder):
+            say(f"trtopt: packed {name}", err=True)
+
+
+_COMPLETION_FILES = {
+    "bash": "trtopt completion bash > ~/.local/share/bash-completion/completions/trtopt",
+    "zsh": 'trtopt completion zsh > "${fpath[1]}/_trtopt"',
+    "fish": "trtopt completion fish > ~/.config/fish/completions/trtopt.fish",
+}
+"""By shell: how to install its script."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(_COMPLETION_FILES)))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that completes trtopt's commands, options and files in SHELL.
+
+    Standard error shows how to install it; a new shell then has it.
+    """
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None  # click brings these three
+    root = context.find_root().command
+    click.echo(script(root, {}, "trtopt", "_TRTOPT_COMPLETE").source())
+    click.echo(f"trtopt: to install: {_COMPLETION_FILES[shell]}", err=True)

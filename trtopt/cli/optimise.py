@@ -1,0 +1,636 @@
+"""The commands that find, build and measure engines."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+from click.core import ParameterSource
+
+from trtopt.cli.declared import OnnxFile, command
+from trtopt.cli.exit_codes import NOT_MET, NOT_SHOWN, UNTRUSTWORTHY, check_alarms, strict_option
+from trtopt.cli.nested import run_command
+from trtopt.cli.options.outputs import (
+    JsonOutput,
+    Output,
+    json_option,
+    output_option,
+    takes_stdout,
+    write_json,
+)
+from trtopt.cli.trtexec_options import VERSIONS
+from trtopt.errors import TrtoptError
+from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
+from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest
+
+if TYPE_CHECKING:
+    from trtopt.files.outputs import Kind
+    from trtopt.measure.analysis.outcomes import Outcome
+    from trtopt.records import BenchReport
+    from trtopt.report.html.page import Page
+
+_PAGE_OF_BUILD = "report.html"
+
+
+@command(OptimizeRequest)
+@json_option("trtopt.optimize", "the result")
+def optimize(request: OptimizeRequest, json: JsonOutput | None) -> None:
+    """Find the fastest engine of MODEL, an ONNX file, that meets a latency and an accuracy bound.
+
+    Lints and rewrites the model, builds engines, measures them, compares their outputs with those of MODEL
+    and writes report.html into the build folder. With --data the precision is chosen too, where engines can
+    be measured. Exits with 3 if a bound is missed.
+    """
+    from trtopt.cli.console import show_view, warn
+    from trtopt.cli.progress import listening
+    from trtopt.report.tuning import optimized_view
+    from trtopt.workflows.optimize import optimize as run
+
+    with listening() as listener:
+        found = run(request, listener)
+    warn(found.alarms)
+    write_json(json, found)
+    show_view(optimized_view(found), err=takes_stdout(json))
+    write_report(Path(found.folder))
+    if not found.met:
+        raise click.exceptions.Exit(NOT_MET)
+
+
+def write_report(folder: Path) -> None:
+    """The report of a folder, or one line that says what is missing for it."""
+    from trtopt.cli.console import say
+    from trtopt.errors import BackendMissingError
+
+    try:
+        write_build_page(folder, folder / _PAGE_OF_BUILD)
+    except BackendMissingError as error:
+        say(f"trtopt: no report page: {error.problem}; {error.remedy}", err=True)
+
+
+_ALLOWED_WITH_LOCKED = ("locked", "output", "plugins")
+"""A manifest can name any plugin: the user decides which are loaded."""
+
+
+@command(BuildRequest, has_sections=True, optional=("model",))
+@click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph requests.")
+@json_option("trtopt.build", "the manifest")
+@strict_option
+@click.option(
+    "--locked",
+    metavar="BUILD_DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="Build again what a folder's manifest describes, and show the differences.",
+)
+@click.pass_context
+def build(
+    context: click.Context,
+    request: BuildRequest | None,
+    allow_fallback: bool,
+    json: JsonOutput | None,
+    strict: bool,
+    locked: Path | None,
+) -> None:
+    """Build engines from MODEL, an ONNX file, into a folder.
+
+    The folder holds one engine per batch size (or one dynamic engine), the ONNX file they were built from,
+    their logs and manifest.json. Fails if more than 1 % of an engine's weights run in a wider type than the
+    graph requests, where TensorRT reports types. For FP16 on TensorRT 8.6 the limit is half of the weights,
+    because it may choose FP32 where that is faster. What measured fastest fails only with --strict.
+    """
+    from trtopt.cli.console import show, show_notes, warn
+    from trtopt.cli.progress import listening
+    from trtopt.report.build import build_view, engine_lines, engine_notes
+    from trtopt.report.notes import plain
+    from trtopt.report.precision import verdict_view
+    from trtopt.report.profile import build_memory_lines, receipt_lines
+    from trtopt.workflows.build.build import default_output
+    from trtopt.workflows.build.folder import check_receipts, memories_of, receipts_of
+    from trtopt.workflows.requested import build as run
+
+    if locked is not None:
+        _refuse_other_options(context)
+        _rebuild(locked, context.params["output"], context.params["plugins"] or ())
+        return
+    if request is None:
+        raise click.UsageError("give MODEL, an ONNX file, or --locked BUILD_DIR")
+    target = Path(request.output or default_output(Path(request.model)))
+    sizes = cast("tuple[tuple[int, ...], ...]", request.batch or ())
+    is_one = len(sizes) == 1
+    request = replace(request, batch=sizes[0] if is_one else None, ranges=None if is_one else sizes or None)
+    with listening() as listener:
+        manifest = run(replace(request, output=target), listener)
+    receipts = receipts_of(target, manifest)
+    memories = memories_of(target, manifest)
+    write_json(json, manifest)
+    warn(manifest.alarms)
+    verdicts = [] if manifest.verdict is None else [manifest.verdict]
+    show(
+        build_view(manifest, str(target)),
+        engine_lines({name: receipt_lines(one) for name, one in receipts.items()}),
+        engine_lines({name: build_memory_lines(one) for name, one in memories.items()}),
+        *map(verdict_view, verdicts),
+        err=takes_stdout(json),
+    )
+    verdict_notes = [note for one in verdicts for note in one.notes]
+    notes = dict.fromkeys((*manifest.notes, *engine_notes(manifest), *verdict_notes))
+    show_notes(plain(notes), err=takes_stdout(json))
+    if not allow_fallback:
+        was_measured = manifest.verdict is not None and not strict
+        show_notes(plain(check_receipts(receipts, was_measured=was_measured)), err=takes_stdout(json))
+    check_alarms(manifest.alarms, strict=strict)
+
+
+def _refuse_other_options(context: click.Context) -> None:
+    options_given = [
+        parameter.get_error_hint(context)
+        for parameter in context.command.params
+        if parameter.name not in _ALLOWED_WITH_LOCKED
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if options_given:
+        raise click.UsageError(
+            f"--locked takes everything from the manifest: omit {', '.join(options_given)}"
+        )
+
+
+def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
+    from trtopt.cli.console import say, show_view, warn
+    from trtopt.cli.progress import listening
+    from trtopt.report.build import build_view, change_lines
+    from trtopt.workflows.build.folder import rebuild_locked, rebuilt_name
+
+    target = output or rebuilt_name(source)
+    with listening() as listener:
+        manifest, changes = rebuild_locked(source, target, listener, plugins)
+    warn(manifest.alarms)
+    show_view(build_view(manifest, str(target)))
+    say(*change_lines(changes))
+
+
+def times_file(path: Path) -> Mapping[Path, Kind]:
+    """Times in trtexec's form."""
+    from trtopt.files.outputs import kind_beginning
+    from trtopt.report.trtexec import TIMES_BEGIN
+
+    return {path: kind_beginning("bench's times", TIMES_BEGIN)}
+
+
+def layers_file(path: Path) -> Mapping[Path, Kind]:
+    """Layers in trtexec's form."""
+    from trtopt.files.outputs import kind_beginning
+    from trtopt.report.trtexec import LAYERS_BEGIN
+
+    return {path: kind_beginning("bench's layers", LAYERS_BEGIN)}
+
+
+@command(BenchRequest, has_sections=True)
+@click.option("--strict", is_flag=True, help="Exit with 4 if a figure is not trustworthy, or unsteady.")
+@json_option("trtopt.bench", "the result, raw samples included,")
+@click.option(
+    "--export-times",
+    type=Output(times_file),
+    metavar="FILE",
+    help="Write latencies as trtexec --exportTimes does; several batch sizes: FILE.batchN each.",
+)
+@click.option(
+    "--export-profile",
+    type=Output(layers_file),
+    metavar="FILE",
+    help="Write layer times as trtexec --exportProfile does; turns on --layers.",
+)
+def bench(
+    request: BenchRequest,
+    strict: bool,
+    json: JsonOutput | None,
+    export_times: Path | None,
+    export_profile: Path | None,
+) -> None:
+    """Measure PATH: a build folder, one engine of it, or an ONNX file.
+
+    With `--json -` the table goes to standard error. If an engine fails, earlier measurements are kept.
+    """
+    from trtopt.cli.progress import listening
+    from trtopt.errors import TrtoptError
+    from trtopt.report.bench import is_trustworthy
+    from trtopt.workflows.bench.bench import bench as run
+
+    request = replace(request, layers=request.layers or export_profile is not None)
+    latest: BenchReport | None = None
+
+    def save(report: BenchReport) -> None:
+        """After every engine: a later failure must not take finished measurements along."""
+        nonlocal latest
+        latest = report
+        if not takes_stdout(json):
+            write_json(json, report, indent=None)
+
+    def finish() -> None:
+        if latest is not None:
+            _export_as_trtexec_does(latest, export_times, export_profile)
+            _show_measured(latest, Path(request.path).name, json)
+
+    try:
+        with listening(save) as listener:
+            report = run(request, listener)
+    except TrtoptError:
+        finish()
+        raise
+    finish()
+    if strict and not is_trustworthy(report):
+        raise click.exceptions.Exit(UNTRUSTWORTHY)
+
+
+def _show_measured(report: BenchReport, subject: str, json: JsonOutput | None) -> None:
+    """Print the table, to standard error if the result goes to standard output."""
+    from trtopt.cli.console import is_verbose, show, show_notes, warn
+    from trtopt.records import Trust
+    from trtopt.report.bench import all_notes, bench_view, distrust
+    from trtopt.report.notes import plain
+
+    is_stdout = takes_stdout(json)
+    if is_stdout:
+        write_json(json, report, indent=None)
+    warn(distrust([report], Trust.NONE))
+    view = bench_view(report, subject)
+    show(view.terminal(verbose=is_verbose()), err=is_stdout)
+    show_notes(plain(all_notes(report)) if is_verbose() else view.notes, err=is_stdout)
+
+
+def _export_as_trtexec_does(report: BenchReport, times: Path | None, profile: Path | None) -> None:
+    from trtopt.files.outputs import write_output
+    from trtopt.report import trtexec
+
+    for point in report.points:
+        if (
+            times is not None and point.latency.stages.start_ms
+        ):  # None: the device failed before the first report
+            file = trtexec.path_for(times, point.batch, len(report.points))
+            write_output(file, trtexec.times(point.latency.stages), times_file(file)[file])
+        if profile is not None and point.layers is not None:
+            file = trtexec.path_for(profile, point.batch, len(report.points))
+            write_output(file, trtexec.profile(point.layers), layers_file(file)[file])
+
+
+def profile_files(folder: Path) -> Mapping[Path, Kind]:
+    """The files of a profile in their folder; before that is there, the folder itself."""
+    from trtopt.files.outputs import json_kind, kind_beginning
+    from trtopt.report.trace import TRACE_BEGINS
+    from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE
+
+    report, trace = json_kind("trtopt.profile"), kind_beginning("profile's trace", TRACE_BEGINS)
+    return (
+        {folder / PROFILE_FILE: report, folder / TRACE_FILE: trace} if folder.is_dir() else {folder: report}
+    )
+
+
+@command(ProfileRequest, has_sections=True)
+@output_option("FOLDER", "Folder to write profile.json into.", profile_files)
+@click.option(
+    "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto next to profile.json."
+)
+@json_option("trtopt.profile", "the profile")
+def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json: JsonOutput | None) -> None:
+    """Profile PATH: a build folder, one engine of it, or an ONNX file.
+
+    Shows where the time goes, layer by layer, with the names of the ONNX file; which types ran; what fused,
+    what did not and why; and how far each layer is from the device's limits.
+    """
+    from trtopt.cli.console import note, show_view
+    from trtopt.cli.progress import listening
+    from trtopt.errors import UsageError
+    from trtopt.files.outputs import write_output
+    from trtopt.records import to_json
+    from trtopt.report.profile import profile_view
+    from trtopt.report.trace import trace
+    from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE, profile as run
+
+    if with_trace and output is None:
+        raise UsageError("--trace: no folder to write trace.json into", "name one with -o")
+    file = output / PROFILE_FILE if output is not None else None
+    with listening() as listener:
+        report = run(request, listener)
+    if file is not None:
+        file.parent.mkdir(exist_ok=True)
+        kinds = profile_files(file.parent)
+        write_output(file, to_json(report, indent=None), kinds[file])
+    write_json(json, report, indent=None)
+    show_view(profile_view(report), err=takes_stdout(json))
+    if file is not None and with_trace:
+        if any(layer.ms for engine in report.engines for layer in engine.layers):
+            place = file.with_name(TRACE_FILE)
+            write_output(place, trace(report), kinds[place])
+        else:
+            note(f"no {TRACE_FILE}: nothing was timed")
+
+
+@command(CompareRequest, has_sections=True)
+@click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
+@json_option("trtopt.compare", "the comparison, raw samples included,")
+@click.option("--input", metavar="DATA", hidden=True)
+@click.option("--calib", metavar="DATA", hidden=True)
+def compare(
+    request: CompareRequest,
+    markdown: bool,
+    json: JsonOutput | None,
+    input: str | None,
+    calib: str | None,
+) -> None:
+    """Compare B with the baseline A, batch by batch.
+
+    A and B are result files of `trtopt bench` or trtexec, or build folders or engines, which take turns in
+    one process. With --builds K they may be ONNX files, each built K times.
+
+    Verdicts on latency: FASTER, SLOWER, SAME or UNDECIDED, each with its reasons. Exits with 3 if B is slower
+    at any batch size, and with 5 if B is not shown to be within --fail-on of A, so that it can gate a CI.
+    --control needs no B, nor does --across-contracts with two contracts, nor --builds, which then compares
+    the builds of one model.
+    """
+    from trtopt.cli.console import show_view
+    from trtopt.cli.progress import listening
+    from trtopt.errors import DeviceError
+    from trtopt.recipe import make_recipe
+    from trtopt.report.comparison import comparison_view
+    from trtopt.workflows.compare.compare import compare as run
+
+    fields = cast("dict[str, Any]", request.recipe)
+    profile, data = fields.pop("profile", None), request.data if request.builds is not None else None
+    recipe = make_recipe(profile, fields | {"calib": calib})
+    if calib is None and data is not None and recipe.precision is not None:
+        recipe = make_recipe(profile, fields | {"calib": data})
+    request = replace(request, data=input or request.data, recipe=recipe)
+    with listening() as listener:
+        compared = run(request, listener)
+    write_json(json, compared.report, indent=None)
+    if markdown:
+        click.echo(comparison_view(compared.outcome).markdown(), nl=False, err=takes_stdout(json))
+    else:
+        show_view(comparison_view(compared.outcome), err=takes_stdout(json))
+    if compared.failure is not None:
+        raise DeviceError(
+            compared.failure,
+            "earlier measurements are kept; check the GPU with nvidia-smi",
+        )
+    raise click.exceptions.Exit(exit_code_of(compared.outcome))
+
+
+def exit_code_of(outcome: Outcome) -> int:
+    """A gate opens only where nothing is slower and the limit is ruled out."""
+    if outcome.has_regression:
+        return NOT_MET
+    return NOT_SHOWN if outcome.not_shown else 0
+
+
+@command(SweepRequest, has_sections=True, later={"model": Path()})
+@click.argument("models", metavar="MODEL…", nargs=-1, required=True, type=OnnxFile())
+@click.option("--input", metavar="DATA", hidden=True)
+@click.option("--calib", metavar="DATA", hidden=True)
+@json_option("trtopt.sweep")
+def sweep(
+    request: SweepRequest,
+    models: tuple[Path, ...],
+    input: str | None,
+    calib: str | None,
+    json: JsonOutput | None,
+) -> None:
+    """Build and measure each MODEL, an ONNX file, at every combination of the given values.
+
+    The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
+    continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
+
+    Several models are swept alike, each into a folder of its own; on a cluster several at a time. Then
+    --json writes a line for each.
+    """
+    from trtopt.cli.console import say, show_view
+    from trtopt.cli.progress import listening_to_sweep
+    from trtopt.records import SweepReport
+    from trtopt.report.sweep import sweep_view
+    from trtopt.workflows.sweep.sweep import Outcomes, require_reports, sweep as run, sweep_models
+
+    data = input or request.data
+    request = replace(request, model=models[0], data=data, calib=calib or request.data)
+    try:
+        with listening_to_sweep(is_of_one=len(models) == 1) as listener:
+            if len(models) == 1:
+                outcomes: Outcomes = {models[0]: run(request, listener)}
+            else:
+                outcomes = sweep_models(models, request, listener)
+    except KeyboardInterrupt:
+        say("trtopt: run the same command again to continue after the measured points", err=True)
+        raise
+    reports = [one for one in outcomes.values() if isinstance(one, SweepReport)]
+    write_json(json, *reports)
+    for report in reports:
+        show_view(sweep_view(report), err=takes_stdout(json))
+    require_reports(outcomes)
+
+
+@command(TuneRequest, has_sections=True, optional=("model",))
+@click.option(
+    "--score", is_flag=True, help="Show how good predictions were on this machine, over all its ledgers."
+)
+@json_option("trtopt.tuned", "the result")
+@click.pass_context
+def tune(context: click.Context, request: TuneRequest | None, score: bool, json: JsonOutput | None) -> None:
+    """Find a faster engine of MODEL, an ONNX file, within a budget of time.
+
+    Tries candidates one by one, the highest expected gain per second first: precisions, for the graph or its
+    regions; types of inputs and outputs; builder settings; rewrite rules; batch sizes, streams; further
+    builds. Each is checked for accuracy and raced against the best so far. Deploy the folder: a build folder
+    of the best engine. ledger.json in it lists every candidate with the predicted and the measured gain.
+    Exits with 3 if the baseline misses the accuracy bound.
+    """
+    from trtopt.cli.console import say, show, show_view
+    from trtopt.cli.progress import listening
+    from trtopt.report.tuning import score_view, tuned_view
+    from trtopt.workflows.tune.setup import default_folder
+    from trtopt.workflows.tune.tune import score as scored, tune as run
+    from trtopt.workflows.tune.tuned_folder import LEDGER
+
+    if score:
+        found = scored(context.params["backend"] or "auto", context.params["cache_dir"])
+        write_json(json, found)
+        show(score_view(found), err=takes_stdout(json))
+        return
+    if request is None:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    try:
+        with listening() as listener:
+            tuned = run(request, listener)
+    except KeyboardInterrupt:
+        if Path(request.output or default_folder(Path(request.model))).joinpath(LEDGER).is_file():
+            say("trtopt: run the same command with --resume to continue after the candidates tried", err=True)
+        raise
+    write_json(json, tuned)
+    show_view(tuned_view(tuned), err=takes_stdout(json))
+
+
+def page_file(path: Path) -> Mapping[Path, Kind]:
+    """A page."""
+    from trtopt.workflows.report import PAGE
+
+    return {path: PAGE}
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, path_type=Path))
+@click.argument("other", metavar="[DIR_B]", required=False, type=click.Path(exists=True, path_type=Path))
+@output_option(
+    "FILE", "HTML file to write [default: DIR.html next to DIR; of two, A-and-B.html next to A].", page_file
+)
+def report(folder: Path, other: Path | None, output: Path | None) -> None:
+    """Write the contents of DIR as one HTML page that needs no network.
+
+    DIR holds what `trtopt build -o DIR`, `trtopt bench --json DIR/result.json` and `trtopt profile -o DIR`
+    write, all of it or some; or it is a sweep's folder. With a second folder the page shows both side by
+    side, DIR_B against the baseline DIR.
+    """
+    from trtopt.errors import UsageError
+    from trtopt.report.html.folder import report_page
+    from trtopt.report.html.pair import pair_page
+    from trtopt.report.html.sweep import sweep_page
+    from trtopt.workflows.provenance import command_line
+    from trtopt.workflows.report import collect, default_output, differences_of
+    from trtopt.workflows.sweep.folder import is_sweep, read_sweep
+
+    def page() -> Page:
+        argv = command_line()
+        if other is None:
+            return (
+                sweep_page(read_sweep(folder), argv)
+                if is_sweep(folder)
+                else report_page(collect(folder), argv)
+            )
+        if is_sweep(folder) or is_sweep(other):
+            raise UsageError(
+                "a sweep's folder cannot be shown side by side with another",
+                "give two build folders, or one of the sweep's folders builds/…",
+            )
+        a, b = collect(folder), collect(other)
+        return pair_page(a, b, differences_of(a, b), argv)
+
+    write_page(page, output or default_output(folder, other))
+
+
+def write_build_page(folder: Path, file: Path) -> None:
+    """The page of a build just made: what an earlier build left in the folder is not shown."""
+    from trtopt.report.html.folder import report_page
+    from trtopt.workflows.provenance import command_line
+    from trtopt.workflows.report import collect
+
+    write_page(lambda: report_page(collect(folder, leave_out_others=True), command_line()), file)
+
+
+def write_page(page: Callable[[], Page], file: Path) -> None:
+    """Make a page and write it to a file, whose name is shown."""
+    from trtopt.cli.console import say
+    from trtopt.cli.progress import phases
+    from trtopt.files.outputs import check_output, write_output
+    from trtopt.report.html.page import page_of, plotting_library
+    from trtopt.version import __version__
+    from trtopt.workflows.provenance import now
+    from trtopt.workflows.report import PAGE
+
+    check_output(file, PAGE)
+    with phases(f"writing {file.name}"):
+        text = page_of(page(), plotting_library(), f"trtopt {__version__}, {now()}")
+        write_output(file, text.encode(), PAGE)
+    say(f"trtopt: written: {file}", err=True)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="ARGS…")
+@click.option("--print", "only_print", is_flag=True, help="Print trtopt's command lines and exit.")
+@click.option(
+    "--from",
+    "written_for",
+    type=click.Choice(VERSIONS),
+    help="The version of trtexec that ARGS were written for [default: inferred from them].",
+)
+@click.option("--data", metavar="DATA", help="Samples: to calibrate on, and as inputs.")
+@click.pass_context
+def trtexec(
+    context: click.Context,
+    arguments: tuple[str, ...],
+    only_print: bool,
+    written_for: str | None,
+    data: str | None,
+) -> None:
+    """Translate ARGS, a command line of trtexec 8.6, 10 or 11, and run what it means in trtopt.
+
+    `trtopt trtexec --onnx=model.onnx --fp16 --saveEngine=model.engine` builds and measures. Options that have
+    no effect here are listed; those that cannot be translated are refused, with what to do instead.
+    """
+    from trtopt.cli.console import say
+    from trtopt.cli.trtexec_translation import translate
+
+    found = translate(arguments, written_for=written_for, data=data)
+    for note in found.notes:
+        say(f"trtopt: {note}", err=True)
+    if only_print:
+        say(*found.lines)
+        return
+    os.environ.update(found.environment)
+    for words, line in zip(found.commands, found.lines, strict=True):
+        say(f"trtopt: {line}", err=True)
+        try:
+            run_command(context, words)
+        except TrtoptError as error:
+            if re.search(r"(?<!\S)-{1,2}[a-z]", error.remedy):
+                error.remedy += "; options of trtopt go to the command above, not to `trtopt trtexec`"
+            raise
+
+
+_DEMO = "trtopt-demo"
+_BRIEFLY = ("--duration", "0.5")
+
+
+@click.command()
+@output_option(
+    "FOLDER", f"Folder to create [default: {_DEMO} in the current folder, or {_DEMO}-2 and so on]."
+)
+@click.pass_context
+def demo(context: click.Context, output: Path | None) -> None:
+    """Build engines of a small trained model that ships with trtopt, measure them and write a report.
+
+    Uses what is installed: TensorRT or TensorRT-RTX to build, a GPU or ONNX Runtime to measure.
+    """
+    from trtopt.cli.console import say
+    from trtopt.errors import OutputError
+    from trtopt.files.toml import shipped_folder
+
+    folder = output if output is not None else _free_folder(Path(_DEMO))
+    if folder.exists():
+        raise OutputError(f"{folder}: exists", "name a new folder with --output")
+    model = shipped_folder("models") / "digits" / "digits.onnx"
+    samples = model.with_name("heldout.npz")
+    _build_demo(context, [str(model), "-o", str(folder), "--batch", "1,8,32"])
+    result = ["--json", str(folder / "result.json")]
+    run_command(
+        context, ["bench", str(folder), "--backend", "auto", *_BRIEFLY, "--input", str(samples), *result]
+    )
+    write_report(folder)
+    say(f"trtopt: the engines are in {folder}; next: trtopt optimize MODEL.onnx", err=True)
+
+
+def _build_demo(context: click.Context, arguments: list[str]) -> None:
+    """Build with TensorRT, or for ONNX Runtime where no TensorRT is installed."""
+    from trtopt.cli.console import say
+    from trtopt.errors import BackendMissingError
+
+    try:
+        run_command(context, ["build", *arguments])
+    except BackendMissingError as error:
+        say(f"trtopt: {error.problem}: the demo runs on ONNX Runtime instead", err=True)
+        run_command(context, ["build", *arguments, "--backend", "onnxruntime"])
+
+
+def _free_folder(first: Path) -> Path:
+    """The first of `trtopt-demo`, `trtopt-demo-2` and so on that does not exist."""
+    names = (first if number == 1 else first.with_name(f"{first.name}-{number}") for number in count(1))
+    return next(name for name in names if not name.exists())
