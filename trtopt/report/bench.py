@@ -39,7 +39,7 @@ from trtopt.records import (
     Trust,
 )
 from trtopt.report.notes import Note, Severity, grouped, plain
-from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, table
+from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, shown, table
 
 _MIB = 2**20
 _TOP_LAYERS = 10
@@ -173,8 +173,8 @@ def _loads(points: Sequence[BenchPoint]) -> Iterator[Block]:
         return
     columns: list[Column[tuple[int, LoadPass]]] = [
         Column("batch", lambda row: row[0], ""),
-        Column("offered/s", lambda row: _rate(offered_rate(row[1])), ""),
-        Column("achieved/s", lambda row: _rate(achieved_rate(row[1])), ""),
+        Column("offered/s", lambda row: offered_rate(row[1]), ".4g"),
+        Column("achieved/s", lambda row: achieved_rate(row[1]), ".4g"),
         *columns_of(
             ("p50 ms", "p95 ms", "p99 ms"),
             lambda row: [percentile(row[1].latency_ms, p) for p in (50, 95, 99)],
@@ -189,10 +189,6 @@ def _loads(points: Sequence[BenchPoint]) -> Iterator[Block]:
     caption = "p50 to p99: from the planned arrival to the output; wait: until enqueued; serve: from then on"
     yield table(title, columns, loads, caption=caption, is_tight=True)
     yield Lines([line for batch, load in loads for line in load_lines(batch, load)], is_detail=True)
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def load_lines(batch: int, load: LoadPass) -> list[str]:
@@ -211,7 +207,7 @@ def load_lines(batch: int, load: LoadPass) -> list[str]:
             f"the device failed ({load.failure}): the figures are of the {served:,} requests served by then"
         )
     elif not keeps_up(load):
-        offered, achieved = _rate(offered_rate(load)), _rate(achieved_rate(load))
+        offered, achieved = (shown(rate, ".4g") for rate in (offered_rate(load), achieved_rate(load)))
         text = f"the target cannot keep up: {offered} requests/s arrive, it takes {achieved}"
         if served < load.arrived:
             text += f"; {load.arrived - served:,} were never served ({load.stop_reason})"
@@ -223,11 +219,11 @@ def _probes(batch: int, search: LoadSearch) -> Iterator[Block]:
     seed = f", seed {search.seed}" if search.arrivals == "poisson" else ""
     slowed = "; !: the device was slowed" if any(probe.untrustworthy for probe in search.probes) else ""
     columns: list[Column[RateProbe]] = [
-        Column("rate/s", lambda probe: _rate(probe.rate), ""),
+        Column("rate/s", lambda probe: probe.rate, ".4g"),
         Column("requests", lambda probe: probe.requests, ","),
         Column(f"{search.goal.partition('=')[0]} ms", lambda probe: probe.latency_ms, ".3f"),
         Column("95 % interval", _interval, ""),
-        Column("achieved/s", lambda probe: _rate(probe.achieved_rate), ""),
+        Column("achieved/s", lambda probe: probe.achieved_rate, ".4g"),
         Column(
             "met", lambda probe: ("yes" if probe.kept else "no") + ("!" if probe.untrustworthy else ""), ""
         ),
@@ -319,7 +315,7 @@ def cold_start_lines(batch: int, cold: ColdStarts) -> list[str]:
 def _pauses(batch: int, idle: IdlePass) -> Table:
     busy = median(idle.busy_ms)
     columns: list[Column[IdleGap]] = [
-        Column("pause ms", lambda gap: f"{gap.gap_ms:g}", ""),
+        Column("pause ms", lambda gap: gap.gap_ms, "g"),
         Column("real ms", lambda gap: median(gap.idle_ms), ".2f"),
         Column("latency ms", lambda gap: median(gap.latency_ms), ".3f"),
         Column("against none", lambda gap: f"{median(gap.latency_ms) / busy:.2f}x" if busy else None, ""),

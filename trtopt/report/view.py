@@ -23,8 +23,10 @@ UNKNOWN = "–"
 
 
 def shown(value: float | None, form: str) -> str:
-    """A figure in that format; a dash where it is unknown."""
-    return UNKNOWN if value is None else format(value, form)
+    """A figure in that format; a dash where it is unknown. With `g` digits before the point are whole."""
+    if value is None:
+        return UNKNOWN
+    return format(value, ",.0f" if form.endswith("g") and abs(value) >= 1000 else form)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from tests.support import examples
 from trtopt.cli.console import console
 from trtopt.report.html.page import Page, Question, page_of
 from trtopt.report.notes import Note, Severity
-from trtopt.report.view import Column, Lines, Table, View, table
+from trtopt.report.view import Column, Lines, Table, View, shown, table
 
 ODD = "a|b [bold]<i>\x1b"
 SEEN = "a|b [bold]<i>\\x1b"
@@ -78,8 +78,13 @@ def test_the_page_writes_figures_as_the_terminal_does() -> None:
     signed: list[Column[float]] = [
         Column("change", lambda one: one, "+.1%"),
         Column("error", lambda one: one, ".2e"),
+        Column("rate", lambda one: one, ".4g"),
     ]
     page = Page("t", (), None, [], [], [Question("q", "Q?", [table("t", signed, [0.5])], [])])
     page_text = page_of(page, "", "")
-    assert '"kind":"share","digits":1,"sign":"exceptZero","notation":"standard"' in page_text
-    assert '"kind":"number","digits":2,"sign":"auto","notation":"scientific"' in page_text
+    assert '"kind":"share","digits":1,"significant":null,"sign":"exceptZero"' in page_text
+    assert '"kind":"number","digits":2,"significant":null,"sign":"auto","notation":"scientific"' in page_text
+    assert '"kind":"number","digits":0,"significant":4,"sign":"auto"' in page_text
+    assert [shown(rate, ".4g") for rate in (0.25, 190.21, 1234.6, 5_000_000.0)] == [
+        *("0.25", "190.2", "1,235", "5,000,000")
+    ]

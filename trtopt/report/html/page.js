@@ -18,6 +18,7 @@ function formatter(column) {
     style: column.kind === "share" ? "percent" : "decimal",
     minimumFractionDigits: column.digits,
     maximumFractionDigits: column.digits,
+    ...(column.significant && { maximumSignificantDigits: column.significant, roundingPriority: "morePrecision" }),
     signDisplay: column.sign,
     notation: column.notation,
   });

@@ -269,7 +269,8 @@ def _column(column: Column[Any], cells: Sequence[Cell]) -> dict[str, Any]:
     return {
         "name": column.name,
         "kind": "text" if is_text else "share" if form.endswith("%") else "number",
-        "digits": int(digits[1]) if digits else 3 if form.endswith("g") else 0,
+        "digits": 0 if digits is None or form.endswith("g") else int(digits[1]),
+        "significant": int(digits[1] if digits else 6) if form.endswith("g") else None,
         "sign": "exceptZero" if form.startswith("+") else "auto",
         "notation": "scientific" if form.endswith("e") else "standard",
     }
