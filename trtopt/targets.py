@@ -62,8 +62,6 @@ class Target:
     """Whether Conv takes its kernel's size from weights that are computed."""
     integer_functions: bool
     """Whether Sign, Relu and Pow are imported for integers."""
-    efficient_nms: bool
-    """Whether the plugin EfficientNMS_ONNX_TRT is there."""
     most_elements: int | None
     """Of one tensor."""
     io_formats: Mapping[str, tuple[str, ...]]
@@ -127,7 +125,6 @@ _8_6 = Target(
     shape_ends=False,
     computed_kernels=False,
     integer_functions=False,
-    efficient_nms=True,
     most_elements=2**31 - 1,
     io_formats={
         "float32": ("chw32",),
@@ -201,7 +198,6 @@ _11 = replace(
     operator_opset=24,
     documented_opset=25,
     loaded_opset=25,
-    efficient_nms=False,
     tactic_sources=("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"),
     network_flags=(),  # always strongly typed
     triton_releases="newer than 25.12",

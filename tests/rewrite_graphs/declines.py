@@ -301,13 +301,4 @@ CASES: tuple[Case, ...] = (
         g (float[N,4,8,8] x) => (float[N,12,6,6] y) {y = Conv(x, w)}""",
         "an output of the graph",
     ),
-    left(
-        "efficient-nms",
-        "computed threshold",
-        """
-        g (float[1,S,4] b, float[1,1,S] s, float[1] t) => (int64[K,3] y) <int64[1] m = {5}>
-        {y = NonMaxSuppression(b, s, m, t)}""",
-        "computed",
-        target="10",
-    ),
 )

@@ -25,10 +25,7 @@ from trtopt.rewrite.rewrite_trace import Deviation
 from trtopt.rewrite.rule import Exactness
 
 Array = np.ndarray[Any, Any]
-_BOUNDS: dict[str, dict[str, float]] = {
-    "N": {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "other": 1e-2},
-    "A": {"float64": 1e-2, "float32": 5e-2, "float16": 5e-2, "other": 5e-2},
-}
+_BOUNDS = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "other": 1e-2}
 _UNIT_OPS = ("Sigmoid", "HardSigmoid")
 """Operators whose results, 0 to 1, carry the rounding of sums near 1 however small they are."""
 _MOVES_VALUES = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice")
@@ -45,12 +42,12 @@ def bound(kind: Exactness, dtype: Any, half: bool = False) -> float:
     In a graph with FP16 (`half`) even bit-exact rules get FP16's rounding: ONNX Runtime's CPU kernels compute
     runs of FP16 nodes in FP32, and where such a run ends depends on nodes that do nothing.
     """
+    own = _BOUNDS.get(np.dtype(dtype).name)
     if half:
-        kind = "N" if kind == "B" else kind
-        return max(_BOUNDS[kind]["float16"], _BOUNDS[kind].get(np.dtype(dtype).name, 0.0))
+        return max(_BOUNDS["float16"], own or 0.0)
     if kind == "B":
         return 0.0
-    return _BOUNDS[kind].get(np.dtype(dtype).name, _BOUNDS[kind]["other"])
+    return _BOUNDS["other"] if own is None else own
 
 
 def error_between(reference: Array, other: Array, noise: float = 0.0) -> float:

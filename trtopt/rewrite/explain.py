@@ -11,7 +11,7 @@ from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Rule
 from trtopt.targets import target_names
 
-_CLASSES = {"B": "bit-exact", "N": "equal up to rounding", "A": "approximate"}
+_CLASSES = {"B": "bit-exact", "N": "equal up to rounding"}
 
 _USES = (
     "build: trtopt build applies it, for it earned that on the target; quantise: only where it quantises.",

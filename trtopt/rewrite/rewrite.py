@@ -137,10 +137,9 @@ class _Proof:
 
 
 def _class_of(rules: Sequence[Rule], outcome: Outcome) -> Exactness:
-    """The loosest class among the rules that were applied."""
+    """The looser class if a rule of it was applied."""
     used = {item.rule for item in outcome.applied}
-    classes = {rule.exactness for rule in rules if rule.name in used}
-    return "A" if "A" in classes else "N" if "N" in classes else "B"
+    return "N" if any(rule.exactness == "N" for rule in rules if rule.name in used) else "B"
 
 
 def _prove(

@@ -10,8 +10,8 @@ from trtopt.rewrite.evidence import Evidence, earns_a_build, earns_quantising, o
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import target_names
 
-Exactness = Literal["B", "N", "A"]
-"""B bit-exact, N equal up to rounding, A approximate."""
+Exactness = Literal["B", "N"]
+"""B bit-exact, N equal up to rounding."""
 
 
 @dataclass(frozen=True)

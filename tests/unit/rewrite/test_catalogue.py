@@ -23,7 +23,7 @@ plain-instance-norm layer-norm rms-norm
 gelu hard-sigmoid sigmoid softmax
 reduce-to-pool pad-into-conv fold-batchnorm fold-scale fold-scale-before
 attention attention-scale merge-matmuls pad-channels
-plain-integers tell-kernel efficient-nms
+plain-integers tell-kernel
 """
 
 ADDED = """

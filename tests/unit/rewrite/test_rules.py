@@ -47,7 +47,7 @@ def test_a_guard_declines_and_names_the_reason(case: Case, tmp_path: Path) -> No
 @pytest.mark.parametrize("case", [*FIRES, *DECLINES], ids=lambda case: case.id)
 def test_all_default_rules_together_keep_the_function(case: Case, tmp_path: Path) -> None:
     onnx.save(model(case.text, case.opset), tmp_path / "in.onnx")
-    runs = case.rule != "efficient-nms" and case.name not in (
+    runs = case.name not in (
         "training",
         "an unknown length",
         "a dropout of old",
@@ -80,8 +80,8 @@ def test_a_division_by_zero_is_no_ones_pattern(tmp_path: Path) -> None:
     assert trace.applied == ()
 
 
-def test_every_rule_has_a_case_that_fires_but_the_plugin() -> None:
-    assert {rule.name for rule in RULES} - {case.rule for case in FIRES} == {"efficient-nms"}
+def test_every_rule_has_a_case_that_fires() -> None:
+    assert {rule.name for rule in RULES} == {case.rule for case in FIRES}
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
