@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from trtopt.cli.trtexec_options import OPTIONS
 from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.explain import evidence_of, use_of
 from trtopt.targets import target_names
+from trtopt.trtexec.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 

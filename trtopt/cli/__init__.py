@@ -1,1 +1,1 @@
-"""The command line: one small module per command."""
+"""The command line."""

@@ -225,7 +225,7 @@ def _explained(error: click.ClickException) -> click.ClickException:
     """The error; for an option of trtexec, what it is in trtopt."""
     if not isinstance(error, click.NoSuchOption):
         return error
-    from trtopt.cli.trtexec_answers import answer
+    from trtopt.trtexec.answers import answer
 
     text = answer(error.option_name, sys.argv[1:], error.ctx)
     return error if text is None else click.UsageError(text, error.ctx)

@@ -24,10 +24,10 @@ from trtopt.cli.options.outputs import (
     takes_stdout,
     write_json,
 )
-from trtopt.cli.trtexec_options import VERSIONS
 from trtopt.errors import TrtoptError
 from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
 from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest
+from trtopt.trtexec.options import VERSIONS
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
@@ -176,7 +176,7 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
 def times_file(path: Path) -> Mapping[Path, Kind]:
     """Times in trtexec's form."""
     from trtopt.files.outputs import kind_beginning
-    from trtopt.report.trtexec import TIMES_BEGIN
+    from trtopt.trtexec.layouts import TIMES_BEGIN
 
     return {path: kind_beginning("bench's times", TIMES_BEGIN)}
 
@@ -184,7 +184,7 @@ def times_file(path: Path) -> Mapping[Path, Kind]:
 def layers_file(path: Path) -> Mapping[Path, Kind]:
     """Layers in trtexec's form."""
     from trtopt.files.outputs import kind_beginning
-    from trtopt.report.trtexec import LAYERS_BEGIN
+    from trtopt.trtexec.layouts import LAYERS_BEGIN
 
     return {path: kind_beginning("bench's layers", LAYERS_BEGIN)}
 
@@ -264,17 +264,17 @@ def _show_measured(report: BenchReport, subject: str, json: JsonOutput | None) -
 
 def _export_as_trtexec_does(report: BenchReport, times: Path | None, profile: Path | None) -> None:
     from trtopt.files.outputs import write_output
-    from trtopt.report import trtexec
+    from trtopt.trtexec import layouts
 
     for point in report.points:
         if (
             times is not None and point.latency.stages.start_ms
         ):  # None: the device failed before the first report
-            file = trtexec.path_for(times, point.batch, len(report.points))
-            write_output(file, trtexec.times(point.latency.stages), times_file(file)[file])
+            file = layouts.path_for(times, point.batch, len(report.points))
+            write_output(file, layouts.times(point.latency.stages), times_file(file)[file])
         if profile is not None and point.layers is not None:
-            file = trtexec.path_for(profile, point.batch, len(report.points))
-            write_output(file, trtexec.profile(point.layers), layers_file(file)[file])
+            file = layouts.path_for(profile, point.batch, len(report.points))
+            write_output(file, layouts.profile(point.layers), layers_file(file)[file])
 
 
 def profile_files(folder: Path) -> Mapping[Path, Kind]:
@@ -567,7 +567,7 @@ def trtexec(
     no effect here are listed; those that cannot be translated are refused, with what to do instead.
     """
     from trtopt.cli.console import say
-    from trtopt.cli.trtexec_translation import translate
+    from trtopt.trtexec.translation import translate
 
     found = translate(arguments, written_for=written_for, data=data)
     for note in found.notes:

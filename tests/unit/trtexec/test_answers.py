@@ -6,7 +6,7 @@ import click
 import pytest
 
 from trtopt.cli.main import COMMANDS, SECTIONS, cli
-from trtopt.cli.trtexec_answers import answer
+from trtopt.trtexec.answers import answer
 
 
 def refused(line: str) -> click.UsageError:

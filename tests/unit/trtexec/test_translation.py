@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.paths import ROOT
 from trtopt.cli.main import cli
-from trtopt.cli.trtexec_options import BY_NAME, CALIBRATION_DATA, INPUT_DATA, OPTIONS, TrtexecOption
-from trtopt.cli.trtexec_translation import translate
 from trtopt.errors import UsageError
+from trtopt.trtexec.options import BY_NAME, CALIBRATION_DATA, INPUT_DATA, OPTIONS, TrtexecOption
+from trtopt.trtexec.translation import translate
 
 OF_TRTEXEC = dict(
     line.split(maxsplit=1)

@@ -6,7 +6,7 @@ import pytest
 from tests.support.scripted_device.device import Script, ScriptedDevice
 from tests.support.scripted_runs import counted, run, terms
 from trtopt.records import LayerPass, LayerTime
-from trtopt.report import trtexec
+from trtopt.trtexec import layouts
 
 SCRIPT = Script(compute_ms=[1.0], enqueue_ms=[0.125], h2d_ms=0.5, d2h_ms=0.25)
 KEYS = [
@@ -17,7 +17,7 @@ KEYS = [
 
 def exported(contract: str) -> list[dict[str, float]]:
     measured = run(ScriptedDevice(SCRIPT), terms(contract), "latency", counted(queries=2))
-    rows: list[dict[str, float]] = json.loads(trtexec.times(measured.stages))
+    rows: list[dict[str, float]] = json.loads(layouts.times(measured.stages))
     return rows
 
 
@@ -45,7 +45,7 @@ def test_a_profile_begins_with_the_count_of_runs() -> None:
         runs=3,
         layers=(LayerTime(name='conv "1"', ms=[1.0, 2.0, 6.0]), LayerTime(name="relu", ms=[1.0] * 3)),
     )
-    assert json.loads(trtexec.profile(layers)) == [
+    assert json.loads(layouts.profile(layers)) == [
         {"count": 3},
         {"name": 'conv "1"', "timeMs": 9.0, "averageMs": 3.0, "medianMs": 2.0, "percentage": 75.0},
         {"name": "relu", "timeMs": 3.0, "averageMs": 1.0, "medianMs": 1.0, "percentage": 25.0},
@@ -54,10 +54,10 @@ def test_a_profile_begins_with_the_count_of_runs() -> None:
 
 def test_layers_that_take_no_time_have_no_share() -> None:
     layers = LayerPass(runs=1, layers=(LayerTime(name="nothing", ms=[0.0]),))
-    assert json.loads(trtexec.profile(layers))[1]["percentage"] == 0.0
+    assert json.loads(layouts.profile(layers))[1]["percentage"] == 0.0
 
 
 def test_several_batch_sizes_get_a_file_each() -> None:
-    assert trtexec.path_for(Path("a/times.json"), 8, batches=1) == Path("a/times.json")
-    assert trtexec.path_for(Path("a/times.json"), 8, batches=2) == Path("a/times.batch8.json")
-    assert trtexec.path_for(Path("times"), 1, batches=2) == Path("times.batch1")
+    assert layouts.path_for(Path("a/times.json"), 8, batches=1) == Path("a/times.json")
+    assert layouts.path_for(Path("a/times.json"), 8, batches=2) == Path("a/times.batch8.json")
+    assert layouts.path_for(Path("times"), 1, batches=2) == Path("times.batch1")

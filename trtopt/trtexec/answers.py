@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import click
 
-from trtopt.cli.trtexec_options import BY_NAME
-from trtopt.cli.trtexec_translation import translate
 from trtopt.errors import UsageError
 from trtopt.printable import visible
+from trtopt.trtexec.options import BY_NAME
+from trtopt.trtexec.translation import translate
 
 _TRANSLATED = ("build", "bench", "profile")
 """Commands whose other arguments are kept in the translated lines."""

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from trtopt.cli.trtexec_options import (
+from trtopt.errors import UsageError
+from trtopt.trtexec.options import (
     BY_NAME,
     CALIBRATION_DATA,
     GRAPHS_BY_DEFAULT,
@@ -18,7 +19,6 @@ from trtopt.cli.trtexec_options import (
     VERSIONS,
     TrtexecOption,
 )
-from trtopt.errors import UsageError
 
 Shapes = dict[str, tuple[int, ...]]
 _PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16")

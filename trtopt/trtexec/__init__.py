@@ -1,0 +1,1 @@
+"""trtexec, the command line that comes with TensorRT: its options and its files."""
