@@ -149,14 +149,13 @@ show(Manifest, _manifest_headline, lambda one: build_view(one, one.onnx.path), _
 
 
 def _bench_row(point: BenchPoint) -> Row:
-    figures = figures_of(point)
-    rate, times = figures.rate, (*figures.latencies, *figures.stages)
-    names = ("p50_ms", "p90_ms", "p99_ms", "compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms")
+    figures = {
+        name.lower().replace(" ", "_").replace("/", "_per_"): value
+        for name, value in figures_of(point).items()
+    }
     return {
         "batch": point.batch,
-        **dict(zip(names, times, strict=True)),
-        "queries_per_s": rate.queries_per_s if rate else None,
-        "samples_per_s": rate.samples_per_s if rate else None,
+        **figures,
         "engine": point.latency.engine.path,
         "failure": point.failure,
     }

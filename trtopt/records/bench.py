@@ -113,6 +113,15 @@ class Samples(Record, frozen=True, kw_only=True):
         return sum(last[group] - first[group] for group in first)
 
 
+STAGES = {
+    "compute ms": "gpu_compute_ms",
+    "H2D ms": "h2d_ms",
+    "D2H ms": "d2h_ms",
+    "enqueue ms": "enqueue_ms",
+}
+"""The columns of `Samples` that time a query's stages, by their names in tables."""
+
+
 class Measurement(Record, frozen=True, kw_only=True):
     """One pass in one mode under one contract. Summaries are derived from the samples, never stored.
 

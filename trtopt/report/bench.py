@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from trtopt.measure.analysis.findings import (
+    UNSTABLE,
     clocks_text,
     doubts_of,
     hints_of,
@@ -16,13 +17,13 @@ from trtopt.measure.analysis.findings import (
     remarks,
     trust_of,
 )
-from trtopt.measure.analysis.hints import HintCode
 from trtopt.measure.load.arrivals import achieved_rate, keeps_up, offered_rate
 from trtopt.measure.statistics.intervals import percentile_interval
-from trtopt.measure.statistics.summaries import PointFigures, figures_of, percentile, summarise
+from trtopt.measure.statistics.summaries import FIGURES, figures_of, percentile, summarise
 from trtopt.records import (
     FIRST_INFERENCE,
     SECOND_INFERENCE,
+    STAGES,
     START_PHASES,
     Backend,
     BenchPoint,
@@ -46,10 +47,9 @@ _TOP_LAYERS = 10
 _LAZY_SHARE = 0.1
 """Of the time to the first output, from which on late loading of kernels is worth a line."""
 
-_STAGES = ("compute ms", "H2D ms", "D2H ms", "enqueue ms")
 _WHOLE = "to the first output"
 _LIBRARIES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
-_Row = tuple[BenchPoint, PointFigures]
+_Row = tuple[BenchPoint, dict[str, float | None]]
 
 
 def bench_view(report: BenchReport, subject: str = "") -> View:
@@ -84,8 +84,8 @@ def where_text(report: BenchReport) -> str:
 
 def _best(rows: Sequence[_Row]) -> str:
     """`: best 122,878 samples/s at batch 32; 0.026 ms p50 at batch 1`."""
-    rates = [(found.rate.samples_per_s, point.batch) for point, found in rows if found.rate is not None]
-    times = [(p50, point.batch) for point, found in rows if (p50 := found.latencies[0]) is not None]
+    rates = [(rate, point.batch) for point, found in rows if (rate := found["samples/s"]) is not None]
+    times = [(p50, point.batch) for point, found in rows if (p50 := found["p50 ms"]) is not None]
     parts = []
     if rates:
         rate, batch = max(rates)
@@ -101,12 +101,7 @@ def _latencies(report: BenchReport, rows: Sequence[_Row]) -> Table:
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     columns: list[Column[_Row]] = [
         Column("batch", lambda row: marked(row[0], on_host=on_host), ""),
-        *columns_of(("p50 ms", "p90 ms", "p99 ms"), lambda row: row[1].latencies, ".3f"),
-        *columns_of(_STAGES, lambda row: row[1].stages, ".3f", is_optional=True),
-        Column(
-            "queries/s", lambda row: rate.queries_per_s if (rate := row[1].rate) else None, ",.0f", "page"
-        ),
-        Column("samples/s", lambda row: rate.samples_per_s if (rate := row[1].rate) else None, ",.0f"),
+        *map(_figure, FIGURES),
         Column("queries", lambda row: len(row[0].latency.samples.start_ms), ",", face="page"),
     ]
     caption = (
@@ -115,6 +110,16 @@ def _latencies(report: BenchReport, rows: Sequence[_Row]) -> Table:
         "rates: measured with the contract's queue"
     )
     return table("", columns, rows, caption=caption)
+
+
+def _figure(name: str) -> Column[_Row]:
+    return Column(
+        name,
+        lambda row: row[1][name],
+        ".3f" if name.endswith(" ms") else ",.0f",
+        "page" if name == "queries/s" else "",
+        is_optional=name in STAGES,
+    )
 
 
 def _known(point: BenchPoint) -> str:
@@ -405,5 +410,5 @@ def _findings(report: BenchReport) -> Iterator[Note]:
             if text not in {doubt.short for doubt in doubts}:
                 yield Note(Severity.FINDING, text, point.batch)
         for hint in hints_of(point, on_host=on_host):
-            if hint.code is not HintCode.UNSTABLE:
-                yield Note(Severity.HINT, hint.text.partition(":")[0], point.batch, hint.remedy)
+            if hint.short != UNSTABLE:
+                yield Note(Severity.HINT, hint.short, point.batch, hint.remedy)

@@ -1,19 +1,20 @@
-"""A point's findings besides its figures: interference, clocks, and hints. Pure."""
+"""A point's findings besides its figures, each with its remedy: doubts, clocks, and hints. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 from trtopt.device.clocks import IDLE
-from trtopt.measure.analysis.hints import Figures, Hint, HintCode, hints, processes_text
 from trtopt.measure.analysis.interference import POWER_CAP, drift, outliers, recorded, two_modes
-from trtopt.measure.statistics.summaries import percentile, summarise, throughput
+from trtopt.measure.statistics.summaries import figures_of, percentile, summarise, throughput
 from trtopt.records import (
     BenchPoint,
     BenchReport,
     ClockReading,
+    ClockReference,
+    Contract,
     LoadPass,
     Measurement,
     RateProbe,
@@ -29,6 +30,22 @@ NOTABLE_SHARE = 0.01
 NOTABLE_DISTANCE = 0.1
 """The spread of a steady run is so small that an outlier may lie half a percent from the median."""
 
+ENQUEUE_SHARE = 0.8
+"""trtexec's limit: beyond it the GPU may have to wait for the host."""
+
+MAX_CV = 0.025
+"""trtexec's limit for a run's coefficient of variation."""
+
+MIN_STREAMS_GAIN = 1.05
+MIN_CLOCK_SHARE = 0.95
+"""Boost clocks move by a few percent with temperature; less than this share is another state."""
+
+ENQUEUE_BOUND = "enqueue-bound"
+COPY_BOUND = "copy-bound"
+UNSTABLE = "unstable"
+STREAMS_GAIN_NOTHING = "streams gain nothing"
+CLOCKS_BELOW = "clocks not at application level"
+
 
 def measurements_of(point: BenchPoint) -> tuple[Measurement, ...]:
     """The point's passes that took samples."""
@@ -43,10 +60,15 @@ def loads_of(point: BenchPoint) -> tuple[LoadPass, ...]:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something odd about a pass: `text` has its figures, `short` is the same for every such pass."""
+    """What is odd or could be better: `text` has the figures, `short` is the same for every such point.
+
+    `remedy` is what to do, with the flag for it; `trust` what a point's figures are worth for it.
+    """
 
     short: str
     text: str
+    remedy: str = ""
+    trust: Trust = Trust.FULL
 
 
 def remarks(measurement: Measurement) -> tuple[str, ...]:
@@ -61,20 +83,10 @@ def remarks(measurement: Measurement) -> tuple[str, ...]:
 def oddities(measurement: Measurement) -> tuple[Finding, ...]:
     """What is odd about the latencies that count."""
     latency = measurement.samples.latency_ms
-    found = _drift(latency)
+    found = [*_drift(latency)]
     if measurement.mode == "latency":  # with a queue, latency is mostly waiting
-        found += _modes(latency) or _outliers(latency)
+        found += [*_modes(latency)] or [*_outliers(latency)]
     return tuple(found)
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """A reason against a point's figures, and what they are worth for it; see `Finding` for its texts."""
-
-    trust: Trust
-    short: str
-    text: str
-    remedy: str
 
 
 _TURNS = "the next run may differ: sample for longer with --duration, or compare engines in turns"
@@ -85,7 +97,7 @@ def is_on_host(report: BenchReport) -> bool:
     return report.environment.device.kind == "cpu"
 
 
-def doubts_of(point: BenchPoint, *, on_host: bool) -> tuple[Doubt, ...]:
+def doubts_of(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
     """What speaks against a point's figures, the worst first.
 
     That is what its passes record, then latencies by which the same engine's next run may well differ.
@@ -94,14 +106,18 @@ def doubts_of(point: BenchPoint, *, on_host: bool) -> tuple[Doubt, ...]:
     passes: tuple[Measurement | LoadPass | RateProbe, ...]
     passes = (*measurements_of(point), *loads_of(point), *probes)
     texts = dict.fromkeys(text for one in passes for text in one.untrustworthy)
-    grave = [Doubt(Trust.NONE, text, text, "measure again when nothing slows it down") for text in texts]
+    again = "measure again when nothing slows it down"
     latency = point.latency.samples.latency_ms
     shape = (*_modes(latency), *_drift(latency), *_tail(latency))
-    unstable = [hint for hint in hints_of(point, on_host=on_host) if hint.code is HintCode.UNSTABLE]
+    hints = hints_of(point, on_host=on_host)
     return (
-        *grave,
-        *(Doubt(Trust.UNSTEADY, one.short, one.text, _TURNS) for one in shape),
-        *(Doubt(Trust.UNSTEADY, "latency is unstable", one.text, one.remedy) for one in unstable),
+        *(Finding(text, text, again, Trust.NONE) for text in texts),
+        *(replace(one, remedy=_TURNS, trust=Trust.UNSTEADY) for one in shape),
+        *(
+            replace(hint, short="latency is unstable", trust=Trust.UNSTEADY)
+            for hint in hints
+            if hint.short == UNSTABLE
+        ),
     )
 
 
@@ -111,42 +127,41 @@ def trust_of(point: BenchPoint, *, on_host: bool) -> Trust:
     return doubts[0].trust if doubts else Trust.FULL
 
 
-def _drift(latency: Sequence[float]) -> list[Finding]:
+def _drift(latency: Sequence[float]) -> Iterator[Finding]:
     moved = drift(latency)
-    if moved is None or not moved.notable:
-        return []
-    text = f"latency drifted by {moved.relative:+.1%} from the first query to the last"
-    return [Finding("latency drifted", text)]
+    if moved is not None and moved.notable:
+        text = f"latency drifted by {moved.relative:+.1%} from the first query to the last"
+        yield Finding("latency drifted", text)
 
 
-def _tail(latency: Sequence[float]) -> list[Finding]:
+def _tail(latency: Sequence[float]) -> Iterator[Finding]:
     p99 = percentile(latency, 99.0)
-    if p99 is None or p99 <= LONG_TAIL * median(latency):
-        return []
-    return [Finding("latency has a long tail", f"p99 is {p99 / median(latency):.3g} times the median")]
+    if p99 is not None and p99 > LONG_TAIL * median(latency):
+        yield Finding("latency has a long tail", f"p99 is {p99 / median(latency):.3g} times the median")
 
 
-def _modes(latency: Sequence[float]) -> list[Finding]:
+def _modes(latency: Sequence[float]) -> Iterator[Finding]:
     modes = two_modes(latency)
-    if modes is None:
-        return []
-    text = (
-        f"latency has two modes, {modes.lower:.3f} ms and {modes.upper:.3f} ms, "
-        f"with {modes.upper_share:.0%} of the queries in the upper one: no single figure describes it"
-    )
-    return [Finding("latency has two modes", text)]
+    if modes is not None:
+        text = (
+            f"latency has two modes, {modes.lower:.3f} ms and {modes.upper:.3f} ms, "
+            f"with {modes.upper_share:.0%} of the queries in the upper one: no single figure describes it"
+        )
+        yield Finding("latency has two modes", text)
 
 
-def _outliers(latency: Sequence[float]) -> list[Finding]:
+def _outliers(latency: Sequence[float]) -> Iterator[Finding]:
     slow = (1 + NOTABLE_DISTANCE) * median(latency) if latency else 0.0
     far = [latency[index] for index in outliers(latency) if latency[index] > slow]
-    if len(far) <= NOTABLE_SHARE * len(latency):
-        return []
-    text = (
-        f"{len(far)} of {len(latency)} latencies are outliers more than {NOTABLE_DISTANCE:.0%} above the "
-        f"median, up to {max(far):.3f} ms (flagged, not dropped)"
-    )
-    return [Finding(f"over {NOTABLE_SHARE:.0%} of the latencies are outliers", text)]
+    if len(far) > NOTABLE_SHARE * len(latency):
+        text = (
+            f"{len(far)} of {len(latency)} latencies are outliers more than {NOTABLE_DISTANCE:.0%} above the "
+            f"median, up to {max(far):.3f} ms (flagged, not dropped)"
+        )
+        yield Finding(f"over {NOTABLE_SHARE:.0%} of the latencies are outliers", text)
+
+
+# ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def clocks_text(measurements: Sequence[Measurement]) -> str:
@@ -168,7 +183,7 @@ def clocks_text(measurements: Sequence[Measurement]) -> str:
             f"at the power limit in {capped} of {len(readings)} readings, as large loads are on large GPUs"
         )
     if others := _other_processes(readings):
-        parts.append(processes_text(others))
+        parts.append(_processes_text(others))
     parts.append(reference.problem or "")
     return "clocks: " + ", ".join(filter(None, parts))
 
@@ -191,42 +206,96 @@ def _span(values: Sequence[float | None], name: str, unit: str) -> str:
     return f"{name} {low if low == high else f'{low} to {high}'} {unit}".strip()
 
 
-def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Hint, ...]:
+def _processes_text(count: int) -> str:
+    return f"{count} other process{'es' if count > 1 else ''} on the GPU"
+
+
+# ── hints ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
     """What could be better. On the host itself enqueueing is computing, and only stability has a meaning."""
     latency = point.latency
     if not latency.samples.start_ms:
         return ()
-    samples, stages = latency.samples, latency.stages
     if on_host:
-        return hints(Figures(latency_cv=summarise(samples.latency_ms).cv, lockable=False), latency.contract)
-    compute = summarise(stages.gpu_compute_ms) if stages.gpu_compute_ms else None
+        return tuple(_unstable(latency.samples.latency_ms, 0, "stop other work on this machine"))
+    figures, contract = figures_of(point), (point.throughput or latency).contract
     readings = [reading for measurement in measurements_of(point) for reading in measurement.clocks]
-    loaded = [r.sm_mhz for r in readings if IDLE not in r.throttle and r.sm_mhz is not None]
-    figures = Figures(
-        enqueue_ms=_median(stages.enqueue_ms),
-        compute_ms=None if compute is None else compute.median,
-        h2d_ms=_median(stages.h2d_ms),
-        d2h_ms=_median(stages.d2h_ms),
-        latency_cv=None if compute is None else compute.cv,
-        streams_gain=_streams_gain(point),
-        sm_mhz=median(loaded) if loaded else None,
-        application_mhz=latency.clock_reference.mhz,
-        reference=latency.clock_reference.kind or "application",
-        other_processes=_other_processes(readings),
-        power_capped=any(POWER_CAP in reading.throttle for reading in readings),
-    )
-    return hints(figures, (point.throughput or latency).contract)
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return summarise(values).median if values else None
-
-
-def _streams_gain(point: BenchPoint) -> float | None:
-    full, one = point.throughput, point.single_stream
-    if full is None or one is None or not full.samples.start_ms or not one.samples.start_ms:
-        return None
     return (
-        throughput(full.samples, point.batch).queries_per_s
-        / throughput(one.samples, point.batch).queries_per_s
+        *_enqueue_bound(figures, contract),
+        *_copy_bound(figures, contract),
+        *_unstable(
+            latency.stages.gpu_compute_ms, _other_processes(readings), "lock the clocks with --lock-clocks"
+        ),
+        *_streams(point, contract),
+        *_clocks(readings, latency.clock_reference),
+    )
+
+
+def _enqueue_bound(figures: dict[str, float | None], contract: Contract) -> Iterator[Finding]:
+    enqueue, compute = figures["enqueue ms"], figures["compute ms"]
+    if enqueue is None or compute is None or enqueue <= ENQUEUE_SHARE * compute:
+        return
+    yield Finding(
+        ENQUEUE_BOUND,
+        f"{ENQUEUE_BOUND}: enqueueing takes {enqueue:.3f} ms, computing {compute:.3f} ms",
+        "a CUDA graph is in use already: try a larger --batch"
+        if contract.graph
+        else "launch the engine as a CUDA graph with --graph",
+    )
+
+
+def _copy_bound(figures: dict[str, float | None], contract: Contract) -> Iterator[Finding]:
+    compute, into, out = figures["compute ms"], figures["H2D ms"] or 0.0, figures["D2H ms"] or 0.0
+    if compute is None or into + out <= compute:
+        return
+    yield Finding(
+        COPY_BOUND,
+        f"{COPY_BOUND}: copies take {into:.3f} ms in and {out:.3f} ms out, computing {compute:.3f} ms",
+        "overlap copies with computing: --contract serving"
+        if contract.queue_ahead == 0
+        else "move less: smaller types, or more of the work on the GPU; "
+        "--contract trtexec-11 leaves copies out",
+    )
+
+
+def _unstable(times_ms: Sequence[float], other_processes: int, steadier: str) -> Iterator[Finding]:
+    cv = summarise(times_ms).cv if times_ms else 0.0
+    if cv <= MAX_CV:
+        return
+    text = f"{UNSTABLE}: the coefficient of variation is {cv:.1%}, over {MAX_CV:.1%}"
+    if other_processes:
+        text += f", with {_processes_text(other_processes)}"
+        yield Finding(UNSTABLE, text, "measure when the GPU is free, or on another one")
+    else:
+        yield Finding(UNSTABLE, text, f"{steadier}, or sample for longer with --duration")
+
+
+def _streams(point: BenchPoint, contract: Contract) -> Iterator[Finding]:
+    full, one = point.throughput, point.single_stream
+    if contract.streams < 2 or full is None or one is None:
+        return
+    if not full.samples.start_ms or not one.samples.start_ms:
+        return
+    rates = [throughput(taken.samples, point.batch).queries_per_s for taken in (full, one)]
+    gain = rates[0] / rates[1]
+    if gain < MIN_STREAMS_GAIN:
+        text = f"{contract.streams} streams give {gain:.2f} times one's throughput"
+        remedy = "one stream fills the GPU: use --streams 1"
+        yield Finding(STREAMS_GAIN_NOTHING, f"{STREAMS_GAIN_NOTHING}: {text}", remedy)
+
+
+def _clocks(readings: Sequence[ClockReading], reference: ClockReference) -> Iterator[Finding]:
+    loaded = [one.sm_mhz for one in readings if IDLE not in one.throttle and one.sm_mhz is not None]
+    if not loaded or not reference.mhz or median(loaded) >= MIN_CLOCK_SHARE * reference.mhz:
+        return
+    kind = reference.kind or "application"
+    yield Finding(
+        CLOCKS_BELOW,
+        f"{CLOCKS_BELOW}: SM at {median(loaded):.0f} MHz, {kind} clock {reference.mhz:.0f} MHz",
+        "the power limit sets the clock under this load: that is the card's speed; for runs that agree "
+        "better lock a clock that it can hold with --lock-clocks MHZ"
+        if any(POWER_CAP in reading.throttle for reading in readings)
+        else "warm up for longer with --warmup, or lock the clocks with --lock-clocks",
     )

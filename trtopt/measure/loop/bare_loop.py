@@ -14,7 +14,7 @@ from trtopt.device.api import Device
 from trtopt.measure.loop.inference_stream import InferenceStream, Query
 from trtopt.measure.loop.sampling import Criterion, Finished, as_samples
 from trtopt.measure.statistics.intervals import percentile_interval
-from trtopt.records import Samples
+from trtopt.records import STAGES, Samples
 
 _PROBE = 5
 """Queries from whose time the number that fills a block is estimated."""
@@ -72,11 +72,9 @@ def host_samples(starts: list[float], ends: list[float]) -> Samples:
     return Samples(
         start_ms=[round(value, 6) for value in starts],
         end_ms=[round(value, 6) for value in ends],
-        enqueue_ms=[],
-        gpu_compute_ms=[],
-        h2d_ms=[],
-        d2h_ms=[],
         inference_stream=[],
+        group=[],
+        **{column: [] for column in STAGES.values()},
     )
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from trtopt.device.api import Device
 from trtopt.errors import DeviceError
 from trtopt.measure.loop.inference_stream import InferenceStream, InFlightQuery, Query
-from trtopt.records import Samples
+from trtopt.records import STAGES, Samples
 
 Finished = tuple[int, Query]
 """A query and the number of the inference stream that ran it."""
@@ -241,12 +241,10 @@ def as_samples(finished: Sequence[Finished], began_s: float, group: Sequence[int
     return Samples(
         start_ms=[round((query.start_s - began_s) * 1e3, 6) for query in queries],
         end_ms=[round((query.end_s - began_s) * 1e3, 6) for query in queries],
-        enqueue_ms=[round(query.enqueue_ms, 6) for query in queries if query.enqueue_ms is not None],
-        gpu_compute_ms=[
-            round(query.gpu_compute_ms, 6) for query in queries if query.gpu_compute_ms is not None
-        ],
-        h2d_ms=[round(query.h2d_ms, 6) for query in queries if query.h2d_ms is not None],
-        d2h_ms=[round(query.d2h_ms, 6) for query in queries if query.d2h_ms is not None],
+        **{
+            column: [round(ms, 6) for query in queries if (ms := getattr(query, column)) is not None]
+            for column in STAGES.values()
+        },
         inference_stream=[inference_stream for inference_stream, _ in finished],
         group=list(group),
     )

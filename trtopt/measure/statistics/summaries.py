@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trtopt.records import BenchPoint, Samples
+from trtopt.records import STAGES, BenchPoint, Samples
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
@@ -93,24 +93,16 @@ def throughput_of(point: BenchPoint) -> Throughput | None:
     return throughput(samples, point.batch) if samples.start_ms else None
 
 
-@dataclass(frozen=True)
-class PointFigures:
-    """A point's p50, p90 and p99, and medians of computing, H2D, D2H and enqueuing, in milliseconds.
-
-    None where all samples were discarded or nothing was timed.
-    """
-
-    latencies: tuple[float | None, ...]
-    stages: tuple[float | None, ...]
-    rate: Throughput | None
+_LATENCIES = {"p50 ms": 50.0, "p90 ms": 90.0, "p99 ms": 99.0}
+FIGURES = (*_LATENCIES, *STAGES, "queries/s", "samples/s")
 
 
-def figures_of(point: BenchPoint) -> PointFigures:
-    """The figures of a point."""
-    samples, stages = point.latency.samples, point.latency.stages
-    columns = (stages.gpu_compute_ms, stages.h2d_ms, stages.d2h_ms, stages.enqueue_ms)
-    return PointFigures(
-        tuple(percentile(samples.latency_ms, p) for p in (50.0, 90.0, 99.0)),
-        tuple(percentile(values, 50.0) for values in columns),
-        throughput_of(point),
-    )
+def figures_of(point: BenchPoint) -> dict[str, float | None]:
+    """A point's `FIGURES`, of stages the medians; None where no sample counts or nothing was timed."""
+    latency_ms, rate = point.latency.samples.latency_ms, throughput_of(point)
+    return {
+        **{name: percentile(latency_ms, p) for name, p in _LATENCIES.items()},
+        **{name: percentile(getattr(point.latency.stages, column), 50.0) for name, column in STAGES.items()},
+        "queries/s": rate.queries_per_s if rate else None,
+        "samples/s": rate.samples_per_s if rate else None,
+    }

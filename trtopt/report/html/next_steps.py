@@ -6,8 +6,16 @@ import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from trtopt.measure.analysis.findings import hints_of, is_on_host, trust_of
-from trtopt.measure.analysis.hints import HintCode
+from trtopt.measure.analysis.findings import (
+    CLOCKS_BELOW,
+    COPY_BOUND,
+    ENQUEUE_BOUND,
+    STREAMS_GAIN_NOTHING,
+    UNSTABLE,
+    hints_of,
+    is_on_host,
+    trust_of,
+)
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, Collected, EngineProfile, Trust
 from trtopt.report.html.deployment import Deployment, model_file, ran_on_stand_in, rate_of
@@ -129,15 +137,15 @@ def _of_hints(collected: Collected, deployed: Deployment | None) -> Iterator[_Ca
     for hint in hints_of(deployed.point, on_host=on_host):
         text = hint.text.partition(": ")[2]
         why = f"At batch {deployed.point.batch}, {text}."
-        if hint.code is HintCode.ENQUEUE_BOUND and _may_graph(deployed.point):
+        if hint.short == ENQUEUE_BOUND and _may_graph(deployed.point):
             command = f"trtopt bench {source} --graph {into(collected, 'graph.json')}"
             yield (_host_share(deployed.point), Step("Launch it as a CUDA graph", why, command))
-        elif hint.code is HintCode.COPY_BOUND and deployed.point.latency.contract.queue_ahead == 0:
+        elif hint.short == COPY_BOUND and deployed.point.latency.contract.queue_ahead == 0:
             command = f"trtopt bench {source} --contract serving {into(collected, 'serving.json')}"
             yield (0.5, Step("Overlap copies with computing", why, command))
-        elif hint.code is HintCode.UNSTABLE:
+        elif hint.short == UNSTABLE:
             yield (1.5, Step(f"{hint.remedy[0].upper()}{hint.remedy[1:]}", why))
-        elif hint.code in (HintCode.STREAMS_GAIN_NOTHING, HintCode.CLOCKS_BELOW_APPLICATION):
+        elif hint.short in (STREAMS_GAIN_NOTHING, CLOCKS_BELOW):
             yield (0.1, Step(f"{hint.remedy[0].upper()}{hint.remedy[1:]}", why))
 
 

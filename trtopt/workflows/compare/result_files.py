@@ -18,7 +18,7 @@ from trtopt.measure.analysis.result_comparison import (
 )
 from trtopt.measure.analysis.trtexec_files import Profile, Times, read_trtexec
 from trtopt.measure.statistics.comparison import RunSpread
-from trtopt.records import BenchReport, Samples, read_versioned
+from trtopt.records import STAGES, BenchReport, Samples, read_versioned
 from trtopt.workflows.race import measured_run_spread
 
 ResultFile = BenchReport | Times | Profile
@@ -147,5 +147,5 @@ def _check_samples(report: BenchReport) -> None:
 def _is_whole(samples: Samples) -> bool:
     """Whether all columns are of one length; the device's and the groups' may be empty."""
     lengths = {len(column) for column in (samples.start_ms, samples.end_ms, samples.inference_stream)}
-    optional = (samples.enqueue_ms, samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms, samples.group)
+    optional = (*(getattr(samples, column) for column in STAGES.values()), samples.group)
     return len(lengths | {len(column) for column in optional if column}) == 1

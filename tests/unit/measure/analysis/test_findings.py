@@ -7,8 +7,18 @@ import pytest
 from tests.support import examples
 from tests.support.scripted_device.device import Script, ScriptedDevice
 from tests.support.scripted_runs import run, terms
-from trtopt.measure.analysis.findings import clocks_text, doubts_of, hints_of, remarks, trust_of
-from trtopt.measure.analysis.hints import HintCode
+from trtopt.measure.analysis.findings import (
+    CLOCKS_BELOW,
+    COPY_BOUND,
+    ENQUEUE_BOUND,
+    STREAMS_GAIN_NOTHING,
+    UNSTABLE,
+    clocks_text,
+    doubts_of,
+    hints_of,
+    remarks,
+    trust_of,
+)
 from trtopt.measure.loop.stopping import Limits
 from trtopt.records import BenchPoint, ClockReading, ClockReference, Measurement, Trust
 
@@ -133,12 +143,12 @@ def test_what_a_driver_does_not_tell_is_reported() -> None:
 # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def codes(point: BenchPoint, *, on_host: bool = False) -> list[HintCode]:
-    return [hint.code for hint in hints_of(point, on_host=on_host)]
+def codes(point: BenchPoint, *, on_host: bool = False) -> list[str]:
+    return [hint.short for hint in hints_of(point, on_host=on_host)]
 
 
-def sampled(**changes: list[float]) -> Measurement:
-    """Four queries in one group at their application clock."""
+def sampled(terms: dict[str, object] | None = None, **changes: list[float]) -> Measurement:
+    """Four queries in one group at their application clock; `terms` are changes to the contract."""
     columns: dict[str, list[float]] = {
         "start_ms": [0.0, 2.0, 4.0, 6.0],
         "end_ms": [2.0, 4.0, 6.0, 8.0],
@@ -150,9 +160,11 @@ def sampled(**changes: list[float]) -> Measurement:
         "group": [],
     }
     samples = msgspec.convert(columns | changes, type(examples.samples()))
+    plain = examples.measurement()
     return msgspec.structs.replace(
-        examples.measurement(),
+        plain,
         samples=samples,
+        contract=msgspec.structs.replace(plain.contract, **(terms or {})),
         clocks=(ClockReading(at_ms=0.0, sm_mhz=1980),) * 2,
         clock_reference=ClockReference(mhz=1980, kind="application"),
     )
@@ -163,23 +175,71 @@ def test_a_point_with_nothing_wrong_gets_no_hint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "code"),
+    ("at", "beyond", "short"),
     [
-        ({"enqueue_ms": [0.9] * 4}, HintCode.ENQUEUE_BOUND),
-        ({"h2d_ms": [0.9] * 4}, HintCode.COPY_BOUND),
-        ({"gpu_compute_ms": [1.0, 1.2, 1.0, 1.2]}, HintCode.UNSTABLE),
+        ({"enqueue_ms": [0.8] * 4}, {"enqueue_ms": [0.801] * 4}, ENQUEUE_BOUND),
+        ({"h2d_ms": [0.8] * 4}, {"h2d_ms": [0.81] * 4}, COPY_BOUND),
+        ({"gpu_compute_ms": [0.976, 1.024] * 2}, {"gpu_compute_ms": [0.974, 1.026] * 2}, UNSTABLE),
     ],
 )
-def test_hints_come_from_the_samples(changes: dict[str, list[float]], code: HintCode) -> None:
-    assert codes(BenchPoint(batch=8, latency=sampled(**changes))) == [code]
+def test_a_hint_is_given_only_beyond_its_limit(
+    at: dict[str, list[float]], beyond: dict[str, list[float]], short: str
+) -> None:
+    assert codes(BenchPoint(batch=8, latency=sampled(**at))) == []
+    assert codes(BenchPoint(batch=8, latency=sampled(**beyond))) == [short]
+
+
+@pytest.mark.parametrize(
+    ("terms", "changes", "text", "remedy"),
+    [
+        (
+            {"graph": False},
+            {"enqueue_ms": [0.9] * 4},
+            "enqueueing takes 0.900 ms, computing 1.000",
+            "--graph",
+        ),
+        ({"graph": True}, {"enqueue_ms": [0.9] * 4}, "enqueueing takes 0.900 ms", "try a larger --batch"),
+        ({"queue_ahead": 0}, {"h2d_ms": [0.9] * 4}, "0.900 ms in and 0.200 ms out", "--contract serving"),
+        ({"queue_ahead": 1}, {"h2d_ms": [0.9] * 4}, "copies take 0.900 ms in", "--contract trtexec-11"),
+        ({}, {"gpu_compute_ms": [1.0, 1.2] * 2}, "variation is 9.1%, over 2.5%", "--lock-clocks"),
+    ],
+)
+def test_a_hint_has_its_figures_and_a_remedy_that_is_not_in_use_yet(
+    terms: dict[str, object], changes: dict[str, list[float]], text: str, remedy: str
+) -> None:
+    (hint,) = hints_of(BenchPoint(batch=8, latency=sampled(terms, **changes)), on_host=False)
+    assert text in hint.text
+    assert remedy in hint.remedy
+
+
+def test_hints_come_in_a_fixed_order() -> None:
+    columns = {"enqueue_ms": [2.0] * 4, "h2d_ms": [1.0] * 4, "gpu_compute_ms": [0.5, 1.5] * 2}
+    slow = (ClockReading(at_ms=0.0, sm_mhz=500),) * 2
+    latency = msgspec.structs.replace(sampled({"streams": 2}, **columns), clocks=slow)
+    two, one = sampled({"streams": 2}), sampled()
+    point = BenchPoint(batch=8, latency=latency, throughput=two, single_stream=one)
+    assert codes(point) == [
+        ENQUEUE_BOUND,
+        COPY_BOUND,
+        UNSTABLE,
+        STREAMS_GAIN_NOTHING,
+    ]  # full clocks elsewhere
+    point = BenchPoint(batch=8, latency=latency)
+    assert codes(point) == [ENQUEUE_BOUND, COPY_BOUND, UNSTABLE, CLOCKS_BELOW]
 
 
 def test_streams_are_evaluated_by_the_throughput_of_one() -> None:
     faster = sampled(start_ms=[0.0, 1.0, 2.0, 3.0], end_ms=[1.0, 2.0, 3.0, 4.0])
     nothing = BenchPoint(batch=8, latency=sampled(), throughput=sampled(), single_stream=sampled())
     twice = BenchPoint(batch=8, latency=sampled(), throughput=faster, single_stream=sampled())
-    assert codes(nothing) == [HintCode.STREAMS_GAIN_NOTHING]
+    assert codes(nothing) == [STREAMS_GAIN_NOTHING]
     assert codes(twice) == []
+    for last_end, found in ((8.41, []), (8.39, [STREAMS_GAIN_NOTHING])):
+        one = sampled(end_ms=[2.0, 4.0, 6.0, last_end])
+        point = BenchPoint(batch=8, latency=sampled(), throughput=sampled(), single_stream=one)
+        assert codes(point) == found
+    single = msgspec.structs.replace(nothing, throughput=sampled({"streams": 1}))
+    assert codes(single) == []
 
 
 def test_an_idle_gpus_clock_gives_no_hint() -> None:
@@ -191,8 +251,9 @@ def test_an_idle_gpus_clock_gives_no_hint() -> None:
         ),
     )
     assert codes(BenchPoint(batch=8, latency=idle)) == []
-    slow = msgspec.structs.replace(sampled(), clocks=(ClockReading(at_ms=0.0, sm_mhz=1500),) * 2)
-    assert codes(BenchPoint(batch=8, latency=slow)) == [HintCode.CLOCKS_BELOW_APPLICATION]
+    for mhz, found in ((1881, []), (1880, [CLOCKS_BELOW])):
+        slow = msgspec.structs.replace(sampled(), clocks=(ClockReading(at_ms=0.0, sm_mhz=mhz),) * 2)
+        assert codes(BenchPoint(batch=8, latency=slow)) == found
 
 
 def test_an_unstable_run_next_to_other_processes_blames_them() -> None:
@@ -211,7 +272,7 @@ def test_an_unstable_run_next_to_other_processes_blames_them() -> None:
 def test_on_the_host_only_stability_gives_a_hint_and_no_clock_is_to_be_locked() -> None:
     everything = sampled(enqueue_ms=[1.0] * 4, h2d_ms=[9.0] * 4, end_ms=[1.0, 3.5, 5.0, 7.5])
     (hint,) = hints_of(BenchPoint(batch=8, latency=everything), on_host=True)
-    assert hint.code is HintCode.UNSTABLE
+    assert hint.short == UNSTABLE
     assert "--lock-clocks" not in hint.remedy
 
 
