@@ -212,7 +212,7 @@ def plan(request: PlanRequest) -> BatchPlan:
         >>> made.goal
         'p99=500ms'
     """
-    return run_plan(request, request.listener)
+    return run_plan(request, request.listener.note)
 
 
 @keywords_of(CheckRequest)

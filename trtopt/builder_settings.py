@@ -135,8 +135,7 @@ class SweptSettings:
     tiling: Annotated[
         Literal["none", "fast", "moderate", "full"] | None,
         Setting(
-            "How hard to search for layers to run tile by tile within the L2 cache.",
-            python="how hard to search for layers to run tile by tile within the L2 cache (TensorRT 10.8 and "
+            "How hard to search for layers to run tile by tile within the L2 cache (TensorRT 10.8 and "
             "newer).",
             decides_tactics=True,
             available="TensorRT 10.8 and newer",
@@ -146,8 +145,8 @@ class SweptSettings:
     l2_limit_mib: Annotated[
         int | None,
         Setting(
-            "L2 cache that tiled layers may use, in MiB; less leaves room for other streams.",
-            python="L2 cache that tiled layers may use, in MiB (TensorRT 10.8 and newer).",
+            "L2 cache that tiled layers may use, in MiB; less leaves room for other streams (TensorRT 10.8 "
+            "and newer).",
             flag="--l2-limit",
             metavar="MIB",
             range=(1, 1 << 20),
@@ -162,8 +161,7 @@ class SweptSettings:
     build_route: Annotated[
         str | None,
         Setting(
-            "Internal options of the builder, as trtexec --setBuildRoute takes them.",
-            python="internal options of the builder, as `-name=value -other=value` (TensorRT 11.1 and "
+            "Internal options of the builder, as trtexec --setBuildRoute takes them (TensorRT 11.1 and "
             "newer).",
             metavar="'-NAME=VALUE …'",
             attribute="build_route",

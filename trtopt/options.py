@@ -153,15 +153,10 @@ def _default(one: Any) -> Any:
 
 
 def field_of(name: str, hint: Any, default: Any, *, is_positional: bool = False) -> Declared:
-    """Of `Annotated[type, declaration]`; what follows replaces the declaration, or its help.
-
-    A help is a text, or two: that of the command line and that of Python.
-    """
+    """Of `Annotated[type, declaration]`; what follows replaces the declaration, or a text its help."""
     kind, declaration, *more = get_args(hint)
     for other in more:
-        texts = (other, None) if isinstance(other, str) else other
-        is_help = isinstance(texts, tuple)
-        declaration = replace(declaration, help=texts[0], python=texts[1]) if is_help else other
+        declaration = replace(declaration, help=other, python=None) if isinstance(other, str) else other
     return Declared(name, kind, default, declaration, is_positional)
 
 

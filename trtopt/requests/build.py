@@ -76,10 +76,8 @@ class SweptOptions(SweptSettings, Request):
     jobs: Annotated[
         int | None,
         Option(
-            "Engines built concurrently, on GPUs of the same model in turn [default: 1].",
-            python="engines built at once, 1 to 256, on the GPUs of one model in turn; above 1 a sweep "
-            "builds all "
-            "that are known beforehand first, and measures with nothing else at work [default: 1].",
+            "Engines built at once, 1 to 256, on GPUs of one model in turn; above 1 a sweep builds first, "
+            "and measures with nothing else at work [default: 1].",
             metavar="N",
         ),
     ] = None
@@ -116,13 +114,7 @@ class SweptOptions(SweptSettings, Request):
 class RecipeOptions(SweptOptions, BuilderSettings):
     """The fields of a recipe that have an option of their own; None is not given."""
 
-    dynamic: Annotated[
-        bool | None,
-        Option(
-            "One engine for --batch MIN,OPT,MAX instead.",
-            python="one engine for all batch sizes [default: no].",
-        ),
-    ] = None
+    dynamic: Annotated[bool | None, Option("One engine for all batch sizes.")] = None
     axes: Axes = None
     precision: Annotated[
         Precision | None,
@@ -147,11 +139,9 @@ class BuildRequest(RecipeOptions):
     output: Annotated[
         str | Path | None,
         Output(
-            "Build folder to create [default: MODEL.trtopt].",
+            "Build folder to create [default: MODEL.trtopt]; a build of the same model is replaced once the "
+            "new one is complete.",
             "folder",
-            python="the folder to create [default: the model's name with `.trtopt`, in the current folder]. "
-            "A "
-            "build of the same model is replaced once the new one is complete.",
         ),
     ] = None
     _: KW_ONLY
@@ -161,8 +151,7 @@ class BuildRequest(RecipeOptions):
             "Batch sizes, one engine each [default: 1]. With --dynamic its MIN,OPT,MAX; several --batch give "
             "it several optimisation profiles.",
             python="batch sizes, one engine each, from 1 [default: what the model fixes, else 1]; with "
-            "`dynamic` "
-            "the smallest, the one to tune for and the largest.",
+            "`dynamic` the smallest, the one to tune for and the largest.",
             metavar="N,N,…",
             parse=parse_range,
             is_repeated=True,
@@ -185,8 +174,8 @@ class BuildRequest(RecipeOptions):
     selection_budget: Annotated[
         int | None,
         Option(
-            "Quantised engines to build for each batch size at most, in forms that may be faster [default: "
-            "3].",
+            "Quantised engines to build for each batch size at most, in forms that may be faster "
+            "[default: 3].",
             metavar="N",
         ),
     ] = None
@@ -224,43 +213,27 @@ class OptimizeRequest(Request):
     model: OnnxFile
     output: Annotated[
         str | Path | None,
-        Output(
-            "Build folder to create [default: MODEL.trtopt].",
-            "folder",
-            python="the build folder [default: the model's name with `.trtopt`, in the current folder].",
-        ),
+        Output("Build folder to create [default: MODEL.trtopt].", "folder"),
     ] = None
     _: KW_ONLY
     data: Annotated[
         Data,
-        Option(
-            samples("Samples"),
-            python="samples: an .npz, a folder of them or `module:function`. With them the fastest "
-            "precision that "
-            "keeps `min_cosine` is chosen, where engines can be measured; without them the graph's is kept.",
-            metavar="DATA",
-            is_path=True,
+        samples(
+            "Samples that decide the precision, the fastest that keeps --min-cosine, where engines can be "
+            "measured [default: the graph's is kept]"
         ),
     ] = None
     slo: Annotated[str | None, Option("Latency bound, as p99=10ms.", metavar="pN=LIMIT")] = None
     min_cosine: Annotated[
         float,
-        Option(
-            "Minimum cosine of every output against MODEL.",
-            python="minimum cosine of every output against the model, -1 to 1.",
-            metavar="VALUE",
-            limits=(-1, 1),
-        ),
+        Option("Minimum cosine of every output against MODEL, -1 to 1.", metavar="VALUE", limits=(-1, 1)),
     ] = 0.99
     batch: Annotated[Batch, "Batch sizes, one engine each [default: 1,8,32]."] = None
     shapes: Shapes = None
     axes: Axes = None
     backend: Annotated[
         BackendName,
-        Option(
-            "What to build with.",
-            python="what to build with. On a machine without a GPU the measurement runs on ONNX Runtime.",
-        ),
+        Option("What to build with; without a GPU the measurement runs on ONNX Runtime."),
     ] = "auto"
     duration: Duration = DURATION
     force: Force = False
@@ -275,10 +248,9 @@ class SweepRequest(SweptOptions):
         str | Path | None,
         Output(
             "The sweep's folder, new or to continue [default: MODEL.sweep]; of several models, the folder "
-            "for "
-            "their folders [default: the current one].",
+            "for their folders [default: the current one].",
             "folder",
-            python="the sweep's folder [default: the model's name with `.sweep`, in the current folder].",
+            python="the sweep's folder, new or to continue [default: MODEL.sweep].",
         ),
     ] = None
     _: KW_ONLY
@@ -286,10 +258,8 @@ class SweepRequest(SweptOptions):
     precision: Annotated[
         str | Sequence[str] | None,
         Option(
-            f"{', '.join(GRAPH_PRECISIONS)} [default: the graph's].",
-            python=f"what is written into the graph, one after the other: {', '.join(GRAPH_PRECISIONS)}, "
-            "without "
-            "the verdict of `build` [default: the recipe's, or the graph's own].",
+            f"What is written into the graph, one after the other: {', '.join(GRAPH_PRECISIONS)}, without "
+            "the verdict of `trtopt build` [default: the recipe's, or the graph's].",
             metavar="NAME,NAME,…",
             parse=parse_names,
             names=lambda: GRAPH_PRECISIONS,
@@ -311,8 +281,7 @@ class SweepRequest(SweptOptions):
     neighbours: Annotated[
         Sequence[str],
         Option(
-            "Try the nearest powers of two and multiples of 8 and 32 around each size too.",
-            python="`pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.",
+            "`pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.",
             metavar="pow2,8,32",
             parse=parse_names,
             names=neighbour_names,
@@ -361,7 +330,6 @@ class TuneRequest(Request):
         Output(
             "Build folder to create or, with --resume, to continue [default: MODEL.tuned].",
             "folder",
-            python="the build folder [default: the model's name with `.tuned`, in the current folder].",
         ),
     ] = None
     _: KW_ONLY
@@ -372,17 +340,14 @@ class TuneRequest(Request):
     objective: Annotated[
         Objective,
         Option(
-            "What to improve.",
-            python="`latency` (median), `p99`, `throughput`, or `energy` per sample (GPUs only).",
+            "What to improve: `latency` (median), `p99`, `throughput`, or `energy` per sample (GPUs only)."
         ),
     ] = "latency"
     rate: Annotated[
         float | None,
         Option(
-            "With --objective p99: requests per second, arriving independently [default: one after another].",
-            python="with `p99`, requests per second that arrive independently of one another, each a query; "
-            "its "
-            "latency counts from its arrival [default: one query after another].",
+            "With --objective p99: requests per second, which arrive independently, each a query; latency "
+            "counts from arrival [default: one query after another].",
             metavar="PER_S",
         ),
     ] = None
@@ -392,19 +357,11 @@ class TuneRequest(Request):
     ] = "30m"
     include: Annotated[
         Sequence[CandidateKind],
-        Option(
-            f"Try only this kind of candidate, and others so named: {', '.join(KINDS)}.",
-            python=f"only these kinds of candidates: {', '.join(KINDS)} [default: all].",
-            metavar="KIND",
-        ),
+        Option(f"Kinds of candidates to try alone: {', '.join(KINDS)} [default: all].", metavar="KIND"),
     ] = ()
     exclude: Annotated[
         Sequence[CandidateKind],
-        Option(
-            "Leave out this kind of candidate; may be given several times.",
-            python="kinds of candidates to leave out.",
-            metavar="KIND",
-        ),
+        Option("Kinds of candidates to leave out.", metavar="KIND"),
     ] = ()
     resume: Annotated[bool, Option("Continue in a folder that an earlier run began.")] = False
     data: Annotated[

@@ -47,12 +47,8 @@ class BenchRequest(Request):
     axes: Axes = None
     backend: Annotated[
         Backend,
-        (
-            "Backend to run with [default: auto, the engines' own, or the CPU if there is no GPU].",
-            "what runs the engines [default: `auto`, the engines' own, or the CPU where there is no GPU]. "
-            "Another "
-            "than their own builds the folder's model again, in a temporary folder.",
-        ),
+        "Backend to run with; another than the engines' own builds the folder's model again, in a temporary "
+        "folder [default: auto, their own, or the CPU if there is no GPU].",
     ] = None
     contract: Contract = None
     terms: TermsOptions = None
@@ -60,9 +56,8 @@ class BenchRequest(Request):
     stop_early: Annotated[
         bool,
         Option(
-            "End a pass sooner if it is steady, after 8 s at the earliest.",
-            python="end a pass sooner where it is steady: 20 blocks whose medians agree within 0.5 %, after "
-            "8 seconds and a third of the duration at the earliest.",
+            "End a pass sooner if it is steady: 20 blocks whose medians agree within 0.5 %, after 8 s and a "
+            "third of the duration at the earliest.",
         ),
     ] = False
     warmup: Warmup = WARMUP
@@ -87,8 +82,7 @@ class BenchRequest(Request):
     idle: Annotated[
         str | None,
         Option(
-            "Measure the latency after such pauses, in a pass of its own.",
-            python="measure the latency after such pauses, as `1,10,100ms`, in a pass of its own.",
+            "Measure the latency after such pauses, as `1,10,100ms`, in a pass of its own.",
             metavar="1,10,100ms",
         ),
     ] = None
@@ -98,8 +92,7 @@ class BenchRequest(Request):
     cpu_affinity: Annotated[
         str | None,
         Option(
-            "Keep host threads on the cores near the GPU, or on 0-3,8.",
-            python="keep host threads on cores: `auto` (those near the GPU), or a list as `0-3,8`.",
+            "Keep host threads on cores: `auto` (those near the GPU), or a list as `0-3,8`.",
             metavar="auto|LIST",
         ),
     ] = None
@@ -153,9 +146,8 @@ class ProfileRequest(Request):
     against: Annotated[
         str | Path | None,
         Option(
-            "An earlier profile (file or folder): show the differences, layer by layer.",
-            python="an earlier profile (file or folder) to show the differences from, layer by layer: "
-            "from its engine of the same batch size, or its only one.",
+            "An earlier profile (file or folder): show the differences, layer by layer, from its engine of "
+            "the same batch size, or its only one.",
             metavar="PROFILE",
             must_exist=True,
         ),
@@ -234,8 +226,7 @@ class CompareRequest(Request):
             "Exit with 5 unless a slowdown of so much is ruled out [default: 5% between result files, 2% in "
             "turns].",
             python="the slowdown that must be ruled out, as a share [default: 0.05 between result files, "
-            "0.02 in "
-            "turns]; `outcome.not_shown` has the batch sizes where it is not.",
+            "0.02 in turns]; `outcome.not_shown` has the batch sizes where it is not.",
             metavar="PERCENT",
             parse=partial(parse_share, "--fail-on"),
         ),

@@ -54,18 +54,13 @@ class ExportRequest:
     ]
     output: Annotated[
         str | Path,
-        Output(
-            "ONNX file to write.",
-            "model",
-            python="the ONNX file; it appears only if it agrees with PyTorch.",
-        ),
+        Output("ONNX file to write; it appears only if it agrees with PyTorch.", "model"),
     ]
     _: KW_ONLY
     variant: Annotated[
         str,
         Option(
-            "Size of a model of the collection.",
-            python="of a model of the collection: `full` or `tiny`.",
+            "Size of a model of the collection: `full` or `tiny`.",
             metavar="full|tiny",
             names=lambda: ("full", "tiny"),
         ),
@@ -80,8 +75,7 @@ class ExportRequest:
     checkpoint: Annotated[
         str | Path | None,
         Option(
-            "State dict or .safetensors file with the weights.",
-            python="a state dict or `.safetensors` [default: the model's own weights].",
+            "State dict or .safetensors file with the weights [default: the model's own].",
             metavar="FILE",
             must_exist=True,
         ),
@@ -100,10 +94,8 @@ class ExportRequest:
     allow_traced_branches: Annotated[
         bool,
         Option(
-            "Let torchscript record the path taken for one input where Python branches on tensors.",
-            python="let torchscript keep the branch that Python took for one input where it branches on "
-            "tensors; "
-            "PyTorch then warns.",
+            "Let torchscript keep the branch taken for one input where Python branches on tensors; PyTorch "
+            "then warns."
         ),
     ] = False
     external_data: Annotated[bool, Option("Store weights next to the file even below 2 GB.")] = False
@@ -135,8 +127,7 @@ class RewriteRequest(Request):
         Option(
             "Do not run both models to compare them.",
             python="run both models on seeded inputs, every dynamic axis at two sizes; a rule that breaks "
-            "its "
-            "bound is undone and named in the trace.",
+            "its bound is undone and named in the trace.",
             flag="--no-check",
         ),
     ] = True
@@ -196,11 +187,7 @@ class QuantizeRequest(Request):
     model: OnnxFile
     output: Annotated[
         str | Path,
-        Output(
-            "File to write the model to.",
-            "quantised model",
-            python="the ONNX file to write; its calibration table is written next to it.",
-        ),
+        Output("ONNX file to write; its calibration table is written next to it.", "quantised model"),
     ]
     _: KW_ONLY
     precision: Annotated[
@@ -213,10 +200,7 @@ class QuantizeRequest(Request):
     ] = None
     target: Annotated[
         TargetFound,
-        (
-            f"TensorRT to write for [default: {DEFAULT}; of --verdict: the one here].",
-            f"the TensorRT to write for [default: {DEFAULT}].",
-        ),
+        f"TensorRT to write for [default: {DEFAULT}; where it is measured the one here].",
     ] = None
     method: Annotated[
         Method, "auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max]."
@@ -232,11 +216,8 @@ class QuantizeRequest(Request):
     smoothquant: Annotated[
         float | str,
         Option(
-            "Move outlier channels into weights: auto where INT8 gains by it, or SmoothQuant [default: "
-            "auto].",
-            python="move outliers of channels into weights: `auto` (INT8, where it gains), `off`, or the "
-            "exponent "
-            "alpha, 0 to 1.",
+            "Move outlier channels into weights: `auto` (INT8, where it gains), `off`, or SmoothQuant's "
+            "exponent alpha, 0 to 1 [default: auto].",
             metavar="auto|off|ALPHA",
             parse=parse_smoothing,
         ),
@@ -268,9 +249,7 @@ class CheckRequest(Request):
     against: Annotated[
         str | Path,
         Option(
-            "The reference ONNX file.",
-            python="the reference ONNX file; it runs with ONNX Runtime's own optimisations off.",
-            must_exist=True,
+            "The reference ONNX file; it runs with ONNX Runtime's own optimisations off.", must_exist=True
         ),
     ]
     _: KW_ONLY
@@ -278,8 +257,7 @@ class CheckRequest(Request):
     task: Annotated[
         str | None,
         Option(
-            "Measure this model's task metric too.",
-            python="a model of the collection, or a model file (TOML), whose task metric is measured too.",
+            "A model of the collection, or a model file, whose task metric is measured too.",
             flag="--model",
             metavar="NAME|FILE.toml",
             names=model_names,

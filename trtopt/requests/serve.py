@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated
 
 from trtopt.options import Argument, Option, Output
-from trtopt.requests.shared import parse_bytes, parse_server, parse_shares_of_lengths
+from trtopt.requests.shared import Request, parse_bytes, parse_server, parse_shares_of_lengths
 
 
 @dataclass(frozen=True)
-class PlanRequest:
+class PlanRequest(Request):
     """The goal, the load and the bounds."""
 
     sources: Annotated[
@@ -27,8 +27,7 @@ class PlanRequest:
     slo: Annotated[
         str,
         Option(
-            "The latency goal, as p99=10ms.",
-            python="a percentile of latency, waiting included, and its limit: `p99=10ms` (us, ms or s).",
+            "A percentile of latency, waiting included, and its limit, as p99=10ms (us, ms or s).",
             metavar="pN=LIMIT",
         ),
     ]
@@ -48,8 +47,7 @@ class PlanRequest:
     lengths: Annotated[
         Mapping[int, float] | None,
         Option(
-            "Lengths of requests with their shares, as 128:0.7,384:0.3.",
-            python="share of requests by their length, for a model swept over lengths.",
+            "Shares of requests by their length, for a model swept over lengths.",
             metavar="N:SHARE,…",
             parse=parse_shares_of_lengths,
             is_repeated=False,
@@ -58,7 +56,7 @@ class PlanRequest:
     memory_bytes: Annotated[
         int | None,
         Option(
-            "Limit of device memory, as 8GiB.",
+            "Limit of device memory, as 8GiB [default: none].",
             python="limit of device memory, in bytes [default: none].",
             flag="--memory",
             metavar="SIZE",
@@ -79,9 +77,8 @@ class PlanRequest:
     timeout: Annotated[
         float | None,
         Option(
-            "Seconds that each measurement may take, also of --verify [default: no limit].",
-            python="seconds that each measurement of the serving cost may take, and each trial run "
-            "[default: no limit].",
+            "Seconds that each measurement of the serving cost may take, and each trial run [default: no "
+            "limit].",
             metavar="S",
         ),
     ] = None
@@ -89,4 +86,3 @@ class PlanRequest:
         Sequence[str],
         Option("Load this plugin, which engines need: native code.", metavar="LIB.so", is_path=True),
     ] = ()
-    listener: Annotated[Callable[[str], None], Option("receives notes.", flag=None)] = lambda text: None

@@ -237,15 +237,13 @@ def samples(purpose: str) -> str:
 
 _IO = (
     'types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`, '
-    "`int8`, "
-    "`uint8`; layouts: `nchw`, `nhwc`"
+    "`int8`, `uint8`; layouts: `nchw`, `nhwc`"
 )
 IO = Option(
     "Give an input or output another type (fp32, fp16, bf16, int8, uint8) and layout (nchw, nhwc; "
     "in engines also chw2, chw4, chw16, chw32, hwc8, hwc16).",
     python=f"{_IO} and TensorRT's `chw2`, `chw4`, `chw16`, `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes "
-    "such "
-    "arrays [default: the model's].",
+    "such arrays [default: the model's].",
     metavar="NAME=TYPE[:LAYOUT]",
     parse=split_io,
 )
@@ -282,8 +280,7 @@ Table = Annotated[
 Profile = Annotated[
     str | None,
     Option(
-        "A shipped recipe or a TOML file; flags override it.",
-        python="a recipe: the name of a shipped one, or a TOML file; parameters given here override it.",
+        "A recipe, shipped or a TOML file; what is given beside it overrides it.",
         flag="--recipe",
         metavar="NAME|FILE",
         aliases=("--profile",),
@@ -335,8 +332,7 @@ _TERMS = ", ".join(f"{name} ({summary})" for name, summary in SUMMARIES.items())
 Contract = Annotated[
     str | None,
     Option(
-        f"Terms: {_TERMS} [default: {DEFAULT}].",
-        python=f"the terms of the measurement: {_TERMS} [default: {DEFAULT}].",
+        f"The terms of the measurement: {_TERMS} [default: {DEFAULT}].",
         metavar="NAME",
         names=contract_names,
     ),
@@ -397,8 +393,7 @@ def bounds_of(default: str, **more: Any) -> Group:
     """Accuracy bounds, with a word on their default."""
     return Group(
         "what every output must meet, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` "
-        "(absolute) and "
-        f"`min_top1` (share, 0 to 1) [default: {default}].",
+        f"(absolute) and `min_top1` (share, 0 to 1) [default: {default}].",
         Bounds,
         BOUNDS,
         "bounds={{{key!r}: {value}}}",
