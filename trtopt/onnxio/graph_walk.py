@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from trtopt.errors import InvalidModelError
 
@@ -57,6 +57,13 @@ def parts_of(model: onnx.ModelProto) -> Iterator[Part]:
     """The model's graph, its functions, and every subgraph of either."""
     for part in (model.graph, *model.functions):
         yield from graphs_of(part)
+
+
+def refill(field: Any, items: Iterable[Any]) -> None:
+    """Give a repeated field of a message these items, some of which may be its own."""
+    items = list(items)
+    del field[:]
+    field.extend(items)
 
 
 def set_nodes(part: Part, nodes: Sequence[onnx.NodeProto]) -> None:

@@ -1,9 +1,9 @@
 """Models of older opsets written in the form of a newer one: what ONNX changed from opset 8 on, and how.
 
 An operator gets a new version when its meaning changes, when an attribute becomes an input, and when it
-merely learns a type. `CHANGES` has a function for each version that reads a node otherwise than the one before
-did. All others up to `NEWEST` were looked at, and differ in types, words, or attributes that default to the
-old way. `tests/unit/onnxio/test_newer_opset.py` holds both to ONNX's own history, and each to ONNX Runtime.
+merely learns a type. `CHANGES` has a function for each version that reads a node otherwise than the one
+before. All others up to `NEWEST` were read, and differ in types, words, or attributes that default to the old
+way. `tests/unit/onnxio/test_newer_opset.py` holds this to ONNX's own history, and each to ONNX Runtime.
 """
 
 from __future__ import annotations

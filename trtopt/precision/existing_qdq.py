@@ -9,7 +9,7 @@ such as Transpose or Reshape, is folded.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of, unused_name
-from trtopt.onnxio.model_file import ModelFile, array_of, is_external, raw_bytes, spooled
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, reads_of, refill, subgraphs_of, unused_name
+from trtopt.onnxio.model_file import ModelFile, array_of, is_external, raw_bytes
 from trtopt.onnxio.weights import constant
 from trtopt.precision.placement.draft import RESHAPES, Precision, View, attribute, is_op
 from trtopt.precision.qdq import LARGEST, dequantised
@@ -32,6 +32,8 @@ _KINDS: dict[int, Precision] = {
 }
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _PASSES = ("Transpose", "Identity")
+_WEIGHTS = (onnx.TensorProto.INT8, onnx.TensorProto.FLOAT8E4M3FN)
+_BIAS = onnx.TensorProto.INT32
 
 
 @dataclass
@@ -82,7 +84,7 @@ def take_out(file: ModelFile) -> Existing:
     """Remove every Q/DQ pair from the main graph, in place, and return their places and scales."""
     found, model = Existing(), file.proto
     _check_domains(model)
-    pairs = dict(_pairs(model, file.folder))
+    pairs = _pairs(file)
     if not pairs:
         return found
     kinds = {pair.precision for pair in pairs.values()}
@@ -123,37 +125,95 @@ def _check_one_scale(model: onnx.ModelProto, pairs: Mapping[str, _Pair]) -> None
             )
 
 
-def _pairs(model: onnx.ModelProto, folder: Path) -> Iterator[tuple[str, _Pair]]:
-    """Each DQ's output with its pair."""
-    maker = {name: node for node in model.graph.node for name in node.output}
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
+def _pairs(file: ModelFile) -> dict[str, _Pair]:
+    """By each DQ's output its pair. What is stored as integers with a DQ alone becomes floats, in place.
+
+    Exporters of trained models, and ONNX Runtime's quantiser, keep weights so, as INT8 or FP8, and biases, as
+    INT32. A weight n becomes n·s, which a Q of the DQ's scale s would make n again: one for each scale that
+    it is read by. A bias, which TensorRT takes in float only, becomes b·s without a pair.
+    """
+    graph = file.proto.graph
+    maker = {name: node for node in graph.node for name in node.output}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    taken = {name for node in graph.node for name in (*node.input, *node.output)} | constants.keys()
+    pairs: dict[str, _Pair] = {}
+    floats: dict[tuple[str, ...], str] = {}
+    biases: set[str] = set()
+    for node in graph.node:
         if node.op_type == _Q:
-            _check_read_by_dq_alone(model, node)
+            _check_read_by_dq_alone(graph, node.output[0], node)
         if node.op_type != _DQ:
             continue
-        quantize = maker.get(node.input[0])
-        if quantize is None or quantize.op_type != _Q:
-            raise _refused(
-                f"node {node.name!r} reads no QuantizeLinear: its weight is stored in a narrow type",
-                "quantise the float model; a graph in its final form needs no quantising",
-            )
-        scale, kind = _scale_of(quantize, constants, folder, _named_type(quantize))
-        again, _ = _scale_of(node, constants, folder, kind)
-        if not np.array_equal(scale, again):
-            raise _refused(f"nodes {quantize.name!r} and {node.name!r} have different scales", "train again")
-        axis = next((int(item.i) for item in node.attribute if item.name == "axis"), 1)
-        yield node.output[0], _Pair(quantize.input[0], scale, axis if scale.size > 1 else None, _KINDS[kind])
+        axis, stored = attribute(node, "axis", 1), _stored(node, constants)
+        if stored is None:
+            source, scale, kind = _behind_q(node, maker.get(node.input[0]), constants, file.folder)
+        elif stored.data_type == _BIAS:
+            graph.initializer.append(_in_float(file, node, stored, constants, node.output[0]))
+            biases.add(node.output[0])
+            continue
+        else:
+            scale, kind = _scale_of(node, constants, file.folder, stored.data_type)
+            reading = (*node.input, str(axis))
+            if reading not in floats:
+                _check_read_by_dq_alone(graph, stored.name, node)
+                floats[reading] = unused_name(f"{stored.name}:float", taken)
+                taken.add(floats[reading])
+                graph.initializer.append(_in_float(file, node, stored, constants, floats[reading]))
+            source = floats[reading]
+        pairs[node.output[0]] = _Pair(source, scale, axis if scale.size > 1 else None, _KINDS[kind])
+    stored_weights = {name for name, *_ in floats}
+    refill(graph.node, [node for node in graph.node if biases.isdisjoint(node.output)])
+    refill(graph.initializer, [item for item in graph.initializer if item.name not in stored_weights])
+    return pairs
 
 
-def _check_read_by_dq_alone(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
-    narrow = node.output[0]
-    if any(value.name == narrow for value in model.graph.output):
+def _stored(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> onnx.TensorProto | None:
+    """The weight or bias that a DQ reads as it is stored; blocks of INT4 are none."""
+    stored = constants.get(node.input[0])
+    if stored is None or node.input[1] not in constants or attribute(node, "block_size"):
+        return None
+    return stored if stored.data_type in (*_WEIGHTS, _BIAS) else None
+
+
+def _in_float(
+    file: ModelFile,
+    node: onnx.NodeProto,
+    stored: onnx.TensorProto,
+    constants: Mapping[str, onnx.TensorProto],
+    name: str,
+) -> onnx.TensorProto:
+    """What a DQ makes of a stored constant, n·s, as a constant."""
+    steps = array_of(constants[node.input[1]], file.folder).astype(np.float32)
+    axis = attribute(node, "axis", 1) if steps.size > 1 else None
+    return constant(dequantised(array_of(stored, file.folder), steps, axis), name, file.spool)
+
+
+def _behind_q(
+    node: onnx.NodeProto,
+    quantize: onnx.NodeProto | None,
+    constants: Mapping[str, onnx.TensorProto],
+    folder: Path,
+) -> tuple[str, NDArray[np.float32], int]:
+    """What is in front of a DQ's Q, and the scale and the type that both have."""
+    if quantize is None or quantize.op_type != _Q:
         raise _refused(
-            f"output {narrow!r} is what node {node.name!r} (QuantizeLinear) makes, without a DQ behind it",
+            f"node {node.name!r} reads no QuantizeLinear: its weight is stored in a narrow type",
+            "quantise the float model; a graph in its final form needs no quantising",
+        )
+    scale, kind = _scale_of(quantize, constants, folder, _named_type(quantize))
+    again, _ = _scale_of(node, constants, folder, kind)
+    if not np.array_equal(scale, again):
+        raise _refused(f"nodes {quantize.name!r} and {node.name!r} have different scales", "train again")
+    return quantize.input[0], scale, kind
+
+
+def _check_read_by_dq_alone(graph: onnx.GraphProto, narrow: str, node: onnx.NodeProto) -> None:
+    if any(value.name == narrow for value in graph.output):
+        raise _refused(
+            f"output {narrow!r} is what node {node.name!r} ({node.op_type}) makes, without a DQ behind it",
             "export with plain Q/DQ pairs and float outputs, or quantise the float model",
         )
-    for reader in model.graph.node:
+    for reader in graph.node:
         if narrow in reads_of(reader) and reader.op_type != _DQ:
             raise _refused(
                 f"node {reader.name!r} ({reader.op_type}) reads {narrow!r} between Q and DQ",
@@ -163,12 +223,11 @@ def _check_read_by_dq_alone(model: onnx.ModelProto, node: onnx.NodeProto) -> Non
 
 def _named_type(quantize: onnx.NodeProto) -> int:
     """The type that a Q without a zero point makes: its attribute's, from opset 21 on, or UINT8."""
-    named = next((int(item.i) for item in quantize.attribute if item.name == "output_dtype"), 0)
-    return named or onnx.TensorProto.UINT8
+    return attribute(quantize, "output_dtype") or onnx.TensorProto.UINT8
 
 
 def _scale_of(
-    node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], folder: Path, default: int
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], folder: Path, default: int
 ) -> tuple[NDArray[np.float32], int]:
     """A Q's or DQ's scale and element type, which is `default` where it has no zero point."""
     zero = constants.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
@@ -238,8 +297,7 @@ def _folded(file: ModelFile, pairs: Mapping[str, _Pair]) -> dict[str, _Weight]:
                     found[name] = _Weight(name, weight.scale, moved[1])
                 continue
         kept.append(node)
-    del graph.node[:]
-    graph.node.extend(kept)
+    refill(graph.node, kept)
     return found
 
 
@@ -297,8 +355,7 @@ def _bypass(graph: onnx.GraphProto, replacement: Mapping[str, str]) -> None:
             nodes.append(node)
         elif node.op_type == _DQ and (name := node.output[0]) in named:
             nodes.append(onnx.helper.make_node("Identity", [replacement[name]], [name], node.name))
-    del graph.node[:]
-    graph.node.extend(nodes)
+    refill(graph.node, nodes)
 
 
 def _rename(node: onnx.NodeProto, replacement: Mapping[str, str], named: set[str]) -> None:
@@ -313,83 +370,3 @@ def _rename(node: onnx.NodeProto, replacement: Mapping[str, str], named: set[str
             _rename(item, outer, named)
         for value in part.output:
             value.name = outer.get(value.name, value.name)
-
-
-# Constants that a quantised model stores as integers, put back as floats, with a Q in front of their DQ.
-#
-# Exporters of trained models, and ONNX Runtime's quantiser, keep weights as INT8 or FP8 with a DQ alone and
-# biases as INT32 with a DQ. A weight becomes n·s behind a Q of the same scale s, which gives n again; a bias,
-# which TensorRT takes in float only, becomes b·s without a pair.
-
-
-_WEIGHTS = (onnx.TensorProto.INT8, onnx.TensorProto.FLOAT8E4M3FN)
-_BIAS = onnx.TensorProto.INT32
-
-
-def put_back(model: ModelFile) -> None:
-    """Put every such constant of the main graph back, in place; blocks of INT4 stay as they are.
-
-    One that is read under several scales stands for as many weights.
-    """
-    graph = model.proto.graph
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    taken = {name for node in graph.node for name in (*node.input, *node.output)} | constants.keys()
-    nodes: list[onnx.NodeProto] = []
-    quantised: dict[tuple[str, ...], str] = {}
-    for node in graph.node:
-        tensor = constants.get(node.input[0]) if _is_dq(node) else None
-        scale = constants.get(node.input[1]) if tensor is not None else None
-        if tensor is None or scale is None or tensor.data_type not in (*_WEIGHTS, _BIAS):
-            nodes.append(node)
-            continue
-        if tensor.data_type == _BIAS:
-            values = _dequantised(model, node, tensor, scale)
-            graph.initializer.append(_stored(model, node.output[0], values, tensor))
-            continue
-        reading = (*node.input, str(attribute(node, "axis", 1)))
-        if reading not in quantised:
-            is_first = all(other[0] != tensor.name for other in quantised)
-            narrow = tensor.name if is_first else unused_name(tensor.name, taken)
-            wide = unused_name(f"{narrow}:float", taken)
-            taken |= {narrow, wide}
-            values = _dequantised(model, node, tensor, scale)
-            graph.initializer.append(_stored(model, wide, values, tensor))
-            nodes.append(_quantize(node, tensor.data_type, wide, narrow))
-            quantised[reading] = narrow
-        node.input[0] = quantised[reading]
-        nodes.append(node)
-    stored = {key[0] for key in quantised}
-    kept = [tensor for tensor in graph.initializer if tensor.name not in stored]
-    for held, items in ((graph.node, nodes), (graph.initializer, kept)):
-        del held[:]
-        held.extend(items)
-
-
-def _is_dq(node: onnx.NodeProto) -> bool:
-    blocks = any(item.name == "block_size" and item.i for item in node.attribute)
-    return node.op_type == "DequantizeLinear" and node.domain in OWN_DOMAINS and not blocks
-
-
-def _dequantised(
-    model: ModelFile, node: onnx.NodeProto, tensor: onnx.TensorProto, scale: onnx.TensorProto
-) -> NDArray[np.float32]:
-    """n·s, the scale along the node's axis if it has several."""
-    steps = array_of(scale, model.folder).astype(np.float32)
-    axis = attribute(node, "axis", 1) if steps.size > 1 else None
-    return dequantised(array_of(tensor, model.folder), steps, axis)
-
-
-def _stored(
-    model: ModelFile, name: str, values: NDArray[Any], instead_of: onnx.TensorProto
-) -> onnx.TensorProto:
-    if is_external(instead_of) and model.spool is not None:
-        return spooled(values, name, model.spool)
-    return onnx.numpy_helper.from_array(values, name)
-
-
-def _quantize(node: onnx.NodeProto, kind: int, source: str, narrow: str) -> onnx.NodeProto:
-    """The Q of a weight's DQ; an attribute names its type, as there may be no zero point."""
-    made = onnx.helper.make_node("QuantizeLinear", [source, *node.input[1:]], [narrow], f"{node.name}:q")
-    made.attribute.extend(item for item in node.attribute if item.name == "axis")
-    made.attribute.append(onnx.helper.make_attribute("output_dtype", kind))
-    return made

@@ -34,7 +34,7 @@ from trtopt.precision.casting.cast import cast_graph, measured
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantised
 from trtopt.precision.compare import Deviation, First, add_outputs, at_most, decibels, open_model
-from trtopt.precision.existing_qdq import Existing, put_back, take_out
+from trtopt.precision.existing_qdq import Existing, take_out
 from trtopt.precision.placement.draft import Plan, View
 from trtopt.precision.placement.place import place
 from trtopt.precision.qat_plan import complete, known_ranges
@@ -117,7 +117,6 @@ def _why_none(plan: Plan) -> str:
 def with_pairs(file: ModelFile, job: Quantisation) -> Quantised:
     """As `quantise`, also where the request leaves nothing to be quantised: then without any Q/DQ."""
     model = copied(file)
-    put_back(model)
     existing = take_out(model)
     _check_existing(existing, job)
     fit_opset(model.proto, job.form)
