@@ -34,10 +34,9 @@ from trtopt.precision.casting.cast import cast_graph, measured
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantised
 from trtopt.precision.compare import Deviation, First, add_outputs, at_most, decibels, open_model
-from trtopt.precision.existing_qdq import Existing, take_out
+from trtopt.precision.existing_qdq import Existing, complete, known_ranges, take_out
 from trtopt.precision.placement.draft import Plan, View
 from trtopt.precision.placement.place import place
-from trtopt.precision.qat_plan import complete, known_ranges
 from trtopt.precision.qdq import QdqFormat, Scales, write
 from trtopt.precision.rounding import MOST_CHANNELS, WeightScales, round_by_data
 from trtopt.precision.smoothing import Factors, smooth_by_data, smooth_by_table
