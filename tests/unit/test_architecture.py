@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
@@ -69,10 +70,15 @@ FILES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
     for file in sorted(PACKAGE.rglob("*.py"))
 }
-IMPORTS = {
-    module: imports_of(file.read_text("utf-8"), module, is_package=file.name == "__init__.py")
-    for module, file in FILES.items()
-}
+
+
+@cache
+def imports() -> dict[str, list[Import]]:
+    """What each module imports."""
+    return {
+        module: imports_of(file.read_text("utf-8"), module, is_package=file.name == "__init__.py")
+        for module, file in FILES.items()
+    }
 
 
 def package_of(module: str) -> str:
@@ -88,8 +94,8 @@ def is_below(module: str, places: set[str]) -> bool:
 
 def own_imports() -> Iterator[tuple[str, Import]]:
     """(importer, import) for every import of trtopt's own."""
-    for module, imports in IMPORTS.items():
-        for found in imports:
+    for module, every in imports().items():
+        for found in every:
             if found.module.split(".")[0] == "trtopt" and found.module != "trtopt":
                 yield module, found
 
@@ -243,9 +249,9 @@ def test_the_entrance_loads_nothing_but_the_version() -> None:
 def test_only_devices_import_the_vendors_libraries() -> None:
     outside = [
         f"{module}:{found.line} imports {found.module}"
-        for module, imports in IMPORTS.items()
+        for module, every in imports().items()
         if package_of(module) != "device"
-        for found in imports
+        for found in every
         if found.module.split(".")[0] in VENDORS
     ]
     assert outside == []
@@ -254,8 +260,8 @@ def test_only_devices_import_the_vendors_libraries() -> None:
 def test_ray_is_imported_late_and_by_one_module() -> None:
     found = {
         (module, one.late)
-        for module, imports in IMPORTS.items()
-        for one in imports
+        for module, every in imports().items()
+        for one in every
         if one.module.split(".")[0] == "ray"
     }
     assert found == {("trtopt.executors.ray.connection", True)}
@@ -268,9 +274,9 @@ def test_the_vendors_libraries_are_imported_late() -> None:
     """
     early = [
         f"{module}:{found.line} imports {found.module}"
-        for module, imports in IMPORTS.items()
+        for module, every in imports().items()
         if not module.startswith(("trtopt.device.cuda.", "trtopt.device.ort.server"))
-        for found in imports
+        for found in every
         if found.module.split(".")[0] in VENDORS and not found.late
     ]
     assert early == []

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import click
 import pytest
@@ -32,19 +33,26 @@ def called(call: ast.Call) -> str:
     return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
 
 
-def messages() -> Iterator[tuple[str, str]]:
+@cache
+def messages() -> list[tuple[str, str]]:
     """(place, text) of everything that an error is made of, and of every text called a remedy."""
-    for file in sorted((ROOT / "trtopt").rglob("*.py")):
-        if file.parent.name == "trtexec":  # about trtexec's options
-            continue
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            place = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
-            if isinstance(node, ast.Call) and called(node) in _ERRORS:
-                yield from ((place, text_of(argument)) for argument in node.args)
-            elif isinstance(node, ast.Assign):
-                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-                if any("remedy" in name.lower() or name in ("_AGAIN", "_EXPORT_AGAIN") for name in names):
-                    yield place, text_of(node.value)
+    found = {
+        (f"{file.relative_to(ROOT)}:{line}", text)
+        for file in (ROOT / "trtopt").rglob("*.py")
+        if file.parent.name != "trtexec"  # about trtexec's options
+        for line, text in messages_in(file.read_text("utf-8"))
+    }
+    return sorted(found)
+
+
+def messages_in(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and called(node) in _ERRORS:
+            yield from ((node.lineno, text_of(argument)) for argument in node.args)
+        elif isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if any("remedy" in name.lower() or name in ("_AGAIN", "_EXPORT_AGAIN") for name in names):
+                yield node.lineno, text_of(node.value)
 
 
 def options_of(command: click.Command) -> set[str]:
@@ -65,8 +73,9 @@ def command_named(name: str) -> click.Command:
     return command
 
 
-OPTIONS = {name: options_of(command_named(name)) for name in COMMANDS}
-MESSAGES = sorted(set(messages()))
+@cache
+def options() -> dict[str, set[str]]:
+    return {name: options_of(command_named(name)) for name in COMMANDS}
 
 
 def faults_in(text: str) -> list[str]:
@@ -75,11 +84,11 @@ def faults_in(text: str) -> list[str]:
     faults = [
         f"{option}: no command has it"
         for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", own)
-        if not any(option in options for options in OPTIONS.values())
+        if not any(option in known for known in options().values())
     ]
     for name, rest in re.findall(r"`?\btrtopt ([a-z]+)\b([^`;,)]*)", own):
         if name in COMMANDS:
-            wrong = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", rest)) - OPTIONS[name]
+            wrong = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", rest)) - options()[name]
             faults += [f"trtopt {name} has no {option}" for option in sorted(wrong)]
     faults += [
         f"there is no command {name}" for name in re.findall(r"`trtopt ([a-z]+)", own) if name not in COMMANDS
@@ -100,10 +109,10 @@ def test_a_remedy_that_cannot_be_carried_out_is_noticed(text: str) -> None:
 
 
 def test_messages_name_commands_and_options_that_exist() -> None:
-    assert len(MESSAGES) > 500
-    found = [f"{place}: {fault}" for place, text in MESSAGES for fault in faults_in(text)]
+    assert len(messages()) > 500
+    found = [f"{place}: {fault}" for place, text in messages() for fault in faults_in(text)]
     assert found == []
 
 
 def test_no_install_line_names_an_extra_of_the_unpublished_package() -> None:
-    assert [place for place, text in MESSAGES if "trtopt[" in text] == []
+    assert [place for place, text in messages() if "trtopt[" in text] == []
