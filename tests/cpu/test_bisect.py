@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.cast_models import saved
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
+from tests.support.long import few
 from tests.support.outlier import SENSITIVE, save_with_outlier
 from trtopt.api import check
 from trtopt.device.backends import open_builder
@@ -91,7 +92,7 @@ def bisected(model: Path, asked: BisectRequest, out: Path | None = None) -> Bise
 # ── what is found ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("target", ["8.6", "10"])
+@pytest.mark.parametrize("target", few("8.6", of=["8.6", "10"]))
 def test_the_one_node_that_int8_spoils_is_found(
     outlier: Path, data: str, target: str, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_the_one_node_that_int8_spoils_is_found(
     assert beside in table.tensors
 
 
+@pytest.mark.long
 def test_what_was_found_serves_quantize_as_its_exclude(outlier: Path, data: str, tmp_path: Path) -> None:
     report = bisected(outlier, request(data, target="8.6", method="max"))
     common = {"precision": "int8", "target": "8.6", "calib": data, "method": "max"}
@@ -132,7 +134,7 @@ def test_the_front_goes_from_nothing_kept_to_no_error(outlier: Path, data: str) 
     assert found.cost == pytest.approx(CONV2 / OPERATIONS)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("precision", few("fp16", of=["fp16", "bf16"]))
 def test_two_nodes_that_help_only_together_are_found_among_casts(
     offset: tuple[Path, str], precision: str, tmp_path: Path
 ) -> None:
@@ -181,6 +183,7 @@ def test_nodes_that_the_user_keeps_anyway_are_no_candidates(outlier: Path, data:
     assert not any(name.startswith("/block2/") for name in report.candidates)
 
 
+@pytest.mark.long
 def test_a_table_takes_the_place_of_calibration_and_its_values_are_used(data: str, tmp_path: Path) -> None:
     quantize(DIGITS, tmp_path / "q.onnx", QuantizeRequest("int8", "8.6", data, method="max"))
     path = tmp_path / "q.onnx.calibration.json"

@@ -236,8 +236,8 @@ def _children(pid: int) -> list[int]:
     ("asked", "most"),
     [
         (("build", DIGITS, "--backend", "tensorrt-rtx"), 400_000),
-        (("build", "--locked", "EARLIER"), 100_000),
-        (("cast", DIGITS), 2_000),
+        pytest.param(("build", "--locked", "EARLIER"), 100_000, marks=pytest.mark.long),
+        pytest.param(("cast", DIGITS), 2_000, marks=pytest.mark.long),
     ],
     ids=["build", "locked", "cast"],
 )

@@ -62,9 +62,8 @@ def test_a_model_equals_itself() -> None:
     assert report.passed
 
 
-@pytest.mark.parametrize(
-    ("precision", "factor"), [("int8", 0.01), pytest.param("fp8", 1.0, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("precision", "factor"), [("int8", 0.01), ("fp8", 1.0)])
 def test_an_engine_of_onnx_runtime_errs_no_more_than_its_graph(
     precision: str, factor: float, tmp_path: Path
 ) -> None:

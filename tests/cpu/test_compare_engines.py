@@ -184,6 +184,7 @@ def _is_share(cell: str, name: str) -> bool:
     return name not in ("from", "to") and cell not in ("", "within noise")
 
 
+@pytest.mark.long
 def test_the_ledger_between_two_result_files_starts_and_ends_with_their_figures(
     cpu_build: Path, tmp_path: Path
 ) -> None:
@@ -225,6 +226,7 @@ def linear(folder: Path, name: str, weight: float, *outputs: str, length: int = 
     return folder / name
 
 
+@pytest.mark.long
 def test_folders_of_unlike_work_are_compared_only_when_forced_and_report_it(
     tmp_path: Path, trtopt_cli: CommandLine
 ) -> None:

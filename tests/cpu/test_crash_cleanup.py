@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.command_line import DIGITS, CommandLine
 from tests.support.killing import run_killed
+from tests.support.long import few
 
 COMMANDS = {
     "rewrite": (),
@@ -21,7 +22,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", few("quantize", of=COMMANDS))
 def test_a_model_that_was_being_written_leaves_nothing(
     command: str, trtopt_cli: CommandLine, external_model: Path
 ) -> None:
@@ -44,7 +45,7 @@ TELLING = {
 }
 
 
-@pytest.mark.parametrize("command", TELLING)
+@pytest.mark.parametrize("command", few("bench", of=TELLING))
 def test_onnx_runtime_leaves_no_file_of_its_telemetry(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,15 +9,14 @@ import pytest
 
 from tests.support.command_line import DIGITS
 from tests.support.killing import run_killed
+from tests.support.long import few
 from trtopt.files.manifests import read_manifest
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.sweep.folder import read_sweep
 
 RENAMES = 14  # of the files and folders that the sweep below makes, in its own process
-KILLED_AT = (4, 9)
-"""Within a build, a point."""
-OTHERS = (1, 8, 14)
-"""The first report, the end of a build, the last table."""
+KILLED_AT = (1, 4, 8, 9, 14)
+"""The first report, within a build, its end, within a point, the last table."""
 
 
 def swept(folder: Path, kill_at: int) -> int:
@@ -44,7 +43,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("at", [*KILLED_AT, *(pytest.param(at, marks=pytest.mark.long) for at in OTHERS)])
+@pytest.mark.parametrize("at", few(9, of=KILLED_AT))
 def test_a_sweep_killed_at_any_step_ends_as_one_that_was_not(
     at: int, undisturbed: Path, tmp_path: Path
 ) -> None:

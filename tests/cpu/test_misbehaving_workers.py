@@ -115,6 +115,7 @@ def test_a_measurement_that_asks_for_more_memory_than_there_is_is_a_failure(benc
     assert "memory" in told_of(bench, "hungry").lower()
 
 
+@pytest.mark.long
 def test_a_measurement_that_hangs_is_ended_with_what_it_started(bench: CommandLine) -> None:
     told = told_of(bench, "forever", "--timeout", "8")
     assert "not done after 8 s" in told

@@ -78,7 +78,7 @@ def is_half_around_pairs(model: onnx.ModelProto) -> bool:
         (DIGITS, "int8", "rtx", True, 0.5),
         pytest.param(DIGITS, "fp8", "rtx", False, 1.0, marks=pytest.mark.long),
         pytest.param(TRANSFORMER, "int8", "8.6", False, 1.0, marks=pytest.mark.long),
-        (TRANSFORMER, "fp8", "rtx", True, 1.0),
+        pytest.param(TRANSFORMER, "fp8", "rtx", True, 1.0, marks=pytest.mark.long),
         (TRANSFORMER, "int4", "rtx", True, 1.0),
     ],
 )
@@ -101,6 +101,7 @@ def test_a_trained_model_stays_right_and_builds_with_tensorrt_rtx(
     trtopt.build(tmp_path / "q.onnx", tmp_path / "engines", batch=(4,), backend="tensorrt-rtx")
 
 
+@pytest.mark.long
 def test_int4_with_data_errs_less_and_builds(samples: dict[Path, Path], tmp_path: Path) -> None:
     plain = quantize(TRANSFORMER, tmp_path / "plain.onnx", Request("int4", "rtx"))
     noise = quantize(TRANSFORMER, tmp_path / "noise.onnx", Request("int4", "rtx", random_data=True))

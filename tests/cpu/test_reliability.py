@@ -185,6 +185,7 @@ def test_a_locked_build_of_a_changed_model_is_refused(folder: Path, tmp_path: Pa
 # ── killed builds ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_a_build_that_was_killed_does_no_harm_and_the_next_one_takes_its_leavings_away(
     tmp_path: Path,
 ) -> None:

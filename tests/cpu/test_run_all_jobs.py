@@ -87,6 +87,7 @@ def test_without_a_place_a_job_sees_what_this_process_sees(job: OutputsJob, tmp_
     assert (tmp_path / "alone").read_text() == "as it was"
 
 
+@pytest.mark.long
 def test_one_that_dies_or_hangs_stops_no_other(job: OutputsJob) -> None:
     found = outcomes(job, "dies", "hangs", "alone", places=(None, None), limit_s=10)
     assert isinstance(found[2], OutputsWritten)

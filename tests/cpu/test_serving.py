@@ -27,6 +27,7 @@ from fastapi.testclient import TestClient
 import trtopt
 from tests.rewrite_graphs import model
 from tests.support.command_line import HELDOUT, ROOT
+from tests.support.long import few
 from trtopt.errors import DataError, ServingError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.serving import BatchPolicy, EnginePool
@@ -278,10 +279,11 @@ def run_app(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["digits", "8000", "more"], ["digits", "http"], ["digits", "65536"], ["--help"]]
+    "arguments",
+    few("digits http", of=["", "digits 8000 more", "digits http", "digits 65536", "--help"]),
 )
-def test_arguments_that_are_none_are_told_how_it_is_used(arguments: list[str]) -> None:
-    done = run_app(*arguments)
+def test_arguments_that_are_none_are_told_how_it_is_used(arguments: str) -> None:
+    done = run_app(*arguments.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "usage: python docs/serving/app.py BUILD_FOLDER [PORT]\n"
 

@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
+from tests.support.long import few
 from trtopt.records import to_json
 
 NO_TEXT = os.fsdecode(b"caf\xe9")
@@ -31,7 +32,7 @@ def test_a_folders_name_is_shown_unchanged(name: str, trtopt_cli: CommandLine) -
     assert done.stdout.startswith(f"{name}: 1 engine by ONNX Runtime")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", few("ascii", of=["ascii", "latin-1"]))
 def test_what_the_terminal_cannot_encode_is_spelled_in_ascii(
     encoding: str, trtopt_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,15 +110,15 @@ def assert_harmless(told: str) -> None:
     ("arguments", "status", "shows"),
     [
         ("rewrite m.onnx -o o.onnx", 0, False),
-        ("lint m.onnx", 0, False),
+        pytest.param("lint m.onnx", 0, False, marks=pytest.mark.long),
         pytest.param("cast m.onnx -o o.onnx", 0, True, marks=pytest.mark.long),
         pytest.param(
             "quantize m.onnx -o o.onnx --precision int8 --random-data -v", 0, True, marks=pytest.mark.long
         ),
-        ("check built --against m.onnx", 0, True),
+        pytest.param("check built --against m.onnx", 0, True, marks=pytest.mark.long),
         pytest.param("check m.onnx --against digits.onnx", 1, True, marks=pytest.mark.long),
         ("bench built --duration 0.1 --layers", 0, True),
-        ("profile built --log-file log", 0, True),
+        pytest.param("profile built --log-file log", 0, True, marks=pytest.mark.long),
         ("compare result.json changed.json", 2, True),
     ],
 )

@@ -90,6 +90,7 @@ def test_a_measurement_that_takes_longer_than_it_may_is_a_failure(
     assert "out of range" in trtopt_cli.fails(2, command, cpu_build, *MEASURING[command], "--timeout", "-1")
 
 
+@pytest.mark.long
 def test_putting_a_plan_to_the_test_has_a_time_limit(trtopt_cli: CommandLine, cpu_build: Path) -> None:
     shutil.copytree(cpu_build, trtopt_cli.folder / "e")
     measured = trtopt_cli("bench", "e", "--duration", "0.2", "--json", "e/bench.json")
@@ -137,6 +138,7 @@ def test_a_sweep_goes_on_after_a_point_that_took_too_long(trtopt_cli: CommandLin
     assert trtopt_cli(*asked, "--timeout", "100").returncode == 0  # a time limit is no term of the sweep
 
 
+@pytest.mark.long
 def test_there_is_nothing_to_guard_where_nothing_is_measured(
     trtopt_cli: CommandLine, cpu_build: Path
 ) -> None:

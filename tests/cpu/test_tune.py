@@ -257,6 +257,7 @@ def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) ->
         assert quantised_in(built) - quantised_in(made) == left
 
 
+@pytest.mark.long
 def test_regions_of_a_profiled_float_engine_are_built_in_int8(tmp_path: Path) -> None:
     """Where selecting a precision has refused INT8: their names are those of the graph that is quantised."""
     samples = str(TRANSFORMER.with_name("heldout.npz"))

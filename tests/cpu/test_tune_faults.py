@@ -92,6 +92,7 @@ def entries(folder: Path) -> tuple[LedgerEntry, ...]:
     return read_ledger(folder / "out" / LEDGER).entries
 
 
+@pytest.mark.long
 def test_a_candidate_that_hangs_is_ended_counted_and_does_not_end_the_run(tmp_path: Path) -> None:
     """A worker that sleeps for ever, not a failure that says so."""
     (tmp_path / "start").mkdir()
@@ -112,7 +113,7 @@ def test_a_candidate_that_hangs_is_ended_counted_and_does_not_end_the_run(tmp_pa
     ("calls", "kill_at"),
     [
         ("exchange", 1),
-        ("replace", 3),
+        pytest.param("replace", 3, marks=pytest.mark.long),
         pytest.param("replace", 12, marks=pytest.mark.long),
         pytest.param("fsync", 6, marks=pytest.mark.long),
     ],
@@ -154,6 +155,7 @@ def tuning_on(folder: Path, function: str, budget: str, kind: str = "rewrite-rul
     return [sys.executable, "-m", "trtopt", "tune", str(DIGITS), *given, *data]
 
 
+@pytest.mark.long
 def test_samples_that_never_come_end_the_run_within_the_budget_and_leave_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         tuning_on(tmp_path, "hangs", "5s"), cwd=tmp_path, capture_output=True, text=True, check=False
@@ -166,6 +168,7 @@ def test_samples_that_never_come_end_the_run_within_the_budget_and_leave_nothing
     assert {path.name for path in tmp_path.iterdir()} == {"called", "loader.py"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ended_by", "kind"),
     [

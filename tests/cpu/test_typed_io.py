@@ -244,6 +244,7 @@ def test_a_typed_file_gets_a_vectorised_format_and_keeps_its_scale(int8: Path, t
     assert row == ["x", "input", "int8", "chw4", "float32", tensor.scale, ""]
 
 
+@pytest.mark.long
 def test_a_sweep_and_builds_that_exchange_int8_calibrate_on_floats_and_measure(
     model: Path, samples: Path, tmp_path: Path
 ) -> None:

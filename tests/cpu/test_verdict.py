@@ -229,6 +229,7 @@ def test_quantising_by_verdict_writes_a_graph_for_each_batch_size(
     assert list(one.written) == [tmp_path / "q.onnx"]
 
 
+@pytest.mark.long
 def test_the_report_tells_times_choice_accuracy_and_regions(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:

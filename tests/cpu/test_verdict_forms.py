@@ -56,6 +56,7 @@ def chosen(manifest: Manifest) -> str:
     return manifest.verdict.batches[0].chosen
 
 
+@pytest.mark.long
 def test_each_batch_size_has_an_order_of_its_own_and_another_form_is_built_where_the_first_disappoints(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ def test_the_budget_bounds_the_builds_and_what_it_leaves_out_is_said(
     assert any("batch1: not tried: no form" in line and "--selection-budget 2" in line for line in told)
 
 
+@pytest.mark.long
 def test_winners_are_combined(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
@@ -95,6 +97,7 @@ def test_winners_are_combined(
     assert chosen(build(TRANSFORMER, tmp_path / "out", calib, batch=(1,))) == f"int8.{BOTH}"
 
 
+@pytest.mark.long
 def test_among_forms_as_fast_the_most_accurate_is_taken(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
@@ -108,6 +111,7 @@ def test_among_forms_as_fast_the_most_accurate_is_taken(
     assert verdict.batches[0].chosen == best
 
 
+@pytest.mark.long
 def test_a_form_that_cannot_be_built_is_left_out_and_no_form_at_all_is_an_error(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
@@ -126,6 +130,7 @@ def test_a_form_that_cannot_be_built_is_left_out_and_no_form_at_all_is_an_error(
         build(TRANSFORMER, tmp_path / "none", calib, batch=(1,))
 
 
+@pytest.mark.long
 def test_where_no_form_meets_the_bound_the_nearest_is_named(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
@@ -147,6 +152,7 @@ def test_the_form_that_the_user_names_is_the_only_one(
     assert times.in_turns == [(1, ("fp16", "int8.smoothing=off"))]
 
 
+@pytest.mark.long
 def test_products_that_the_user_excludes_are_no_place_for_a_form(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, Union
 
 import msgspec
@@ -57,6 +57,7 @@ SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
+@cache
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Any value that a field of this type may have."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -79,6 +80,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     raise NotImplementedError(f"no strategy for {kind}")
 
 
+@cache
 def records_of(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(kind)
     return st.builds(kind, **{field: values_of(hints[field]) for field in kind.__struct_fields__})

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support import trt_spelling as spelling
+from tests.support.long import few
 from tests.support.trt_exercise import RTX_DUMP, VERSIONS, each_version, exercise, run, target
 from tests.support.trt_surface import DUMPS, Surface, load as load_dump
 from trtopt import records, targets
@@ -183,7 +184,7 @@ def test_an_integer_that_stands_for_a_member_of_an_enum_is_found(line: str) -> N
     assert spelling.enum_integers(line, "line") == ["line:1"]
 
 
-@each_version
+@pytest.mark.parametrize("dump", few(RTX_DUMP, of=VERSIONS))
 def test_every_name_that_is_used_is_missed_when_a_version_lacks_it(dump: str) -> None:
     expected, used = exercise(dump)
     assert len(used) > 60

@@ -136,6 +136,7 @@ def test_a_simpler_one_is_selected_where_the_faster_one_had_a_trial_run_as_well(
     assert found.chosen.prediction.goal.value > 1.1 * found.choice.finalists[0].prediction.goal.value
 
 
+@pytest.mark.long
 def test_nothing_keeps_the_goal_on_a_host_that_is_later_than_that() -> None:
     host = Host(late_ms=25.0)
     with pytest.raises(PlanError, match="the closest comes to"):

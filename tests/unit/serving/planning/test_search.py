@@ -273,6 +273,7 @@ def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None
     assert "as shown" not in told
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("brief")
 def test_a_rate_that_is_possible_alone_is_reported_with_its_best_latency() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=50 * MIB))
