@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import difflib
-import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePath
 
 from trtopt.errors import UsageError
 from trtopt.trtexec.options import (
     BY_NAME,
-    CALIBRATION_DATA,
     GRAPHS_BY_DEFAULT,
-    INPUT_DATA,
     LIBRARIES_BY_DEFAULT,
+    READ,
     VERSIONS,
     TrtexecOption,
 )
 
-Shapes = dict[str, tuple[int, ...]]
 _PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16")
 """Of several given, the first of these is built."""
+_TO_GRAPHS = {
+    "--useCudaGraph": ("--graph",),
+    "--noDataTransfers": ("--no-transfers",),
+    "--useSpinWait": ("--sync", "spin"),
+}
+"""What makes trtexec 10 measure as trtexec 11 does by default."""
+_FROM_GRAPHS = {
+    "--noCudaGraph": ("--no-graph",),
+    "--includeDataTransfers": ("--transfers",),
+    "--noSpinWait": ("--sync", "blocking"),
+}
 _SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
 """The tactic sources that TensorRT 10 and 11 use by default."""
-_TILING = ("none", "fast", "moderate", "full")
-"""The levels, in the order of their numbers."""
-_MIB = {"": 1, "B": 2**-20, "K": 2**-10, "M": 1, "G": 2**10}
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ def translate(
     target = _folder(values) if builds else values["--loadEngine"]
     bench = [] if _only_builds(values) else ["bench", target, *_bench_words(given, values, profiles, trtexec)]
     if bench and data is not None:
-        bench += [INPUT_DATA, data]
+        bench += ["--data", data]
     device = values.get("--device", "0")
     return Translation(
         build=tuple(build),
@@ -176,7 +181,7 @@ def _notes(given: Sequence[Given], trtexec: str) -> list[str]:
 def _build_words(
     given: Sequence[Given],
     values: Mapping[str, str],
-    profiles: Sequence[_Profile],
+    profiles: Sequence[Profile],
     trtexec: str,
     data: str | None,
     notes: list[str],
@@ -185,35 +190,26 @@ def _build_words(
     if "--saveEngine" in values:
         words += ["-o", (folder := _folder(values))]
         notes.append(f"the engine is in the build folder {folder}, with its logs and manifest")
-    words += _shape_words(profiles, values)
+    words += _shape_words(profiles)
     words += _precision_words(values, data, notes)
-    if "--memPoolSize" in values:
-        words += ["--workspace", _workspace(values["--memPoolSize"])]
     if "--tacticSources" in values:
         words += ["--tactic-sources", _tactic_sources(values["--tacticSources"], trtexec)]
-    words += _tiling_words(values)
-    for one in given:
-        words += _filled(one.option.build, one.value)
-    return words
+    return words + _own_words("build", given, values)
 
 
 def _bench_words(
-    given: Sequence[Given], values: Mapping[str, str], profiles: Sequence[_Profile], trtexec: str
+    given: Sequence[Given], values: Mapping[str, str], profiles: Sequence[Profile], trtexec: str
 ) -> list[str]:
     words = ["--trust", values["--loadEngine"]] if "--loadEngine" in values else []
     words += _measured_words(profiles, values)
     words += _contract_words(trtexec, values)
-    if "--warmUp" in values:
-        words += ["--warmup", f"{_number('--warmUp', values['--warmUp']) / 1000:g}"]
-    if "--duration" in values and (seconds := _number("--duration", values["--duration"])):
-        words += ["--duration", f"{seconds:g}"]
-    for one in given:
-        words += _filled(one.option.bench, one.value)
-    return words
+    return words + _own_words("bench", given, values)
 
 
-def _filled(words: Sequence[str], value: str) -> list[str]:
-    return [word.replace("{}", value) for word in words]
+def _own_words(command: str, given: Sequence[Given], values: Mapping[str, str]) -> list[str]:
+    """What options become by themselves; of values that are read the last counts."""
+    lasting = [one for one in given if one.option.name not in READ or one.value == values[one.option.name]]
+    return [word for one in lasting for word in one.option.words_for(command, one.value)]
 
 
 def _only_builds(values: Mapping[str, str]) -> bool:
@@ -229,28 +225,16 @@ def _folder(values: Mapping[str, str]) -> str:
 
 def _contract_words(trtexec: str, values: Mapping[str, str]) -> list[str]:
     """The terms of the measurement: those of the version, with what the options change."""
-    if trtexec in GRAPHS_BY_DEFAULT:
-        base, changes = (
-            "trtexec-11",
-            {
-                "--noCudaGraph": ("--no-graph",),
-                "--includeDataTransfers": ("--transfers",),
-                "--noSpinWait": ("--sync", "blocking"),
-            },
-        )
-    else:
-        base, changes = (
-            "trtexec-10",
-            {
-                "--useCudaGraph": ("--graph",),
-                "--noDataTransfers": ("--no-transfers",),
-                "--useSpinWait": ("--sync", "spin"),
-            },
-        )
+    has_graphs = trtexec in GRAPHS_BY_DEFAULT
+    changes = _FROM_GRAPHS if has_graphs else _TO_GRAPHS
     given = [words for name, words in changes.items() if name in values]
-    if len(given) == len(changes):
-        return ["--contract", "trtexec-10" if base == "trtexec-11" else "trtexec-11"]
-    return ["--contract", base, *(word for words in given for word in words)]
+    if len(given) == len(changes):  # by then it is the other contract
+        return ["--contract", "trtexec-10" if has_graphs else "trtexec-11"]
+    return [
+        "--contract",
+        "trtexec-11" if has_graphs else "trtexec-10",
+        *(word for one in given for word in one),
+    ]
 
 
 def _precision_words(values: Mapping[str, str], data: str | None, notes: list[str]) -> list[str]:
@@ -266,17 +250,7 @@ def _precision_words(values: Mapping[str, str], data: str | None, notes: list[st
         )
     if data is None or not calibrated:
         notes.append(f"--{precision}: {BY_NAME[f'--{precision}'].note}")
-    return ["--precision", precision, *([CALIBRATION_DATA, data] if calibrated and data is not None else [])]
-
-
-def _workspace(spec: str) -> str:
-    """The workspace in MiB, of `workspace:1024` or `workspace:1G`."""
-    match = re.fullmatch(r"workspace:(\d+(?:\.\d+)?)([BKMG]?)(?:iB)?", spec)
-    if match is None:
-        raise UsageError(
-            f"--memPoolSize={spec}: cannot be translated", "give one pool, --memPoolSize=workspace:MIB"
-        )
-    return str(max(1, round(float(match[1]) * _MIB[match[2]])))
+    return ["--precision", precision, *(["--data", data] if calibrated and data is not None else [])]
 
 
 def _tactic_sources(spec: str, trtexec: str) -> str:
@@ -300,68 +274,46 @@ def _tactic_sources(spec: str, trtexec: str) -> str:
     return ",".join(chosen)
 
 
-def _tiling_words(values: Mapping[str, str]) -> list[str]:
-    """The level by its name, and the limit in MiB; below 0 it is TensorRT's own."""
-    words = []
-    if (level := values.get("--tilingOptimizationLevel")) is not None:
-        if level not in map(str, range(len(_TILING))):
-            raise UsageError(
-                f"--tilingOptimizationLevel={level}: no such level", f"give 0 to {len(_TILING) - 1}"
-            )
-        words += ["--tiling", _TILING[int(level)]]
-    limit = _number("--l2LimitForTiling", values.get("--l2LimitForTiling", "-1"))
-    if limit >= 0:
-        if round(limit / 2**20) < 1:
-            raise UsageError(f"--l2LimitForTiling={limit:g}: less than 1 MiB", "give bytes, 1048576 or more")
-        words += ["--l2-limit", str(round(limit / 2**20))]
-    return words
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"{name}={text}: not a number", f"write, say, {name}=200") from None
-
-
 # ── shapes ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass
-class _Profile:
-    """The shapes of one optimisation profile, by `--minShapes`, `--optShapes` and `--maxShapes`."""
-
-    low: Shapes = field(default_factory=dict)
-    best: Shapes = field(default_factory=dict)
-    high: Shapes = field(default_factory=dict)
+Shape = tuple[int, ...]
+Profile = Mapping[str, tuple[Shape, Shape, Shape]]
+"""By input: its smallest, tuned and largest shape in an optimisation profile."""
+_BOUNDS = ("--minShapes", "--optShapes", "--maxShapes")
 
 
-def _profiles(given: Sequence[Given]) -> list[_Profile]:
+def _profiles(given: Sequence[Given]) -> list[Profile]:
     """The optimisation profiles; the shapes of `--shapes` are one where no other is given, as in trtexec."""
-    profiles: list[_Profile] = []
-    inference: Shapes = {}
-    names = {"--minShapes": "low", "--optShapes": "best", "--maxShapes": "high"}
+    bounds: list[dict[str, dict[str, Shape]]] = []
+    inference: dict[str, Shape] = {}
     for one in given:
-        if one.option.name == "--profile" or (one.option.name in names and not profiles):
-            profiles.append(_Profile())
-        if one.option.name in names:
-            setattr(profiles[-1], names[one.option.name], parse_shapes(one.option.name, one.value))
-        elif one.option.name == "--shapes":
-            inference = parse_shapes("--shapes", one.value)
-    for profile in profiles:
-        if profile.best and not profile.low and not profile.high:
-            profile.low = profile.high = profile.best
-        if not profile.low.keys() == profile.best.keys() == profile.high.keys() or not profile.best:
-            raise UsageError(
-                "--minShapes, --optShapes and --maxShapes do not name the same inputs",
-                "give all three for the same inputs, or --optShapes alone",
-            )
-    return profiles or ([_Profile(inference, inference, inference)] if inference else [])
+        name = one.option.name
+        if name == "--profile" or (name in _BOUNDS and not bounds):
+            bounds.append({})
+        if name in _BOUNDS:
+            bounds[-1][name] = parse_shapes(name, one.value)
+        elif name == "--shapes":
+            inference = parse_shapes(name, one.value)
+    profiles = list(map(_profile, bounds))
+    return profiles or ([{name: (shape,) * 3 for name, shape in inference.items()}] if inference else [])
 
 
-def parse_shapes(name: str, spec: str) -> Shapes:
+def _profile(bounds: Mapping[str, Mapping[str, Shape]]) -> Profile:
+    low, best, high = (bounds.get(name, {}) for name in _BOUNDS)
+    if not low and not high:
+        low = high = best
+    if not low.keys() == best.keys() == high.keys() or not best:
+        raise UsageError(
+            "--minShapes, --optShapes and --maxShapes do not name the same inputs",
+            "give all three for the same inputs, or --optShapes alone",
+        )
+    return {name: (low[name], best[name], high[name]) for name in best}
+
+
+def parse_shapes(name: str, spec: str) -> dict[str, Shape]:
     """`ids:1x128,mask:1x128` by input; scalars are left out."""
-    shapes: Shapes = {}
+    shapes: dict[str, Shape] = {}
     for part in spec.split(",") if spec else ():
         key, colon, axes = part.strip().rpartition(":")
         lengths = [] if axes in ("", "scalar") else axes.split("x")
@@ -375,13 +327,13 @@ def parse_shapes(name: str, spec: str) -> Shapes:
     return shapes
 
 
-def _shape_words(profiles: Sequence[_Profile], values: Mapping[str, str]) -> list[str]:
+def _shape_words(profiles: Sequence[Profile]) -> list[str]:
     """`--batch` and `--shape`: axis 0 is the batch."""
     if not profiles:
         return []
     batches = [_batches(profile) for profile in profiles]
     shapes = [
-        [_shape_word(name, profile, batch) for name in profile.best if len(profile.best[name]) > 1]
+        [_shape_word(name, shapes, batch) for name, shapes in profile.items() if len(shapes[1]) > 1]
         for profile, batch in zip(profiles, batches, strict=True)
     ]
     if any(one != shapes[0] for one in shapes):
@@ -393,18 +345,16 @@ def _shape_words(profiles: Sequence[_Profile], values: Mapping[str, str]) -> lis
     words = ["--dynamic"] if is_dynamic else []
     for batch in batches:
         words += ["--batch", ",".join(map(str, batch if is_dynamic else batch[:1]))]
-    for shape in shapes[0]:
-        words += ["--shape", shape]
-    return words
+    return words + [word for shape in shapes[0] for word in ("--shape", shape)]
 
 
-def _batches(profile: _Profile) -> tuple[int, int, int]:
+def _batches(profile: Profile) -> Shape:
     """MIN, OPT and MAX of axis 0: those of the inputs where it varies.
 
     Where none does, the one that most inputs have as their first or second length: a recurrent state has the
     batch second, behind its layers.
     """
-    found = [(profile.low[name][0], profile.best[name][0], profile.high[name][0]) for name in profile.best]
+    found = [tuple(shape[0] for shape in shapes) for shapes in profile.values()]
     varying = {batch for batch in found if len(set(batch)) > 1}
     if len(varying) > 1:
         raise UsageError(
@@ -413,53 +363,49 @@ def _batches(profile: _Profile) -> tuple[int, int, int]:
         )
     if varying:
         return next(iter(varying))
-    return max(found, key=lambda batch: sum(batch[1] in shape[:2] for shape in profile.best.values()))
+    return max(found, key=lambda batch: sum(batch[1] in best[:2] for _, best, _ in profile.values()))
 
 
-def _shape_word(name: str, profile: _Profile, batch: tuple[int, int, int]) -> str:
-    shapes = (profile.low[name], profile.best[name], profile.high[name])
-    own = tuple(shape[0] for shape in shapes)
-    written = ["x".join(["N" if own == batch else str(shape[0]), *map(str, shape[1:])]) for shape in shapes]
+def _shape_word(name: str, shapes: Sequence[Shape], batch: Shape) -> str:
+    first = "N" if tuple(shape[0] for shape in shapes) == batch else ""
+    written = ["x".join([first or str(shape[0]), *map(str, shape[1:])]) for shape in shapes]
     return f"{name}:{written[0] if len(set(written)) == 1 else ','.join(written)}"
 
 
-def _measured_words(profiles: Sequence[_Profile], values: Mapping[str, str]) -> list[str]:
-    """`--batch`, and `--shape` where the engine is tuned for other lengths, or where that is unknown."""
-    words = [] if (size := _measured_batch(profiles, values)) is None else ["--batch", str(size)]
-    for name, shape in parse_shapes("--shapes", values.get("--shapes", "")).items():
-        batch = _batch_axis(name, profiles)
-        tuned = [one.best.get(name, shape) for one in profiles]
+def _measured_words(profiles: Sequence[Profile], values: Mapping[str, str]) -> list[str]:
+    """The batch size: of `--shapes`, else the one that the first profile is tuned for.
+
+    And shapes, where the engine is tuned for other lengths, or where that is unknown.
+    """
+    shapes = parse_shapes("--shapes", values.get("--shapes", ""))
+    axes = {name: _batch_axis(name, profiles) for name in shapes}
+    sizes = [size for name, shape in shapes.items() for at, size in enumerate(shape) if at == axes[name]]
+    if "--shapes" not in values and profiles:
+        sizes = [_batches(profiles[0])[1]]
+    words = ["--batch", str(sizes[0])] if sizes else []
+    for name, shape in shapes.items():
+        lengths = ["N" if axis == axes[name] else str(length) for axis, length in enumerate(shape)]
+        tuned = [one[name][1] for one in profiles if name in one]
         is_tuned = "--loadEngine" not in values and all(
-            _without(batch, one) == _without(batch, shape) for one in tuned
+            _without(axes[name], one) == _without(axes[name], shape) for one in tuned
         )
         if len(shape) > 1 and not is_tuned:
-            lengths = ["N" if axis == batch else str(length) for axis, length in enumerate(shape)]
             words += ["--shape", f"{name}:{'x'.join(lengths)}"]
     return words
 
 
-def _batch_axis(name: str, profiles: Sequence[_Profile]) -> int | None:
+def _batch_axis(name: str, profiles: Sequence[Profile]) -> int | None:
     """The axis of an input that is as long as the batch, a later one in a recurrent state; None if none is.
 
     Axis 0 for an input that no profile names.
     """
-    profile = next((one for one in profiles if name in one.best), None)
+    profile = next((one for one in profiles if name in one), None)
     if profile is None:
         return 0
-    ranges = zip(profile.low[name], profile.best[name], profile.high[name], strict=False)  # as given
+    ranges = zip(*profile[name], strict=False)  # as given
     return next((axis for axis, lengths in enumerate(ranges) if lengths == _batches(profile)), None)
 
 
-def _without(batch: int | None, shape: Sequence[int]) -> list[int]:
+def _without(batch: int | None, shape: Shape) -> list[int]:
     """The lengths of the other axes."""
     return [length for axis, length in enumerate(shape) if axis != batch]
-
-
-def _measured_batch(profiles: Sequence[_Profile], values: Mapping[str, str]) -> int | None:
-    """The batch size to measure at: of `--shapes`, else the one that the first profile is tuned for."""
-    if "--shapes" in values:
-        shapes = parse_shapes("--shapes", values["--shapes"])
-        axes = {name: _batch_axis(name, profiles) for name in shapes}
-        sizes = [size for name, shape in shapes.items() for at, size in enumerate(shape) if at == axes[name]]
-        return sizes[0] if sizes else None
-    return _batches(profiles[0])[1] if profiles else None

@@ -10,7 +10,7 @@ import pytest
 from tests.support.paths import ROOT
 from trtopt.cli.main import cli
 from trtopt.errors import UsageError
-from trtopt.trtexec.options import BY_NAME, CALIBRATION_DATA, INPUT_DATA, OPTIONS, TrtexecOption
+from trtopt.trtexec.options import BY_NAME, OPTIONS, TrtexecOption
 from trtopt.trtexec.translation import translate
 
 OF_TRTEXEC = dict(
@@ -68,6 +68,7 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
             [f"{BUILD} --batch 3 --shape a:Nx1x8 --shape b:4x8"],
         ),
         ("--iterations=20 --duration=0", [BUILD, BENCH]),
+        ("--duration=3 --duration=0", [BUILD, BENCH]),  # the last counts
         (
             "--warmUp=500 --duration=10 --infStreams=2",
             [BUILD, f"{BENCH} --warmup 0.5 --duration 10 --streams 2"],
@@ -141,8 +142,8 @@ def test_samples_go_to_calibration_and_to_the_measurement() -> None:
     found = translate([BASE, "--int8"], data="d.npz")
     assert found.notes == ()
     build, bench = found.commands
-    assert build[-2:] == (CALIBRATION_DATA, "d.npz")
-    assert bench[-2:] == (INPUT_DATA, "d.npz")
+    assert build[-2:] == ("--data", "d.npz")
+    assert bench[-2:] == ("--data", "d.npz")
 
 
 @pytest.mark.parametrize(
