@@ -33,12 +33,14 @@ from trtopt.requests.models import CastRequest, CheckRequest, ExportRequest, Qua
 from trtopt.requests.serve import PlanRequest
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.typed_io.requested import recorded_in
-from trtopt.workflows import requested
+from trtopt.workflows import models
 from trtopt.workflows.bench.bench import bench as run_bench
+from trtopt.workflows.build.build import build_requested
 from trtopt.workflows.compare.compare import Compared, compare as run_compare
 from trtopt.workflows.optimize import optimize as run_optimize
 from trtopt.workflows.plan.plan import plan as run_plan
 from trtopt.workflows.precision.check import check as run_check
+from trtopt.workflows.precision.quantize import quantize as run_quantize
 from trtopt.workflows.profile.profile import profile as run_profile
 from trtopt.workflows.sweep.sweep import sweep as run_sweep
 from trtopt.workflows.tune.tune import tune as run_tune
@@ -65,7 +67,7 @@ def build(request: BuildRequest) -> Manifest:
         >>> [engine.path for engine in manifest.engines]
         ['batch1.onnx', 'batch8.onnx']
     """
-    return requested.build(request, request.listener)
+    return build_requested(request, request.listener)
 
 
 @keywords_of(BenchRequest)
@@ -253,7 +255,7 @@ def export(request: ExportRequest) -> Exported:
         >>> exported.nodes > 0
         True
     """
-    return requested.export(request)
+    return models.export(request)
 
 
 @keywords_of(RewriteRequest)
@@ -275,7 +277,7 @@ def rewrite(request: RewriteRequest) -> RewriteTrace:
         >>> trace.nodes_after <= trace.nodes_before
         True
     """
-    return requested.rewrite(request, request.listener.note)
+    return models.rewrite(request, request.listener.note)
 
 
 @keywords_of(CastRequest)
@@ -302,7 +304,7 @@ def cast(request: CastRequest) -> CastReport:
         >>> len(report.lowered) > 0
         True
     """
-    return requested.cast(request, request.listener.note)
+    return models.cast(request, request.listener.note)
 
 
 @keywords_of(QuantizeRequest)
@@ -323,7 +325,7 @@ def quantize(request: QuantizeRequest) -> QuantizeReport:
         >>> report.pairs > 0
         True
     """
-    return requested.quantize(request, request.listener)
+    return run_quantize(request.model, request.output, request, request.listener)
 
 
 def pack(

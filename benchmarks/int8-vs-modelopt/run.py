@@ -176,8 +176,9 @@ def prepared(args: argparse.Namespace, model: str) -> dict[str, Any]:
 def prepare(args: argparse.Namespace, model: str) -> dict[str, Any]:
     """Write the graphs of all sides; how long quantising took."""
     from trtopt.precision.casting.cast import cast_model
+    from trtopt.requests.models import QuantizeOptions
     from trtopt.rewrite.rewrite import rewrite_model
-    from trtopt.workflows.precision.quantize import Request, quantize
+    from trtopt.workflows.precision.quantize import quantize
 
     spec, summary = SIDES[model], {}
     source, work = args.work / f"{model}.onnx", args.work
@@ -189,7 +190,7 @@ def prepare(args: argparse.Namespace, model: str) -> dict[str, Any]:
     samples = work / f"{model}.npz"
     np.savez(samples, **samples_of(onnx.load(source, load_external_data=False)))
     for side, patterns in spec["asked"].items():
-        request = Request("int8", "8.6", str(samples), method="max", **patterns)
+        request = QuantizeOptions(precision="int8", target="8.6", data=str(samples), method="max", **patterns)
         report = quantize(source, file_of(work, model, side), request)
         summary[side] = {"seconds": report.seconds, "activations": report.pairs, "weights": report.weights}
     return summary

@@ -27,10 +27,10 @@ from trtopt.onnxio.model_file import load
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import Deviation, decibels, open_model
-from trtopt.requests.models import BisectRequest
+from trtopt.requests.models import BisectRequest, QuantizeOptions
 from trtopt.version import __version__
 from trtopt.workflows.precision.bisect import bisect
-from trtopt.workflows.precision.quantize import Request, quantize, table_beside
+from trtopt.workflows.precision.quantize import quantize, table_beside
 
 tokenize = sibling_function(files()["minilm"], "minilm.py:tokenize")
 agreement = sibling_function(files()["minilm"], "minilm.py:retrieval_agreement")
@@ -81,19 +81,24 @@ class _Corpus:
         for target, smoothing in (("8.6", "off"), ("8.6", "auto"), ("rtx", "auto")):
             self._methods(target, smoothing)
         self._quantised(
-            "8.6, max, SmoothQuant 0.5", Request("int8", "8.6", self._calib, method="max", smoothquant=0.5)
+            "8.6, max, SmoothQuant 0.5",
+            QuantizeOptions(precision="int8", target="8.6", data=self._calib, method="max", smoothquant=0.5),
         )
 
         self._kinds()
 
     def _kinds(self) -> None:
         """Which layers it is: one kind alone in INT8; and all but the worst, smoothed."""
-        plain = Request("int8", "8.6", self._calib, method="max", smoothquant="off")
+        plain = QuantizeOptions(
+            precision="int8", target="8.6", data=self._calib, method="max", smoothquant="off"
+        )
         for kind, pattern in KINDS.items():
             others = tuple(other for other in KINDS.values() if other != pattern)
             self._quantised(f"8.6, max, smoothing off, {kind} alone", replace(plain, exclude=others))
         last = KINDS["feed-forward, second"]
-        request = Request("int8", "8.6", self._calib, method="max", exclude=(last,))
+        request = QuantizeOptions(
+            precision="int8", target="8.6", data=self._calib, method="max", exclude=(last,)
+        )
         self._quantised("8.6, max, smoothing auto, without feed-forward, second", request)
 
     def _half(self) -> None:
@@ -101,16 +106,16 @@ class _Corpus:
         self._row("FP16", self._out)
 
     def _methods(self, target: str, smoothing: str) -> None:
-        first = Request("int8", target, self._calib, smoothquant=smoothing)  # type: ignore[arg-type]
+        first = QuantizeOptions(precision="int8", target=target, data=self._calib, smoothquant=smoothing)  # type: ignore[arg-type]
         report = self._quantised(f"{target}, auto, smoothing {smoothing}", first)
         table = self._folder / "ranges.json"
         table_beside(self._out).rename(table)
         self.rows[-1]["chosen"] = report
         for method in METHODS if target == "8.6" else ():
-            request = Request("int8", target, table=table, method=method)
+            request = QuantizeOptions(precision="int8", target=target, table=table, method=method)
             self._quantised(f"{target}, {method}, smoothing {smoothing}", request)
 
-    def _quantised(self, title: str, request: Request) -> str | None:
+    def _quantised(self, title: str, request: QuantizeOptions) -> str | None:
         report = quantize(self._model, self._out, request)
         self._row(f"INT8 for {title}", self._out)
         return report.method
@@ -128,7 +133,9 @@ class _Corpus:
         )
         found = bisect(request)
         patterns = found.patterns
-        again = Request("int8", "8.6", self._calib, method="max", exclude=patterns)
+        again = QuantizeOptions(
+            precision="int8", target="8.6", data=self._calib, method="max", exclude=patterns
+        )
         self._quantised(f"8.6, max, smoothing auto, without what bisect found for {WANTED_DB:g} dB", again)
         self.rows[-1] |= {
             "excluded": list(patterns),

@@ -25,11 +25,11 @@ from trtopt.precision.calibrate import read_table
 from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.precision import BisectReport
-from trtopt.requests.models import BisectRequest
+from trtopt.requests.models import BisectRequest, QuantizeOptions
 from trtopt.workflows.precision.bisect import bisect
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms
-from trtopt.workflows.precision.quantize import Request as QuantizeRequest, quantize
+from trtopt.workflows.precision.quantize import quantize
 
 SAMPLES = 100
 CONV2 = 2 * 32 * 4 * 4 * 32 * 9
@@ -116,11 +116,11 @@ def test_the_one_node_that_int8_spoils_is_found(
 def test_what_was_found_serves_quantize_as_its_exclude(outlier: Path, data: str, tmp_path: Path) -> None:
     report = bisected(outlier, request(data, target="8.6", method="max"))
     common = {"precision": "int8", "target": "8.6", "calib": data, "method": "max"}
-    spoiled = quantize(outlier, tmp_path / "all.onnx", QuantizeRequest(**common))  # type: ignore[arg-type]
+    spoiled = quantize(outlier, tmp_path / "all.onnx", QuantizeOptions(**common))  # type: ignore[arg-type]
     mended = quantize(
         outlier,
         tmp_path / "some.onnx",
-        QuantizeRequest(**common, exclude=report.patterns),  # type: ignore[arg-type]
+        QuantizeOptions(**common, exclude=report.patterns),  # type: ignore[arg-type]
     )
     assert spoiled.sqnr_db["logits"] < 30 < mended.sqnr_db["logits"]
 
@@ -185,7 +185,9 @@ def test_nodes_that_the_user_keeps_anyway_are_no_candidates(outlier: Path, data:
 
 @pytest.mark.long
 def test_a_table_takes_the_place_of_calibration_and_its_values_are_used(data: str, tmp_path: Path) -> None:
-    quantize(DIGITS, tmp_path / "q.onnx", QuantizeRequest("int8", "8.6", data, method="max"))
+    quantize(
+        DIGITS, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target="8.6", data=data, method="max")
+    )
     path = tmp_path / "q.onnx.calibration.json"
     table = read_table(path)
     tensor = "/block3/relu1/Relu_output_0"
@@ -301,7 +303,9 @@ def test_a_pattern_that_fits_nothing_is_refused(data: str) -> None:
 
 
 def test_a_model_that_is_quantised_already_is_refused(data: str, tmp_path: Path) -> None:
-    quantize(DIGITS, tmp_path / "q.onnx", QuantizeRequest("int8", "8.6", data, method="max"))
+    quantize(
+        DIGITS, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target="8.6", data=data, method="max")
+    )
     with pytest.raises(UsageError, match=r"q.onnx already contains Q/DQ, so it has no error against itself"):
         bisected(tmp_path / "q.onnx", request(data))
 

@@ -10,7 +10,8 @@ import pytest
 
 import trtopt
 from tests.support.selection_builds import TRANSFORMER
-from trtopt.workflows.precision.quantize import Request, quantize
+from trtopt.requests.models import QuantizeOptions
+from trtopt.workflows.precision.quantize import quantize
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,11 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small transformer in INT8, for 8.6."""
     folder = tmp_path_factory.mktemp("quantised")
     np.savez(folder / "tokens.npz", tokens=np.random.default_rng(0).integers(0, 16, (16, 64)))
-    quantize(TRANSFORMER, folder / "int8.onnx", Request("int8", "8.6", str(folder / "tokens.npz")))
+    quantize(
+        TRANSFORMER,
+        folder / "int8.onnx",
+        QuantizeOptions(precision="int8", target="8.6", data=str(folder / "tokens.npz")),
+    )
     return folder / "int8.onnx"
 
 

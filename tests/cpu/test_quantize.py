@@ -23,7 +23,8 @@ from trtopt.precision.compare import open_model
 from trtopt.records import from_json
 from trtopt.records.precision import QuantizeReport
 from trtopt.report.precision import explain_quantisation
-from trtopt.workflows.precision.quantize import Request, quantize
+from trtopt.requests.models import QuantizeOptions
+from trtopt.workflows.precision.quantize import quantize
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 CALIBRATION = 100
@@ -92,7 +93,7 @@ def test_a_trained_model_stays_right_and_builds_with_tensorrt_rtx(
     tmp_path: Path,
 ) -> None:
     calib = None if precision == "int4" else str(samples[model])
-    request = Request(precision, target, calib, store_weights=stored)
+    request = QuantizeOptions(precision=precision, target=target, data=calib, store_weights=stored)
     report = quantize(model, tmp_path / "q.onnx", request)
     assert accuracy(tmp_path / "q.onnx") >= accuracy(model) - points
     assert report.samples == (0 if precision == "int4" else CALIBRATION)
@@ -103,11 +104,15 @@ def test_a_trained_model_stays_right_and_builds_with_tensorrt_rtx(
 
 @pytest.mark.long
 def test_int4_with_data_errs_less_and_builds(samples: dict[Path, Path], tmp_path: Path) -> None:
-    plain = quantize(TRANSFORMER, tmp_path / "plain.onnx", Request("int4", "rtx"))
-    noise = quantize(TRANSFORMER, tmp_path / "noise.onnx", Request("int4", "rtx", random_data=True))
+    plain = quantize(TRANSFORMER, tmp_path / "plain.onnx", QuantizeOptions(precision="int4", target="rtx"))
+    noise = quantize(
+        TRANSFORMER,
+        tmp_path / "noise.onnx",
+        QuantizeOptions(precision="int4", target="rtx", random_data=True),
+    )
     for report in (plain, noise):
         assert any("rounded to nearest; with --data" in note for note in report.notes)
-    request = Request("int4", "rtx", str(samples[TRANSFORMER]))
+    request = QuantizeOptions(precision="int4", target="rtx", data=str(samples[TRANSFORMER]))
     report = quantize(TRANSFORMER, tmp_path / "q.onnx", request)
     assert any(
         "weights are rounded to minimise" in note and "on 100 samples" in note for note in report.notes
@@ -131,8 +136,16 @@ def test_a_16_bit_model_is_quantised_as_the_fp32_one(
 ) -> None:
     half = tmp_path / "half.onnx"
     cast_model(TRANSFORMER, half, precision=precision, cast_io=True, compare=False)  # type: ignore[arg-type]
-    report = quantize(half, tmp_path / "q.onnx", Request("fp8", "rtx", str(samples[TRANSFORMER])))
-    wide = quantize(TRANSFORMER, tmp_path / "wide.onnx", Request("fp8", "rtx", str(samples[TRANSFORMER])))
+    report = quantize(
+        half,
+        tmp_path / "q.onnx",
+        QuantizeOptions(precision="fp8", target="rtx", data=str(samples[TRANSFORMER])),
+    )
+    wide = quantize(
+        TRANSFORMER,
+        tmp_path / "wide.onnx",
+        QuantizeOptions(precision="fp8", target="rtx", data=str(samples[TRANSFORMER])),
+    )
     assert {item.node for item in report.decisions if item.quantised} == {
         item.node for item in wide.decisions if item.quantised
     }
@@ -151,22 +164,34 @@ def test_nodes_that_share_a_name_are_distinguished(
     for node in model.graph.node:
         node.name = "n"
     onnx.save(model, source)
-    report = quantize(source, tmp_path / "q.onnx", Request("int8", "8.6", calib, method="max"))
-    plain = quantize(DIGITS, tmp_path / "plain.onnx", Request("int8", "8.6", calib, method="max"))
+    report = quantize(
+        source, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target="8.6", data=calib, method="max")
+    )
+    plain = quantize(
+        DIGITS,
+        tmp_path / "plain.onnx",
+        QuantizeOptions(precision="int8", target="8.6", data=calib, method="max"),
+    )
     assert (report.pairs, report.weights) == (plain.pairs, plain.weights)
     assert not any("not verified" in note for note in report.notes)
     assert accuracy(tmp_path / "q.onnx") >= accuracy(DIGITS) - 0.5
 
 
 def test_auto_takes_the_method_with_the_least_error(samples: dict[Path, Path], tmp_path: Path) -> None:
-    report = quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", str(samples[DIGITS])))
+    report = quantize(
+        DIGITS,
+        tmp_path / "q.onnx",
+        QuantizeOptions(precision="int8", target="8.6", data=str(samples[DIGITS])),
+    )
     assert {item.method for item in report.scores} >= {"max", "entropy", "mse", "percentile-99.9"}
     assert report.method == max(report.scores, key=lambda item: item.sqnr_db).method
     assert report.sqnr_db["logits"] == pytest.approx(report.scores[0].sqnr_db, abs=3)
 
 
 def test_smoothquant_finds_its_places(samples: dict[Path, Path], tmp_path: Path) -> None:
-    request = Request("int8", "8.6", str(samples[TRANSFORMER]), method="max", smoothquant=0.5)
+    request = QuantizeOptions(
+        precision="int8", target="8.6", data=str(samples[TRANSFORMER]), method="max", smoothquant=0.5
+    )
     report = quantize(TRANSFORMER, tmp_path / "q.onnx", request)
     assert "SmoothQuant with alpha 0.5 at 6 normalisations" in report.notes  # the head stays in float
     assert accuracy(tmp_path / "q.onnx") >= accuracy(TRANSFORMER) - 1.0
@@ -174,15 +199,19 @@ def test_smoothquant_finds_its_places(samples: dict[Path, Path], tmp_path: Path)
 
 def test_a_table_tells_what_is_smoothed(samples: dict[Path, Path], tmp_path: Path) -> None:
     calib = str(samples[TRANSFORMER])
-    first = Request("int8", "8.6", calib, method="max", smoothquant=0.5)
+    first = QuantizeOptions(precision="int8", target="8.6", data=calib, method="max", smoothquant=0.5)
     quantize(TRANSFORMER, tmp_path / "a.onnx", first)
     table = tmp_path / "a.onnx.calibration.json"
-    quantize(TRANSFORMER, tmp_path / "b.onnx", Request("int8", "8.6", table=table))
+    quantize(TRANSFORMER, tmp_path / "b.onnx", QuantizeOptions(precision="int8", target="8.6", table=table))
     assert (tmp_path / "b.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
     with pytest.raises(ArtifactError, match="which this model cannot do"):
-        quantize(DIGITS, tmp_path / "c.onnx", Request("int8", "8.6", table=table))
+        quantize(DIGITS, tmp_path / "c.onnx", QuantizeOptions(precision="int8", target="8.6", table=table))
     with pytest.raises(UsageError, match="exclude one another"):
-        quantize(TRANSFORMER, tmp_path / "c.onnx", Request("int8", "8.6", table=table, smoothquant=0.5))
+        quantize(
+            TRANSFORMER,
+            tmp_path / "c.onnx",
+            QuantizeOptions(precision="int8", target="8.6", table=table, smoothquant=0.5),
+        )
 
 
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +219,11 @@ def test_a_table_tells_what_is_smoothed(samples: dict[Path, Path], tmp_path: Pat
 
 @pytest.fixture
 def table(samples: dict[Path, Path], tmp_path: Path) -> Path:
-    quantize(DIGITS, tmp_path / "first.onnx", Request("int8", "8.6", str(samples[DIGITS])))
+    quantize(
+        DIGITS,
+        tmp_path / "first.onnx",
+        QuantizeOptions(precision="int8", target="8.6", data=str(samples[DIGITS])),
+    )
     return tmp_path / "first.onnx.calibration.json"
 
 
@@ -201,7 +234,7 @@ def scales(model: Path) -> dict[str, float]:
 
 
 def test_a_table_gives_the_same_graph_again_without_data(table: Path, tmp_path: Path) -> None:
-    quantize(DIGITS, tmp_path / "again.onnx", Request("int8", "8.6", table=table))
+    quantize(DIGITS, tmp_path / "again.onnx", QuantizeOptions(precision="int8", target="8.6", table=table))
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
 
 
@@ -209,10 +242,16 @@ def test_an_edited_value_and_another_method_are_taken(table: Path, tmp_path: Pat
     content = json.loads(table.read_bytes())
     content["tensors"]["images"]["chosen"] = 2.54
     table.write_text(json.dumps(content))
-    told = quantize(DIGITS, tmp_path / "edited.onnx", Request("int8", "8.6", table=table))
+    told = quantize(
+        DIGITS, tmp_path / "edited.onnx", QuantizeOptions(precision="int8", target="8.6", table=table)
+    )
     assert any("1 ranges are not what" in note and "'images'" in note for note in told.notes)
     assert scales(tmp_path / "edited.onnx")["images_scale"] == pytest.approx(0.02)
-    quantize(DIGITS, tmp_path / "other.onnx", Request("int8", "8.6", table=table, method="percentile-99.9"))
+    quantize(
+        DIGITS,
+        tmp_path / "other.onnx",
+        QuantizeOptions(precision="int8", target="8.6", table=table, method="percentile-99.9"),
+    )
     expected = {name: row["amax"]["percentile-99.9"] / 127 for name, row in content["tensors"].items()}
     found = scales(tmp_path / "other.onnx")
     assert found == {f"{name}_scale": pytest.approx(value) for name, value in expected.items()}
@@ -222,7 +261,9 @@ def test_an_int8_table_gives_fp8_its_largest_values_but_not_int8_s_scores(
     table: Path, tmp_path: Path
 ) -> None:
     assert read_table(table).scores
-    report = quantize(DIGITS, tmp_path / "q.onnx", Request("fp8", "rtx", table=table))
+    report = quantize(
+        DIGITS, tmp_path / "q.onnx", QuantizeOptions(precision="fp8", target="rtx", table=table)
+    )
     assert (report.method, report.scores) == ("max", ())
 
 
@@ -234,7 +275,9 @@ def test_a_table_says_what_it_was_made_of(table: Path) -> None:
 
 
 def test_random_data_marks_table_and_report(tmp_path: Path) -> None:
-    report = quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", random_data=True))
+    report = quantize(
+        DIGITS, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target="8.6", random_data=True)
+    )
     assert report.random_data
     assert any("random data" in note for note in report.notes)
     assert read_table(tmp_path / "q.onnx.calibration.json").random_data
@@ -243,7 +286,11 @@ def test_random_data_marks_table_and_report(tmp_path: Path) -> None:
 def test_few_samples_are_counted_in_a_warning(tmp_path: Path) -> None:
     with np.load(HELDOUT) as file:
         np.savez(tmp_path / "few.npz", images=file["images"][:5])
-    report = quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", str(tmp_path / "few.npz")))
+    report = quantize(
+        DIGITS,
+        tmp_path / "q.onnx",
+        QuantizeOptions(precision="int8", target="8.6", data=str(tmp_path / "few.npz")),
+    )
     assert any(note.startswith("calibrated on 5 samples only") for note in report.notes)
 
 
@@ -288,7 +335,11 @@ IMAGES = np.zeros((4, 1, 8, 8), np.float32)
 )
 def test_data_that_does_not_fit_is_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
-        quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", npz(tmp_path, **arrays)))
+        quantize(
+            DIGITS,
+            tmp_path / "q.onnx",
+            QuantizeOptions(precision="int8", target="8.6", data=npz(tmp_path, **arrays)),
+        )
     assert not (tmp_path / "q.onnx").exists()
 
 
@@ -297,34 +348,56 @@ def test_data_on_which_the_model_overflows_is_refused_with_tensor_and_sample(tmp
     images[6] = 3e38
     with pytest.raises(DataError, match=r"tensor '.*' is not finite \(NaN or infinity\) with sample 6"):
         quantize(
-            DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", npz(tmp_path, images=images), method="max")
+            DIGITS,
+            tmp_path / "q.onnx",
+            QuantizeOptions(precision="int8", target="8.6", data=npz(tmp_path, images=images), method="max"),
         )
 
 
 @pytest.mark.parametrize(
     ("request_", "error", "message"),
     [
-        (Request("int8", "8.6"), UsageError, "needs data"),
-        (Request("int8", "8.6", "nowhere.npz"), UsageError, "no such file"),
-        (Request("fp8", "8.6", random_data=True), UsageError, "8.6 has no FP8"),
-        (Request("int2"), UsageError, "--precision int2: unknown"),
-        (Request("int8", "7", random_data=True), UsageError, "unknown target '7'"),
-        (Request("int8", random_data=True, method="best"), UsageError, "--method best: unknown"),
-        (Request("fp8", random_data=True, method="mse"), UsageError, "--method mse is for INT8"),
-        (Request("int8", calib="a.npz", random_data=True), UsageError, "exclude one another"),
-        (Request("int8", random_data=True, smoothquant=2.0), UsageError, "not from 0 to 1"),
-        (Request("int8", random_data=True, exclude=("Gone",)), UsageError, "--exclude Gone"),
-        (Request("int8", random_data=True, exclude=("Conv",)), UsageError, "9 Conv because --exclude Conv"),
+        (QuantizeOptions(precision="int8", target="8.6"), UsageError, "needs data"),
+        (QuantizeOptions(precision="int8", target="8.6", data="nowhere.npz"), UsageError, "no such file"),
+        (QuantizeOptions(precision="fp8", target="8.6", random_data=True), UsageError, "8.6 has no FP8"),
+        (QuantizeOptions(precision="int2"), UsageError, "--precision int2: unknown"),
+        (QuantizeOptions(precision="int8", target="7", random_data=True), UsageError, "unknown target '7'"),
         (
-            Request("int4"),
+            QuantizeOptions(precision="int8", random_data=True, method="best"),
+            UsageError,
+            "--method best: unknown",
+        ),
+        (
+            QuantizeOptions(precision="fp8", random_data=True, method="mse"),
+            UsageError,
+            "--method mse is for INT8",
+        ),
+        (
+            QuantizeOptions(precision="int8", data="a.npz", random_data=True),
+            UsageError,
+            "exclude one another",
+        ),
+        (QuantizeOptions(precision="int8", random_data=True, smoothquant=2.0), UsageError, "not from 0 to 1"),
+        (
+            QuantizeOptions(precision="int8", random_data=True, exclude=("Gone",)),
+            UsageError,
+            "--exclude Gone",
+        ),
+        (
+            QuantizeOptions(precision="int8", random_data=True, exclude=("Conv",)),
+            UsageError,
+            "9 Conv because --exclude Conv",
+        ),
+        (
+            QuantizeOptions(precision="int4"),
             UsageError,
             "no node is .* 9 Conv because INT4 weights are for MatMul",
         ),
-        (Request("int8", table=Path("nowhere.json")), ArtifactError, "cannot be read"),
+        (QuantizeOptions(precision="int8", table=Path("nowhere.json")), ArtifactError, "cannot be read"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_refused(
-    request_: Request, error: type[TrtoptError], message: str, tmp_path: Path
+    request_: QuantizeOptions, error: type[TrtoptError], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message):
         quantize(DIGITS, tmp_path / "q.onnx", request_)
@@ -348,14 +421,14 @@ def test_a_table_that_does_not_fit_is_refused(change: Any, message: str, table: 
     change(content)
     table.write_text(json.dumps(content))
     with pytest.raises(ArtifactError, match=message):
-        quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", table=table))
+        quantize(DIGITS, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target="8.6", table=table))
 
 
 def test_the_model_is_not_overwritten(tmp_path: Path) -> None:
     copy = tmp_path / "model.onnx"
     copy.write_bytes(DIGITS.read_bytes())
     with pytest.raises(UsageError, match="would replace the model itself"):
-        quantize(copy, copy, Request("int8", "8.6", random_data=True))
+        quantize(copy, copy, QuantizeOptions(precision="int8", target="8.6", random_data=True))
 
 
 def test_the_command_fails_without_a_traceback(trtopt_cli: CommandLine) -> None:
@@ -407,7 +480,9 @@ def test_a_build_without_data_is_refused(trtopt_cli: CommandLine) -> None:
 def test_where_nothing_can_be_quantised_the_reason_is_named(text: str, problem: str, tmp_path: Path) -> None:
     source = saved(f"# w: float[8,8]\n{text}", tmp_path)
     with pytest.raises(UsageError, match=problem):
-        quantize(source, tmp_path / "out.onnx", Request("int8", "10", random_data=True))
+        quantize(
+            source, tmp_path / "out.onnx", QuantizeOptions(precision="int8", target="10", random_data=True)
+        )
 
 
 EMPTY = """
@@ -423,7 +498,9 @@ def test_an_activation_that_is_empty_in_all_samples_is_calibrated_and_not_smooth
     rng = np.random.default_rng(0)
     source = saved(EMPTY, tmp_path, w=rng.standard_normal((32, 32), np.float32))
     data = npz(tmp_path, x=rng.standard_normal((48, 32), np.float32), s=-np.ones(48, np.float32))
-    report = quantize(source, tmp_path / "out.onnx", Request("int8", "10", data))
+    report = quantize(
+        source, tmp_path / "out.onnx", QuantizeOptions(precision="int8", target="10", data=data)
+    )
     assert report.sqnr_db["z"] > 30
 
 
@@ -433,6 +510,10 @@ def test_a_weight_called_as_a_rounded_one_would_be_is_left_alone(tmp_path: Path)
     weights = {name: rng.standard_normal((128, 128), np.float32) / 11 for name in ("w", "w_rounded")}
     source = saved(text, tmp_path, opset=21, **weights)
     data = npz(tmp_path, x=rng.standard_normal((48, 128), np.float32))
-    quantize(source, tmp_path / "out.onnx", Request("int4", "10", data, exclude=("MatMul:y",)))
+    quantize(
+        source,
+        tmp_path / "out.onnx",
+        QuantizeOptions(precision="int4", target="10", data=data, exclude=("MatMul:y",)),
+    )
     kept = {item.name for item in onnx.load(tmp_path / "out.onnx").graph.initializer}
     assert "w_rounded" in kept

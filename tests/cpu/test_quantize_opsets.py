@@ -15,8 +15,9 @@ import trtopt
 from trtopt.errors import ModelError
 from trtopt.onnxio import model_file
 from trtopt.precision.compare import open_model
+from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import target_named
-from trtopt.workflows.precision.quantize import Request, quantize
+from trtopt.workflows.precision.quantize import quantize
 
 IMAGE = (8, 6, 6)
 
@@ -90,7 +91,7 @@ def test_a_model_of_an_old_opset_computes_what_it_did(
     tmp_path: Path,
 ) -> None:
     source = between_convolutions(tmp_path, opset, nodes, *shape)
-    quantize(source, tmp_path / "q.onnx", Request("int8", target, calib))
+    quantize(source, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target=target, data=calib))
     feed = {"x": np.load(calib)["x"][:8]}
     exact, found = (
         open_model(model_file.load(path)).run(feed)["y"] for path in (source, tmp_path / "q.onnx")
@@ -106,7 +107,7 @@ def test_one_hot_of_the_largest_stays_one_hot(calib: str, tmp_path: Path) -> Non
     model = onnx.load(source)
     model.graph.output.add().CopyFrom(helper.make_tensor_value_info("h", TensorProto.FLOAT, ["N", *IMAGE]))
     onnx.save(model, source)
-    quantize(source, tmp_path / "q.onnx", Request("int8", "10", calib))
+    quantize(source, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target="10", data=calib))
     found = open_model(model_file.load(tmp_path / "q.onnx")).run({"x": np.load(calib)["x"][:8]})["h"]
     assert found.reshape(8, -1).sum(1).tolist() == [1] * 8
 
@@ -119,7 +120,7 @@ def test_what_has_no_newer_form_is_refused_with_its_name(calib: str, tmp_path: P
     ]  # fmt: skip
     source = between_convolutions(tmp_path, 10, nodes[::-1], 8, 12, 3)
     with pytest.raises(ModelError, match=r"node 'mixed' .Resize. shrinks one axis and enlarges another"):
-        quantize(source, tmp_path / "q.onnx", Request("int8", "10", calib))
+        quantize(source, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target="10", data=calib))
     assert not (tmp_path / "q.onnx").exists()
 
 
@@ -142,4 +143,4 @@ def test_quantize_takes_the_newest_opset_that_the_target_reads(
     target: str, calib: str, tmp_path: Path
 ) -> None:
     source = between_convolutions(tmp_path, target_named(target).loaded_opset, _node("Relu"))
-    quantize(source, tmp_path / "q.onnx", Request("int8", target, calib))
+    quantize(source, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target=target, data=calib))

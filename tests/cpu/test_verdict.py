@@ -19,10 +19,11 @@ from trtopt.errors import TrtoptError, UsageError
 from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.report.precision import verdict_view
+from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.build import precision_selection as select_precision
 from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.precision.quantize import Request, quantize
+from trtopt.workflows.precision.quantize import quantize
 
 LOSERS = ("blocks.0.qkv/MatMul", "blocks.1.qkv/MatMul", "blocks.2.qkv/MatMul")
 
@@ -142,7 +143,7 @@ def test_times_are_reported_before_layers_are_looked_at(
     """Who stops then, for layers and what is built after them take long, knows as much."""
     script(monkeypatch, layer_ms, fp16_8=1.0, int8_8=0.8)
     told: list[str] = []
-    request = Request("int8", "", calib[DIGITS], method="max")
+    request = QuantizeOptions(precision="int8", target="", data=calib[DIGITS], method="max")
     quantize_where_it_pays(
         DIGITS, tmp_path / "q.onnx", request, batch=(8,), backend="onnxruntime",
         listener=Listener(note=told.append, plans=told.extend),
@@ -219,7 +220,7 @@ def test_quantising_by_verdict_writes_a_graph_for_each_batch_size(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
     script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=0.8)
-    request = Request("int8", "", calib[DIGITS], method="max")
+    request = QuantizeOptions(precision="int8", target="", data=calib[DIGITS], method="max")
     found = quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, batch=(1, 8), backend="onnxruntime")
     assert found.written == {tmp_path / "q.batch1.onnx": (1,), tmp_path / "q.batch8.onnx": (8,)}
     assert "float16" in read_onnx(tmp_path / "q.batch1.onnx").types
@@ -296,7 +297,11 @@ def test_engines_that_cannot_run_here_are_selected_with_a_note(
 
 
 def test_a_model_with_q_dq_of_its_own_is_not_measured(calib: dict[Path, str], tmp_path: Path) -> None:
-    quantize(DIGITS, tmp_path / "own.onnx", Request("int8", "8.6", calib[DIGITS], method="max"))
+    quantize(
+        DIGITS,
+        tmp_path / "own.onnx",
+        QuantizeOptions(precision="int8", target="8.6", data=calib[DIGITS], method="max"),
+    )
     again = trtopt.build(
         tmp_path / "own.onnx", tmp_path / "out",
         precision="int8", data=calib[DIGITS], backend="onnxruntime",
@@ -352,7 +357,7 @@ def test_the_best_precision_and_a_verdict_need_a_machine_that_runs_the_engines(
 
 
 def test_a_verdict_is_for_the_tensorrt_that_is_here(calib: dict[Path, str], tmp_path: Path) -> None:
-    request = Request("int8", "8.6", calib[DIGITS])
+    request = QuantizeOptions(precision="int8", target="8.6", data=calib[DIGITS])
     with pytest.raises(UsageError, match=r"--target 8\.6: --verdict measures with onnxruntime"):
         quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, backend="onnxruntime")
 

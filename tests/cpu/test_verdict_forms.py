@@ -16,11 +16,11 @@ from trtopt.errors import BuildError
 from trtopt.precision.placement import evidence
 from trtopt.precision.placement.evidence import Measured
 from trtopt.records import Manifest, OnnxArtifact
-from trtopt.records.precision import parse_forms
+from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.build import precision_selection
 from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.precision.quantize import Request, quantize
+from trtopt.workflows.precision.quantize import quantize
 from trtopt.workflows.workbench import Workbench
 
 ATTENTION, BOTH = "attention=on", "attention=on,smoothing=off"
@@ -158,7 +158,7 @@ def test_products_that_the_user_excludes_are_no_place_for_a_form(
 ) -> None:
     times = script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
     excluded = ("blocks.?/MatMul", "blocks.?/MatMul_1")
-    request = Request("int8", "11", calib[TRANSFORMER], exclude=excluded)
+    request = QuantizeOptions(precision="int8", target="11", data=calib[TRANSFORMER], exclude=excluded)
     quantize_where_it_pays(TRANSFORMER, tmp_path / "q.onnx", request, batch=(1,), backend="onnxruntime")
     assert times.in_turns[0] == (1, ("fp16", "int8"))
 
@@ -185,13 +185,21 @@ def test_products_of_one_input_are_merged_before_they_are_quantised(tmp_path: Pa
     total = net.node("Add", "sum", net.linear("q", "x", 32, 32), net.linear("k", "x", 32, 32))
     onnx.save(net.model(total), tmp_path / "net.onnx")
     np.savez(tmp_path / "x.npz", x=np.ones((4, 8, 32), np.float32))
-    request = Request("int8", "8.6", str(tmp_path / "x.npz"), method="max", forms=parse_forms("qkv=merged"))
+    request = QuantizeOptions(
+        precision="int8",
+        target="8.6",
+        data=str(tmp_path / "x.npz"),
+        method="max",
+        forms="qkv=merged",
+    )
     quantize(tmp_path / "net.onnx", tmp_path / "q.onnx", request)
     assert len(quantised(tmp_path / "q.onnx")) == 1
 
 
 def written(calib: dict[Path, str], folder: Path, forms: str) -> Path:
-    request = Request("int8", "8.6", calib[TRANSFORMER], method="max", forms=parse_forms(forms))
+    request = QuantizeOptions(
+        precision="int8", target="8.6", data=calib[TRANSFORMER], method="max", forms=forms
+    )
     quantize(TRANSFORMER, folder / "q.onnx", request)
     return folder / "q.onnx"
 

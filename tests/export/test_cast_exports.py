@@ -18,7 +18,8 @@ from trtopt.export.spec import files, read_spec
 from trtopt.onnxio.model_file import load
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import open_model
-from trtopt.workflows.precision.quantize import Request, quantize
+from trtopt.requests.models import QuantizeOptions
+from trtopt.workflows.precision.quantize import quantize
 
 MEASURED = ROOT / "benchmarks" / "minilm"
 FEED_FORWARD_ENDS = ("encoder.layer.?.output.dense/MatMul",)
@@ -76,7 +77,13 @@ def test_minilm_in_int8_finds_the_neighbours_that_it_finds_in_fp32(minilm: Path,
     halves = sibling_function(MEASURED / "README.md", "corpora.py:halves")
     calibration, sentences = halves("docstrings")
     np.savez(tmp_path / "tokens.npz", **tokenize(calibration))
-    request = Request("int8", "8.6", str(tmp_path / "tokens.npz"), method="max", exclude=FEED_FORWARD_ENDS)
+    request = QuantizeOptions(
+        precision="int8",
+        target="8.6",
+        data=str(tmp_path / "tokens.npz"),
+        method="max",
+        exclude=FEED_FORWARD_ENDS,
+    )
     quantize(minilm, tmp_path / "int8.onnx", request)
     wanted, found = embeddings(minilm, sentences), embeddings(tmp_path / "int8.onnx", sentences)
     assert agreement(wanted, found, k=1) >= 0.95

@@ -17,7 +17,8 @@ from trtopt.onnxio.model_file import load
 from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import open_model
-from trtopt.workflows.precision.quantize import Request, quantize
+from trtopt.requests.models import QuantizeOptions
+from trtopt.workflows.precision.quantize import quantize
 
 pytestmark = pytest.mark.long
 
@@ -59,7 +60,11 @@ def test_a_network_quantised_and_one_cast_compute_nearly_what_they_did(
     before = outputs(source, samples)
     cast_model(source, tmp_path / "cast.onnx", precision="fp16", data=tmp_path / "x.npz")
     for target in ("8.6", "10"):
-        quantize(source, tmp_path / f"{target}.onnx", Request("int8", target, str(tmp_path / "x.npz")))
+        quantize(
+            source,
+            tmp_path / f"{target}.onnx",
+            QuantizeOptions(precision="int8", target=target, data=str(tmp_path / "x.npz")),
+        )
     for name, least_db in (("cast", 40), ("8.6", 15), ("10", 15)):
         error = outputs(tmp_path / f"{name}.onnx", samples) - before
         assert np.square(error).sum() <= np.square(before).sum() * 10 ** (-least_db / 10), name

@@ -15,8 +15,9 @@ import pytest
 
 from tests.fuzz.scattered_weights import SHAPE, ScatteredNet, scatter
 from trtopt.precision.casting.cast import cast_model
+from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.workflows.precision.quantize import Request, quantize
+from trtopt.workflows.precision.quantize import quantize
 
 pytestmark = pytest.mark.long
 
@@ -35,7 +36,9 @@ def write_stages(folder: Path) -> None:
     source, data = folder / "m.onnx", folder.parent / "x.npz"
     rewrite_model(source, folder / "rewritten.onnx", target="10")
     cast_model(source, folder / "cast.onnx", precision="fp16", data=data)
-    quantize(source, folder / "quantised.onnx", Request("int8", "10", str(data)))
+    quantize(
+        source, folder / "quantised.onnx", QuantizeOptions(precision="int8", target="10", data=str(data))
+    )
 
 
 @pytest.mark.parametrize("number", range(8))

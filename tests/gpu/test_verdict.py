@@ -11,9 +11,9 @@ import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
 from trtopt.measure.statistics.comparison import Verdict
 from trtopt.records import Manifest
+from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.build.folder import check_receipts, receipts_of
 from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
-from trtopt.workflows.precision.quantize import Request
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 
@@ -105,7 +105,7 @@ def test_quantising_by_verdict_writes_what_was_chosen(calib: Path, tmp_path: Pat
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(f"tactic_sources = {list(SOURCES)}\n".replace("'", '"'))
     found = quantize_where_it_pays(
-        DIGITS, tmp_path / "q.onnx", Request("int8", "", str(calib)),
+        DIGITS, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target="", data=str(calib)),
         batch=(8,), profile=str(recipe), backend="tensorrt",
     )  # fmt: skip
     assert list(found.written) == [tmp_path / "q.onnx"]

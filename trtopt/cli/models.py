@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,7 +117,7 @@ def export(request: ExportRequest) -> None:
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import phases
-    from trtopt.workflows.requested import export as run
+    from trtopt.workflows.models import export as run
 
     with phases(f"exporting {request.model}"):
         exported = run(request)
@@ -201,7 +200,7 @@ def rewrite(
     from trtopt.report.notes import plain
     from trtopt.rewrite import explain as words
     from trtopt.rewrite.catalogue import RULES
-    from trtopt.workflows.requested import rewrite as run
+    from trtopt.workflows.models import rewrite as run
 
     if listing:
         if json is not None:
@@ -241,7 +240,7 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
     from trtopt.cli.console import note, say, show_view, warn
     from trtopt.cli.progress import phases
     from trtopt.report.precision import cast_view, explain_cast
-    from trtopt.workflows.requested import cast as run
+    from trtopt.workflows.models import cast as run
 
     with phases(f"casting {Path(request.model).name}"):
         report = run(request, note, lambda report: explain is None or explain_cast(report, explain))
@@ -282,7 +281,7 @@ def quantize(
     from trtopt.errors import UsageError
     from trtopt.report.precision import explain_quantisation, quantize_view
     from trtopt.workflows.listener import Listener
-    from trtopt.workflows.requested import quantize as run
+    from trtopt.workflows.precision.quantize import quantize as run
 
     if profile is not None and verdict is None:
         raise UsageError(f"--recipe {profile}: nothing is built", "add --verdict, or omit --recipe")
@@ -293,7 +292,11 @@ def quantize(
     with phases(f"quantising {Path(request.model).name}") as enter:
         listener = Listener(note=enter)
         report = run(
-            request, listener, lambda report: explain is None or explain_quantisation(report, explain)
+            request.model,
+            request.output,
+            request,
+            listener,
+            lambda report: explain is None or explain_quantisation(report, explain),
         )
     warn(report.alarms)
     write_json(json, report)
@@ -319,7 +322,6 @@ def _quantize_by_verdict(
     from trtopt.report.precision import verdict_view
     from trtopt.requests.shared import parse_batches
     from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
-    from trtopt.workflows.requested import quantisation
 
     if explain is not None:
         raise UsageError("--explain: applies to one graph, --verdict makes several", "omit one of them")
@@ -327,7 +329,7 @@ def _quantize_by_verdict(
         result = quantize_where_it_pays(
             request.model,
             request.output,
-            replace(quantisation(request), target=request.target or ""),
+            request,
             batch=parse_batches(batches) if batches else None,
             profile=profile,
             listener=listener,

@@ -109,9 +109,8 @@ def build(
     from trtopt.report.notes import plain
     from trtopt.report.precision import verdict_view
     from trtopt.report.profile import build_memory_lines, receipt_lines
-    from trtopt.workflows.build.build import default_output
+    from trtopt.workflows.build.build import build_requested, default_output
     from trtopt.workflows.build.folder import check_receipts, memories_of, receipts_of
-    from trtopt.workflows.requested import build as run
 
     if locked is not None:
         _refuse_other_options(context)
@@ -124,7 +123,7 @@ def build(
     is_one = len(sizes) == 1
     request = replace(request, batch=sizes[0] if is_one else None, ranges=None if is_one else sizes or None)
     with listening() as listener:
-        manifest = run(replace(request, output=target), listener)
+        manifest = build_requested(replace(request, output=target), listener)
     receipts = receipts_of(target, manifest)
     memories = memories_of(target, manifest)
     write_json(json, manifest)

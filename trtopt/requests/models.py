@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from trtopt.options import Argument, Option, Output
 from trtopt.precision.bounds import Bounds, bounds_in
+from trtopt.records.precision import Forms as GraphForms, parse_forms
+from trtopt.records.tensors import IoRequest, read_io_request
 from trtopt.requests.build import Forms
 from trtopt.requests.shared import (
     Axes,
@@ -180,16 +182,10 @@ class CastRequest(Request):
 _WITHOUT_STORED_WEIGHTS = ", ".join(targets_where(lambda target: not target.stored_weights))
 
 
-@dataclass(frozen=True)
-class QuantizeRequest(Request):
-    """What to quantise, and how."""
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions(Request):
+    """How to quantise a graph."""
 
-    model: OnnxFile
-    output: Annotated[
-        str | Path,
-        Output("ONNX file to write; its calibration table is written next to it.", "quantised model"),
-    ]
-    _: KW_ONLY
     precision: Annotated[
         Literal["int8", "fp8", "int4"],
         Option("The quantised precision; trtopt cast writes fp16 and bf16."),
@@ -233,6 +229,32 @@ class QuantizeRequest(Request):
     io: GraphIo = None
     normalize: Normalize = None
     preprocess: Preprocess = None
+
+    @property
+    def graph_target(self) -> str:
+        """The TensorRT to write for."""
+        return self.target or DEFAULT
+
+    @property
+    def graph_forms(self) -> GraphForms | None:
+        """The forms, read; None: the default of each."""
+        return None if self.forms is None else parse_forms(self.forms)
+
+    @property
+    def io_request(self) -> IoRequest:
+        """The types and layouts, read."""
+        return read_io_request(self.io or {}, self.normalize or {}, self.preprocess)
+
+
+@dataclass(frozen=True)
+class QuantizeRequest(QuantizeOptions):
+    """What to quantise, and how."""
+
+    model: OnnxFile
+    output: Annotated[
+        str | Path,
+        Output("ONNX file to write; its calibration table is written next to it.", "quantised model"),
+    ]
 
 
 @dataclass(frozen=True)

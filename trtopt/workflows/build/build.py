@@ -40,8 +40,9 @@ from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import Bounds, bounds_in, verdict_alarms
 from trtopt.recipe import SELECTION_BUDGET, Recipe, check_recipe, io_request
 from trtopt.records import Backend, EngineArtifact, Manifest, OnnxArtifact, PrecisionVerdict
-from trtopt.records.precision import Forms, parse_forms
 from trtopt.records.tensors import TypedTensor
+from trtopt.requests.build import BuildRequest
+from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import target_of
 from trtopt.version import __version__
 from trtopt.workflows.build.folder import in_folder
@@ -55,9 +56,22 @@ from trtopt.workflows.build.graph import (
 )
 from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.quantize import Request
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.workbench import Workbench, check_opset, make_plans, notes_on
+
+
+def build_requested(request: BuildRequest, listener: Listener) -> Manifest:
+    """See `trtopt.build`."""
+    return build(
+        request.model,
+        request.output,
+        request.recipe,
+        force=request.force,
+        nvtx=request.nvtx,
+        memory=request.memory,
+        cache_dir=request.cache_dir,
+        listener=listener,
+    )
 
 
 def build(
@@ -72,7 +86,7 @@ def build(
     executor: Executor | None = None,
     listener: Listener = SILENT,
 ) -> Manifest:
-    """Build the engines of a recipe from an ONNX file into a folder; see `trtopt.build`.
+    """Build the engines of a recipe from an ONNX file into a folder.
 
     `executor` is one that is open [default: what the recipe names].
     """
@@ -300,8 +314,8 @@ def select_engines(
     precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
     if precision is not None:
         workbench.listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
-    backend, forms = workbench.builder.backend, _forms_of(recipe)
-    made = prepare_graph(base, io, precision, recipe.calib, backend, forms, recipe.exclude)
+    backend = workbench.builder.backend
+    made = prepare_graph(base, io, precision, recipe.calib, backend, recipe.forms, recipe.exclude)
     engines = workbench.build((made.onnx,), make_plans(made.onnx, recipe, backend), folder)
     return SelectedEngines(
         engines,
@@ -312,10 +326,6 @@ def select_engines(
         made.alarms,
         made.io,
     )
-
-
-def _forms_of(recipe: Recipe) -> Forms | None:
-    return None if recipe.forms is None else parse_forms(recipe.forms)
 
 
 def _measured(
@@ -336,25 +346,27 @@ def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> Select
     if recipe.precision != BEST:
         requested = cast(Precision, recipe.precision)
         return terms_for(
-            request_for(base, requested, recipe.calib, builder.backend, _forms_of(recipe), recipe.exclude),
+            request_for(base, requested, recipe.calib, builder.backend, recipe.forms, recipe.exclude),
             bounds_in(recipe.bounds),
             builder.device.name,
             recipe.selection_budget,
         )
     bounds = bounds_in(recipe.bounds)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
-    request = Request(
-        "int8",
-        target_of(builder.backend).name,
-        recipe.calib,
-        forms=_forms_of(recipe),
+    request = QuantizeOptions(
+        precision="int8",
+        target=target_of(builder.backend).name,
+        data=recipe.calib,
+        forms=recipe.forms,
         exclude=recipe.exclude,
     )
     bounds, gpu = bounds if bounds.any else BEST_BOUNDS, builder.device.name
     return SelectionTerms(BEST, precisions, request, bounds, gpu, recipe.selection_budget)
 
 
-def terms_for(request: Request, bounds: Bounds, gpu: str, budget: int = SELECTION_BUDGET) -> SelectionTerms:
+def terms_for(
+    request: QuantizeOptions, bounds: Bounds, gpu: str, budget: int = SELECTION_BUDGET
+) -> SelectionTerms:
     """What is quantised against FP16: the break-even verdict."""
     requested = cast(Precision, request.precision)
     return SelectionTerms(requested, (BASELINE, requested), request, bounds, gpu, budget)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from math import inf
 from pathlib import Path
 from statistics import fmean
+from typing import Final
 
 import msgspec
 
@@ -32,6 +33,7 @@ from trtopt.precision.qdq import Scales, qdq_format_for, write
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
 from trtopt.records.precision import PLAIN, Forms, OutputDifference
 from trtopt.records.tensors import TypedTensor, has_int8
+from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import rewrite
 from trtopt.rewrite.typed_io.int8 import move_quantisation, quantise_ends
@@ -42,7 +44,6 @@ from trtopt.workflows.build.graph import (
     apply_cast,
     apply_quantisation,
 )
-from trtopt.workflows.precision.quantize import Request
 
 _REMEMBERED = 16
 
@@ -149,7 +150,7 @@ class FormSearch:
 _COMPARED = 64
 """How many samples a candidate's outputs are compared on."""
 
-AS_GIVEN: Precision = "fp32"
+AS_GIVEN: Final = "fp32"
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class Entry:
     candidate: Candidate
     onnx: OnnxArtifact
     folder: Path
-    request: Request | None
+    request: QuantizeOptions | None
     engines: dict[str, EngineArtifact]
     table: Path | None = None
 
@@ -199,7 +200,7 @@ class Candidates:
         base: OnnxArtifact,
         folder: Path,
         backend: Backend,
-        request: Request,
+        request: QuantizeOptions,
         bounds: Bounds,
         io: tuple[TypedTensor, ...] = (),
     ):
@@ -212,7 +213,7 @@ class Candidates:
         model = replace(model, proto=prepare.prepare(model.proto)[0])
         self._specs, self._reference = specs_of(model.proto), open_model(model)
         self._source: SampleSource = (
-            open_data(request.calib) if request.calib is not None else seeded_source(model)
+            open_data(request.data) if request.data is not None else seeded_source(model)
         )
 
     def make(self, precision: Precision) -> Entry:
@@ -222,14 +223,16 @@ class Candidates:
         if precision == AS_GIVEN:
             return self._entry(precision, precision, self._base, folder, None)
         if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
-            onnx = apply_cast(self._base, precision, self._request.calib, self._backend, folder).onnx
+            onnx = apply_cast(self._base, precision, self._request.data, self._backend, folder).onnx
             return self._entry(precision, precision, onnx, folder, None)
         return self._quantised(precision, replace(self._request, precision=precision, forms=None))
 
     def make_int8(self, name: str, forms: Forms, others: Sequence[Entry] = ()) -> Entry:
         """The model in INT8 in a form, on the ranges of one of the `others` that is smoothed alike."""
-        request = replace(self._request, precision="int8", forms=forms)
-        alike = (one for one in others if one.request and _is_smoothed_as(one.request.forms or PLAIN, forms))
+        request = replace(self._request, precision="int8", forms=str(forms))
+        alike = (
+            one for one in others if one.request and _is_smoothed_as(one.request.graph_forms or PLAIN, forms)
+        )
         return self._quantised(name, request, next(alike, None))
 
     def reduced(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
@@ -240,7 +243,7 @@ class Candidates:
         return self._quantised(f"{entry.name}.part{number}", request, entry, tuple(left))
 
     def _quantised(
-        self, name: str, request: Request, known: Entry | None = None, left: tuple[str, ...] = ()
+        self, name: str, request: QuantizeOptions, known: Entry | None = None, left: tuple[str, ...] = ()
     ) -> Entry:
         """By a request, on the ranges of a `known` one."""
         folder = self._folder / name
@@ -249,7 +252,7 @@ class Candidates:
             known is not None
             and known.table is not None
             and known.table.is_file()
-            and request.calib is not None
+            and request.data is not None
         ):
             request = replace(request, table=known.table, smoothquant=AUTO)  # it lists what is smoothed
         onnx = apply_quantisation(self._base, request, name, folder).onnx
@@ -262,7 +265,7 @@ class Candidates:
         precision: str,
         onnx: OnnxArtifact,
         folder: Path,
-        request: Request | None,
+        request: QuantizeOptions | None,
         left: tuple[str, ...] = (),
     ) -> Entry:
         model = model_file.load(Path(onnx.path))

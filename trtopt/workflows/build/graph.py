@@ -18,7 +18,6 @@ from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.recipe import Recipe, Rewriting, io_request
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
-from trtopt.records.precision import Forms
 from trtopt.records.tensors import IoRequest, TypedTensor, has_int8
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.build.folder import in_folder
@@ -26,7 +25,7 @@ from trtopt.workflows.listener import Listener
 from trtopt.workflows.workbench import MODEL_FILE, TIMING_CACHE_FILE
 
 if TYPE_CHECKING:
-    from trtopt.workflows.precision.quantize import Request
+    from trtopt.requests.models import QuantizeOptions
 
 
 REWRITE_FILE = "rewrite.json"
@@ -245,7 +244,7 @@ def prepare_graph(
     precision: Precision | None,
     data: str | None,
     backend: Backend,
-    forms: Forms | None = None,
+    forms: str | None = None,
     exclude: tuple[str, ...] = (),
 ) -> PreparedGraph:
     """The build folder's model in `precision`, with the INT8 inputs and outputs that are requested."""
@@ -273,7 +272,7 @@ def apply_precision(
     precision: Precision | None,
     data: str | None,
     backend: Backend,
-    forms: Forms | None = None,
+    forms: str | None = None,
     exclude: tuple[str, ...] = (),
 ) -> Typed | None:
     """The build folder's model in `precision`, with a trace and notes; None if nothing is to be done."""
@@ -296,7 +295,7 @@ def apply_precision(
 def apply_cast(
     kept: OnnxArtifact,
     precision: Literal["fp16", "bf16"],
-    data: str | None,
+    data: str | Path | None,
     backend: Backend,
     folder: Path | None = None,
 ) -> Typed:
@@ -322,22 +321,28 @@ def request_for(
     precision: str,
     data: str | None,
     backend: Backend,
-    forms: Forms | None = None,
+    forms: str | None = None,
     exclude: tuple[str, ...] = (),
-) -> Request:
+) -> QuantizeOptions:
     """The quantisation options of a build."""
-    from trtopt.workflows.precision.quantize import Request
+    from trtopt.requests.models import QuantizeOptions
 
     if data is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
         raise UsageError(
             f"--precision {precision} needs data to calibrate the ranges of tensors",
             "give --data DATA, or quantise on its own: trtopt quantize --help",
         )
-    return Request(precision, target_of(backend).name, data, forms=forms, exclude=exclude)
+    return QuantizeOptions(
+        precision=precision,  # type: ignore[arg-type]  # judged where it is used
+        target=target_of(backend).name,
+        data=data,
+        forms=forms,
+        exclude=exclude,
+    )
 
 
 def apply_quantisation(
-    kept: OnnxArtifact, request: Request, name: str | None = None, folder: Path | None = None
+    kept: OnnxArtifact, request: QuantizeOptions, name: str | None = None, folder: Path | None = None
 ) -> Typed:
     """The model with Q/DQ, its calibration table and its report, in its own folder or another; and a note.
 

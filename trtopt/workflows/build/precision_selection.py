@@ -55,11 +55,11 @@ from trtopt.records import (
 )
 from trtopt.records.precision import PLAIN, Forms
 from trtopt.records.tensors import TypedTensor, has_int8
+from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
 from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, FormSearch, moved, planned_forms
 from trtopt.workflows.build.graph import QUANTISED, Precision
-from trtopt.workflows.precision.quantize import Request
 from trtopt.workflows.race import Setting, compare_turns, heat, loaded, race, verdict_record
 from trtopt.workflows.workbench import Workbench
 
@@ -81,7 +81,7 @@ class SelectionTerms:
 
     requested: str
     precisions: tuple[Precision, ...]
-    request: Request
+    request: QuantizeOptions
     bounds: Bounds = field(default_factory=Bounds)
     gpu: str = ""
     budget: int = SELECTION_BUDGET
@@ -152,7 +152,8 @@ class _PrecisionSelection:
 
     def _fitting_data(self) -> str | None:
         """The user's data, if it has the shapes that engines are tuned for; else they run on random input."""
-        name = self._terms.request.calib
+        data = self._terms.request.data
+        name = None if data is None else str(data)
         if self._exchanges_int8:
             self._listener.note("times are taken on random input, as the data is not quantised")
             return None
@@ -202,11 +203,11 @@ class _PrecisionSelection:
         if "int8" not in precisions:
             return {}
         request, backend = self._terms.request, self._plans[0].backend
-        if request.forms is not None:
-            only = (Expected(request.forms, 0.0, 0.0),)
+        if (forms := request.graph_forms) is not None:
+            only = (Expected(forms, 0.0, 0.0),)
             return {plan.label: FormSearch(only, self._terms.budget) for plan in self._plans}
         # on a processor forms gain nothing
-        source, target = Path(self._base.path), request.target
+        source, target = Path(self._base.path), request.graph_target
         is_gpu = backend.name != ONNXRUNTIME
         places = planned_forms(source, self._base.sha256, target, tuple(request.exclude)) if is_gpu else {}
         if places and all(row.target != target for row in ROWS):
@@ -453,7 +454,7 @@ class _PrecisionSelection:
             threshold=THRESHOLD,
             device=f"{environment.device.name} with {environment.backend}",
             contract=" and ".join(contracts),
-            data=self._terms.request.calib or "random data",
+            data=str(self._terms.request.data or "random data"),
             bounds=self._terms.bounds.given,
             candidates=tuple(entry.candidate for entry in self.entries),
             batches=tuple(verdicts),

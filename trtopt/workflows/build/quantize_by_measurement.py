@@ -18,13 +18,12 @@ from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibrate import TABLE, table_beside
 from trtopt.recipe import make_recipe
 from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
-from trtopt.records.tensors import NO_REQUEST
+from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import target_of
 from trtopt.workflows.build.build import obstacle, terms_for
 from trtopt.workflows.build.graph import keep_model
 from trtopt.workflows.build.precision_selection import select_precision
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.quantize import Request
 from trtopt.workflows.workbench import Workbench, make_plans
 
 
@@ -39,7 +38,7 @@ class WherePaying:
 def quantize_where_it_pays(
     model: str | Path,
     out: str | Path,
-    request: Request,
+    request: QuantizeOptions,
     *,
     batch: Sequence[int] | None = None,
     profile: str | None = None,
@@ -54,7 +53,7 @@ def quantize_where_it_pays(
     Args:
         model: the float ONNX file.
         out: where to write.
-        request: the quantisation options; an empty `target` is that of the installed TensorRT.
+        request: the quantisation options; no `target` is that of the installed TensorRT.
         batch: the batch sizes [default: the recipe's].
         profile: a recipe to build with, by name or file.
         backend: what to build and run with.
@@ -65,7 +64,7 @@ def quantize_where_it_pays(
     onnx = read_onnx(source)
     builder = open_builder(choose_for_building(recipe.backend).name)
     here = target_of(builder.backend).name
-    if request.target not in ("", here):
+    if request.target not in (None, here):
         raise UsageError(
             f"--target {request.target}: --verdict measures with {builder.backend}, which reads {here}",
             "omit --target, or measure where that TensorRT is installed",
@@ -79,9 +78,13 @@ def quantize_where_it_pays(
         check_output(place, MODEL)
         check_output(table_beside(place), TABLE)
     with scratch_folder() as folder:
-        kept = keep_model(onnx, source, folder, recipe, builder.backend, listener, request.io)
+        kept = keep_model(onnx, source, folder, recipe, builder.backend, listener, request.io_request)
         plans = make_plans(kept.onnx, recipe, builder.backend)
-        terms = terms_for(replace(request, target=here, io=NO_REQUEST), Bounds(), builder.device.name)
+        terms = terms_for(
+            replace(request, target=here, io=None, normalize=None, preprocess=None),
+            Bounds(),
+            builder.device.name,
+        )
         workbench = Workbench(
             builder=builder,
             executor=LocalExecutor(places_to_build(builder.backend.name, recipe.jobs)),

@@ -27,12 +27,12 @@ from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Tri
 from trtopt.precision.variants import CastVariants, QuantisedVariants, Variant, Variants, pattern_for
 from trtopt.recipe import batch_sizes, check_timeout
 from trtopt.records.precision import BisectReport, CheckedSubject, KeptSet, Sensitivity
-from trtopt.requests.models import BisectRequest
+from trtopt.requests.models import BisectRequest, QuantizeOptions
 from trtopt.targets import target_named
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.evaluators import EngineTerms, Evaluator, evaluator_for
-from trtopt.workflows.precision.quantize import Request as QuantizeRequest, evaluated, rewritten, save
+from trtopt.workflows.precision.quantize import evaluated, rewritten, save
 from trtopt.workflows.provenance import command_line, now
 
 
@@ -223,12 +223,12 @@ def _variants(
         cast_options = CastOptions(request.precision, target, keep=exclude, keep_op=exclude, include=include)
         return CastVariants(checker.model, samples, cast_options, scratch), checker.model
     precision, form = evaluated(
-        QuantizeRequest(
-            request.precision,
-            target,
-            None if request.calib is None else str(request.calib),
-            None if request.table is None else Path(request.table),
-            request.method,
+        QuantizeOptions(
+            precision=request.precision,
+            target=target,
+            data=request.calib,
+            table=request.table,
+            method=request.method,
         )
     )
     if is_quantised(checker.model.proto):

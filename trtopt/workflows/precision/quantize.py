@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import msgspec
 from onnx import GraphProto
@@ -52,45 +52,20 @@ from trtopt.precision.quantize import (
 from trtopt.precision.running import of_quantising
 from trtopt.printable import counted
 from trtopt.records.precision import PLAIN, CalibrationTable, Forms, QuantizeReport
-from trtopt.records.tensors import NO_REQUEST, IoRequest
+from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.typed_io.int8 import move_quantisation
 from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
-from trtopt.targets import DEFAULT, target_named
+from trtopt.targets import target_named
 from trtopt.workflows.listener import SILENT, Listener
 
 _MERGING = {"merged": ("merge-matmuls",)}
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of `quantize`; the fields are those of the command line.
-
-    `calib` is what `trtopt.data.open_data` takes; beside a `table` it finds what that lacks. `method` is one
-    of `auto`, `max`, `percentile-99.9`, …, `smoothquant` is `auto` (INT8: where it helps), `off` or the
-    exponent alpha, `forms` are choices of an INT8 graph (None: the default of each), `store_weights` keeps
-    weights in their narrow type with a DQ alone. `io` types inputs and outputs first; `calib` then has the
-    new inputs, INT8 ones in float.
-    """
-
-    precision: str
-    target: str = DEFAULT
-    calib: str | None = None
-    table: Path | None = None
-    method: str | None = None
-    exclude: Sequence[str] = ()
-    include: Sequence[str] = ()
-    smoothquant: Smoothing = AUTO
-    forms: Forms | None = None
-    store_weights: bool = False
-    random_data: bool = False
-    io: IoRequest = NO_REQUEST
-
-
 def quantize(
     model: str | Path,
     out: str | Path,
-    request: Request,
+    request: QuantizeOptions,
     listener: Listener = SILENT,
     accept: Callable[[QuantizeReport], object] = lambda report: None,
 ) -> QuantizeReport:
@@ -100,30 +75,31 @@ def quantize(
     """
     began = time.perf_counter()
     source, target = Path(model), Path(out)
-    (precision, form), forms = evaluated(request), request.forms or PLAIN
+    (precision, form), forms = evaluated(request), request.graph_forms or PLAIN
     if source.resolve() == target.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
-    check_formats(request.io, target_named(request.target), in_engine=False)
-    typing = type_graph(model_file.load(source), request.io, data=request.calib)
+    io, aim = request.io_request, request.graph_target
+    check_formats(io, target_named(aim), in_engine=False)
+    typing = type_graph(model_file.load(source), io, data=request.data)
     original = typing.model
     name_apart(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
     samples = _source(request, original, precision)
-    table = read_table(request.table) if request.table else None
+    table = read_table(Path(request.table)) if request.table else None
     check_output(target, MODEL)
     check_output(table_beside(target), TABLE)
     check_output_room(target, of_quantising(original), listener.note)
     with scratch_beside(target) as scratch:
         listener.note("rewriting the graph")
-        if not request.io.is_empty:
+        if not io.is_empty:
             model_file.save(original, source := scratch / "typed.onnx")
-        file, rewrite_notes = rewritten(source, scratch, request.target, forms)
+        file, rewrite_notes = rewritten(source, scratch, aim, forms)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
         job = Quantisation(
             PlacementOptions(precision, tuple(request.exclude), tuple(request.include), forms),
             form,
             request.method,
-            request.smoothquant,
+            cast(Smoothing, request.smoothquant),
             samples,
             request.random_data,
             table,
@@ -138,7 +114,7 @@ def quantize(
         if form.strongly_typed or half_nodes(made.model.proto, forms):
             listener.note("making the rest FP16")
             ranges = measured_for_rest(made.model, tried)
-            make_rest_half(made, request.target, ranges, forms, is_real=request.calib is not None)
+            make_rest_half(made, aim, ranges, forms, is_real=request.data is not None)
         listener.note("comparing with the original")
         errors, differences, compared = output_error(original, made.model, tried)
         model_file.check_unchanged(original)
@@ -167,30 +143,30 @@ def quantize(
     return msgspec.structs.replace(report, seconds=round(time.perf_counter() - began, 3))
 
 
-def evaluated(request: Request) -> tuple[Precision, QdqFormat]:
+def evaluated(request: QuantizeOptions) -> tuple[Precision, QdqFormat]:
     """The request's own contradictions, before any work."""
-    if request.precision not in get_args(Precision):
+    precision, forms = request.precision, request.graph_forms
+    if precision not in get_args(Precision):
         raise UsageError(
-            f"--precision {request.precision}: unknown",
+            f"--precision {precision}: unknown",
             f"choose one of {', '.join(get_args(Precision))}; trtopt cast makes fp16 and bf16",
         )
-    if request.forms not in (None, PLAIN) and request.precision != "int8":
-        raise UsageError(f"--forms {request.forms} is for INT8", "omit it, or give --precision int8")
-    precision: Precision = request.precision  # type: ignore[assignment]
-    form = qdq_format_for(precision, request.target, stored=request.store_weights)
+    if forms not in (None, PLAIN) and precision != "int8":
+        raise UsageError(f"--forms {forms} is for INT8", "omit it, or give --precision int8")
+    form = qdq_format_for(precision, request.graph_target, stored=request.store_weights)
     if request.method is not None:
         check_method(request.method)
         if precision == "fp8" and request.method != "max":
             raise UsageError(
                 f"--method {request.method} is for INT8", "FP8 takes the largest |x|: omit --method"
             )
-    if request.random_data and (request.calib is not None or request.table is not None):
+    if request.random_data and (request.data is not None or request.table is not None):
         raise UsageError("--random-data and --data or --table exclude one another", "omit --random-data")
     _check_smoothing(request)
     return precision, form
 
 
-def _check_smoothing(request: Request) -> None:
+def _check_smoothing(request: QuantizeOptions) -> None:
     if request.smoothquant in (AUTO, OFF):
         return
     if isinstance(request.smoothquant, str) or not 0.0 <= request.smoothquant <= 1.0:
@@ -205,10 +181,10 @@ def _check_smoothing(request: Request) -> None:
         )
 
 
-def _source(request: Request, model: ModelFile, precision: Precision) -> SampleSource | None:
+def _source(request: QuantizeOptions, model: ModelFile, precision: Precision) -> SampleSource | None:
     """The samples to calibrate on; none for INT4 weights, a table, or a model that brings its scales."""
-    if request.calib is not None:
-        return open_data(request.calib)
+    if request.data is not None:
+        return open_data(request.data)
     if request.random_data:
         return seeded_source(model)
     if precision != "int4" and request.table is None and not is_quantised(model.proto):
@@ -266,7 +242,7 @@ def _report_on(
     source: Path,
     target: Path,
     table: Path | None,
-    request: Request,
+    request: QuantizeOptions,
     made: Quantised,
     errors: dict[str, float],
     compared: int,
@@ -278,7 +254,7 @@ def _report_on(
         out=str(target),
         calibration_table=str(table) if table else None,
         precision=request.precision,
-        target=request.target,
+        target=request.graph_target,
         method=kept.method if kept else None,
         samples=kept.samples if kept else 0,
         held=kept.held if kept else 0,

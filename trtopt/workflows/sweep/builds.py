@@ -20,7 +20,6 @@ from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_man
 from trtopt.files.outputs import folder_in_progress
 from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
-from trtopt.records.precision import parse_forms
 from trtopt.version import __version__
 from trtopt.workflows.build.folder import in_folder, stamp, verified_graphs
 from trtopt.workflows.build.graph import QUANTISED, Precision, keep_model, prepare_graph
@@ -204,7 +203,7 @@ class Builds:
             cast("Precision | None", precision),
             swept.calib_for(precision),
             backend,
-            forms=parse_forms(recipe.forms or "") if precision == "int8" else None,
+            forms=recipe.forms if precision == "int8" else None,
             exclude=recipe.exclude if precision in QUANTISED else (),
         )
         listener.notes(made.notes)

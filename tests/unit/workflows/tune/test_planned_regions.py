@@ -11,8 +11,9 @@ import pytest
 from tests.rewrite_graphs.case import model
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.regions import find_regions
+from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.build.candidates import planned_regions
-from trtopt.workflows.precision.quantize import Request, quantize
+from trtopt.workflows.precision.quantize import quantize
 
 TWO = """
     # v: float[16,16]
@@ -30,7 +31,7 @@ def test_they_are_those_of_the_quantised_graph(target: str, tmp_path: Path) -> N
     source, out = tmp_path / "model.onnx", tmp_path / "int8.onnx"
     onnx.save(model(TWO), source)
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).random((8, 16), np.float32))
-    quantize(source, out, Request("int8", target, str(tmp_path / "x.npz")))
+    quantize(source, out, QuantizeOptions(precision="int8", target=target, data=str(tmp_path / "x.npz")))
     made = [one.nodes for one in find_regions(read_graph(onnx.load(out), {}))]
     assert len(made) == 2
     assert [one.nodes for one in planned_regions(source, "a", target, ())] == made

@@ -1,0 +1,97 @@
+"""Steps that write one model: exported from PyTorch, rewritten, or in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtopt.records.tensors import read_io_request
+
+if TYPE_CHECKING:
+    from trtopt.export.export import Exported
+    from trtopt.export.source_module import Subject
+    from trtopt.records.precision import CastReport
+    from trtopt.requests.models import CastRequest, ExportRequest, RewriteRequest
+    from trtopt.rewrite.rewrite_trace import RewriteTrace
+
+Note = Callable[[str], None]
+
+
+def export(request: ExportRequest) -> Exported:
+    """Export a model and compare the file with PyTorch; see `trtopt.export`."""
+    from trtopt.export.source_module import load_checkpoint, need
+
+    need("torch", "onnxscript")
+    from trtopt.device.ort.reference import open_reference
+    from trtopt.export import export as run
+
+    checkpoint = request.checkpoint
+    subject = _subject(request.model, request.variant, use_own_weights=checkpoint is None)
+    if checkpoint is not None:
+        load_checkpoint(subject.module, Path(checkpoint), strict=request.strict, unused=subject.unused)
+    return run.export(
+        subject,
+        Path(request.output),
+        open_reference,
+        exporter=request.exporter,
+        dtype=request.dtype,
+        opset_version=request.opset,
+        external_data=request.external_data,
+        allow_traced_branches=request.allow_traced_branches,
+    )
+
+
+def _subject(model: str, variant: str, *, use_own_weights: bool) -> Subject:
+    from trtopt.export.source_module import from_callable, from_spec
+    from trtopt.export.spec import find
+
+    if ":" in model and not model.endswith(".toml"):
+        return from_callable(model)
+    return from_spec(find(model), variant, use_own_weights=use_own_weights)
+
+
+def rewrite(
+    request: RewriteRequest, note: Note, accept: Callable[[RewriteTrace], object] = lambda trace: None
+) -> RewriteTrace:
+    """See `trtopt.rewrite`; `accept` is shown the trace before anything is written."""
+    from trtopt.rewrite.rewrite import rewrite_model
+
+    return rewrite_model(
+        Path(request.model),
+        Path(request.output),
+        target=request.target,
+        rules=request.rules,
+        skip=request.skip,
+        clean=request.clean,
+        check=request.check,
+        data=request.data,
+        dynamic_batch=request.dynamic_batch,
+        io=read_io_request(request.io or {}, request.normalize or {}, request.preprocess),
+        keep_going=request.keep_going,
+        accept=accept,
+        note=note,
+    )
+
+
+def cast(
+    request: CastRequest, note: Note, accept: Callable[[CastReport], object] = lambda report: None
+) -> CastReport:
+    """See `trtopt.cast`; `accept` is shown the report before anything is written."""
+    from trtopt.precision.casting.cast import cast_model
+
+    return cast_model(
+        Path(request.model),
+        Path(request.output),
+        precision=request.precision,
+        target=request.target,
+        data=request.data,
+        threshold=request.threshold,
+        keep=request.exclude,
+        keep_op=request.keep_op,
+        include=request.include,
+        cast_io=request.cast_io,
+        compare=request.compare,
+        accept=accept,
+        note=note,
+    )
