@@ -35,8 +35,7 @@ from trtopt.files.atomic import scratch_folder, write_atomically
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.loop.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
-from trtopt.onnxio.external_data import external_files
-from trtopt.onnxio.model_info import load_graph
+from trtopt.onnxio.model_file import load
 from trtopt.records import BuildPlan, EngineArtifact, Record
 from trtopt.version import __version__
 from trtopt.workers.jobs import Job
@@ -138,7 +137,7 @@ def pack(
 
 def _pack_build(job: BuildJob, packing: _Packing, cache: str | None) -> BuildJob:
     model = Path(job.onnx)
-    files = [model, *external_files(load_graph(model), model)]
+    files = load(model).files
     return msgspec.structs.replace(
         job,
         onnx=packing.take(job.onnx, files),

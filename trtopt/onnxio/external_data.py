@@ -13,14 +13,13 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError, Message
 
 from trtopt.errors import InvalidModelError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
-    from google.protobuf.message import Message
 
 _MAX_DIGITS = 19
 _MAX_NAME = 255
@@ -61,9 +60,6 @@ def external_files(model: onnx.ModelProto, path: Path, *, but: str | None = None
 
 def weights_of(path: Path) -> list[Path]:
     """The files that a model's weights lie in, wherever and whatever they are; none of any other file."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
     model = onnx.ModelProto()
     try:
         model.ParseFromString(path.read_bytes())
@@ -75,8 +71,6 @@ def weights_of(path: Path) -> list[Path]:
 
 def refers_to_file(tensor: onnx.TensorProto) -> bool:
     """Whether any reader may look for the tensor's data in a file."""
-    import onnx
-
     return bool(tensor.external_data) or tensor.data_location == onnx.TensorProto.EXTERNAL
 
 
@@ -103,8 +97,6 @@ def take_in_inner(model: onnx.ModelProto, path: Path, most: int) -> None:
 
 def mapped(part: FilePart, folder: Path) -> np.ndarray[Any, Any]:
     """The bytes of a weight of a model in `folder`, mapped read-only from its file."""
-    import numpy as np
-
     with os.fdopen(_opened(part, folder), "rb") as file:
         if not part.size:
             return np.empty(0, np.uint8)
@@ -118,8 +110,6 @@ def check_values(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
 
     ONNX's own checker does not count them.
     """
-    import onnx
-
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             continue
@@ -132,8 +122,6 @@ def check_values(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
 
 
 def _fault(tensor: onnx.TensorProto) -> str | None:
-    import onnx
-
     try:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
@@ -153,8 +141,6 @@ def _fault(tensor: onnx.TensorProto) -> str | None:
 
 def tensors_of(message: Message, but: str | None = None) -> Iterator[onnx.TensorProto]:
     """Every tensor anywhere in a message, in whatever field; the message's own field `but` is left out."""
-    import onnx
-
     if isinstance(message, onnx.TensorProto):
         yield message
         return
@@ -170,8 +156,6 @@ def least_bytes(model: onnx.ModelProto, types: Iterable[str]) -> int:
     Each is counted in the narrowest of the graph's `types` if its own is wider: what is wide before a Q or a
     cast may be narrow in the engine.
     """
-    import onnx
-
     narrowest = min(map(_bits, {*types} - {"bool"}), default=_WIDEST)
     total = 0
     for tensor in tensors_of(model):
@@ -191,8 +175,6 @@ def _bits(dtype: str) -> int:
 
 def file_part(tensor: onnx.TensorProto, where: Path) -> FilePart:
     """Where a tensor that refers to a file lies; `where` the model is, for messages."""
-    import onnx
-
     weight, again = f"{where}: weight {tensor.name!r}", "export the model again"
     keys = [item.key for item in tensor.external_data]
     odd = [key for key in keys if key not in _KEYS and not key.startswith(_OF_ONNXRUNTIME)]
@@ -228,8 +210,6 @@ def _byte_count(weight: str, text: str | None) -> int | None:
 
 def _shape_bytes(tensor: onnx.TensorProto) -> int:
     """Bytes of a dense tensor; types of few bits are packed, those that onnx does not know have none."""
-    import onnx
-
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except KeyError:
@@ -240,8 +220,6 @@ def _shape_bytes(tensor: onnx.TensorProto) -> int:
 
 
 def _is_known(data_type: int) -> bool:
-    import onnx
-
     try:
         onnx.helper.tensor_dtype_to_np_dtype(data_type)
     except KeyError:

@@ -183,6 +183,11 @@ class ModelFile:
     spool: Path | None = None
     stamps: tuple[_Stamp, ...] = ()
 
+    @property
+    def files(self) -> list[Path]:
+        """The file that the model was read from, and those of its weights."""
+        return [path for path, _ in self.stamps]
+
 
 def _stamp(path: Path) -> _Stamp:
     stat = path.stat()
@@ -337,25 +342,51 @@ def _skeleton(data: Any, location: str) -> bytes:
     return bytes(out)
 
 
+_WEIGHTS = "write its model as ONNX with trtopt export, which takes a file of weights as --checkpoint"
+_FROM_ENGINE = "give the ONNX file that this engine was built from; trtopt bench measures engines"
+_OTHER_FORMATS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _WEIGHTS),
+    **dict.fromkeys((".engine", ".plan", ".trt"), _FROM_ENGINE),
+}
+"""What to do with files of other formats, by their suffix."""
+
+
+def read_message(path: Path, location: str | None = None) -> onnx.ModelProto:
+    """The message in an ONNX file; with a `location`, large weights are not read, and refer to it."""
+    try:
+        if path.is_dir():
+            raise InvalidModelError(f"{path}: is a folder", "give the path of an .onnx file")
+        if not path.is_file():
+            raise InvalidModelError(f"{path}: no such file", "give the path of an .onnx file")
+        if not path.stat().st_size:
+            raise InvalidModelError(f"{path}: the file is empty", "export the model again")
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            content = data[:] if location is None else _skeleton(data, location)
+        proto = onnx.ModelProto.FromString(content)  # onnx.load would guess the format from the file's name
+        check_texts(proto)
+    except OSError as error:
+        raise InvalidModelError(
+            f"{path}: cannot be read ({error.strerror})", "give the path of an .onnx file"
+        ) from None
+    except (ValueError, DecodeError) as error:
+        raise InvalidModelError(
+            f"{path}: not an ONNX file, or cut short ({error})",
+            _OTHER_FORMATS.get(path.suffix) or "export the model again, or copy it again if it was copied",
+        ) from None
+    return proto
+
+
 def load(path: Path) -> ModelFile:
     """Read the ONNX file at `path`, its weights left where they are."""
-    remedy = "give an ONNX file; export the model again if this one was cut off"
     own = _own_location(path)
-    if not path.is_file():
-        raise InvalidModelError(f"{path} is not a file", remedy)
-    if not path.stat().st_size:
-        raise InvalidModelError(f"{path} is empty", remedy)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        try:
-            proto = onnx.ModelProto.FromString(_skeleton(data, own))
-            check_texts(proto)
-        except (ValueError, DecodeError) as error:
-            raise InvalidModelError(f"{path} is not ONNX, or was cut off: {error}", remedy) from None
+    proto = read_message(path, own)
     if not proto.graph.node and not proto.graph.output:
-        raise InvalidModelError(f"{path} holds no graph", remedy)
+        raise InvalidModelError(
+            f"{path}: holds no graph", "check that this is the ONNX file that the exporter wrote"
+        )
     check_values(tensors_of(proto), path)
     check_types(proto, path)
-    files = {path, *external_files(proto, path, but=own)}
+    files = (path, *external_files(proto, path, but=own))
     external = False
     for tensor in proto.graph.initializer:
         if _entries(tensor).get("location") == own:
@@ -369,7 +400,7 @@ def load(path: Path) -> ModelFile:
             tensor.ClearField("data_location")
     take_in_inner(proto, path, _INLINE_LIMIT)
     declare_outputs(proto)
-    return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, sorted(files))))
+    return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, files)))
 
 
 def _check_left(tensor: onnx.TensorProto, path: Path) -> None:

@@ -7,45 +7,37 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import onnx
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.files.bounded_reading import sha256_of
-from trtopt.onnxio.external_data import check_values, external_files, take_in_inner, tensors_of
+from trtopt.onnxio.external_data import tensors_of
 from trtopt.onnxio.graph_walk import (
     TYPE_ATTRIBUTES,
     WEAK_TYPES,
-    check_texts,
-    check_types,
     names_length,
     opset_of,
     parts_of,
     unknown_ops,
 )
-from trtopt.onnxio.shape_inference import check, declare_outputs
+from trtopt.onnxio.model_file import load, read_message
+from trtopt.onnxio.shape_inference import check
 from trtopt.records import OnnxArtifact, TensorSpec
-
-if TYPE_CHECKING:
-    import onnx
-
-_MOST_INNER_BYTES = 1 << 31
 
 
 def read_onnx(path: Path) -> OnnxArtifact:
-    """Check an ONNX file and describe it. Weights kept in external files are hashed, not loaded."""
-    model = load_graph(path)
-    externals = external_files(model, path)
-    check_values(tensors_of(model), path)
-    check_types(model, path)
+    """Check an ONNX file and describe it. Its weights are hashed, not loaded."""
+    file = load(path)
+    model = file.proto
+    _check_graph(model, path)
     _check_opset(model, path)
     _check_names(model, path)
     _check_sources(model, path)
-    take_in_inner(model, path, _MOST_INNER_BYTES)
-    declare_outputs(model)
     _check_with_onnx(model, path)
     return OnnxArtifact(
         path=str(path),
-        sha256=sha256_of(path, *externals),
+        sha256=sha256_of(*file.files),
         opset=opset_of(model),
         inputs=tuple(_spec(value, path) for value in _real_inputs(model)),
         outputs=tuple(_spec(value, path) for value in model.graph.output),
@@ -53,47 +45,19 @@ def read_onnx(path: Path) -> OnnxArtifact:
     )
 
 
-_WEIGHTS = "write its model as ONNX with trtopt export, which takes a file of weights as --checkpoint"
-_FROM_ENGINE = "give the ONNX file that this engine was built from; trtopt bench measures engines"
-_OTHER_FORMATS = {
-    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".bin"), _WEIGHTS),
-    **dict.fromkeys((".engine", ".plan", ".trt"), _FROM_ENGINE),
-}
-"""What to do with files of other formats, by their suffix."""
-
-
 def load_graph(path: Path) -> onnx.ModelProto:
     """The model without its external weights."""
-    import onnx
-    from google.protobuf.message import DecodeError
+    model = read_message(path)
+    _check_graph(model, path)
+    return model
 
-    model = onnx.ModelProto()
-    try:
-        content = path.read_bytes() if path.is_file() else None
-    except OSError as error:
-        raise InvalidModelError(
-            f"{path}: cannot be read ({error.strerror})", "give the path of an .onnx file"
-        ) from None
-    if path.is_dir():
-        raise InvalidModelError(f"{path}: is a folder", "give the path of an .onnx file")
-    if content is None:
-        raise InvalidModelError(f"{path}: no such file", "give the path of an .onnx file")
-    if not content:
-        raise InvalidModelError(f"{path}: the file is empty", "export the model again")
-    try:
-        model.ParseFromString(content)  # onnx.load would guess the format from the file's name
-        check_texts(model)
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise InvalidModelError(
-            f"{path}: not an ONNX file, or cut short ({error})",
-            _OTHER_FORMATS.get(path.suffix) or "export the model again, or copy it again if it was copied",
-        ) from None
+
+def _check_graph(model: onnx.ModelProto, path: Path) -> None:
     if not model.graph.node or not model.graph.output:
         raise InvalidModelError(
             f"{path}: the graph has no nodes or no outputs",
             "check that this is the ONNX file that the exporter wrote",
         )
-    return model
 
 
 def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -120,8 +84,6 @@ def _spec(value: onnx.ValueInfoProto, path: Path) -> TensorSpec:
 
 def dtype_name(elem_type: int) -> str:
     """The NumPy name of an ONNX element type, or `unknown`."""
-    import onnx
-
     try:
         return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
     except KeyError:
@@ -138,8 +100,6 @@ def _element_types(model: onnx.ModelProto) -> set[str]:
 
 def written_types(model: onnx.ModelProto) -> set[str]:
     """Types that appear in the graph: inputs and outputs, constants, casts."""
-    import onnx
-
     found = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
     found |= {tensor.data_type for tensor in tensors_of(model)}
     for part in parts_of(model):
@@ -151,8 +111,6 @@ def written_types(model: onnx.ModelProto) -> set[str]:
 
 
 def _check_opset(model: onnx.ModelProto, path: Path) -> None:
-    import onnx
-
     newest = onnx.defs.onnx_opset_version()
     if opset_of(model) < 0:
         raise InvalidModelError(f"{path}: imports opset {opset_of(model)}", "export the model again")

@@ -14,7 +14,6 @@ from trtopt.errors import InvalidModelError, ModelError, TrtoptError, UsageError
 from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
 from trtopt.files.manifests import MANIFEST
 from trtopt.onnxio import model_file
-from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.recipe import Recipe, Rewriting, io_request
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
@@ -55,7 +54,7 @@ def rewritten(
     from trtopt.rewrite.driver import RuleFailed
     from trtopt.rewrite.rewrite import rewrite_model
 
-    size = sum(file.stat().st_size for file in (source, *external_files(load_graph(source), source)))
+    size = sum(file.stat().st_size for file in model_file.load(source).files)
     free = _available_memory()
     if free is not None and size > free:  # weights are mapped; each run would read them from the disk again
         told = f"its weights take {_gib(size)}, of memory {_gib(free)} are free"
@@ -200,7 +199,7 @@ def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxAr
 
 def _copied(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
     """Copy the model, and its external data under the names that the model knows, into the build folder."""
-    files = external_files(load_graph(source), source)
+    _, *files = model_file.load(source).files
     for name in {str(file.relative_to(source.parent)) for file in files} & _OWN_NAMES:
         raise InvalidModelError(
             f"{source}: keeps weights in {name!r}, a name that the build folder needs itself",
