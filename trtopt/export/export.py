@@ -24,7 +24,13 @@ from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.files.atomic import scratch_beside
 from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file
-from trtopt.onnxio.external_data import external_files, refers_to_file, take_in, take_in_inner
+from trtopt.onnxio.external_data import (
+    external_files,
+    refers_to_file,
+    size_in_bytes,
+    take_in,
+    take_in_inner,
+)
 from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.half_emulation import widened
 from trtopt.onnxio.model_file import MODEL
@@ -193,8 +199,8 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data: bool) -> None:
     """Write the model with its weights inside if they fit, else next to it; each straight from its file."""
     weights = list(filter(refers_to_file, model.graph.initializer))
-    length = sum(map(model_file.size_in_bytes, weights))
-    take_in([tensor for tensor in weights if model_file.size_in_bytes(tensor) < LARGE_BYTES], candidate)
+    length = sum(map(size_in_bytes, weights))
+    take_in([tensor for tensor in weights if size_in_bytes(tensor) < LARGE_BYTES], candidate)
     take_in_inner(model, candidate, _INLINE_LIMIT_BYTES)  # constants that torchscript leaves in nodes
     outside = external_data or length + model.ByteSize() > _INLINE_LIMIT_BYTES
     model_file.save(model_file.ModelFile(model, scratch, outside), candidate)

@@ -130,7 +130,7 @@ def _fault(tensor: onnx.TensorProto) -> str | None:
     if min(tensor.dims, default=0) < 0:
         return "has an axis of negative length"
     if tensor.HasField("raw_data"):
-        needed, there, unit = _shape_bytes(tensor), len(tensor.raw_data), "bytes"
+        needed, there, unit = size_in_bytes(tensor), len(tensor.raw_data), "bytes"
     else:
         count = math.prod(tensor.dims)
         parts = 2 if dtype.kind == "c" else 1
@@ -181,7 +181,10 @@ def file_part(tensor: onnx.TensorProto, where: Path) -> FilePart:
     if odd or len(keys) != len(set(keys)):
         how = f"by {odd[0][:_MAX_NAME]!r}, which ONNX does not have" if odd else "twice"
         raise InvalidModelError(f"{weight}: its place in a file is described {how}", again)
-    if tensor.data_type == onnx.TensorProto.STRING or not _is_known(tensor.data_type):
+    if (
+        tensor.data_type == onnx.TensorProto.STRING
+        or tensor.data_type not in onnx.helper.get_all_tensor_dtypes()
+    ):
         raise InvalidModelError(
             f"{weight} in a file has the element type {tensor.data_type}, which files do not hold", again
         )
@@ -190,7 +193,7 @@ def file_part(tensor: onnx.TensorProto, where: Path) -> FilePart:
     entry = {item.key: item.value for item in tensor.external_data}
     offset = _byte_count(weight, entry.get("offset")) or 0
     length = _byte_count(weight, entry.get("length"))
-    shape_bytes = _shape_bytes(tensor)
+    shape_bytes = size_in_bytes(tensor)
     if length is not None and length < shape_bytes:
         raise InvalidModelError(
             f"{weight} has {length} bytes in a file, its shape needs {shape_bytes}", again
@@ -208,23 +211,12 @@ def _byte_count(weight: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _shape_bytes(tensor: onnx.TensorProto) -> int:
-    """Bytes of a dense tensor; types of few bits are packed, those that onnx does not know have none."""
-    try:
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    except KeyError:
-        return 0
+def size_in_bytes(tensor: onnx.TensorProto) -> int:
+    """What the data of a tensor takes in a file; types of few bits are packed."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     count: int = math.prod(tensor.dims)
     per_byte = _PER_BYTE.get(dtype.name)
     return -(-count // per_byte) if per_byte else count * int(dtype.itemsize)
-
-
-def _is_known(data_type: int) -> bool:
-    try:
-        onnx.helper.tensor_dtype_to_np_dtype(data_type)
-    except KeyError:
-        return False
-    return True
 
 
 def _opened(part: FilePart, folder: Path) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import math
 import mmap
 import os
 import re
@@ -38,6 +37,7 @@ from trtopt.onnxio.external_data import (
     file_part,
     mapped,
     refers_to_file,
+    size_in_bytes,
     take_in_inner,
     tensors_of,
 )
@@ -251,15 +251,6 @@ def spooled_parts(
     tensor = onnx.TensorProto(name=name, data_type=code, dims=shape)
     _refer(tensor, _own_location(Path(path)), 0, size)
     return tensor
-
-
-def size_in_bytes(tensor: onnx.TensorProto) -> int:
-    """What the tensor's data takes in a file."""
-    bits = {onnx.TensorProto.INT4: 4, onnx.TensorProto.UINT4: 4, onnx.TensorProto.FLOAT4E2M1: 4}
-    count: int = math.prod(tensor.dims)
-    if tensor.data_type in bits:
-        return (count + 1) // 2
-    return count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def raw_bytes(tensor: onnx.TensorProto, folder: Path) -> Any:

@@ -15,6 +15,7 @@ from trtopt.files.atomic import scratch_beside
 from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
+from trtopt.onnxio.external_data import size_in_bytes
 from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.records.tensors import NO_REQUEST, IoRequest
@@ -43,9 +44,7 @@ An Expand may repeat a constant for the batch: it stays.
 def _temporary_bytes(model: ModelFile) -> int:
     """At most: what rules make of the weights, and the result."""
     return 2 * sum(
-        model_file.size_in_bytes(item)
-        for item in model.proto.graph.initializer
-        if model_file.is_external(item)
+        size_in_bytes(item) for item in model.proto.graph.initializer if model_file.is_external(item)
     )
 
 
