@@ -353,7 +353,8 @@ def read_message(path: Path, location: str | None = None) -> onnx.ModelProto:
             raise InvalidModelError(f"{path}: the file is empty", "export the model again")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             content = data[:] if location is None else _skeleton(data, location)
-        proto = onnx.ModelProto.FromString(content)  # onnx.load would guess the format from the file's name
+        proto = onnx.ModelProto()
+        proto.ParseFromString(content)  # onnx.load would guess the format from the file's name
         check_texts(proto)
     except OSError as error:
         raise InvalidModelError(
