@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -59,12 +58,6 @@ def pair(swept_pair: tuple[Path, SweepReport], tmp_path: Path) -> tuple[Path, Sw
     """A copy of it, to be changed."""
     folder, report = swept_pair
     return Path(shutil.copytree(folder, tmp_path / "pair")), report
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> SweepReport:
-    """Of a sweep over four batch sizes that nobody ended."""
-    return trtopt.sweep(DIGITS, tmp_path_factory.mktemp("whole") / "s", batch=(1, 2, 4, 8), **QUICK)
 
 
 # ── what is measured ────────────────────────────────────────────────────────────────────────────────────
@@ -157,40 +150,42 @@ def test_an_adaptive_sweep_measures_between_what_was_given(tmp_path: Path) -> No
 # ── resuming ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def started(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "trtopt", "sweep", str(DIGITS), "-o", str(folder), *arguments]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+LOADER = """
+import os, time
+import numpy as np
 
-
-def wait_for_points(folder: Path, count: int, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 60
-    while len(list(folder.glob("results/*.json"))) < count:
-        assert process.poll() is None, "it ended before it could be interrupted"
-        assert time.monotonic() < end
-        time.sleep(0.005)
+def images():
+    with open("asked", "a") as asked:
+        asked.write("x")
+    if os.path.getsize("asked") == 3:
+        time.sleep(3600)
+    yield {"images": np.zeros((8, 1, 8, 8), np.float32)}
+"""
+"""The third to ask waits."""
 
 
 @pytest.mark.parametrize("how", few(signal.SIGINT, of=[signal.SIGKILL, signal.SIGINT]))
 def test_what_was_measured_before_the_sweep_was_ended_is_not_measured_again(
-    tmp_path: Path, how: signal.Signals, undisturbed: SweepReport
+    tmp_path: Path, how: signal.Signals
 ) -> None:
-    arguments = ("--batch", "1,2,4,8", *QUICK_FLAGS)
-    folder = tmp_path / "ended"
-    for count in (1, 2):
-        process = started(folder, *arguments)
-        wait_for_points(folder, count, process)
-        os.kill(process.pid, how)
-        process.wait()
+    (tmp_path / "loader.py").write_text(LOADER)
+    folder, asked = tmp_path / "ended", tmp_path / "asked"
+    command = [sys.executable, "-m", "trtopt", "sweep", str(DIGITS), "-o", str(folder), *QUICK_FLAGS]
+    command += ["--batch", "1,2,4,8", "--data", "loader.py:images"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        while not asked.exists() or asked.stat().st_size < 3:
+            assert process.poll() is None, "it ended before it could be interrupted"
+            time.sleep(0.01)
+        process.send_signal(how)
     before = written(folder)
-    assert 2 <= len(list(folder.glob("results/*.json"))) < 4
-    process = started(folder, *arguments)
-    assert process.wait(timeout=120) == 0
-    after = written(folder)
     measured = {name for name in before if name.startswith("results/")}
+    assert len(measured) == 2
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    after = written(folder)
     assert {name: after[name] for name in measured} == {name: before[name] for name in measured}
+    assert asked.stat().st_size == 5
     resumed = read_sweep(folder)
-    assert [p.key for p in resumed.points] == [p.key for p in undisturbed.points]
-    assert [p.shapes for p in resumed.points] == [p.shapes for p in undisturbed.points]
+    assert [point.shapes["images"][0] for point in resumed.points] == [1, 2, 4, 8]
     assert resumed.measured == resumed.points
     assert not [path for path in folder.rglob("*") if path.name.endswith((".tmp", ".lock"))]
 

@@ -82,9 +82,9 @@ def test_a_worker_that_hangs_beyond_its_jobs_limit_is_ended_and_the_job_done_els
     monkeypatch.setattr(running, "_PATIENCE_S", 1.0)
     with connected("ray"):
         executor = RayExecutor(open_builder(BACKEND), note=notes.append, work=hangs_once)
-        (identified,) = outcomes_of(executor, [IDENTIFY], limit_s=10.0)
+        (identified,) = outcomes_of(executor, [IDENTIFY], limit_s=30.0)
         process = Path("/proc", (tmp_path / "process").read_text())
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while process.exists():
             assert time.monotonic() < deadline
             time.sleep(0.1)

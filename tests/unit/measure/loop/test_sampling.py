@@ -174,7 +174,7 @@ def test_the_error_of_a_later_failure_does_not_hide_the_first() -> None:
                 is_first, self.first = self.first is None, self.first or threading.current_thread()
             if is_first:
                 raise DeviceError("the first failure", "")
-            time.sleep(0.02)  # the first thread is ahead of the others
+            self.first.join()  # its failure is known before the others'
             raise DeviceError("a later failure", "")
 
     device, finished = Broken(SCRIPT), list[Finished]()
