@@ -406,7 +406,7 @@ def sweep(
     --json writes a line for each.
     """
     from trtopt.cli.console import say, show_view
-    from trtopt.cli.progress import listening_to_sweep
+    from trtopt.cli.progress import listening
     from trtopt.records import SweepReport
     from trtopt.report.sweep import sweep_view
     from trtopt.workflows.sweep.sweep import Outcomes, require_reports, sweep as run, sweep_models
@@ -414,7 +414,7 @@ def sweep(
     data = input or request.data
     request = replace(request, model=models[0], data=data, calib=calib or request.data)
     try:
-        with listening_to_sweep(is_of_one=len(models) == 1) as listener:
+        with listening(models=len(models)) as listener:
             if len(models) == 1:
                 outcomes: Outcomes = {models[0]: run(request, listener)}
             else:

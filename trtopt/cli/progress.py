@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Group
-from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-)
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
+from rich.table import Column
 from rich.text import Text
 
 from trtopt.cli.console import console, is_live, is_verbose, note, say, verbosity
@@ -30,23 +23,45 @@ _SHOWN_FRACTION = 0.02
 """Before so much is done, a time left would be a guess."""
 
 
-class ProgressBars:
-    """One bar per running job, one line for those that wait; finished ones are counted, and gone."""
+class ProgressBars(Progress):
+    """One bar per running job, one line for those that wait; finished ones are counted, and gone.
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._tasks: list[TaskID] = []
-        self._waiting = progress.add_task("", total=None, phase="", start=False, visible=False)
+    The points of a sweep are in a table above the bars, or printed, each once and again when it is measured
+    again.
+    """
+
+    def __init__(self, screen: Console, *, disable: bool = False) -> None:
+        self._points: SweepReport | None = None  # rich asks for the display at once
+        super().__init__(
+            _Text(lambda task: task.description),
+            _Bar(),
+            _Text(_elapsed),
+            _Text(_left),
+            _Text(lambda task: str(task.fields["phase"])),
+            console=screen,
+            transient=True,
+            redirect_stdout=False,  # a result that goes into a file stays out of the display
+            disable=disable,
+        )
+        self._jobs: list[TaskID] = []
         self._began: set[int] = set()
+        self._waiting = self.add_task("", total=None, phase="", start=False, visible=False)
+        self._printed: dict[tuple[str, str], SweepPoint] = {}
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """See `Progress.get_renderables`."""
+        if self._points is not None:
+            yield View("", [points_table(self._points)])
+        yield from super().get_renderables()
 
     def plan(self, labels: Sequence[str]) -> None:
         """Start a new list of jobs; earlier bars are removed."""
-        for task in self._tasks:
-            self._progress.remove_task(task)
+        for job in self._jobs:
+            self.remove_task(job)
         self._began = set()
         count = len(labels)
-        self._tasks = [
-            self._progress.add_task(
+        self._jobs = [
+            self.add_task(
                 f"{label} ({index} of {count})" if count > 1 else label,
                 total=None,
                 phase="",
@@ -57,26 +72,38 @@ class ProgressBars:
         ]
         self._show_waiting()
 
-    def update(self, index: int, phase: str, fraction: float | None) -> None:
+    def show(self, index: int, phase: str, fraction: float | None) -> None:
         """Show a job's progress; its bar goes when it is done."""
-        if index >= len(self._tasks):  # a job on its own, which no one announced
+        if index >= len(self._jobs):  # a job on its own, which no one announced
             self.plan([phase])
-        task = self._tasks[index]
+        job = self._jobs[index]
         self._began.add(index)
-        self._progress.start_task(task)
+        self.start_task(job)
         total = None if fraction is None else 1.0
         done = phase == DONE
-        reported = next(one.elapsed for one in self._progress.tasks if one.id == task)
-        self._progress.update(
-            task, phase=phase, total=total, completed=fraction or 0.0, visible=not done, reported=reported
+        reported = next(one.elapsed for one in self.tasks if one.id == job)
+        self.update(
+            job, phase=phase, total=total, completed=fraction or 0.0, visible=not done, reported=reported
         )
         if done:
-            self._progress.stop_task(task)
+            self.stop_task(job)
         self._show_waiting()
 
+    def show_points(self, report: SweepReport) -> None:
+        """Show the points of a sweep so far in a table."""
+        self._points = report
+        self.refresh()
+
+    def print_points(self, report: SweepReport, *, with_model: bool) -> None:
+        """Print points that are new or have changed."""
+        for point in report.points:
+            if self._printed.get((report.model, point.key)) != point:
+                self._printed[report.model, point.key] = point
+                say(f"trtopt: {f'{report.model}: ' if with_model else ''}{point_line(point)}", err=True)
+
     def _show_waiting(self) -> None:
-        left = len(self._tasks) - len(self._began)
-        self._progress.update(self._waiting, description=f"{left} waiting", visible=left > 0)
+        left = len(self._jobs) - len(self._began)
+        self.update(self._waiting, description=f"{left} waiting", visible=left > 0)
 
 
 class _Bar(BarColumn):
@@ -87,29 +114,34 @@ class _Bar(BarColumn):
         return Text("") if task.total is None else super().render(task)  # type: ignore[return-value]
 
 
-class _Elapsed(ProgressColumn):
-    """The time since a job began; waiting jobs have none."""
+class _Text(ProgressColumn):
+    """Text, whose names are no markup."""
+
+    def __init__(self, text: Callable[[Task], str]) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._text = text
 
     def render(self, task: Task) -> Text:
         """See `ProgressColumn.render`."""
-        elapsed = task.finished_time if task.finished else task.elapsed
-        return Text("" if elapsed is None else duration_text(elapsed))
+        return Text(self._text(task))
 
 
-class _Left(ProgressColumn):
-    """The time left, by the part that was done when it was last reported, counted down from then."""
+def _elapsed(task: Task) -> str:
+    """The time since a job began; waiting jobs have none."""
+    elapsed = task.finished_time if task.finished else task.elapsed
+    return "" if elapsed is None else duration_text(elapsed)
 
-    def render(self, task: Task) -> Text:
-        """Nothing where it is unknown."""
-        fraction, reported = task.completed if task.total else 0.0, task.fields.get("reported")
-        if task.elapsed is None or reported is None or not _SHOWN_FRACTION <= fraction < 1:
-            return Text("")
-        left = seconds_left(fraction, reported, task.elapsed)
-        return Text(f"{duration_text(left)} left")
+
+def _left(task: Task) -> str:
+    """The time left, by the part that was done when it was last reported; nothing where it is unknown."""
+    fraction, reported = task.completed if task.total else 0.0, task.fields.get("reported")
+    if task.elapsed is None or reported is None or not _SHOWN_FRACTION <= fraction < 1:
+        return ""
+    return f"{duration_text(seconds_left(fraction, reported, task.elapsed))} left"
 
 
 def seconds_left(fraction: float, reported_s: float, elapsed_s: float) -> float:
-    """After `elapsed_s`, when `fraction` was done after `reported_s`."""
+    """After `elapsed_s`, when `fraction` was done after `reported_s`: counted down from then."""
     return max(0.0, reported_s / fraction - elapsed_s)
 
 
@@ -121,89 +153,38 @@ def duration_text(seconds: float) -> str:
 
 
 @contextmanager
-def listening(report: Callable[[BenchReport], None] = lambda report: None) -> Iterator[Listener]:
+def listening(
+    report: Callable[[BenchReport], None] = lambda report: None, *, models: int = 1
+) -> Iterator[Listener]:
     """A listener that shows notes and, on a terminal, bars; all on standard error.
 
-    `report` receives each report so far.
+    `report` receives each report so far. The points of a sweep of one model stand in a live table on a
+    terminal; elsewhere, and of several models, they are a line each.
     """
-    with _progress() as progress:
-        bars = ProgressBars(progress)
-        yield Listener(progress=bars.update, plans=bars.plan, report=report, note=note)
+    screen = console(stderr=True)
+    is_quiet = verbosity() == QUIET
+    with ProgressBars(screen, disable=is_quiet or not is_live(screen)) as bars:
+
+        def sweep(report: SweepReport) -> None:
+            if models == 1 and not bars.disable:
+                bars.show_points(report)
+            elif not is_quiet:
+                bars.print_points(report, with_model=models > 1)
+
+        yield Listener(progress=bars.show, plans=bars.plan, report=report, note=note, sweep=sweep)
 
 
 @contextmanager
 def phases(doing: str) -> Iterator[Callable[[str], None]]:
     """Work of unknown length: its phase and the time since it began, on a terminal; receives phases."""
-    with _progress() as progress:
-        bars = ProgressBars(progress)
-        bars.plan([doing])
-        bars.update(0, "", None)
+    with listening() as listener:
+        listener.phase(doing, "")
 
         def enter(phase: str) -> None:
             if is_verbose():
                 note(phase)
             else:
                 LOG.info("%s", phase)
-            bars.update(0, phase, None)
+            listener.progress(0, phase, None)
 
         yield enter
-
-
-@contextmanager
-def listening_to_sweep(*, is_of_one: bool = True) -> Iterator[Listener]:
-    """A listener that shows a sweep's points: in a live table on a terminal, otherwise one line each.
-
-    Those of several models are one line each everywhere, with the model's name.
-    """
-    screen = console(stderr=True)
-    if verbosity() == QUIET:
-        yield Listener()
-        return
-    if not is_live(screen):
-        yield Listener(note=note, sweep=_NewPoints(is_of_one=is_of_one).print_changed)
-        return
-    progress = _columns()
-    bars = ProgressBars(progress)
-    with Live(progress, console=screen, transient=True, redirect_stdout=False) as live:
-        yield Listener(
-            progress=bars.update,
-            plans=bars.plan,
-            note=note,
-            sweep=(lambda report: live.update(Group(View("", [points_table(report)]), progress)))
-            if is_of_one
-            else _NewPoints(is_of_one=False).print_changed,
-        )
-
-
-class _NewPoints:
-    """Prints each point once, and again if it is measured again."""
-
-    def __init__(self, *, is_of_one: bool) -> None:
-        self._printed: dict[str, SweepPoint] = {}
-        self._is_of_one = is_of_one
-
-    def print_changed(self, report: SweepReport) -> None:
-        """Print points that are new or have changed."""
-        for point in report.points:
-            if self._printed.get(point.key) != point:
-                self._printed[point.key] = point
-                model = "" if self._is_of_one else f"{report.model}: "
-                say(f"trtopt: {model}{point_line(point)}", err=True)
-
-
-def _columns(*, disable: bool = False) -> Progress:
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        _Bar(),
-        _Elapsed(),
-        _Left(),
-        TextColumn("{task.fields[phase]}", markup=False),
-        console=console(stderr=True),
-        transient=True,
-        redirect_stdout=False,  # a result that goes into a file stays out of the display
-        disable=disable,
-    )
-
-
-def _progress() -> Progress:
-    return _columns(disable=not is_live(console(stderr=True)) or verbosity() == QUIET)

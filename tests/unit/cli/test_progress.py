@@ -17,26 +17,25 @@ def visible(progress: Progress) -> list[str]:
 
 
 def test_a_job_has_a_bar_from_its_start_to_its_end_and_the_others_are_counted() -> None:
-    progress = Progress(console=Console(file=io.StringIO()))
-    bars = ProgressBars(progress)
+    bars = ProgressBars(Console(file=io.StringIO()))
     bars.plan(["batch1", "batch8", "batch32"])
-    assert visible(progress) == ["3 waiting"]
-    bars.update(0, "latency", None)
-    bars.update(1, "latency", 0.5)
-    assert visible(progress) == ["1 waiting", "batch1 (1 of 3)", "batch8 (2 of 3)"]
-    bars.update(0, DONE, 1.0)
-    assert visible(progress) == ["1 waiting", "batch8 (2 of 3)"]
-    assert next(task for task in progress.tasks if task.description.startswith("batch1 ")).stop_time
-    bars.update(2, "latency", 0.0)
-    assert visible(progress) == ["batch8 (2 of 3)", "batch32 (3 of 3)"]
+    assert visible(bars) == ["3 waiting"]
+    bars.show(0, "latency", None)
+    bars.show(1, "latency", 0.5)
+    assert visible(bars) == ["1 waiting", "batch1 (1 of 3)", "batch8 (2 of 3)"]
+    bars.show(0, DONE, 1.0)
+    assert visible(bars) == ["1 waiting", "batch8 (2 of 3)"]
+    assert next(task for task in bars.tasks if task.description.startswith("batch1 ")).stop_time
+    bars.show(2, "latency", 0.0)
+    assert visible(bars) == ["batch8 (2 of 3)", "batch32 (3 of 3)"]
     bars.plan(["peaks"])
-    assert visible(progress) == ["1 waiting"]
+    assert visible(bars) == ["1 waiting"]
 
 
 def test_a_job_that_no_one_announced_has_a_bar_too() -> None:
-    progress = Progress(console=Console(file=io.StringIO()))
-    ProgressBars(progress).update(0, "copying", None)
-    assert visible(progress) == ["copying"]
+    bars = ProgressBars(Console(file=io.StringIO()))
+    bars.show(0, "copying", None)
+    assert visible(bars) == ["copying"]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 import io
 import re
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from tests.support import examples
 from tests.support.sweeps import point, report_of
-from trtopt.cli.progress import listening_to_sweep
+from trtopt.cli.progress import listening
 from trtopt.records import PointMemory, PointPower, SweepReport
 from trtopt.report.notes import grouped
 from trtopt.report.sweep import point_line, sweep_notes, sweep_view
@@ -88,7 +89,7 @@ def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_ag
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     first, second, anew = point(1, 1.0, 100.0), point(8, 2.0, 400.0), point(1, 3.0, 50.0)
-    with listening_to_sweep() as listener:
+    with listening() as listener:
         listener.sweep(report_of(first))
         listener.sweep(report_of(first, second))
         listener.sweep(report_of(anew, second))
@@ -98,6 +99,9 @@ def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_ag
 
 def test_points_of_several_models_have_the_models_name(capsys: pytest.CaptureFixture[str]) -> None:
     report = report_of(point(1, 1.0, 100.0))
-    with listening_to_sweep(is_of_one=False) as listener:
+    with listening(models=2) as listener:
         listener.sweep(report)
-    assert capsys.readouterr().err.startswith(f"trtopt: {report.model}: ")
+        listener.sweep(msgspec.structs.replace(report, model="other.onnx"))
+        listener.sweep(report)  # another model's point has the same name
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in lines] == [report.model, "other.onnx"]
