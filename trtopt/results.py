@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from trtopt.cli.console import console
-from trtopt.measure.analysis import sweep_points
+from trtopt.measure.analysis.sweep_points import rows_of
 from trtopt.measure.statistics.summaries import figures_of
 from trtopt.printable import visible
 from trtopt.records import (
@@ -184,11 +184,7 @@ def _sweep_headline(report: SweepReport) -> str:
     return "; ".join((counted, *best_lines(report)))
 
 
-def _sweep_rows(report: SweepReport) -> Iterator[Row]:
-    return ({name: row.get(name) for name in sweep_points.COLUMNS} for row in sweep_points.rows_of(report))
-
-
-show(SweepReport, _sweep_headline, sweep_view, _sweep_rows)
+show(SweepReport, _sweep_headline, sweep_view, rows_of)
 
 
 def _profile_headline(report: ProfileReport) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from trtopt.measure.analysis.sweep_points import Choices, choices_of, is_decided_busy
+from trtopt.measure.analysis.sweep_points import COLUMNS, Choices, choices_of, is_decided_busy
 from trtopt.records import SweepPoint, SweepReport, Trust
-from trtopt.report.notes import Note, Severity, plain
-from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, shown, table
-
-_MIB = 2**20
+from trtopt.report.notes import Note, Severity
+from trtopt.report.view import Block, Column, Lines, Table, View, mib, shown, table
 
 
 def sweep_view(report: SweepReport) -> View:
@@ -19,7 +17,7 @@ def sweep_view(report: SweepReport) -> View:
         points_table(report),
         *(bests_table(report, choices) for choices in choices_of(report)),
     ]
-    return View("", blocks, sweep_notes(report))
+    return View("", blocks, list(sweep_notes(report)))
 
 
 def points_table(report: SweepReport) -> Table:
@@ -32,22 +30,18 @@ def points_table(report: SweepReport) -> Table:
     columns: list[Column[SweepPoint]] = [
         Column("point", lambda one: one.label, fit="fold"),
         Column("Pareto", mark, face="page"),  # a phone shows the first three
-        Column("p50 ms", lambda one: _latency(one)[0], ".3f"),
-        Column("p90 ms", lambda one: _latency(one)[1], ".3f", face="page"),
-        Column("p99 ms", lambda one: _latency(one)[2], ".3f"),
-        *columns_of(("busy p50 ms", "busy p99 ms"), _busy, ".3f", face="page"),
+        Column("p50 ms", COLUMNS["p50_ms"], ".3f"),
+        Column("p90 ms", COLUMNS["p90_ms"], ".3f", face="page"),
+        Column("p99 ms", COLUMNS["p99_ms"], ".3f"),
+        Column("busy p50 ms", COLUMNS["busy_p50_ms"], ".3f", face="page"),
+        Column("busy p99 ms", COLUMNS["busy_p99_ms"], ".3f", face="page"),
         Column("queries", lambda one: one.queries or None, ",", face="page"),
-        Column("samples/s", lambda one: one.samples_per_s, ",.0f"),
-        Column("W", lambda one: one.power.watts if one.power else None, ",.2f", face="page"),
-        Column("samples/J", lambda one: one.samples_per_joule, ",.2f"),
-        Column("MiB", lambda one: one.memory.peak_bytes / _MIB if one.memory else None, ",.1f"),
-        Column(
-            "engine MiB",
-            lambda one: None if one.engine_bytes is None else one.engine_bytes / _MIB,
-            ",.2f",
-            "page",
-        ),
-        Column("build s", lambda one: one.build_seconds, ",.1f", face="page"),
+        Column("samples/s", COLUMNS["samples_per_s"], ",.0f"),
+        Column("W", COLUMNS["watts"], ",.2f", face="page"),
+        Column("samples/J", COLUMNS["samples_per_joule"], ",.2f"),
+        Column("MiB", lambda one: mib(one.memory.peak_bytes) if one.memory else None, ",.1f"),
+        Column("engine MiB", lambda one: mib(one.engine_bytes), ",.2f", "page"),
+        Column("build s", COLUMNS["build_seconds"], ",.1f", face="page"),
         Column("Pareto", mark, face="terminal"),
     ]
     terms = report.terms
@@ -55,23 +49,16 @@ def points_table(report: SweepReport) -> Table:
     return table(title, columns, report.points)
 
 
-def _latency(point: SweepPoint) -> Sequence[float | None]:
-    """Percentiles of one query in flight."""
-    one = point.latency
-    return (one.p50_ms, one.p90_ms, one.p99_ms) if one else (None, None, None)
-
-
-def _busy(point: SweepPoint) -> Sequence[float | None]:
-    one = point.busy_latency
-    return (one.p50_ms, one.p99_ms) if one else (None, None)
-
-
 def point_line(point: SweepPoint) -> str:
     """A point in one line, for logs."""
     if point.failure is not None:
         return f"{point.label}: failed: {point.failure.splitlines()[0]}"
-    p50, _, p99 = (shown(ms, ".3f") for ms in _latency(point))
-    return f"{point.label}: p50 {p50} ms, p99 {p99} ms, {shown(point.samples_per_s, ',.0f')} samples/s"
+    latency = point.latency
+    p50, p99 = (latency.p50_ms, latency.p99_ms) if latency else (None, None)
+    return (
+        f"{point.label}: p50 {shown(p50, '.3f')} ms, p99 {shown(p99, '.3f')} ms, "
+        f"{shown(point.samples_per_s, ',.0f')} samples/s"
+    )
 
 
 def best_lines(report: SweepReport) -> Iterator[str]:
@@ -82,11 +69,29 @@ def best_lines(report: SweepReport) -> Iterator[str]:
         yield f"best {best.samples_per_s:,.0f} samples/s at {best.label}{doubt}"
 
 
-def sweep_notes(report: SweepReport) -> list[Note]:
-    """Failures, points that are not trustworthy or unsteady, and remarks on the figures."""
-    notes = [Note(Severity.FAILURE, f"{p.label} failed: {p.failure}") for p in report.points if p.failure]
-    notes += [Note(Severity.DOUBT, line) for line in _doubts(report)]
-    return [*notes, *plain(_of_figures(report))]
+def sweep_notes(report: SweepReport) -> Iterator[Note]:
+    """Failures, points that are not trustworthy or unsteady, the worst first, and remarks on the figures."""
+    for point in report.points:
+        if point.failure is not None:
+            yield Note(Severity.FAILURE, f"{point.label} failed: {point.failure}")
+    for trust in (Trust.NONE, Trust.UNSTEADY):
+        for point in report.points:
+            for text in point.untrustworthy if trust is Trust.NONE else point.unsteady:
+                yield Note(Severity.DOUBT, f"{point.label}{trust.mark} is {trust.value}: {text}")
+    if is_decided_busy(report):
+        yield Note(
+            Severity.NOTE,
+            "front and bounds use latency under full load, queueing included: one query in "
+            "flight says nothing about several streams",
+        )
+    sources = {point.power.source for point in report.measured if point.power is not None}
+    if sources:
+        source = " and the ".join(sorted(sources))
+        yield Note(Severity.NOTE, f"samples/J: throughput over mean power, from the {source}")
+    elif report.measured:
+        yield Note(Severity.NOTE, "samples/J: no source of power readings on this machine")
+    if report.measured and not any(point.memory for point in report.measured):
+        yield Note(Severity.NOTE, f"MiB: {report.terms.backend} reports no allocations")
 
 
 def marks_of(report: SweepReport) -> dict[str, str]:
@@ -122,39 +127,3 @@ def bests_table(report: SweepReport, choices: Choices) -> Table:
         Column("samples/s", lambda row: row[1].samples_per_s, ",.0f"),
     ]
     return table(f"Best under a bound on {latency}{at_lengths(choices.axes)}", columns, choices.bests)
-
-
-def remarks_on(report: SweepReport) -> list[str]:
-    """Failures, points that are not trustworthy or unsteady, and remarks on the figures."""
-    return [*on_points(report), *_of_figures(report)]
-
-
-def _of_figures(report: SweepReport) -> Iterator[str]:
-    if is_decided_busy(report):
-        yield (
-            "front and bounds use latency under full load, queueing included: one query in "
-            "flight says nothing about several streams"
-        )
-    sources = {point.power.source for point in report.measured if point.power is not None}
-    if sources:
-        yield f"samples/J: throughput over mean power, from the {' and the '.join(sorted(sources))}"
-    elif report.measured:
-        yield "samples/J: no source of power readings on this machine"
-    if report.measured and not any(point.memory for point in report.measured):
-        yield f"MiB: {report.terms.backend} reports no allocations"
-
-
-def on_points(report: SweepReport) -> Iterator[str]:
-    """Points that failed, are not trustworthy or unsteady, each with its reason."""
-    yield from (
-        f"{point.label} failed: {point.failure}" for point in report.points if point.failure is not None
-    )
-    yield from _doubts(report)
-
-
-def _doubts(report: SweepReport) -> Iterator[str]:
-    """The worst first."""
-    for trust in (Trust.NONE, Trust.UNSTEADY):
-        for point in report.points:
-            for text in point.untrustworthy if trust is Trust.NONE else point.unsteady:
-                yield f"{point.label}{trust.mark} is {trust.value}: {text}"

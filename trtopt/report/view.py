@@ -22,6 +22,11 @@ Face = Literal["", "terminal", "page"]
 UNKNOWN = "–"
 
 
+def mib(size_bytes: int | None) -> float | None:
+    """A size in MiB."""
+    return None if size_bytes is None else size_bytes / 2**20
+
+
 def shown(value: float | None, form: str) -> str:
     """A figure in that format; a dash where it is unknown. With `g` digits before the point are whole."""
     if value is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from trtopt.records import Spread, SweepPoint, SweepReport
-from trtopt.records.base import Row
+from trtopt.records.base import Cell, Row
 
 TOLERANCE = 0.05
 """A twentieth more throughput is worth a look; less is flat."""
@@ -77,12 +77,36 @@ def _bend(sizes: Sequence[int], heights: Sequence[float], place: int) -> float:
     return abs(heights[place] - (1 - share) * heights[place - 1] - share * heights[place + 1])
 
 
-COLUMNS = (
-    *("label", "precision", "batch", "streams", "axes", "p50_ms", "p90_ms", "p99_ms", "max_ms", "queries"),
-    *("busy_p50_ms", "busy_p99_ms", "queries_per_s", "samples_per_s", "watts", "watts_from"),
-    *("samples_per_joule", "memory_bytes", "buffers_bytes", "context_bytes", "engine_bytes"),
-    *("build_seconds", "engine", "engine_sha256", "untrustworthy", "unsteady", "failure"),
-)
+COLUMNS: dict[str, Callable[[SweepPoint], Cell]] = {
+    "label": lambda one: one.label,
+    "precision": lambda one: one.setting.precision,
+    "batch": lambda one: one.setting.batch,
+    "streams": lambda one: one.setting.streams,
+    "axes": lambda one: " ".join(f"{name}={length}" for name, length in sorted(one.setting.axes.items())),
+    "p50_ms": lambda one: one.latency.p50_ms if one.latency else None,
+    "p90_ms": lambda one: one.latency.p90_ms if one.latency else None,
+    "p99_ms": lambda one: one.latency.p99_ms if one.latency else None,
+    "max_ms": lambda one: one.latency.max_ms if one.latency else None,
+    "queries": lambda one: one.queries,
+    "busy_p50_ms": lambda one: one.busy_latency.p50_ms if one.busy_latency else None,
+    "busy_p99_ms": lambda one: one.busy_latency.p99_ms if one.busy_latency else None,
+    "queries_per_s": lambda one: one.queries_per_s,
+    "samples_per_s": lambda one: one.samples_per_s,
+    "watts": lambda one: one.power.watts if one.power else None,
+    "watts_from": lambda one: one.power.source if one.power else None,
+    "samples_per_joule": lambda one: one.samples_per_joule,
+    "memory_bytes": lambda one: one.memory.peak_bytes if one.memory else None,
+    "buffers_bytes": lambda one: one.memory.buffers_bytes if one.memory else None,
+    "context_bytes": lambda one: one.memory.context_bytes if one.memory else None,
+    "engine_bytes": lambda one: one.engine_bytes,
+    "build_seconds": lambda one: one.build_seconds,
+    "engine": lambda one: one.engine.path if one.engine else None,
+    "engine_sha256": lambda one: one.engine.sha256 if one.engine else None,
+    "untrustworthy": lambda one: "; ".join(one.untrustworthy),
+    "unsteady": lambda one: "; ".join(one.unsteady),
+    "failure": lambda one: one.failure,
+}
+"""The figures of a point, for files, rows and tables."""
 
 
 def csv_of(report: SweepReport) -> bytes:
@@ -95,43 +119,8 @@ def csv_of(report: SweepReport) -> bytes:
 
 
 def rows_of(report: SweepReport) -> Iterator[Row]:
-    """The figures of every point, by column; a column that is not known is missing."""
-    return map(_row, report.points)
-
-
-def _row(point: SweepPoint) -> Row:
-    setting, latency, busy = point.setting, point.latency, point.busy_latency
-    axes = " ".join(f"{name}={length}" for name, length in sorted(setting.axes.items()))
-    row: Row = {
-        "label": point.label,
-        "precision": setting.precision,
-        "batch": setting.batch,
-        "streams": setting.streams,
-        "axes": axes,
-        "queries": point.queries,
-        "queries_per_s": point.queries_per_s,
-        "samples_per_s": point.samples_per_s,
-        "samples_per_joule": point.samples_per_joule,
-        "engine_bytes": point.engine_bytes,
-        "build_seconds": point.build_seconds,
-        "untrustworthy": "; ".join(point.untrustworthy),
-        "unsteady": "; ".join(point.unsteady),
-        "failure": point.failure,
-    }
-    if latency is not None:
-        row |= {"p50_ms": latency.p50_ms, "p90_ms": latency.p90_ms, "p99_ms": latency.p99_ms}
-        row |= {"max_ms": latency.max_ms}
-    if busy is not None:
-        row |= {"busy_p50_ms": busy.p50_ms, "busy_p99_ms": busy.p99_ms}
-    if point.power is not None:
-        row |= {"watts": point.power.watts, "watts_from": point.power.source}
-    if point.memory is not None:
-        memory = point.memory
-        row |= {"memory_bytes": memory.peak_bytes, "buffers_bytes": memory.buffers_bytes}
-        row |= {"context_bytes": memory.context_bytes}
-    if point.engine is not None:
-        row |= {"engine": point.engine.path, "engine_sha256": point.engine.sha256}
-    return row
+    """The figures of every point, by column."""
+    return ({name: of(point) for name, of in COLUMNS.items()} for point in report.points)
 
 
 _STEPS = (1.0, 2.0, 5.0)

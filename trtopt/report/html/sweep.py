@@ -32,7 +32,8 @@ from trtopt.report.html.page import (
     says_something,
 )
 from trtopt.report.html.sections import date_text, typed
-from trtopt.report.sweep import at_lengths, bests_table, latency_name, on_points, points_table, remarks_on
+from trtopt.report.notes import Severity
+from trtopt.report.sweep import at_lengths, bests_table, latency_name, points_table, sweep_notes
 from trtopt.report.view import Lines
 
 _MIB = 2**20
@@ -65,7 +66,12 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
         sections.append(Section("front", "Pareto front, and the best under each latency", fronts))
     questions = [
         Question("fast", "How fast is each point?", [points], sections),
-        Question("trust", "Can I trust it?", [Lines([*remarks_on(report), *report.notes])], []),
+        Question(
+            "trust",
+            "Can I trust it?",
+            [Lines([*(note.text for note in sweep_notes(report)), *report.notes])],
+            [],
+        ),
         Question("made", "How was it made?", made, []),
     ]
     return Page(
@@ -107,7 +113,8 @@ def _answer(report: SweepReport, groups: Sequence[Choices]) -> list[Block]:
             )
         )
         blocks.append(bests_table(report, one))
-    return [*blocks, Lines(list(on_points(report)), are_warnings=True)]
+    warnings = [note.text for note in sweep_notes(report) if note.severity is not Severity.NOTE]
+    return [*blocks, Lines(warnings, are_warnings=True)]
 
 
 # ── curves ──────────────────────────────────────────────────────────────────────────────────────────────

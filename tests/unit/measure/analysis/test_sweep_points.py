@@ -181,7 +181,7 @@ def rows_of(text: bytes) -> list[dict[str, str]]:
 
 def test_a_row_holds_all_figures_of_a_point_and_nothing_for_what_is_unknown() -> None:
     (row,) = rows_of(csv_of(examples.sweep()))
-    assert tuple(row) == COLUMNS
+    assert tuple(row) == tuple(COLUMNS)
     whole = {
         name: row[name] for name in ("label", "precision", "batch", "streams", "axes", "samples_per_joule")
     }
