@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from trtopt.errors import UsageError
@@ -15,7 +15,6 @@ from trtopt.records import (
     CandidateTime,
     CastReport,
     CheckReport,
-    Decision,
     KeptNode,
     KeptSet,
     LayerDifference,
@@ -33,7 +32,6 @@ _NAMED = 3
 _OF_INTEREST = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
 _RANKED = 5
 _OF_FRONT = 10
-_HIGH = {"fp16": "FP32", "bf16": "FP32"}
 _TOP_REGIONS = 5
 
 
@@ -42,28 +40,23 @@ _TOP_REGIONS = 5
 
 def check_view(report: CheckReport) -> View:
     """Outputs and bounds of every subject, and the layers that add most error."""
-    lines, violations = [], []
+    lines, outcomes = [], []
     for subject in report.subjects:
-        at = f", batch {subject.batch}" if subject.batch is not None else ""
+        at = "" if subject.batch is None else f", batch {subject.batch}"
         lines.append(
             f"{subject.name} ({subject.backend}{at}) against {report.against}, {subject.samples} samples:"
         )
         lines += [f"  {difference_line(item)}" for item in subject.outputs]
-        if subject.task is not None:
-            task = subject.task
-            lines.append(f"  {task.metric}: {task.checked:.4f}, the reference {task.reference:.4f}")
-        not_met = [
+        task = subject.task
+        told = (
+            [] if task is None else [f"{task.metric}: {task.checked:.4f}, the reference {task.reference:.4f}"]
+        )
+        told += [
             f"NOT MET: {item.measure} of {item.output} is {item.found:.6g}, the bound is {item.bound:.12g}"
             for item in subject.violations
         ]
-        lines += [f"  {line}" for line in not_met]
-        violations += [f"{subject.name}: {line}" for line in not_met]
-    tasks = [
-        f"{subject.name}: {subject.task.metric} {subject.task.checked:.4f}, the reference "
-        f"{subject.task.reference:.4f}"
-        for subject in report.subjects
-        if subject.task is not None
-    ]
+        lines += [f"  {line}" for line in told]
+        outcomes += [f"{subject.name}: {line}" for line in told]
     outputs = ((one.name, one.batch, output) for one in report.subjects for output in one.outputs)
     columns: list[Column[LayerDifference]] = [
         Column("added error", lambda one: one.added, ".2e"),
@@ -80,7 +73,7 @@ def check_view(report: CheckReport) -> View:
     blocks: list[Block] = [
         Lines(lines, face="terminal", is_copied=True),
         outputs_table(f"Outputs against {report.against}, data {report.data}", outputs),
-        Lines([*violations, *tasks, *report.notes], face="page"),
+        Lines([*outcomes, *report.notes], face="page"),
         *([layers] if report.layers else []),
     ]
     random = Note(Severity.FINDING, "random data: accuracy on real data is unknown; give --data")
@@ -143,9 +136,8 @@ def cast_view(report: CastReport) -> View:
     for kept in report.kept:
         groups[kept.rule, kept.op].append(kept)
     for (rule, op), nodes in groups.items():
-        more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-        named = ", ".join(node.node for node in nodes[:_NAMED])
-        lines.append(f"  FP32 by {rule}: {len(nodes)} x {op}, {nodes[0].reason} ({named}{more})")
+        named = _named([node.node for node in nodes])
+        lines.append(f"  FP32 by {rule}: {len(nodes)} x {op}, {nodes[0].reason} ({named})")
     if report.vanishing:
         worst = max(report.vanishing, key=lambda weight: weight.values / weight.of)
         lines.append(
@@ -184,7 +176,11 @@ def quantize_view(report: QuantizeReport) -> View:
         f"output {name}: SQNR {value:.1f} dB against the original on {report.compared} samples"
         for name, value in report.sqnr_db.items()
     ]
-    lines += _left_in_float(report.decisions)
+    left = [item for item in report.decisions if not item.quantised and item.op in _OF_INTEREST]
+    lines += [
+        f"kept in float: {count} {op} because {reason}"
+        for (op, reason), count in Counter((item.op, item.reason) for item in left).most_common()
+    ]
     lines += [
         f"kept in FP32 among FP16: {count} {op} because {reason}"
         for (op, reason), count in Counter((item.op, item.reason) for item in report.fp32).most_common()
@@ -215,14 +211,6 @@ def _why_not_the_best(report: QuantizeReport) -> str:
     )
 
 
-def _left_in_float(decisions: tuple[Decision, ...]) -> list[str]:
-    """Compute-heavy nodes that stay in float, by reason."""
-    reasons = Counter(
-        (item.op, item.reason) for item in decisions if not item.quantised and item.op in _OF_INTEREST
-    )
-    return [f"kept in float: {count} {op} because {reason}" for (op, reason), count in reasons.most_common()]
-
-
 def explain_quantisation(report: QuantizeReport, node: str) -> list[str]:
     """The decision on the nodes of that name (with * and ?), its rule and its reason."""
     decisions = [item for item in report.decisions if fnmatchcase(item.node, node)]
@@ -246,7 +234,7 @@ def bisect_view(report: BisectReport) -> View:
     """The nodes to keep, the flags that keep them, their cost, and the most sensitive nodes."""
     lines = _bisect_verdict(report)
     for subject in report.subjects:
-        at = f", batch {subject.batch}" if subject.batch is not None else ""
+        at = "" if subject.batch is None else f", batch {subject.batch}"
         lines.append(f"evaluated with {report.backend}{at} on {subject.samples} samples:")
         lines += [f"  {difference_line(item)}" for item in subject.outputs]
     if report.sensitivities:
@@ -256,14 +244,19 @@ def bisect_view(report: BisectReport) -> View:
         lines += [f"  {item.error:8.3g}  {_named(item.nodes)}" for item in report.sensitivities[:_RANKED]]
     if report.verdict != "nothing to keep":
         lines.append("trade-off: error as a multiple of the bound, share of the operations kept, nodes kept:")
-        lines += [_of_front(item) for item in _near(report.front)]
+        lines += [
+            f"  {item.error:8.3g}  {item.cost:7.2%}  {len(item.nodes)} nodes: {_named(item.nodes)}"
+            for item in _near_the_bound(report.front)
+        ]
     if report.out:
         lines.append(f"written: {report.out}" + (f", {report.table}" if report.table else ""))
     return View("", [Lines(lines, is_copied=True)], plain(report.notes))
 
 
 def _bisect_verdict(report: BisectReport) -> list[str]:
-    low, high = report.precision.upper(), _high(report)
+    low, high = report.precision.upper(), "FP32"
+    if low not in ("FP16", "BF16") and not target_named(report.target).weakly_typed:
+        high = "FP16"  # what is not quantised
     requested = ", ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in report.bounds.items())
     spent = f"{report.evaluations} of at most {report.most_evaluations} evaluations; {report.seconds:.1f} s"
     if report.verdict == "nothing to keep":
@@ -276,35 +269,21 @@ def _bisect_verdict(report: BisectReport) -> list[str]:
             "  → relax the bounds, or locate the error with trtopt check --layers",
         ]
     size = f"{len(report.best.nodes)} of {len(report.candidates)} nodes"
-    if report.minimal:
-        minimality = "each of them is needed"
-    else:
-        minimality = "fewer may suffice: the search used all its evaluations, raise --max-evaluations"
+    fewer = "fewer may suffice: the search used all its evaluations, raise --max-evaluations"
     return [
         f"{requested} is met with {size} kept in {high}, {report.best.cost:.1%} of the operations; {spent}",
-        f"{minimality}:",
+        f"{'each of them is needed' if report.minimal else fewer}:",
         *(f"  --exclude {shlex.quote(pattern)}" for pattern in report.patterns),
     ]
 
 
-def _high(report: BisectReport) -> str:
-    """What is kept is of this type: on a strongly typed TensorRT what is not quantised is FP16."""
-    unquantised = "FP32" if target_named(report.target).weakly_typed else "FP16"
-    return _HIGH.get(report.precision, unquantised)
-
-
-def _of_front(item: KeptSet) -> str:
-    return f"  {item.error:8.3g}  {item.cost:7.2%}  {len(item.nodes)} nodes: {_named(item.nodes)}"
-
-
-def _near(front: tuple[KeptSet, ...]) -> tuple[KeptSet, ...]:
-    """The part of the front around the bound."""
+def _near_the_bound(front: Sequence[KeptSet]) -> Sequence[KeptSet]:
     first = next((place for place, item in enumerate(front) if item.error <= 1), len(front))
     start = max(0, min(first - _OF_FRONT // 2, len(front) - _OF_FRONT))
     return front[start : start + _OF_FRONT]
 
 
-def _named(nodes: tuple[str, ...]) -> str:
+def _named(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
     return (", ".join(nodes[:_NAMED]) or "none") + more
 
@@ -338,13 +317,13 @@ def verdict_view(verdict: PrecisionVerdict) -> View:
         block
         for batch in verdict.batches
         for name, found in batch.regions.items()
-        for block in (_regions(batch, name, found), Lines(_left_out(found)))
+        for block in _regions(batch, name, found)
     ]
     outputs = ((one.name, None, output) for one in verdict.candidates for output in one.differences)
     blocks: list[Block] = [
         Lines(choices),
         table(title, columns, rows),
-        Lines([accuracy_line(item) for item in verdict.candidates if item.differences]),
+        Lines([_accuracy(item) for item in verdict.candidates if item.differences]),
         outputs_table("Outputs against the model's own", outputs),
         *regions,
         Lines(verdict.notes, face="page"),
@@ -365,20 +344,15 @@ def _accuracy_of(verdict: PrecisionVerdict, chosen: str) -> str:
     return f"; SQNR {min(ratios):.1f} dB, {bounds or 'no bound'}" if ratios else ""
 
 
-def accuracy_line(candidate: Candidate) -> str:
-    """The output furthest from the model's own, and the bounds that it misses."""
+def _accuracy(candidate: Candidate) -> str:
+    """The output furthest from the model's own, and whether it misses a bound."""
     worst = min(candidate.differences, key=lambda item: item.cosine)
-    figures = [f"cosine {worst.cosine:.5f}"]
-    if worst.sqnr_db is not None:
-        figures.append(f"SQNR {worst.sqnr_db:.1f} dB")
-    if worst.top1 is not None:
-        figures.append(f"top-1 agreement {worst.top1:.1%}")
     in_float = f" ({len(candidate.left)} nodes left in float)" if candidate.left else ""
     broken = "; not accurate enough, not measured" if candidate.violations else ""
-    return f"{candidate.name}{in_float}: output {worst.output!r}: {', '.join(figures)}{broken}"
+    return f"{candidate.name}{in_float}: {difference_line(worst)}{broken}"
 
 
-def _regions(batch: BatchVerdict, name: str, regions: Sequence[RegionTime]) -> Table:
+def _regions(batch: BatchVerdict, name: str, regions: Sequence[RegionTime]) -> Iterator[Block]:
     """The regions that change most, by the layer pass, whose sums exceed latencies."""
     *covered, outside = regions
     title = (
@@ -395,7 +369,12 @@ def _regions(batch: BatchVerdict, name: str, regions: Sequence[RegionTime]) -> T
         Column("fusion", lambda one: one.lost_fusion_ms, "+.4f"),
     ]
     covered.sort(key=lambda item: -abs(item.change_ms))
-    return table(title, columns, [*covered[:_TOP_REGIONS], outside])
+    yield table(title, columns, [*covered[:_TOP_REGIONS], outside])
+    hidden = len(covered) - _TOP_REGIONS
+    merged = sum(item.regions for item in covered if item.regions > 1)
+    lines = [f"{hidden} more regions are in the manifest"] if hidden > 0 else []
+    lines += [f"{merged} regions share layers with others and are shown together"] if merged else []
+    yield Lines(lines)
 
 
 def _region_name(region: RegionTime) -> str:
@@ -403,14 +382,3 @@ def _region_name(region: RegionTime) -> str:
         return "everything else"
     first, count = region.nodes[0], len(region.nodes)
     return first if count == 1 else f"{first} and {count - 1} more"
-
-
-def _left_out(regions: Sequence[RegionTime]) -> list[str]:
-    *covered, _ = regions
-    lines = []
-    if (shown := len(covered)) > _TOP_REGIONS:
-        lines.append(f"{shown - _TOP_REGIONS} more regions are in the manifest")
-    merged = sum(item.regions for item in covered if item.regions > 1)
-    if merged:
-        lines.append(f"{merged} regions share layers with others and are shown together")
-    return lines
