@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from trtopt.records import (
     EngineDifference,
@@ -19,17 +18,12 @@ from trtopt.report.view import UNKNOWN, Block, Cell, Column, Lines, Table, table
 _TOP = 10
 _FIRST = 3
 _MOSTLY = 0.5
-_TILE = re.compile(r"^(.*?tilesize\d+x\d+x\d+)_.*")
+_CONFIDENCES = ("certain", "likely", "unknown")
 
 
 def hides_its_time(engine: EngineProfile) -> bool:
     """Whether the layer times say little: most lies in layers that hide their nodes."""
     return engine.coverage.time_opaque > _MOSTLY
-
-
-def short_kernel(name: str) -> str:
-    """A name up to its tile: what follows is the same in most, and pushes it out of a terminal."""
-    return _TILE.sub(r"\1…", name.removeprefix("void "))
 
 
 def kernel_blocks(batch: int, kernels: KernelReport) -> list[Block]:
@@ -39,28 +33,24 @@ def kernel_blocks(batch: int, kernels: KernelReport) -> list[Block]:
     return [Lines([title], "bold"), Lines(kernel_lines(kernels)), *kernel_groups(kernels)]
 
 
-def kernel_groups(kernels: KernelReport) -> list[Table]:
+def kernel_groups(kernels: KernelReport) -> Iterator[Table]:
     """Time by ONNX node and by kernel."""
-    return [
-        _groups("by ONNX node, the same nodes of repeated blocks together", "ONNX nodes", kernels.by_block),
-        _groups("by kernel", "kernel", kernels.by_name, short_kernel),
-    ]
-
-
-def _groups(title: str, what: str, groups: Sequence[KernelGroup], short: Callable[[str], str] = str) -> Table:
-    columns: list[Column[KernelGroup]] = [
-        Column(what, lambda group: group.key, face="page"),
-        Column("ms", lambda group: group.ms, ".4f", width=6),
-        Column("share", lambda group: group.share, ".1%", width=6),
-        Column("launches", lambda group: group.launches, "", width=8),
-        Column("of peak", lambda group: group.peak_share, ".0%", width=7),
-        Column("confidence", lambda group: group.confidence, width=10),
-        Column(what, lambda group: short(group.key), face="terminal", fit="cut"),
-    ]
-    rest = groups[_TOP:]
-    ms, share = sum(one.ms for one in rest), sum(one.share for one in rest)
-    more = ("", ms, share, sum(one.launches for one in rest), "", "", f"{len(rest)} more")
-    return table(title, columns, groups, top=_TOP, rest=more, is_tight=True)
+    for title, what, groups in (
+        ("by ONNX node, the same nodes of repeated blocks together", "ONNX nodes", kernels.by_block),
+        ("by kernel", "kernel", kernels.by_name),
+    ):
+        columns: list[Column[KernelGroup]] = [
+            Column(what, lambda group: group.key, fit="cut"),
+            Column("ms", lambda group: group.ms, ".4f", width=6),
+            Column("share", lambda group: group.share, ".1%", width=6),
+            Column("launches", lambda group: group.launches, "", width=8),
+            Column("of peak", lambda group: group.peak_share, ".0%", width=7),
+            Column("confidence", lambda group: group.confidence, width=10),
+        ]
+        others = groups[_TOP:]
+        ms, share = sum(one.ms for one in others), sum(one.share for one in others)
+        rest = (f"{len(others)} more", ms, share, sum(one.launches for one in others), "", "")
+        yield table(title, columns, groups, top=_TOP, rest=rest, is_tight=True)
 
 
 def kernels_table(kernels: KernelReport) -> Table:
@@ -121,18 +111,15 @@ def kernel_lines(kernels: KernelReport) -> list[str]:
             f"; latency without the tracer {kernels.latency_ms:.3f} ms, "
             f"remainder {kernels.remainder_ms:+.3f} ms{share}"
         )
+    layers = _shares(kernels.rows, lambda row: row.layer_confidence, _CONFIDENCES)
+    nodes = _shares(kernels.rows, lambda row: row.confidence, _CONFIDENCES)
     return [
         *top_lines(kernels)[:1],
         line,
-        f"confidence, by time: layers {_known(kernels.rows, lambda row: row.layer_confidence)}; "
-        f"ONNX nodes {_known(kernels.rows, lambda row: row.confidence)}",
+        f"confidence, by time: layers {layers}; ONNX nodes {nodes}",
         kernel_types_line(kernels),
         *(f"note: {note}" for note in kernels.notes),
     ]
-
-
-def _known(rows: Iterable[KernelRow], confidence: Callable[[KernelRow], str]) -> str:
-    return _shares(rows, confidence, ("certain", "likely", "unknown"))
 
 
 def kernel_types_line(kernels: KernelReport) -> str:
@@ -171,22 +158,14 @@ def kernel_changes(difference: EngineDifference) -> list[Table]:
         Column("kernels in B", lambda one: ", ".join(one.b) or UNKNOWN),
     ]
     below: Column[KernelChange] = Column("ONNX nodes, kernels in A → in B", lambda one: None, fit="cut")
-    rows: list[list[Cell]] = []
+    rows: list[list[Cell]] = []  # on a terminal names stand one below the other
     for one in difference.kernels[:_TOP]:
-        nodes, *kernels = _change_lines(one)
+        a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in (one.a, one.b))
+        nodes = names_text(one.nodes) or "no known node"
         rows.append([*(column.of(one) for column in (*figures, blocks)), nodes])
-        rows += [[*[""] * 4, line] for line in kernels]
+        rows += [[*[""] * 4, f"  {a}"], [*[""] * 4, f"→ {b}"]]
     title = "kernels that were replaced"
     return [
         Table(title, [*figures, blocks, below], rows, face="terminal"),
         table(title, [*figures, *names, blocks], difference.kernels, face="page"),
     ]
-
-
-def _change_lines(change: KernelChange) -> tuple[str, str, str]:
-    """On a terminal names stand one below the other."""
-    a, b = (
-        " + ".join(short_kernel(name) for name in dict.fromkeys(side)) or "nothing"
-        for side in (change.a, change.b)
-    )
-    return names_text(change.nodes) or "no known node", f"  {a}", f"→ {b}"

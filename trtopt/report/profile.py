@@ -14,7 +14,6 @@ from trtopt.records import (
     Fallback,
     Fusion,
     LayerChange,
-    LayerGroup,
     LiveAllocation,
     MemoryTimeline,
     PhaseMemory,
@@ -26,9 +25,8 @@ from trtopt.records import (
 from trtopt.report.kernels import hides_its_time, kernel_blocks, kernel_changes
 from trtopt.report.names import kind_text, names_text, nodes_text, type_text
 from trtopt.report.notes import Note, Severity, plain
-from trtopt.report.view import UNKNOWN, Block, Column, Face, Lines, Table, View, table
+from trtopt.report.view import UNKNOWN, Block, Column, Face, Lines, Table, View, mib, mib_text, table
 
-_MIB = 2**20
 _TOP_LAYERS = 10
 _TOP_PATTERNS = 6
 _TOP_CHANGES = 10
@@ -103,38 +101,24 @@ def _engine(engine: EngineProfile) -> list[Block]:
 
 def layers_table(engine: EngineProfile) -> Table:
     """The layers of a timed engine, or the nodes of one that was not run with their minimum cost."""
-    sum_ms, is_timed = engine.sum_ms, engine.sum_ms > 0
-    timed: Face = "" if is_timed else "page"
-    untimed: Face = "page" if is_timed else ""
-    spreads: list[Column[ProfiledLayer]] = [
-        Column("spread", _spread, "", face="terminal", width=6),
-        Column("floor", _floor_text, "", face="terminal", width=10),
-    ]
+    is_timed = engine.sum_ms > 0
+    work: Face = "page" if is_timed else ""
     columns: list[Column[ProfiledLayer]] = [
-        Column("layer", nodes_text, face="page"),
-        Column("ms", lambda layer: layer.ms, ".4f", timed, width=7),  # a phone shows the first three
-        Column(
-            "share",
-            lambda one: one.ms / sum_ms if is_timed and one.ms is not None else None,
-            ".1%",
-            timed,
-            width=6,
-        ),
-        *(spreads if is_timed else ()),
+        Column("layer", nodes_text, fit="cut", width=20),
+        Column("ms", lambda one: one.ms, ".4f", width=7, is_optional=True),  # a phone shows the first three
+        Column("share", lambda one: _ratio(one.ms, engine.sum_ms), ".1%", width=6, is_optional=True),
+        Column("spread", _spread, ".0%", width=6, is_optional=True),
+        Column("floor ms", _floor, ".4f", width=8, is_optional=True),
+        Column("× floor", lambda one: _ratio(one.ms, _floor(one)), ".1f", face="page"),
+        Column("bound", lambda one: one.cost.bound if one.cost else "", width=7, is_optional=True),
         Column("type", type_text, "", width=8),
         Column("kind", kind_text, fit="cut", width=8),
-        Column("p10 ms", lambda layer: layer.low_ms, ".4f", face="page"),
-        Column("p90 ms", lambda layer: layer.high_ms, ".4f", face="page"),
-        Column("floor ms", _floor, ".4f", face="page"),
-        Column("× floor", _above_floor, ".1f", face="page"),
-        Column("bound by", lambda layer: layer.cost.bound if layer.cost is not None else "", face="page"),
-        Column("MFLOP", lambda one: one.cost.flops / 1e6 if one.cost else None, ",.2f", untimed, width=8),
-        Column("MB", lambda one: one.cost.bytes_moved / 1e6 if one.cost else None, ",.3f", untimed, width=6),
-        Column("ONNX nodes", nodes_text, face="terminal", fit="cut"),
+        Column("MFLOP", lambda one: one.cost.flops / 1e6 if one.cost else None, ",.2f", work, width=8),
+        Column("MB", lambda one: one.cost.bytes_moved / 1e6 if one.cost else None, ",.3f", work, width=6),
     ]
-    caption = "floor: by memory or compute, from the device's peaks; " if is_timed else ""
+    caption = "spread: half of p10 to p90; floor: from the device's peaks; " if is_timed else ""
     return table(
-        f"batch {engine.batch}: {count_text(engine)}",
+        f"batch {engine.batch}: {_count_text(engine)}",
         columns,
         engine.layers,
         caption=f"{caption}(type): requested",
@@ -145,7 +129,7 @@ def layers_table(engine: EngineProfile) -> Table:
     )
 
 
-def count_text(engine: EngineProfile) -> str:
+def _count_text(engine: EngineProfile) -> str:
     """How many layers, and their time; for an engine that was not run, the nodes of its graph."""
     count = f"{len(engine.layers):,}"
     if not engine.sum_ms:
@@ -163,35 +147,33 @@ def _details(layer: ProfiledLayer) -> list[tuple[str, str]]:
         ("tactic", layer.tactic),
         ("requested type", layer.requested_dtype),
         ("weights", f"{layer.weights_count:,}" if layer.weights_count else ""),
-        ("inputs", "; ".join(map(_tensor, layer.inputs))),
-        ("outputs", "; ".join(map(_tensor, layer.outputs))),
+        ("inputs", _tensors(layer.inputs)),
+        ("outputs", _tensors(layer.outputs)),
     ]
     return [(what, fact) for what, fact in facts if fact and fact != nodes_text(layer)]
 
 
-def _tensor(tensor: EngineTensor) -> str:
-    shape = "×".join(map(str, tensor.shape)) if tensor.shape is not None else ""
-    return " ".join(part for part in (tensor.name, shape, tensor.format or tensor.dtype) if part)
+def _tensors(tensors: Sequence[EngineTensor]) -> str:
+    """Each by its name, shape, and format or type, as far as they are known."""
+    return "; ".join(
+        " ".join(filter(None, (one.name, "×".join(map(str, one.shape or ())), one.format or one.dtype)))
+        for one in tensors
+    )
 
 
-def _spread(layer: ProfiledLayer) -> str | None:
-    if not layer.ms or layer.low_ms is None or layer.high_ms is None:
+def _ratio(value: float | None, of: float | None) -> float | None:
+    return value / of if value is not None and of else None
+
+
+def _spread(layer: ProfiledLayer) -> float | None:
+    """Half of what lies between p10 and p90, as a share of the median."""
+    if layer.low_ms is None or layer.high_ms is None:
         return None
-    return f"±{(layer.high_ms - layer.low_ms) / 2 / layer.ms:.0%}"
+    return _ratio((layer.high_ms - layer.low_ms) / 2, layer.ms)
 
 
 def _floor(layer: ProfiledLayer) -> float | None:
     return layer.cost.floor_ms if layer.cost is not None else None
-
-
-def _floor_text(layer: ProfiledLayer) -> str | None:
-    floor = _floor(layer)
-    return f"{floor:.4f} {layer.cost.bound[:3]}" if layer.cost is not None and floor is not None else None
-
-
-def _above_floor(layer: ProfiledLayer) -> float | None:
-    floor = _floor(layer)
-    return layer.ms / floor if layer.ms is not None and floor else None
 
 
 def total_lines(engine: EngineProfile) -> list[str]:
@@ -228,20 +210,15 @@ def roofline_lines(engine: EngineProfile) -> list[str]:
 
 
 def _time_lines(engine: EngineProfile) -> list[str]:
+    """The largest groups of layers by kind, type and module; how many of them the graph explains."""
     if not engine.sum_ms:
         return []
-    return [
-        _groups_line("by kind", engine.by_kind),
-        _groups_line("by type", engine.by_dtype),
-        _groups_line("by module", engine.by_module),
-        *coverage_lines(engine.coverage),
-    ]
-
-
-def _groups_line(title: str, groups: Sequence[LayerGroup]) -> str:
-    listed = ", ".join(f"{group.key} {group.share:.0%} ({group.layers})" for group in groups[:_TOP_PATTERNS])
-    rest = len(groups) - _TOP_PATTERNS
-    return f"{title}: {listed}" + (f", and {rest} more" if rest > 0 else "")
+    lines = []
+    for title, groups in (("kind", engine.by_kind), ("type", engine.by_dtype), ("module", engine.by_module)):
+        largest = [f"{group.key} {group.share:.0%} ({group.layers})" for group in groups[:_TOP_PATTERNS]]
+        rest = len(groups) - _TOP_PATTERNS
+        lines.append(f"by {title}: {', '.join(largest)}" + (f", and {rest} more" if rest > 0 else ""))
+    return [*lines, *coverage_lines(engine.coverage)]
 
 
 def coverage_lines(coverage: Coverage) -> list[str]:
@@ -264,47 +241,42 @@ def coverage_lines(coverage: Coverage) -> list[str]:
 
 
 def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
-    """The most frequent fusions, and why others did not happen; the page lists all."""
-    yield Lines(_fusion_lines(engine), face="terminal")
+    """What was fused, and why other candidates were not, those with one reason together."""
     fused: list[Column[Fusion]] = [
-        Column("ONNX operators", lambda one: " + ".join(one.ops)),
+        Column("ONNX operators", lambda one: " + ".join(one.ops), fit="cut"),
         Column("became", lambda one: one.kind or "one layer"),
         Column("times", lambda one: one.count, ","),
         Column("ms", lambda one: one.ms, ".4f"),
     ]
-    missed: list[Column[Unfused]] = [
-        Column("ms of the last", lambda one: one.ms, ".4f"),
-        Column("fusion", lambda one: one.fusion),
-        Column("reason", lambda one: one.reason),
-        Column("nodes", lambda one: ", ".join(one.nodes)),
-        Column("why", lambda one: one.detail),
+    missed: list[Column[Sequence[Unfused]]] = [
+        Column("fusion", lambda alike: alike[0].fusion),
+        Column("reason", lambda alike: alike[0].reason),
+        Column("times", len, ","),
+        Column("ms of the last", lambda alike: sum(one.ms for one in alike), ".4f"),
+        Column("why", lambda alike: f"{' and '.join(_ends(alike[0].nodes))}: {alike[0].detail}", fit="cut"),
     ]
+    by_reason: dict[tuple[str, str], list[Unfused]] = {}
+    for one in engine.unfused:
+        by_reason.setdefault((one.fusion, one.reason), []).append(one)
     if engine.fusions:
-        yield table("Fused into one layer", fused, engine.fusions, face="page")
+        yield table("Fused into one layer", fused, engine.fusions, top=_TOP_PATTERNS)
     else:
         yield Lines(["No operators were fused."], face="page")
-    if engine.unfused:
-        yield table("Fusion candidates that were not fused", missed, engine.unfused, face="page")
+    if by_reason:
+        yield table(
+            "Fusion candidates that were not fused",
+            missed,
+            by_reason.values(),
+            top=_TOP_PATTERNS,
+            sorted_by="ms of the last",
+            details=[[(", ".join(one.nodes), one.detail) for one in alike] for alike in by_reason.values()],
+        )
     else:
         yield Lines(["Every candidate of a known fusion was fused."], face="page")
 
 
-def _fusion_lines(engine: EngineProfile) -> list[str]:
-    lines = [
-        f"fused {one.count} times, {one.ms:.4f} ms: {' + '.join(one.ops)} → {one.kind or 'one layer'}"
-        for one in engine.fusions[:_TOP_PATTERNS]
-    ]
-    by_reason: dict[tuple[str, str], list[Unfused]] = {}
-    for each in engine.unfused:
-        by_reason.setdefault((each.fusion, each.reason), []).append(each)
-    ranked = sorted(by_reason.items(), key=lambda item: -sum(each.ms for each in item[1]))
-    for (fusion, reason), members in ranked[:_TOP_PATTERNS]:
-        first = members[0]
-        lines.append(
-            f"not fused {len(members)} times ({reason}): {fusion}, such as "
-            f"{first.nodes[0]} and {first.nodes[-1]}: {first.detail}"
-        )
-    return lines
+def _ends(nodes: Sequence[str]) -> Sequence[str]:
+    return nodes if len(nodes) < 2 else (nodes[0], nodes[-1])
 
 
 def receipt_blocks(receipt: PrecisionReceipt) -> Iterator[Block]:
@@ -371,9 +343,9 @@ def phases_table(
     """Of a run or of a build."""
     columns: list[Column[PhaseMemory]] = [
         Column("phase", lambda one: one.phase),
-        Column("peak MiB", lambda one: one.peak_bytes / _MIB, ".2f"),
-        Column("allocated MiB", lambda one: one.allocated_bytes / _MIB, ".2f"),
-        Column("freed MiB", lambda one: one.freed_bytes / _MIB, ".2f"),
+        Column("peak MiB", lambda one: mib(one.peak_bytes), ".2f"),
+        Column("allocated MiB", lambda one: mib(one.allocated_bytes), ".2f"),
+        Column("freed MiB", lambda one: mib(one.freed_bytes), ".2f"),
         Column("calls", lambda one: one.calls, ","),
     ]
     return table(title, columns, memory.phases, face="page")
@@ -383,7 +355,7 @@ def _allocations(title: str, allocations: Sequence[LiveAllocation]) -> Table:
     columns: list[Column[LiveAllocation]] = [
         Column("label", lambda one: one.label),
         Column("phase", lambda one: one.phase),
-        Column("MiB", lambda one: one.size_bytes / _MIB, ".3f"),
+        Column("MiB", lambda one: mib(one.size_bytes), ".3f"),
         Column("since ms", lambda one: one.at_ms, ".2f"),
     ]
     return table(title, columns, allocations, face="page")
@@ -394,29 +366,30 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
     by_label: dict[str, int] = {}
     for one in memory.live_at_peak:
         by_label[one.label] = by_label.get(one.label, 0) + one.size_bytes
-    made = ", ".join(f"{label} {mib(size)}" for label, size in by_label.items())
-    phases = ", ".join(f"{one.phase} {mib(one.peak_bytes)}" for one in memory.phases)
+    made = ", ".join(f"{label} {mib_text(size)}" for label, size in by_label.items())
     lines = [
-        f"memory: TensorRT's allocations peak at {mib(memory.peak_bytes)} in {memory.peak_phase or 'none'} "
-        f"({made or 'nothing live'}); inputs and outputs {mib(memory.buffers_bytes)}",
-        f"  peak by phase: {phases or 'no calls'}",
+        f"memory: TensorRT's allocations peak at {mib_text(memory.peak_bytes)} in "
+        f"{memory.peak_phase or 'none'} ({made or 'nothing live'}); "
+        f"inputs and outputs {mib_text(memory.buffers_bytes)}",
+        f"  peak by phase: {_by_phase(memory)}",
     ]
     if memory.driver_bytes is not None and memory.remainder_bytes is not None:
         share = f" ({memory.remainder_bytes / memory.driver_bytes:.1%})" if memory.driver_bytes else ""
-        held = ", ".join(f"{label} {mib(size)}" for label, size in memory.held_bytes.items())
+        held = ", ".join(f"{label} {mib_text(size)}" for label, size in memory.held_bytes.items())
         lines.append(
-            f"  the driver reports {mib(memory.driver_bytes)}: {held or 'no allocations'}, and "
-            f"{mib(memory.remainder_bytes)}{share} outside TensorRT's allocator"
+            f"  the driver reports {mib_text(memory.driver_bytes)}: {held or 'no allocations'}, and "
+            f"{mib_text(memory.remainder_bytes)}{share} outside TensorRT's allocator"
         )
     if memory.context_bytes:
-        more = ", ".join(mib(size) for size in memory.context_bytes)
+        more = ", ".join(mib_text(size) for size in memory.context_bytes)
         lines.append(f"  each further execution context: {more}")
     if memory.host_bytes is not None and memory.engine_file_bytes is not None:
         lines.append(
-            f"  engine file {mib(memory.engine_file_bytes)}; host memory grew by {mib(memory.host_bytes)}"
+            f"  engine file {mib_text(memory.engine_file_bytes)}; "
+            f"host memory grew by {mib_text(memory.host_bytes)}"
         )
     if memory.failed_bytes:
-        first = mib(memory.failed_bytes[0])
+        first = mib_text(memory.failed_bytes[0])
         lines.append(f"  no memory for {len(memory.failed_bytes)} allocations, first {first}")
     lines += _leaked_lines(memory)
     if memory.failure is not None:
@@ -426,21 +399,19 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
 
 def build_memory_lines(memory: MemoryTimeline) -> list[str]:
     """The builder's peak by phase, and allocations that it never freed."""
-    phases = ", ".join(f"{one.phase} {mib(one.peak_bytes)}" for one in memory.phases)
     return [
-        f"memory of the build: peak {mib(memory.peak_bytes)} ({phases or 'no calls'})",
+        f"memory of the build: peak {mib_text(memory.peak_bytes)} ({_by_phase(memory)})",
         *_leaked_lines(memory),
     ]
 
 
+def _by_phase(memory: MemoryTimeline) -> str:
+    return ", ".join(f"{one.phase} {mib_text(one.peak_bytes)}" for one in memory.phases) or "no calls"
+
+
 def _leaked_lines(memory: MemoryTimeline) -> list[str]:
     lost = sum(one.size_bytes for one in memory.leaked)
-    return [f"  never freed: {len(memory.leaked)} allocations, {mib(lost)}"] if memory.leaked else []
-
-
-def mib(size: int) -> str:
-    """A size in MiB."""
-    return f"{size / 2**20:.2f} MiB"
+    return [f"  never freed: {len(memory.leaked)} allocations, {mib_text(lost)}"] if memory.leaked else []
 
 
 def _shares(shares: dict[str, float]) -> str:
@@ -458,18 +429,11 @@ def difference_tables(difference: EngineDifference) -> list[Table]:
         Column("B ms", lambda one: one.b_ms, ".4f"),
         Column("cost ms", lambda one: one.cost_ms, "+.4f"),
         Column("change", lambda one: one.change),
-        Column(
-            "what", lambda one: ": ".join(filter(None, (one.detail, _place(one)))), face="terminal", fit="cut"
-        ),
-        Column("what", lambda one: one.detail, face="page"),
-        Column("ONNX nodes", lambda one: names_text(one.nodes), face="page"),
+        Column("what", lambda one: one.detail, is_optional=True),
+        Column("ONNX nodes", lambda one: names_text(one.nodes) or (one.a or one.b)[0], fit="cut"),
         Column("layers in A", lambda one: ", ".join(one.a) or UNKNOWN, face="page"),
         Column("layers in B", lambda one: ", ".join(one.b) or UNKNOWN, face="page"),
     ]
     times = f"{difference.a_ms:.4f} → {difference.b_ms:.4f} ms ({gap:+.4f} ms)"
     title = f"A {difference.a} → B {difference.b}: {times}"
     return [table(title, columns, difference.changes, top=_TOP_CHANGES), *kernel_changes(difference)]
-
-
-def _place(change: LayerChange) -> str:
-    return names_text(change.nodes) or (change.a or change.b)[0]

@@ -27,6 +27,11 @@ def mib(size_bytes: int | None) -> float | None:
     return None if size_bytes is None else size_bytes / 2**20
 
 
+def mib_text(size_bytes: int) -> str:
+    """With its unit."""
+    return f"{size_bytes / 2**20:.2f} MiB"
+
+
 def shown(value: float | None, form: str) -> str:
     """A figure in that format; a dash where it is unknown. With `g` digits before the point are whole."""
     if value is None:
@@ -39,6 +44,7 @@ class Column(Generic[Row]):
     """`of` is a row's cell, `form` the format of its figures, such as `.3f` or `.1%`; None: it holds words.
 
     On a terminal a column is `width` wide at least; where there is not enough room, words are cut or folded.
+    There a first column that may be cut stands last.
     Only what `is_optional`, or for the page alone, is left out where no row has it.
     """
 
@@ -83,14 +89,20 @@ class Table:
     details: Sequence[Sequence[tuple[str, str]]] = ()
     sorted_by: str | None = None
 
-    def on(self, face: Face) -> tuple[list[Column[Any]], list[list[Cell]]]:
-        """The columns that a face has, and the cells in them."""
-        places = []
+    def places(self, face: Face) -> list[int]:
+        """Which columns a face has, in its order."""
+        found = []
         for place, column in enumerate(self.columns):
             may_go = column.is_optional or "page" in (column.face, self.face)
             is_empty = all(row[place] in (None, "") for row in self.rows)
             if column.face in ("", face) and not (may_go and is_empty):
-                places.append(place)
+                found.append(place)
+        is_last = face == "terminal" and found and self.columns[found[0]].fit == "cut"
+        return [*found[1:], found[0]] if is_last else found
+
+    def on(self, face: Face) -> tuple[list[Column[Any]], list[list[Cell]]]:
+        """The columns that a face has, and the cells in them."""
+        places = self.places(face)
         return [self.columns[place] for place in places], [
             [row[place] for place in places] for row in self.rows
         ]
@@ -192,8 +204,8 @@ def _rich_table(block: Table) -> rich.table.Table:
     for row in rows[: block.top]:
         drawn.add_row(*map(_rich_cell, columns, row))
     if block.rest is not None and block.top is not None and len(rows) > block.top:
-        kept = [cell for column, cell in zip(block.columns, block.rest, strict=True) if column in columns]
-        drawn.add_row(*map(_rich_cell, columns, kept))
+        rest = [block.rest[place] for place in block.places("terminal")]
+        drawn.add_row(*map(_rich_cell, columns, rest))
     return drawn
 
 

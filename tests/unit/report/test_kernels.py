@@ -59,7 +59,7 @@ def test_a_replacement_names_its_nodes_and_both_kernels_and_how_many_blocks_have
     assert header.split()[:7] == ["A", "ms", "B", "ms", "cost", "ms", "blocks"]
     assert first.split() == ["0.5000", "0.2500", "-0.2500", "12", "layer.*/MatMul"]
     assert [side.strip() for side in sides] == [
-        "sm80_xmma_gemm_f16f16_f16f16_f16_tn_n_tilesi…", "→ sm80_imma_tilesize64x64x64…",
+        "sm80_xmma_gemm_f16f16_f16f16_f16_tn_n_tilesi…", "→ sm80_imma_tilesize64x64x64_stage4_kernel",
     ]  # fmt: skip
 
 

@@ -1,3 +1,5 @@
+import re
+
 import msgspec
 from rich.console import Console
 
@@ -78,7 +80,7 @@ def test_a_profile_is_reported_line_by_line() -> None:
     assert "relu + softmax" in text
     assert "50.0% of the time lies in layers that hide their nodes" in text
     assert "→ Myelin" not in text
-    assert "not fused 1 times (opaque): Conv+activation, such as conv and relu: inside {ForeignNode[" in text
+    assert re.search(r"Conv\+activation +opaque +1 +[0-9.]+ +conv and relu: inside \{ForeignNode\[", text)
     assert (
         "precision: time float32 50.0%, unknown 50.0%; weights float32 100.0% (requested: float16 100.0%)"
         in text
@@ -144,7 +146,7 @@ def test_layers_of_myelins_own_names_are_reported_by_what_they_cover() -> None:
     )
     assert "fell back: conv + relu ran in float32" in shown(made)
     sides = (made, msgspec.structs.replace(made, layers=()))
-    assert "only in A: conv + relu" in shown(differences=(difference(*sides),))
+    assert "only in A  conv + relu" in shown(differences=(difference(*sides),))
 
 
 def test_a_difference_is_reported_with_its_costliest_changes_first() -> None:
@@ -153,5 +155,5 @@ def test_a_difference_is_reported_with_its_costliest_changes_first() -> None:
     found = difference(*sides)
     text = shown(msgspec.structs.replace(sides[0], layers=()), differences=(found,))
     assert "A batch1 (aaaaaaaaaaaa) → B batch1 (aaaaaaaaaaaa): 4.0000 → 4.0000 ms (+0.0000 ms)" in text
-    assert "2 layers in A, 2 in B: conv" in text
+    assert "2 layers in A, 2 in B  conv" in text
     assert "changes: 1 regrouped" in text

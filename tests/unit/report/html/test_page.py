@@ -140,10 +140,10 @@ def test_results_without_a_build_are_made_from_the_model() -> None:
 def test_the_layers_of_a_real_engine_are_rows_with_their_details() -> None:
     table = read(resnet()).table("batch 1: 60 layers")
     names = [column["name"] for column in table["columns"]]
-    assert (len(table["rows"]), names[:4]) == (60, ["layer", "ms", "share", "type"])
+    assert (len(table["rows"]), names[:4]) == (60, ["layer", "ms", "share", "spread"])
     row, details = table["rows"][1], dict(table["details"][1])
     stem = "/m/resnet/embedder/embedder/convolution/Conv + /m/resnet/embedder/embedder/activation/Relu"
-    assert (row[0], row[1], *row[3:5]) == (stem, 0.002, "float16", "CaskConvolution")
+    assert (row[0], row[1], *row[7:9]) == (stem, 0.002, "float16", "CaskConvolution")
     assert row[2] == pytest.approx(0.002 / 1.83, rel=1e-5)
     assert details["tactic"].startswith("sm90_xmma_fprop_image_first_layer")
     assert details["operators"] == "Conv, Relu"
@@ -235,7 +235,7 @@ def test_an_engine_that_was_not_run_shows_what_its_graph_requests() -> None:
     assert "roofline" in shown.text["missing"]
     table = shown.table("batch 1: 60 nodes of the ONNX file, not timed")
     names = [column["name"] for column in table["columns"]]
-    assert names == ["layer", "type", "kind", "floor ms", "bound by", "MFLOP", "MB"]
+    assert names == ["layer", "floor ms", "bound", "type", "kind", "MFLOP", "MB"]
     assert table["sorted_by"] == names.index("MFLOP")
 
 
