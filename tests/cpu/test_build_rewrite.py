@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -17,8 +18,7 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Manifest, from_json
 from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.rewrite_trace import RewriteTrace
-from trtopt.rewrite.rule import Match, Rule, always
-from trtopt.rewrite.rules.cleaning import ERASE_IDENTITY
+from trtopt.rewrite.rule import Verdict, at, rule
 from trtopt.rewrite.scope import Scope
 from trtopt.workflows.build import graph as kept_graph
 
@@ -123,11 +123,12 @@ def test_large_models_are_proved_at_one_size(
 def test_a_rule_that_raises_ends_the_build_and_leaves_nothing(
     wordy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(scope: Scope, match: Match) -> None:
+    @rule("", "B", "")
+    @at("Identity")
+    def fail(scope: Scope, node: Any) -> Verdict:
         raise ZeroDivisionError("oh")
 
-    rule = Rule("fail", "", "B", "", ERASE_IDENTITY.find, always, fail)
-    monkeypatch.setattr(api, "RULES", (rule,))
+    monkeypatch.setattr(api, "RULES", (fail,))
     with pytest.raises(TrtoptError, match=r"rule 'fail' failed at 'useless'") as caught:
         _build(wordy, tmp_path / "out")
     assert "rewrite='none'" in caught.value.remedy

@@ -16,11 +16,11 @@ from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.shape_inference import declare_outputs, fix_inputs
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.driver import RuleFailed, rewrite
-from trtopt.rewrite.rules.cleaning import ERASE_IDENTITY
-from trtopt.rewrite.rules.folding import FOLD_CONSTANTS, FOLD_SHAPES, growing_weights
+from trtopt.rewrite.rules.cleaning import erase_identity
+from trtopt.rewrite.rules.folding import fold_constants, fold_shapes, growing_weights
 from trtopt.targets import Target
 
-_FOLDING = (ERASE_IDENTITY, FOLD_SHAPES, FOLD_CONSTANTS, growing_weights())
+_FOLDING = (erase_identity, fold_shapes, fold_constants, growing_weights())
 
 
 def folded_at(

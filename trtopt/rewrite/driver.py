@@ -192,20 +192,18 @@ def _sweep(rule: Rule, scope: Scope) -> tuple[list[Applied], list[Declined]]:
     """One pass of one rule over one graph."""
     applied: list[Applied] = []
     declined: list[Declined] = []
-    at = "the search"
     try:
         for match in rule.find(scope):
-            at = match.node.name
-            reason = rule.check(scope, match)
-            if reason is None:
-                rule.apply(scope, match)
-                applied.append(Applied(rule=rule.name, node=at))
+            name = match.node.name
+            if isinstance(match.verdict, str):
+                declined.append(Declined(rule=rule.name, node=name, reason=match.verdict))
             else:
-                declined.append(Declined(rule=rule.name, node=at, reason=reason))
+                match.verdict()
+                applied.append(Applied(rule=rule.name, node=name))
     except Exception as error:
         if isinstance(error, TrtoptError):
             raise
-        raise RuleFailed(rule.name, at, error) from error
+        raise RuleFailed(rule.name, scope.at, error) from error
     if applied:
         scope.sweep()
     return applied, declined

@@ -16,7 +16,7 @@ from trtopt.records import Record
 from trtopt.rewrite import driver
 from trtopt.rewrite.evidence import AUDITED
 from trtopt.rewrite.match import REDUCTIONS, axes_of
-from trtopt.rewrite.rules.normalisation import LAYER_NORM, RMS_NORM, is_better_plain
+from trtopt.rewrite.rules.normalisation import BETTER_PLAIN, layer_norm, rms_norm
 from trtopt.rewrite.scope import STANDARD, Scope
 from trtopt.targets import INTEGER_ARITHMETIC, target_named
 
@@ -272,12 +272,11 @@ def _unfused_attention(scope: Scope) -> Iterator[Finding]:
 
 
 def _plain_normalisations(scope: Scope) -> Iterator[Finding]:
-    for rule in (LAYER_NORM, RMS_NORM):
+    for rule in (layer_norm, rms_norm):
         for match in rule.find(scope):
-            reason = rule.check(scope, match)
-            if reason is not None and not (rule is LAYER_NORM and is_better_plain(match)):
+            if isinstance(match.verdict, str) and match.verdict != BETTER_PLAIN:
                 yield Finding(
-                    match.node, f"a normalisation written out, which {rule.name} declines: {reason}"
+                    match.node, f"a normalisation written out, which {rule.name} declines: {match.verdict}"
                 )
 
 

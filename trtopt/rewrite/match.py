@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match
 from trtopt.rewrite.scope import Scope
 
 REDUCTIONS = (
@@ -23,8 +22,8 @@ def axes_of(scope: Scope, node: Any) -> list[int] | None:
     if rank is None:
         return None
     if given is None:
-        computed = len(node.inputs) > 1 and not node.inputs[1].is_empty()
-        return None if computed or node.attrs.get("noop_with_empty_axes") else list(range(rank))
+        is_computed = operand(node, 1) is not None
+        return None if is_computed or node.attrs.get("noop_with_empty_axes") else list(range(rank))
     if not given:
         return [] if node.attrs.get("noop_with_empty_axes") else list(range(rank))
     return sorted(axis % rank for axis in given)
@@ -49,16 +48,10 @@ _SPREAD = ("Slice", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Expand", "I
 """Operators whose output has no other values than their input."""
 
 
-def behind(ops: tuple[str, ...], *makers: str) -> Callable[[Scope], Iterator[Match]]:
-    """What finds nodes of `ops` whose first input one of `makers` makes: the match's part `first`."""
-
-    def find(scope: Scope) -> Iterator[Match]:
-        for node in scope.nodes(*ops):
-            first = scope.producer(node.inputs[0], *makers)
-            if first is not None:
-                yield Match(node, {"first": first})
-
-    return find
+def operand(node: Any, position: int) -> Any | None:
+    """An input that may be left out."""
+    given = len(node.inputs) > position and not node.inputs[position].is_empty()
+    return node.inputs[position] if given else None
 
 
 def with_factor(scope: Scope, node: Any) -> tuple[Any, float] | None:
@@ -104,7 +97,7 @@ def is_filled_with(scope: Scope, tensor: Any, fill: float) -> bool:
     return bool((value == fill).all())
 
 
-def is_private(scope: Scope, inner: list[Any], root: Any) -> bool:
+def is_private(scope: Scope, inner: Sequence[Any], root: Any) -> bool:
     """Whether the nodes `inner` serve only each other and `root`, so that replacing `root` frees them."""
     group = {id(node) for node in (*inner, root)}
     return all(

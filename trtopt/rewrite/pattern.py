@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from trtopt.rewrite.match import why_not_one_node, with_factor
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Rule, Verdict, at
 from trtopt.rewrite.scope import Scope
 
 _NEAR, _SIX_DIGITS = 1e-4, 5e-6
@@ -182,6 +183,11 @@ def _build(scope: Scope, term: Term | float, node: Any, names: dict[str, Any]) -
     return scope.compute(node, term.op, inputs, names["x"], **dict(term.attrs))
 
 
+def _replace(scope: Scope, node: Any, term: Term, names: dict[str, Any]) -> None:
+    inputs = [_build(scope, one, node, names) for one in term.operands]
+    scope.replace(node, term.op, inputs, dict(term.attrs))
+
+
 def rule(
     name: str,
     what: str,
@@ -197,21 +203,13 @@ def rule(
     """
     roots = {root for left, _ in forms for root in _roots(left)}
 
-    def find(scope: Scope) -> Iterator[Match]:
-        for node in scope.nodes(*roots):
-            for left, right in forms:
-                found = next(_matches(scope, left, node.outputs[0], _Found({})), None)
-                if found is not None:
-                    yield Match(node, {"names": found.names, "inner": [*found.nodes[1:]], "right": right})
-                    break
+    def look(scope: Scope, node: Any) -> Verdict | None:
+        for left, right in forms:
+            found = next(_matches(scope, left, node.outputs[0], _Found({})), None)
+            if found is not None:
+                source = found.names["x"]
+                reason = why_not(scope, source) or why_not_one_node(scope, source, node, [*found.nodes[1:]])
+                return reason or partial(_replace, scope, node, right, found.names)
+        return None
 
-    def check(scope: Scope, match: Match) -> str | None:
-        source = match.parts["names"]["x"]
-        return why_not(scope, source) or why_not_one_node(scope, source, match.node, match.parts["inner"])
-
-    def apply(scope: Scope, match: Match) -> None:
-        node, right, names = match.node, match.parts["right"], match.parts["names"]
-        inputs = [_build(scope, one, node, names) for one in right.operands]
-        scope.replace(node, right.op, inputs, dict(right.attrs))
-
-    return Rule(name, what, exactness, enables, find, check, apply, **more)
+    return Rule(name, what, exactness, enables, at(*roots)(look), **more)

@@ -26,14 +26,14 @@ from trtopt.rewrite.dynamic_batch import make_dynamic
 from trtopt.rewrite.equivalence import notes_on_branches
 from trtopt.rewrite.rewrite_trace import Deviation, RewriteTrace, Undone
 from trtopt.rewrite.rule import Exactness, Rule
-from trtopt.rewrite.rules.cleaning import DROP_UNUSED, ERASE_IDENTITY, ZERO_STATE
+from trtopt.rewrite.rules.cleaning import drop_unused, erase_identity, zero_state
 from trtopt.rewrite.rules.folding import keeping
 from trtopt.rewrite.typed_io.int8 import move_quantisation
 from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
 from trtopt.targets import Target, target_named
 
-_SHAPES = (ERASE_IDENTITY, ZERO_STATE, keeping("Expand"), DROP_UNUSED)
+_SHAPES = (erase_identity, zero_state, keeping("Expand"), drop_unused)
 """What shows shapes that are computed of constants, rids LSTMs of zeros as long as the batch, and MaxPools of
 indices that nothing reads.
 

@@ -1,10 +1,11 @@
-"""What a rule is: data that names it and three functions over a scope."""
+"""What a rule is: a function that looks at a node, or at a graph, and what is known of its worth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Literal, TypeAlias
 
 from trtopt.rewrite.evidence import Evidence, earns_a_build, earns_quantising, of_rule
 from trtopt.rewrite.scope import Scope
@@ -12,33 +13,36 @@ from trtopt.targets import target_names
 
 Exactness = Literal["B", "N"]
 """B bit-exact, N equal up to rounding."""
+Verdict: TypeAlias = str | Callable[[], object]
+"""Why a match must be left alone, or what replaces it."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A place where a rule's pattern stands: `node` names it in the trace, `parts` are the rule's own."""
+    """A place where a rule's pattern stands; `node` names it in the trace."""
 
     node: Any
-    parts: dict[str, Any] = field(default_factory=dict)
+    verdict: Verdict
+
+
+Find: TypeAlias = Callable[..., Iterator[Match]]
+"""Yields the matches in a scope, each as the graph then is: it is replaced before the next is sought."""
 
 
 @dataclass(frozen=True)
 class Rule:
     """One idea: `what` says it as pattern → replacement.
 
-    `find` walks a scope and yields matches of the pattern, each taken from the graph at that moment;
-    `check` answers None, or why this match must be left alone; `apply` replaces it. `targets` are
-    those that it suits: for others it must be named. `enables` says what TensorRT can do afterwards,
-    `evidence` what has been found of that; builds, and `trtopt rewrite` by itself, apply what has earned it.
+    `targets` are those that it suits: for others it must be named. `enables` says what TensorRT can do
+    afterwards, `evidence` what has been found of that; builds, and `trtopt rewrite` by itself, apply what has
+    earned it.
     """
 
     name: str
     what: str
     exactness: Exactness
     enables: str
-    find: Callable[[Scope], Iterator[Match]]
-    check: Callable[[Scope, Match], str | None]
-    apply: Callable[[Scope, Match], None]
+    find: Find
     targets: tuple[str, ...] = target_names()
     evidence: tuple[Evidence, ...] = ()
 
@@ -55,6 +59,22 @@ class Rule:
         return target in self.targets and earns_quantising(self.name, self.evidence, target)
 
 
-def always(scope: Scope, match: Match) -> str | None:
-    """The check of a rule whose pattern is condition enough."""
-    return None
+def rule(what: str, exactness: Exactness, enables: str, **more: Any) -> Callable[[Find], Rule]:
+    """Make a rule of a function that finds its matches, and call it like that."""
+    return lambda find: Rule(find.__name__.replace("_", "-"), what, exactness, enables, find, **more)
+
+
+def at(*ops: str) -> Callable[[Callable[[Scope, Any], Verdict | None]], Find]:
+    """Look at each node of these operators (of any, without them); None: the pattern is not there."""
+
+    def each(look: Callable[[Scope, Any], Verdict | None]) -> Find:
+        @wraps(look)
+        def find(scope: Scope) -> Iterator[Match]:
+            for node in scope.nodes(*ops):
+                verdict = look(scope, node)
+                if verdict is not None:
+                    yield Match(node, verdict)
+
+        return find
+
+    return each

@@ -58,6 +58,8 @@ class Scope:
         self._local = {id(node) for node in graph.nodes}
         self._cursors: dict[int, int] = {}
         """Where an input of a node was found last, by the node's identity."""
+        self.at = "the search"
+        """The node that a rule looks at."""
 
     @property
     def target(self) -> Target:
@@ -75,6 +77,7 @@ class Scope:
         """The live nodes of these standard operators (of any, without `ops`), as they stood at the start."""
         for node in list(self.graph.nodes):
             if node.outputs and (not ops or self.is_one_of(node, *ops)):
+                self.at = node.name
                 yield node
 
     def is_one_of(self, node: Any, *ops: str) -> bool:

@@ -27,11 +27,10 @@ plain-integers tell-kernel
 """
 
 ADDED = """
-def _find_added(scope):
-    return (Match(node) for node in scope.nodes("Neg"))
-
-ADDED = Rule("added", "−x → −x", "B", "nothing", _find_added, lambda scope, match: "it is a test",
-             lambda scope, match: None, targets=("10",), evidence=(builds("a layer less", ("10",)),))
+@rule("−x → −x", "B", "nothing", targets=("10",), evidence=(builds("a layer less", ("10",)),))
+@at("Neg")
+def added(scope, node):
+    return "it is a test"
 """
 
 WITH_ADDED = """

@@ -6,8 +6,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -21,8 +21,8 @@ from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.rewrite_trace import RewriteTrace
-from trtopt.rewrite.rule import Match, Rule, always
-from trtopt.rewrite.rules.cleaning import ERASE_IDENTITY
+from trtopt.rewrite.rule import Verdict, at, rule
+from trtopt.rewrite.rules.cleaning import erase_identity
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import target_names
 
@@ -95,13 +95,12 @@ def test_what_would_be_passed_over_in_silence_is_refused(tmp_path: Path) -> None
 
 
 def test_a_node_whose_rule_was_undone_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(scope: Scope) -> Iterator[Match]:
-        yield from map(Match, scope.nodes("Neg"))
+    @rule("", "B", "")
+    @at("Neg")
+    def lie(scope: Scope, node: Any) -> Verdict:
+        return lambda: scope.replace(node, "Abs", list(node.inputs))
 
-    def lie(scope: Scope, match: Match) -> None:
-        scope.replace(match.node, "Abs", list(match.node.inputs))
-
-    monkeypatch.setattr(api, "RULES", (Rule("lie", "", "B", "", find, always, lie), ERASE_IDENTITY))
+    monkeypatch.setattr(api, "RULES", (lie, erase_identity))
     told = _run(tmp_path, "--clean", "--explain", "Neg:y").output
     assert "Neg:y: lie was tried and undone because output 'y' moved by" in told
     assert "Identity:b: erase-identity was applied" in _run(tmp_path, "--explain", "Identity:b").output
@@ -114,11 +113,12 @@ def test_a_trace_from_before_undone_rules_had_nodes_is_read(tmp_path: Path) -> N
 
 
 def test_keep_going_leaves_out_a_rule_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(scope: Scope, match: Match) -> None:
+    @rule("", "B", "")
+    @at("Identity")
+    def fail(scope: Scope, node: Any) -> Verdict:
         raise ZeroDivisionError("oh")
 
-    rule = Rule("fail", "", "B", "", ERASE_IDENTITY.find, always, fail)
-    monkeypatch.setattr(api, "RULES", (rule, ERASE_IDENTITY))
+    monkeypatch.setattr(api, "RULES", (fail, erase_identity))
     stopped = _run(tmp_path, "--clean")
     assert isinstance(stopped.exception, RuleFailed)
     assert stopped.exception.exit_code == 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +16,9 @@ from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.equivalence import Unrunnable, error_between
 from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.rewrite.rule import Match, Rule, always
-from trtopt.rewrite.rules.cleaning import ERASE_ARITHMETIC, ERASE_IDENTITY
-from trtopt.rewrite.rules.convolution import FOLD_SCALE
+from trtopt.rewrite.rule import Verdict, at, rule
+from trtopt.rewrite.rules.cleaning import erase_arithmetic, erase_identity
+from trtopt.rewrite.rules.convolution import fold_scale
 from trtopt.rewrite.scope import Scope
 
 _TEXT = """
@@ -25,29 +26,27 @@ _TEXT = """
     {a = Relu(x) b = Mul(a, one) c = Identity(b) y = Abs(c)}"""
 
 
-def _find_abs(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Abs"):
-        yield Match(node)
+@rule("", "B", "")
+@at("Abs")
+def lie(scope: Scope, node: Any) -> Verdict:
+    return lambda: scope.replace(node, "Neg", list(node.inputs))
 
 
-def _negate(scope: Scope, match: Match) -> None:
-    scope.replace(match.node, "Neg", list(match.node.inputs))
+@rule("", "B", "")
+@at("Abs")
+def fail(scope: Scope, node: Any) -> Verdict:
+    def apply() -> None:
+        raise ZeroDivisionError("oh")
 
-
-def _raise(scope: Scope, match: Match) -> None:
-    raise ZeroDivisionError("oh")
-
-
-_LIE = Rule("lie", "", "B", "", _find_abs, always, _negate)
-_FAIL = Rule("fail", "", "B", "", _find_abs, always, _raise)
+    return apply
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_rule_that_changes_the_outputs_is_bisected_undone_and_named(
     place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = [ERASE_IDENTITY, ERASE_ARITHMETIC]
-    rules.insert(place, _LIE)
+    rules = [erase_identity, erase_arithmetic]
+    rules.insert(place, lie)
     monkeypatch.setattr(api, "RULES", tuple(rules))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
@@ -59,10 +58,12 @@ def test_a_rule_that_changes_the_outputs_is_bisected_undone_and_named(
 def test_a_rule_after_which_the_model_no_longer_runs_is_undone_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def deny(scope: Scope, match: Match) -> None:
-        scope.replace(match.node, "Not", list(match.node.inputs))  # takes booleans only
+    @rule("", "B", "")
+    @at("Abs")
+    def deny(scope: Scope, node: Any) -> Verdict:
+        return lambda: scope.replace(node, "Not", list(node.inputs))  # takes booleans only
 
-    monkeypatch.setattr(api, "RULES", (Rule("deny", "", "B", "", _find_abs, always, deny),))
+    monkeypatch.setattr(api, "RULES", (deny,))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
     assert [item.rule for item in trace.undone] == ["deny"]
@@ -72,11 +73,13 @@ def test_a_rule_after_which_the_model_no_longer_runs_is_undone_and_named(
 def test_bit_exact_rules_are_held_to_equality_even_next_to_looser_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nudge(scope: Scope, match: Match) -> None:
-        scope.replace(match.node, "Mul", [match.node.inputs[0], scope.constant(np.float32([1.00001]), "c")])
+    @rule("", "B", "")
+    @at("Abs")
+    def nudge(scope: Scope, node: Any) -> Verdict:
+        more = scope.constant(np.float32([1.00001]), "c")
+        return lambda: scope.replace(node, "Mul", [node.inputs[0], more])
 
-    lie = Rule("nudge", "", "B", "", _find_abs, always, nudge)
-    monkeypatch.setattr(api, "RULES", (lie, FOLD_SCALE))
+    monkeypatch.setattr(api, "RULES", (nudge, fold_scale))
     text = """
         # w: float[4,2,1,1]
         g (float[N,2,4,4] x) => (float[N,4,4,4] y) <float t = {3.0}>
@@ -90,7 +93,7 @@ def test_bit_exact_rules_are_held_to_equality_even_next_to_looser_ones(
 def test_a_rule_that_raises_stops_the_rewrite_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "RULES", (ERASE_IDENTITY, _FAIL))
+    monkeypatch.setattr(api, "RULES", (erase_identity, fail))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     with pytest.raises(RuleFailed, match="'fail' failed at 'Abs:y': ZeroDivisionError: oh"):
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
@@ -98,7 +101,7 @@ def test_a_rule_that_raises_stops_the_rewrite_and_leaves_no_file(
 
 
 def test_keep_going_leaves_out_a_rule_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "RULES", (ERASE_IDENTITY, _FAIL))
+    monkeypatch.setattr(api, "RULES", (erase_identity, fail))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     trace = rewrite_model(
         tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True, keep_going=True
@@ -230,14 +233,13 @@ def test_the_rounding_of_a_sigmoid_near_zero_undoes_no_rule(tmp_path: Path) -> N
 def test_a_rule_that_changes_scores_near_zero_is_still_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find(scope: Scope) -> Iterator[Match]:
-        return (Match(node) for node in scope.nodes("Add") if node.inputs[1].name == "shift")
-
-    def raise_scores(scope: Scope, match: Match) -> None:
+    @rule("", "N", "")
+    @at("Add")
+    def lie(scope: Scope, node: Any) -> Verdict | None:
         shift = scope.constant(np.float32([-13.0]), "other")
-        scope.replace(match.node, "Add", [match.node.inputs[0], shift])
+        change = partial(scope.replace, node, "Add", [node.inputs[0], shift])
+        return change if node.inputs[1].name == "shift" else None
 
-    lie = Rule("lie", "", "N", "", find, always, raise_scores)
     monkeypatch.setattr(api, "RULES", (lie,))
     onnx.save(model(_LOW_SCORES), tmp_path / "in.onnx")
     assert (

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import pi, sqrt
 from typing import Any
 
 from trtopt.rewrite.evidence import RULES_ALONE, faster, layers, quantises
 from trtopt.rewrite.match import axes_of, is_private, keeps_axes
-from trtopt.rewrite.pattern import Op, rule, x, y
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.pattern import Op, rule as form, x, y
+from trtopt.rewrite.rule import Verdict, at, rule
 from trtopt.rewrite.scope import Scope
 
 # ── gelu ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -26,7 +25,7 @@ def _why_not_gelu(scope: Scope, source: Any) -> str | None:
     return None
 
 
-GELU = rule(
+gelu = form(
     "gelu",
     'x·½·(1 + erf(x/√2)) → Gelu(x); ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) → Gelu(x, approximate="tanh")',
     "N",
@@ -51,7 +50,7 @@ def _why_not_hard_sigmoid(scope: Scope, source: Any) -> str | None:
     return None if scope.is_float(source) else "the type is not FP32 or FP16"
 
 
-HARD_SIGMOID = rule(
+hard_sigmoid = form(
     "hard-sigmoid",
     "Clip(x + 3, 0, 6)/6 → HardSigmoid(x, α = 1/6, β = 1/2); times x it is TensorRT's form of HardSwish",
     "N",
@@ -68,7 +67,7 @@ HARD_SIGMOID = rule(
 
 # ── sigmoid ────────────────────────────────────────────────────────────────────────────────────────────────
 
-SIGMOID = rule(
+sigmoid = form(
     "sigmoid",
     "1/(1 + e^(−x)) → Sigmoid(x), and x/(1 + e^(−x)) → x·Sigmoid(x)",
     "N",
@@ -95,49 +94,38 @@ def _shifted(scope: Scope, tensor: Any, axes: list[int]) -> tuple[Any, list[Any]
     )
 
 
-def _find(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Div"):
-        power, total = scope.producer(node.inputs[0], "Exp"), scope.producer(node.inputs[1], "ReduceSum")
-        if power is None or total is None or total.inputs[0] is not power.outputs[0]:
-            continue
-        axes = axes_of(scope, total)
-        if axes:
-            source, extra = _shifted(scope, power.inputs[0], axes)
-            parts = {"source": source, "inner": [power, total, *extra], "axes": axes, "total": total}
-            yield Match(node, parts)
+@rule(
+    "Exp(x [− max x]) / ReduceSum(the same) over one axis → Softmax(x)",
+    "N",
+    "SoftMax+TopK, Scale+SoftMax",
+    evidence=(
+        layers("one kernel instead of three to six layers"),
+        faster("four layers of attention -67.9% at 1, -70.1% at 32 by this rule alone", RULES_ALONE),
+    ),
+)
+@at("Div")
+def softmax(scope: Scope, node: Any) -> Verdict | None:
+    """e^(x−m)/Σe^(x−m) = e^x/Σe^x for any m that does not vary along the axis.
 
-
-def _check(scope: Scope, match: Match) -> str | None:
-    axes, rank = match.parts["axes"], scope.rank(match.parts["source"])
+    TensorRT knows SoftMax as a layer of its own, with fusions (SoftMax + TopK, Scale + SoftMax) and a kernel
+    that does not overflow in FP16.
+    """
+    power, total = scope.producer(node.inputs[0], "Exp"), scope.producer(node.inputs[1], "ReduceSum")
+    if power is None or total is None or total.inputs[0] is not power.outputs[0]:
+        return None
+    axes = axes_of(scope, total)
+    if not axes:
+        return None
+    source, extra = _shifted(scope, power.inputs[0], axes)
+    rank = scope.rank(source)
     if len(axes) != 1 or rank is None:
         return "it sums over several axes"
     if rank < 2:
         return "TensorRT's Softmax takes tensors of two axes or more"
     if scope.opset < 13 and axes[0] != rank - 1:
         return "below opset 13 Softmax flattens the axes after its own"
-    if not keeps_axes(match.parts["total"]):
+    if not keeps_axes(total):
         return "the sum's axis is dropped"
-    if not is_private(scope, match.parts["inner"], match.node):
+    if not is_private(scope, [power, total, *extra], node):
         return "an intermediate result is used elsewhere"
-    return None
-
-
-def _apply(scope: Scope, match: Match) -> None:
-    scope.replace(match.node, "Softmax", [match.parts["source"]], {"axis": match.parts["axes"][0]})
-
-
-SOFTMAX = Rule(
-    "softmax",
-    "Exp(x [− max x]) / ReduceSum(the same) over one axis → Softmax(x)",
-    "N",
-    "SoftMax+TopK, Scale+SoftMax",
-    _find,
-    _check,
-    _apply,
-    evidence=(
-        layers("one kernel instead of three to six layers"),
-        faster("four layers of attention -67.9% at 1, -70.1% at 32 by this rule alone", RULES_ALONE),
-    ),
-)
-"""e^(x−m)/Σe^(x−m) = e^x/Σe^x for any m that does not vary along the axis. TensorRT knows SoftMax as a layer
-of its own, with fusions (SoftMax + TopK, Scale + SoftMax) and a kernel that does not overflow in FP16."""
+    return lambda: scope.replace(node, "Softmax", [source], {"axis": axes[0]})

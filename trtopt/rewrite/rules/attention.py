@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from trtopt.rewrite.evidence import MERGED, faster, layers
 from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_factor
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Verdict, at, rule
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import targets_where
 
@@ -19,46 +20,36 @@ _OPSET = 23
 _RANK = 4
 
 
-def _product(scope: Scope, tensor: Any) -> tuple[Any, float, list[Any]] | None:
-    """The MatMul of scores that are scaled or not, the scale, and the nodes between."""
-    node = scope.producer(tensor, "MatMul", "Mul", "Div")
-    if node is None or node.op == "MatMul":
-        return None if node is None else (node, 1.0, [node])
-    found = with_factor(scope, node)
-    product = None if found is None else scope.producer(found[0], "MatMul")
-    return None if found is None or product is None else (product, found[1], [product, node])
+@rule(
+    "Softmax((Q·Kᵀ)·c [+ mask])·V → Attention(Q, K, V [, mask], scale = c), opset 23",
+    "N",
+    "fused multi-head attention",
+    targets=(),
+    evidence=(layers("does not read it"),),
+)
+@at("MatMul")
+def attention(scope: Scope, node: Any) -> Verdict | None:
+    """TensorRT 10.14 and later keep the one node whole, where they have to recognise the pattern otherwise.
 
-
-def _find_attention(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("MatMul"):
-        softmax = scope.producer(node.inputs[0], "Softmax")
-        if softmax is None:
-            continue
-        plus = scope.producer(softmax.inputs[0], "Add")
-        ways = [(softmax.inputs[0], None)] if plus is None else inputs_either_way(plus)
-        for scores, mask in ways:
-            found = _product(scope, scores)
-            if found is not None:
-                product, factor, inner = found
-                inner = [*inner, softmax, *([] if plus is None else [plus])]
-                parts = {
-                    "product": product,
-                    "factor": factor,
-                    "mask": mask,
-                    "softmax": softmax,
-                    "inner": inner,
-                }
-                yield Match(node, parts)
-                break
-
-
-def _check_attention(scope: Scope, match: Match) -> str | None:
+    See "Fused Attention" in TensorRT's documentation, method 1. What no fused kernel fits, FP32 say, they
+    then refuse to build unless the network may be decomposed, as trtopt's builder does: a file for other
+    tools should be FP16 or BF16.
+    """
+    softmax = scope.producer(node.inputs[0], "Softmax")
+    if softmax is None:
+        return None
+    plus = scope.producer(softmax.inputs[0], "Add")
+    ways = [(softmax.inputs[0], None)] if plus is None else inputs_either_way(plus)
+    found = next(((*made, mask) for scores, mask in ways if (made := _product(scope, scores))), None)
+    if found is None:
+        return None
+    product, factor, inner, mask = found
     if scope.target.operator_opset < _OPSET:
         return f"TensorRT {scope.target.name} does not read Attention"
     if scope.opset < _OPSET:
         return f"Attention needs opset {_OPSET}, the model has {scope.opset}: export it at {_OPSET}"
-    query, key = match.parts["product"].inputs
-    value, mask = match.node.inputs[1], match.parts["mask"]
+    query, key = product.inputs
+    value = node.inputs[1]
     operands = (query, key, value)
     if any(scope.rank(tensor) != _RANK for tensor in operands):
         return "queries, keys and values are not known to have four axes"
@@ -76,16 +67,32 @@ def _check_attention(scope: Scope, match: Match) -> str | None:
         or not isinstance(query.shape[-1], int)
     ):
         return "batch, heads and head size are not known to be the same everywhere"
-    if match.parts["softmax"].attrs.get("axis", -1) not in (-1, _RANK - 1):
+    if softmax.attrs.get("axis", -1) not in (-1, _RANK - 1):
         return "the Softmax is not over the keys"
     if mask is not None and (scope.rank(mask) is None or not 2 <= len(mask.shape) <= _RANK):
         return "the mask is not known to have two to four axes"
-    return why_not_one_node(scope, value, match.node, match.parts["inner"])
+
+    def apply() -> None:
+        keys = scope.compute(node, "Transpose", [key], key, perm=[0, 1, 3, 2])
+        rows = [] if mask is None else [_row_for_every_query(scope, node, query, key, mask)]
+        scope.replace(node, "Attention", [query, keys, value, *rows], {"scale": factor})
+
+    inner = [*inner, softmax, *([] if plus is None else [plus])]
+    return why_not_one_node(scope, value, node, inner) or apply
 
 
-def _row_for_every_query(scope: Scope, match: Match) -> Any:
-    query, key = match.parts["product"].inputs
-    node, mask = match.node, match.parts["mask"]
+def _product(scope: Scope, tensor: Any) -> tuple[Any, float, list[Any]] | None:
+    """The MatMul of scores that are scaled or not, the scale, and the nodes between."""
+    node = scope.producer(tensor, "MatMul", "Mul", "Div")
+    if node is None or node.op == "MatMul":
+        return None if node is None else (node, 1.0, [node])
+    found = with_factor(scope, node)
+    product = None if found is None else scope.producer(found[0], "MatMul")
+    return None if found is None or product is None else (product, found[1], [product, node])
+
+
+def _row_for_every_query(scope: Scope, node: Any, query: Any, key: Any, mask: Any) -> Any:
+    """The mask expanded to a row for each: ONNX Runtime's kernel broadcasts it over heads alone."""
     like = scope.variable(mask.name, np.dtype(np.int64))
     queries = scope.compute(node, "Shape", [query], like, start=2, end=3)
     keys = scope.compute(node, "Shape", [key], like, start=3, end=4)
@@ -93,53 +100,29 @@ def _row_for_every_query(scope: Scope, match: Match) -> Any:
     return scope.compute(node, "Expand", [mask, rows], mask)
 
 
-def _apply_attention(scope: Scope, match: Match) -> None:
-    query, key = match.parts["product"].inputs
-    keys = scope.compute(match.node, "Transpose", [key], key, perm=[0, 1, 3, 2])
-    inputs = [query, keys, match.node.inputs[1]]
-    if match.parts["mask"] is not None:
-        inputs.append(_row_for_every_query(scope, match))
-    scope.replace(match.node, "Attention", inputs, {"scale": match.parts["factor"]})
-
-
-ATTENTION = Rule(
-    "attention",
-    "Softmax((Q·Kᵀ)·c [+ mask])·V → Attention(Q, K, V [, mask], scale = c), opset 23",
-    "N",
-    "fused multi-head attention",
-    _find_attention,
-    _check_attention,
-    _apply_attention,
-    targets=(),
-    evidence=(layers("does not read it"),),
-)
-"""TensorRT 10.14 and later keep the one node whole, where they have to recognise the pattern otherwise
-("Fused Attention" in TensorRT's documentation, method 1). What no fused kernel fits, FP32 say, they then
-refuse to build unless the network may be decomposed, as trtopt's builder does: a file for other tools
-should be FP16 or BF16. A mask is expanded to a row for every query: ONNX Runtime's kernel broadcasts it
-over heads alone."""
-
-
 # ── attention-scale ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _feeds_softmax(scope: Scope, tensor: Any) -> bool:
-    """Whether the scores go to a Softmax, plainly or through the mask's Add or Where."""
-    plus = scope.only_use(tensor, "Add", "Where")
-    return scope.only_use(plus.outputs[0] if plus is not None else tensor, "Softmax") is not None
+@rule(
+    "Softmax((Q·Kᵀ)·c [+ mask]) → Softmax((Q·c)·Kᵀ [+ mask])",
+    "N",
+    "fused multi-head attention",
+    targets=targets_where(lambda target: target.fuses_scaled_query),
+    evidence=(layers("does not fuse, one layer more"),),
+)
+@at("Mul", "Div")
+def attention_scale(scope: Scope, node: Any) -> Verdict | None:
+    """A scalar commutes with the product.
 
-
-def _find_attention_scale(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Mul", "Div"):
-        found = with_factor(scope, node)
-        product = None if found is None else scope.producer(found[0], "MatMul")
-        if found is not None and product is not None and _feeds_softmax(scope, node.outputs[0]):
-            yield Match(node, {"product": product, "factor": found[1]})
-
-
-def _check_attention_scale(scope: Scope, match: Match) -> str | None:
-    product = match.parts["product"]
-    query, key = product.inputs
+    Before BMM1 it touches S×D values instead of S×S, keeps FP16 scores from overflowing, and lies where the
+    fused attention of TensorRT 10 and 11 requires it ("Fused Attention" in TensorRT's documentation).
+    TensorRT 8.6 has the scale after BMM1 in its own pattern: off unless requested.
+    """
+    found = with_factor(scope, node)
+    product = None if found is None else scope.producer(found[0], "MatMul")
+    if found is None or product is None or not _feeds_softmax(scope, node.outputs[0]):
+        return None
+    factor, (query, key) = found[1], product.inputs
     if scope.only_use(product.outputs[0]) is None:
         return "the unscaled scores are used elsewhere"
     if scope.is_constant(query) or scope.is_constant(key):
@@ -151,60 +134,56 @@ def _check_attention_scale(scope: Scope, match: Match) -> str | None:
         return "the product is quantised: a scale between DQ and product would keep them apart"
     if not scope.is_float(query):
         return "the type of the scores is unknown"
-    if not abs(match.parts["factor"]) <= float(np.finfo(scope.dtype(query)).max):
+    if not abs(factor) <= float(np.finfo(scope.dtype(query)).max):
         return "the scale is no number of the queries' type"
-    if not scope.same_rank(product.outputs[0], match.node.outputs[0]):
+    if not scope.same_rank(product.outputs[0], node.outputs[0]):
         return "the scale adds an axis"
-    return None
+
+    def apply() -> None:
+        scale = scope.constant(np.array(factor, scope.dtype(query)), f"{node.name}/scale")
+        product.inputs[0] = scope.compute(product, "Mul", [query, scale], query)
+        scope.bypass(node, product.outputs[0])
+
+    return apply
 
 
-def _apply_attention_scale(scope: Scope, match: Match) -> None:
-    product = match.parts["product"]
-    query = product.inputs[0]
-    factor = scope.constant(np.array(match.parts["factor"], scope.dtype(query)), f"{match.node.name}/scale")
-    product.inputs[0] = scope.compute(product, "Mul", [query, factor], query)
-    scope.bypass(match.node, product.outputs[0])
-
-
-ATTENTION_SCALE = Rule(
-    "attention-scale",
-    "Softmax((Q·Kᵀ)·c [+ mask]) → Softmax((Q·c)·Kᵀ [+ mask])",
-    "N",
-    "fused multi-head attention",
-    _find_attention_scale,
-    _check_attention_scale,
-    _apply_attention_scale,
-    targets=targets_where(lambda target: target.fuses_scaled_query),
-    evidence=(layers("does not fuse, one layer more"),),
-)
-"""A scalar commutes with the product. Before BMM1 it touches S×D values instead of S×S, keeps FP16 scores
-from overflowing, and lies where the fused attention of TensorRT 10 and 11 requires it ("Fused Attention"
-in TensorRT's documentation). TensorRT 8.6 has the scale after BMM1 in its own pattern: off unless
-requested."""
+def _feeds_softmax(scope: Scope, tensor: Any) -> bool:
+    """Whether the scores go to a Softmax, plainly or through the mask's Add or Where."""
+    plus = scope.only_use(tensor, "Add", "Where")
+    return scope.only_use(plus.outputs[0] if plus is not None else tensor, "Softmax") is not None
 
 
 # ── merge-matmuls ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find_merge_matmuls(scope: Scope) -> Iterator[Match]:
+@rule(
+    "MatMuls of one input with constant weights (Q, K and V) → one MatMul and a Split",
+    "N",
+    "one wide GEMM",
+    targets=(),
+    evidence=(
+        layers("merges the products itself, no copies of weights"),
+        faster("BERT-base in INT8, where it copies weights, -11.0% at 8", MERGED),
+    ),
+)
+def merge_matmuls(scope: Scope) -> Iterator[Match]:
+    """x·[W₁ W₂ W₃] = [x·W₁ x·W₂ x·W₃]: one wide product fills the GPU better than three narrow ones.
+
+    The price is a Split that costs a copy where nothing fuses with it. Off unless requested: TensorRT often
+    merges them itself, quantised ones at the price of copying their weights in every inference.
+    """
     seen: set[int] = set()
     for node in scope.nodes("MatMul"):
         source, weight = node.inputs
         if id(source) in seen or scope.is_constant(source) or not scope.is_constant(weight):
             continue
         seen.add(id(source))
-        group = [
-            user for user in source.outputs if scope.is_one_of(user, "MatMul") and user.inputs[0] is source
-        ]
-        group = [
-            user for user in group if scope.is_constant(user.inputs[1]) and scope.rank(user.inputs[1]) == 2
-        ]
+        group = [user for user in source.outputs if _multiplies(scope, user, source)]
         if len(group) > 1:
-            yield Match(group[0], {"group": group})
+            yield Match(group[0], _why_not_merge(scope, group) or partial(_merge, scope, group))
 
 
-def _check_merge_matmuls(scope: Scope, match: Match) -> str | None:
-    group = match.parts["group"]
+def _why_not_merge(scope: Scope, group: list[Any]) -> str | None:
     weights = [node.inputs[1] for node in group]
     if any(scope.producer(node.outputs[0]) is None for node in group):
         return "one of them lies in another graph"
@@ -219,8 +198,12 @@ def _check_merge_matmuls(scope: Scope, match: Match) -> str | None:
     return None
 
 
-def _apply_merge_matmuls(scope: Scope, match: Match) -> None:
-    group = match.parts["group"]
+def _multiplies(scope: Scope, user: Any, source: Any) -> bool:
+    is_product = scope.is_one_of(user, "MatMul") and user.inputs[0] is source
+    return is_product and scope.is_constant(user.inputs[1]) and scope.rank(user.inputs[1]) == 2
+
+
+def _merge(scope: Scope, group: list[Any]) -> None:
     first = group[0]
     values = [np.asarray(scope.value(node.inputs[1])) for node in group]
     weight = scope.constant(np.concatenate(values, axis=1), f"{first.name}/merged")
@@ -231,22 +214,3 @@ def _apply_merge_matmuls(scope: Scope, match: Match) -> None:
     for node in group:
         scope.kill(node)
     split.outputs.extend(outputs)
-
-
-MERGE_MATMULS = Rule(
-    "merge-matmuls",
-    "MatMuls of one input with constant weights (Q, K and V) → one MatMul and a Split",
-    "N",
-    "one wide GEMM",
-    _find_merge_matmuls,
-    _check_merge_matmuls,
-    _apply_merge_matmuls,
-    targets=(),
-    evidence=(
-        layers("merges the products itself, no copies of weights"),
-        faster("BERT-base in INT8, where it copies weights, -11.0% at 8", MERGED),
-    ),
-)
-"""x·[W₁ W₂ W₃] = [x·W₁ x·W₂ x·W₃]: one wide product fills the GPU better than three narrow ones, at the price
-of a Split that costs a copy where nothing fuses with it. Off unless requested: TensorRT often merges them
-itself, quantised ones at the price of copying their weights in every inference."""

@@ -6,14 +6,16 @@ with weight 0 there changes nothing, whatever finite value it has on its way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from trtopt.rewrite.evidence import layers, quantises
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.match import operand
+from trtopt.rewrite.rule import Verdict, at, rule
 from trtopt.rewrite.scope import STANDARD, Array, Scope
 
 _UNARY = ("Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "Gelu",
@@ -109,11 +111,11 @@ def _take_operands(scope: Scope, flow: Flow, user: Any, node: Any, known: set[in
     rank, axis = scope.rank(node.outputs[0]), channel_axis(scope, node)
     if user.op == "Div" and id(user.inputs[1]) in known:
         return f"Div node {user.name!r} divides by its channels, of which new ones are 0"
-    for place, operand in enumerate(user.inputs):
-        value = scope.value(operand)
+    for place, other in enumerate(user.inputs):
+        value = scope.value(other)
         if value is not None and value.size == 1 and not _keeps_zeros(user.op, place, value):
             return f"{user.op} node {user.name!r} would make new channels infinite or NaN"
-        if id(operand) in known or (value is not None and value.ndim == 0):
+        if id(other) in known or (value is not None and value.ndim == 0):
             continue
         if value is None or rank is None or axis is None or value.ndim > rank:
             return f"{user.op} node {user.name!r} mixes its channels with other values"
@@ -149,7 +151,7 @@ def held(scope: Scope, node: Any, position: int) -> Held:
 
 def why_not_widen(scope: Scope, node: Any, position: int) -> str | None:
     """Why entries cannot be added to the constant behind an input; None if they can, or there is no input."""
-    if len(node.inputs) <= position or node.inputs[position].is_empty():
+    if operand(node, position) is None:
         return None
     found = held(scope, node, position)
     tensor = found.reader.inputs[found.position]
@@ -158,9 +160,9 @@ def why_not_widen(scope: Scope, node: Any, position: int) -> str | None:
     if len(tensor.outputs) > 1 or any(scope.only_use(item.outputs[0]) is None for item in found.quantisers):
         return "a weight is shared with another node"
     for item in found.quantisers:
-        zero = scope.value(item.inputs[2]) if len(item.inputs) > 2 and not item.inputs[2].is_empty() else None
-        given = len(item.inputs) > 2 and not item.inputs[2].is_empty()
-        if scope.value(item.inputs[1]) is None or (given and (zero is None or zero.any())):
+        given = operand(item, 2)
+        zero = None if given is None else scope.value(given)
+        if scope.value(item.inputs[1]) is None or (given is not None and (zero is None or zero.any())):
             return "a scale is computed, or a zero point is not 0"
         if item.attrs.get("block_size", 0):
             return "a weight is quantised in blocks"
@@ -169,7 +171,7 @@ def why_not_widen(scope: Scope, node: Any, position: int) -> str | None:
 
 def widen(scope: Scope, node: Any, position: int, axis: int, more: int) -> None:
     """Add `more` zeros along an axis of the constant behind an input, and scales for them."""
-    if len(node.inputs) <= position or node.inputs[position].is_empty():
+    if operand(node, position) is None:
         return
     found = held(scope, node, position)
     _grow(scope, found.reader, found.position, axis, more, np.zeros)
@@ -201,25 +203,36 @@ def _grow(scope: Scope, node: Any, position: int, axis: int, more: int, fill: Ca
 _HALF_UNIT, _INT8_UNIT = 8, 32
 
 
-def _find(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Conv", "MatMul", "Gemm"):
-        weight = _weight(scope, node)
-        unit = _INT8_UNIT if held(scope, node, 1).quantisers else _HALF_UNIT
-        plain = scope.is_constant(weight) and (len(weight.shape) == 2) == (node.op != "Conv")
-        made = int(weight.shape[made_along(node)]) if plain else 0
-        if made % unit:
-            yield Match(node, {"channels": made, "more": -made % unit})
+@rule(
+    "Conv → activations → Conv with C channels between → the same with C rounded up; MatMul, Gemm too",
+    "N",
+    "Tensor Core kernels",
+    targets=(),
+    evidence=(layers("as many layers, other tactics"), quantises("layers too narrow before")),
+)
+@at("Conv", "MatMul", "Gemm")
+def pad_channels(scope: Scope, node: Any) -> Verdict | None:
+    """The new channels have zero weights and zero bias where they are made and zero weights where they are
+    summed.
 
-
-def _check(scope: Scope, match: Match) -> str | None:
-    node = match.node
+    So whatever the activations make of them adds nothing: Σ over more channels of w·a with w = 0. Tensor
+    Cores take 8 FP16 channels at a time, or 32 INT8 ones (behind a DequantizeLinear). Only whole chains are
+    padded, so no Pad or Slice is needed. Off unless requested: measure.
+    """
+    weight = _weight(scope, node)
+    unit = _INT8_UNIT if held(scope, node, 1).quantisers else _HALF_UNIT
+    plain = scope.is_constant(weight) and (len(weight.shape) == 2) == (node.op != "Conv")
+    channels = int(weight.shape[made_along(node)]) if plain else 0
+    if not channels % unit:
+        return None
     if node.attrs.get("group", 1) != 1:
         return "a grouped convolution ties its channels"
     if node.op == "MatMul" and channel_axis(scope, node) in (None, 0):
         return "the rank of the product is unknown, or it is a vector"
-    if match.parts["channels"] < _HALF_UNIT:
+    if channels < _HALF_UNIT:
         return "with fewer than 8 channels, padding costs more than it brings"
-    if _has_odd_bias(scope, match):
+    bias = None if node.op == "MatMul" else operand(node, 2)
+    if bias is not None and tuple(bias.shape or ()) != (channels,):
         return "its bias has a shape of its own"
     flow = flow_of(scope, node)
     if flow.problem is not None:
@@ -227,26 +240,11 @@ def _check(scope: Scope, match: Match) -> str | None:
     if node.op != "Conv" and any(len(_weight(scope, end).shape or ()) != 2 for end in flow.ends):
         return "it is multiplied with something else than a matrix"
     weights = [(node, 1), (node, 2), *((end, 1) for end in flow.ends)]
-    reasons = (why_not_widen(scope, *weight) for weight in weights)
-    return next((reason for reason in reasons if reason), None)
+    reasons = filter(None, (why_not_widen(scope, *weight) for weight in weights))
+    return next(reasons, None) or partial(_pad, scope, node, flow, -channels % unit)
 
 
-def _weight(scope: Scope, node: Any) -> Any:
-    found = held(scope, node, 1)
-    return found.reader.inputs[found.position]
-
-
-def _has_odd_bias(scope: Scope, match: Match) -> bool:
-    """Whether the bias is neither missing, nor one value a channel."""
-    node = match.node
-    if node.op == "MatMul" or len(node.inputs) < 3 or node.inputs[2].is_empty():
-        return False
-    return tuple(node.inputs[2].shape or ()) != (match.parts["channels"],)
-
-
-def _apply(scope: Scope, match: Match) -> None:
-    node, more = match.node, match.parts["more"]
-    flow, axis = flow_of(scope, node), channel_axis(scope, node)
+def _pad(scope: Scope, node: Any, flow: Flow, more: int) -> None:
     widen(scope, node, 1, made_along(node), more)
     widen(scope, node, 2, 0, more)
     for user, place in flow.constants:
@@ -254,21 +252,9 @@ def _apply(scope: Scope, match: Match) -> None:
     for end in flow.ends:
         widen(scope, end, 1, 1 - made_along(end), more)
     for tensor in flow.tensors:
-        scope.reshape(tensor, axis or 0, more)
+        scope.reshape(tensor, channel_axis(scope, node) or 0, more)
 
 
-PAD_CHANNELS = Rule(
-    "pad-channels",
-    "Conv → activations → Conv with C channels between → the same with C rounded up; MatMul, Gemm too",
-    "N",
-    "Tensor Core kernels",
-    _find,
-    _check,
-    _apply,
-    targets=(),
-    evidence=(layers("as many layers, other tactics"), quantises("layers too narrow before")),
-)
-"""The new channels have zero weights and zero bias where they are made and zero weights where they are
-summed, so whatever the activations make of them adds nothing: Σ over more channels of w·a with w = 0.
-Tensor Cores take 8 FP16 channels at a time, or 32 INT8 ones (behind a DequantizeLinear). Only whole chains
-are padded, so no Pad or Slice is needed. Off unless requested: measure."""
+def _weight(scope: Scope, node: Any) -> Any:
+    found = held(scope, node, 1)
+    return found.reader.inputs[found.position]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from trtopt.rewrite.evidence import layers, quantises
-from trtopt.rewrite.match import axes_of, behind, keeps_axes, square_of
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.match import axes_of, keeps_axes, operand, square_of
+from trtopt.rewrite.rule import Verdict, at, rule
 from trtopt.rewrite.scope import Array, Scope
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
@@ -35,7 +34,7 @@ def why_not_scale(scope: Scope, node: Any) -> str | None:
         return "its weight is empty"
     if len(weight.outputs) > 1 and weight._values.nbytes > _COPIED_BYTES:
         return "its weight is shared with another node: a second copy would cost its size"
-    if len(node.inputs) > 2 and not node.inputs[2].is_empty():
+    if operand(node, 2) is not None:
         bias = scope.value(node.inputs[2])
         if bias is None:
             return "its bias is computed"
@@ -63,7 +62,7 @@ def why_not_write(dtype: Any, weight: Array, bias: Array) -> str | None:
 
 def bias_of(scope: Scope, node: Any) -> Array:
     """What `node` adds, in float64: one value, or one for each output channel."""
-    if len(node.inputs) < 3 or node.inputs[2].is_empty():
+    if operand(node, 2) is None:
         return np.zeros(1)
     beta = float(node.attrs.get("beta", 1.0)) if node.op == "Gemm" else 1.0
     return beta * np.asarray(scope.value(node.inputs[2]), np.float64).reshape(-1)
@@ -92,15 +91,19 @@ def scale_weights(scope: Scope, node: Any, factor: Array, shift: Array) -> None:
     """Let `node` make factor·y + shift of what it made; both per output channel, in float64."""
     dtype = scope.dtype(node.inputs[1])
     scaled, moved = (values.astype(dtype) for values in _scaled(scope, node, factor, shift))
-    has_bias = len(node.inputs) > 2 and not node.inputs[2].is_empty()
-    node.attrs.pop("beta", None)
-    like = node.inputs[2].name if has_bias else f"{node.name}/bias"
     node.inputs[1] = scope.constant(scaled, node.inputs[1].name)
-    new_bias = scope.constant(moved, like)
+    old = operand(node, 2)
+    set_bias(scope, node, moved, f"{node.name}/bias" if old is None else old.name)
+
+
+def set_bias(scope: Scope, node: Any, bias: Array, like: str) -> None:
+    """Give `node` another bias; one of zeros is none."""
+    node.attrs.pop("beta", None)
+    new = scope.constant(bias, like)
     if len(node.inputs) > 2:
-        node.inputs[2] = new_bias
-    elif has_bias or moved.any():
-        node.inputs.append(new_bias)
+        node.inputs[2] = new
+    elif bias.any():
+        node.inputs.append(new)
 
 
 def per_channel(value: Array | None, channels: int, rank: int) -> Array | None:
@@ -112,48 +115,35 @@ def per_channel(value: Array | None, channels: int, rank: int) -> Array | None:
     return np.broadcast_to(np.reshape(full, -1), (channels,)) if fits else None
 
 
-# ── reduce-to-pool ─────────────────────────────────────────────────────────────────────────────────────────
+@rule(
+    "ReduceMean over all spatial axes with keepdims, outside normalisations → GlobalAveragePool",
+    "N",
+    "Reduce→Pooling",
+    evidence=(layers("does it itself"), quantises("the pool in INT8")),
+)
+@at("ReduceMean")
+def reduce_to_pool(scope: Scope, node: Any) -> Verdict | None:
+    """Both are the mean over H×W (and D).
 
-
-def _find_reduce_to_pool(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("ReduceMean"):
-        rank, axes = scope.rank(node.inputs[0]), axes_of(scope, node)
-        if rank in (4, 5) and axes == list(range(2, rank)):
-            yield Match(node)
-
-
-def _check_reduce_to_pool(scope: Scope, match: Match) -> str | None:
-    if not keeps_axes(match.node):
+    TensorRT then has a pooling layer, which fuses with its neighbours and has INT8 kernels; a Reduce has
+    neither. The means of a normalisation stay: builders know it by them.
+    """
+    source, rank = node.inputs[0], scope.rank(node.inputs[0])
+    if rank not in (4, 5) or axes_of(scope, node) != list(range(2, rank)):
+        return None
+    if not keeps_axes(node):
         return "the axes are dropped, which a pool cannot do"
-    if not scope.is_float(match.node.inputs[0]):
+    if not scope.is_float(source):
         return "the type is not FP32 or FP16"
-    if _normalises(scope, match.node):
+    if _normalises(scope, node):
         return "it is the mean or the variance of a normalisation"
-    return None
+    return lambda: scope.replace(node, "GlobalAveragePool", [source])
 
 
 def _normalises(scope: Scope, node: Any) -> bool:
     source, users = node.inputs[0], node.outputs[0].outputs
     centres = any(scope.is_one_of(user, "Sub") and user.inputs[0] is source for user in users)
     return centres or square_of(scope, source) is not None
-
-
-def _apply_reduce_to_pool(scope: Scope, match: Match) -> None:
-    scope.replace(match.node, "GlobalAveragePool", [match.node.inputs[0]])
-
-
-REDUCE_TO_POOL = Rule(
-    "reduce-to-pool",
-    "ReduceMean over all spatial axes with keepdims, outside normalisations → GlobalAveragePool",
-    "N",
-    "Reduce→Pooling",
-    _find_reduce_to_pool,
-    _check_reduce_to_pool,
-    _apply_reduce_to_pool,
-    evidence=(layers("does it itself"), quantises("the pool in INT8")),
-)
-"""Both are the mean over H×W (and D). TensorRT then has a pooling layer, which fuses with its neighbours and
-has INT8 kernels; a Reduce has neither. The means of a normalisation stay: builders know it by them."""
 
 
 # ── pad-into-conv ──────────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +154,7 @@ def _pads(scope: Scope, pad: Any) -> list[int] | None:
     rank, given = scope.rank(pad.inputs[0]), scope.integers(pad, "pads", 1)
     if rank is None or given is None:
         return None
-    if len(pad.inputs) < 4 or pad.inputs[3].is_empty():
+    if operand(pad, 3) is None:
         return given
     axes = scope.integers(pad, "", 3)
     if axes is None:
@@ -175,8 +165,24 @@ def _pads(scope: Scope, pad: Any) -> list[int] | None:
     return full
 
 
-def _check_pad_into_conv(scope: Scope, match: Match) -> str | None:
-    node, pad = match.node, match.parts["first"]
+@rule(
+    "Conv(Pad(x)) → Conv with larger pads; also AveragePool with count_include_pad, MaxPool after −∞",
+    "B",
+    "Padding+Convolution",
+    evidence=(
+        layers("no Padding in front of a pool; in front of a convolution it does it itself"),
+        quantises("no Q/DQ between a Pad and its convolution"),
+    ),
+)
+@at("Conv", "AveragePool", "MaxPool")
+def pad_into_conv(scope: Scope, node: Any) -> Verdict | None:
+    """A convolution reads zeros beyond its input's edge, so zeros padded on the spatial axes are its own.
+
+    pads' = pads + Pad's. Enables TensorRT's Padding + Convolution in one kernel.
+    """
+    pad = scope.producer(node.inputs[0], "Pad")
+    if pad is None:
+        return None
     pads, mode = _pads(scope, pad), pad.attrs.get("mode", "constant")
     if mode != "constant":
         return f"the padding mode is {mode}"
@@ -187,14 +193,14 @@ def _check_pad_into_conv(scope: Scope, match: Match) -> str | None:
         return "batch or channels are padded"
     if min(pads) < 0:
         return "it cuts instead of padding"
-    given = len(pad.inputs) > 2 and not pad.inputs[2].is_empty()
-    value = scope.scalar(pad.inputs[2]) if given else float(pad.attrs.get("value", 0.0))
+    given = operand(pad, 2)
+    value = float(pad.attrs.get("value", 0.0)) if given is None else scope.scalar(given)
     wanted = -np.inf if node.op == "MaxPool" else 0.0
     if value != wanted:
         return f"it pads with {'a computed value' if value is None else value}, not {wanted}"
     if node.attrs.get("auto_pad", "NOTSET") != "NOTSET":
         return "auto_pad depends on the input's size"
-    own = list(node.attrs.get("pads", [0] * (2 * half - 4)))
+    own, more = node.attrs.get("pads", [0] * (2 * half - 4)), [*pads[2:half], *pads[half + 2 :]]
     if node.op == "AveragePool" and (not node.attrs.get("count_include_pad") or node.attrs.get("ceil_mode")):
         return "padded places do not count in the average"
     if node.op == "MaxPool" and len(node.outputs) > 1:
@@ -203,55 +209,64 @@ def _check_pad_into_conv(scope: Scope, match: Match) -> str | None:
         return "its last window may begin in the padding"
     kernel = node.attrs.get("kernel_shape")
     if node.op != "Conv" and any(
-        have + more >= size
-        for have, more, size in zip(own, [*pads[2:half], *pads[half + 2 :]], [*kernel, *kernel], strict=True)
+        have + extra >= size for have, extra, size in zip(own, more, [*kernel, *kernel], strict=True)
     ):
         return "a pool's padding must be smaller than its window"
     if scope.only_use(pad.outputs[0]) is None:
         return "the padded tensor is used elsewhere"
-    return None
+
+    def apply() -> None:
+        node.attrs["pads"] = [have + extra for have, extra in zip(own, more, strict=True)]
+        node.attrs.pop("auto_pad", None)
+        scope.set_input(node, 0, pad.inputs[0])
+
+    return apply
 
 
-def _apply_pad_into_conv(scope: Scope, match: Match) -> None:
-    node, pad = match.node, match.parts["first"]
-    pads = _pads(scope, pad) or []
-    half = len(pads) // 2
-    more = [*pads[2:half], *pads[half + 2 :]]
-    own = node.attrs.get("pads", [0] * len(more))
-    node.attrs["pads"] = [have + extra for have, extra in zip(own, more, strict=True)]
-    node.attrs.pop("auto_pad", None)
-    scope.set_input(node, 0, pad.inputs[0])
+# ── what follows ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-PAD_INTO_CONV = Rule(
-    "pad-into-conv",
-    "Conv(Pad(x)) → Conv with larger pads; also AveragePool with count_include_pad, MaxPool after −∞",
-    "B",
-    "Padding+Convolution",
-    behind(("Conv", "AveragePool", "MaxPool"), "Pad"),
-    _check_pad_into_conv,
-    _apply_pad_into_conv,
+def _follow(scope: Scope, node: Any, first: Any, factor: Array, shift: Array) -> Verdict:
+    """Let `first` make what `node` makes of its result, factor·y + shift."""
+
+    def apply() -> None:
+        scale_weights(scope, first, factor, shift)
+        scope.bypass(node, first.outputs[0])
+
+    return why_not_hold(scope, first, factor, shift) or apply
+
+
+@rule(
+    "Conv/ConvTranspose/Gemm followed by BatchNormalization → the first with other weights",
+    "N",
+    "right scales, one kernel",
     evidence=(
-        layers("no Padding in front of a pool; in front of a convolution it does it itself"),
-        quantises("no Q/DQ between a Pad and its convolution"),
+        layers("no Scale behind Gemm; behind convolutions it does it itself"),
+        quantises("right scales: the weights are the folded ones"),
     ),
 )
-"""A convolution reads zeros beyond its input's edge, so zeros padded on the spatial axes are its own padding:
-pads' = pads + Pad's. Enables TensorRT's Padding + Convolution in one kernel."""
+@at("BatchNormalization")
+def fold_batchnorm(scope: Scope, node: Any) -> Verdict | None:
+    """y = γ·(W·x + b − μ)/√(σ² + ε) + β = (s·W)·x + (s·(b − μ) + β), with s = γ/√(σ² + ε) per output channel.
 
-
-# ── fold-batchnorm ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _check_fold_batchnorm(scope: Scope, match: Match) -> str | None:
-    node, first = match.node, match.parts["first"]
+    Computed in float64 and rounded once. TensorRT fuses the pair by itself, but Q/DQ placement, scales and
+    INT8 ranges are right only if the weights have been folded before.
+    """
+    first = scope.producer(node.inputs[0], *WEIGHTED)
+    if first is None:
+        return None
     if node.attrs.get("training_mode", 0) or len(node.outputs) > 1:
         return "it is in training mode"
     if any(scope.value(tensor) is None for tensor in node.inputs[1:5]):
         return "its statistics are not constant"
+    return _why_not_take(scope, first) or _follow(scope, node, first, *_affine_of_moments(scope, node))
+
+
+def _why_not_take(scope: Scope, first: Any) -> str | None:
+    """Why what follows `first` cannot go into its constants."""
     if scope.only_use(first.outputs[0]) is None:
         return f"the result of {first.op} is used elsewhere, or is an output"
-    return why_not_scale(scope, first) or why_not_hold(scope, first, *_affine_of_moments(scope, node))
+    return why_not_scale(scope, first)
 
 
 def _affine_of_moments(scope: Scope, node: Any) -> tuple[Array, Array]:
@@ -261,40 +276,37 @@ def _affine_of_moments(scope: Scope, node: Any) -> tuple[Array, Array]:
         return factor, beta - factor * mean
 
 
-def _apply_fold_batchnorm(scope: Scope, match: Match) -> None:
-    node, first = match.node, match.parts["first"]
-    scale_weights(scope, first, *_affine_of_moments(scope, node))
-    scope.bypass(node, first.outputs[0])
-
-
-FOLD_BATCHNORM = Rule(
-    "fold-batchnorm",
-    "Conv/ConvTranspose/Gemm followed by BatchNormalization → the first with other weights",
+@rule(
+    "Conv/ConvTranspose/Gemm followed by Mul, Div, Add or Sub with a constant → other weights and bias",
     "N",
-    "right scales, one kernel",
-    behind(("BatchNormalization",), *WEIGHTED),
-    _check_fold_batchnorm,
-    _apply_fold_batchnorm,
+    "Convolution+Scale",
     evidence=(
-        layers("no Scale behind Gemm; behind convolutions it does it itself"),
-        quantises("right scales: the weights are the folded ones"),
+        layers("one kernel instead of three layers"),
+        quantises("nothing float between a convolution and the next layer"),
     ),
 )
-"""y = γ·(W·x + b − μ)/√(σ² + ε) + β = (s·W)·x + (s·(b − μ) + β), with s = γ/√(σ² + ε) per output channel.
-Computed in float64 and rounded once. TensorRT fuses the pair by itself, but Q/DQ placement, scales and
-INT8 ranges are right only if the weights have been folded before."""
+@at("Mul", "Div", "Add", "Sub")
+def fold_scale(scope: Scope, node: Any) -> Verdict | None:
+    """c·(W·x + b) + d = (c·W)·x + (c·b + d), with c and d scalar or per output channel.
 
-
-# ── fold-scale ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _find_fold_scale(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Mul", "Div", "Add", "Sub"):
-        for place in (0, 1) if node.op in ("Mul", "Add") else (0,):
-            first = scope.producer(node.inputs[place], *WEIGHTED)
-            if first is not None and scope.is_constant(node.inputs[1 - place]):
-                yield Match(node, {"first": first, "constant": node.inputs[1 - place]})
-                break
+    Computed in float64 and rounded once. Enables TensorRT's Convolution + Scale, also where it would not see
+    it.
+    """
+    for place in (0, 1) if node.op in ("Mul", "Add") else (0,):
+        first, constant = scope.producer(node.inputs[place], *WEIGHTED), node.inputs[1 - place]
+        if first is not None and scope.is_constant(constant):
+            break
+    else:
+        return None
+    reason = _why_not_take(scope, first)
+    if reason is not None:
+        return reason
+    value = _by_output_channel(scope, first, constant)
+    if value is None:
+        return "the constant is neither scalar nor per output channel"
+    if node.op == "Div" and not value.all():
+        return "it divides by zero"
+    return _follow(scope, node, first, *_affine_of_operator(node.op, value))
 
 
 def _by_output_channel(scope: Scope, first: Any, constant: Any) -> Array | None:
@@ -304,21 +316,6 @@ def _by_output_channel(scope: Scope, first: Any, constant: Any) -> Array | None:
     return None if found is None else found.astype(np.float64)
 
 
-def _check_fold_scale(scope: Scope, match: Match) -> str | None:
-    first = match.parts["first"]
-    if scope.only_use(first.outputs[0]) is None:
-        return f"the result of {first.op} is used elsewhere, or is an output"
-    reason = why_not_scale(scope, first)
-    if reason is not None:
-        return reason
-    value = _by_output_channel(scope, first, match.parts["constant"])
-    if value is None:
-        return "the constant is neither scalar nor per output channel"
-    if match.node.op == "Div" and not value.all():
-        return "it divides by zero"
-    return why_not_hold(scope, first, *_affine_of_operator(match.node.op, value))
-
-
 def _affine_of_operator(op: str, value: Array) -> tuple[Array, Array]:
     one, zero = np.ones(1), np.zeros(1)
     if op in ("Add", "Sub"):
@@ -326,46 +323,60 @@ def _affine_of_operator(op: str, value: Array) -> tuple[Array, Array]:
     return value if op == "Mul" else 1 / value, zero
 
 
-def _apply_fold_scale(scope: Scope, match: Match) -> None:
-    node, first = match.node, match.parts["first"]
-    value = _by_output_channel(scope, first, match.parts["constant"])
-    if value is None:
-        return
-    scale_weights(scope, first, *_affine_of_operator(node.op, value))
-    scope.bypass(node, first.outputs[0])
+# ── what goes before ───────────────────────────────────────────────────────────────────────────────────────
 
 
-FOLD_SCALE = Rule(
-    "fold-scale",
-    "Conv/ConvTranspose/Gemm followed by Mul, Div, Add or Sub with a constant → other weights and bias",
+@rule(
+    "Conv/Gemm fed by Mul, Div, Add or Sub with a constant → other weights and bias",
     "N",
     "Convolution+Scale",
-    _find_fold_scale,
-    _check_fold_scale,
-    _apply_fold_scale,
     evidence=(
         layers("one kernel instead of three layers"),
-        quantises("nothing float between a convolution and the next layer"),
+        quantises("nothing float in front of a convolution"),
     ),
 )
-"""c·(W·x + b) + d = (c·W)·x + (c·b + d), with c and d scalar or per output channel. Computed in float64 and
-rounded once. Enables TensorRT's Convolution + Scale, also where it would not see it."""
+@at("Conv", "Gemm")
+def fold_scale_before(scope: Scope, node: Any) -> Verdict | None:
+    """W·(c·x + d) + b = (W·c)·x + (b + Σ W·d), with c and d scalar or per input channel.
 
+    A factor commutes with zero padding (c·0 = 0); a shift does not (the padding would have to be d), so it
+    needs an unpadded Conv. Exported input normalisation, (x − mean)/std, vanishes this way.
+    """
+    first = scope.producer(node.inputs[0], "Mul", "Div", "Add", "Sub")
+    if first is None:
+        return None
+    for place in (0, 1) if first.op in ("Mul", "Add") else (1,):
+        constant, source = first.inputs[place], first.inputs[1 - place]
+        if scope.is_constant(constant) and not scope.is_constant(source):
+            break
+    else:
+        return None
+    if scope.only_use(first.outputs[0]) is None:
+        return f"the result of {first.op} is used elsewhere, or is an output"
+    reason = why_not_scale(scope, node)
+    if reason is not None:
+        return reason
+    value = _by_input_channel(scope, node, scope.value(constant), source)
+    if value is None:
+        return "the constant is neither scalar nor per input channel, or makes the channels"
+    if first.op == "Div" and not value.all():
+        return "it divides by zero"
+    if node.op == "Gemm" and (node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0):
+        return "the Gemm transposes or scales its input"
+    is_unpadded = node.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    if first.op in ("Add", "Sub") and (any(node.attrs.get("pads", [])) or not is_unpadded):
+        return "a shift does not commute with zero padding"
+    weight, bias = _folded(scope, node, first.op, value)
+    dtype = scope.dtype(node.inputs[1])
 
-# ── fold-scale-before ──────────────────────────────────────────────────────────────────────────────────────
+    def apply() -> None:
+        if first.op in ("Mul", "Div"):
+            node.inputs[1] = scope.constant(weight.astype(dtype), node.inputs[1].name)
+        else:
+            set_bias(scope, node, bias.astype(dtype), f"{node.name}/bias")
+        scope.set_input(node, 0, source)
 
-
-def _find_fold_scale_before(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Conv", "Gemm"):
-        first = scope.producer(node.inputs[0], "Mul", "Div", "Add", "Sub")
-        if first is None:
-            continue
-        for place in (0, 1) if first.op in ("Mul", "Add") else (1,):
-            if scope.is_constant(first.inputs[place]) and not scope.is_constant(first.inputs[1 - place]):
-                yield Match(
-                    node, {"first": first, "constant": first.inputs[place], "source": first.inputs[1 - place]}
-                )
-                break
+    return why_not_write(dtype, weight, bias) or apply
 
 
 def _in_channels(node: Any) -> int:
@@ -375,44 +386,18 @@ def _in_channels(node: Any) -> int:
     return int(weight[1] if node.attrs.get("transB", 0) else weight[0])
 
 
-def _by_input_channel(scope: Scope, match: Match) -> Array | None:
-    rank = scope.rank(match.parts["source"])
+def _by_input_channel(scope: Scope, node: Any, constant: Array | None, source: Any) -> Array | None:
+    rank, channels = scope.rank(source), _in_channels(node)
     if rank is None or rank < 2:
         return None
-    constant = scope.value(match.parts["constant"])
-    widens = constant is not None and constant.size > 1
-    if widens and match.parts["source"].shape[1] != _in_channels(match.node):
+    if constant is not None and constant.size > 1 and source.shape[1] != channels:
         return None  # one channel spread over several: the convolution would lose its channels
-    found = per_channel(constant, _in_channels(match.node), rank)
+    found = per_channel(constant, channels, rank)
     return None if found is None else found.astype(np.float64)
 
 
-def _check_fold_scale_before(scope: Scope, match: Match) -> str | None:
-    node, first = match.node, match.parts["first"]
-    if scope.only_use(first.outputs[0]) is None:
-        return f"the result of {first.op} is used elsewhere, or is an output"
-    reason = why_not_scale(scope, node)
-    if reason is not None:
-        return reason
-    value = _by_input_channel(scope, match)
-    if value is None:
-        return "the constant is neither scalar nor per input channel, or makes the channels"
-    if first.op == "Div" and not value.all():
-        return "it divides by zero"
-    if node.op == "Gemm" and (node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0):
-        return "the Gemm transposes or scales its input"
-    padded = any(node.attrs.get("pads", [])) or node.attrs.get("auto_pad", "NOTSET") not in (
-        "NOTSET",
-        "VALID",
-    )
-    if first.op in ("Add", "Sub") and padded:
-        return "a shift does not commute with zero padding"
-    return why_not_write(scope.dtype(node.inputs[1]), *_folded(scope, match, value))
-
-
-def _folded(scope: Scope, match: Match, value: Array) -> tuple[Array, Array]:
+def _folded(scope: Scope, node: Any, op: str, value: Array) -> tuple[Array, Array]:
     """The weight and the bias that take up the constant, in float64."""
-    node, op = match.node, match.parts["first"].op
     weight, bias = np.asarray(scope.value(node.inputs[1]), np.float64), bias_of(scope, node)
     if node.op == "Conv":
         groups = int(node.attrs.get("group", 1))
@@ -427,39 +412,3 @@ def _folded(scope: Scope, match: Match, value: Array) -> tuple[Array, Array]:
             return (weight * spread if op == "Mul" else weight / spread), bias
         moved = (weight * spread).sum(axis=summed)
         return weight, bias + moved if op == "Add" else bias - moved
-
-
-def _apply_fold_scale_before(scope: Scope, match: Match) -> None:
-    node, value = match.node, _by_input_channel(scope, match)
-    if value is None:
-        return
-    dtype = scope.dtype(node.inputs[1])
-    weight, bias = (values.astype(dtype) for values in _folded(scope, match, value))
-    if match.parts["first"].op in ("Mul", "Div"):
-        node.inputs[1] = scope.constant(weight, node.inputs[1].name)
-    else:
-        node.attrs.pop("beta", None)
-        new = scope.constant(bias, f"{node.name}/bias")
-        if len(node.inputs) > 2:
-            node.inputs[2] = new
-        else:
-            node.inputs.append(new)
-    scope.set_input(node, 0, match.parts["source"])
-
-
-FOLD_SCALE_BEFORE = Rule(
-    "fold-scale-before",
-    "Conv/Gemm fed by Mul, Div, Add or Sub with a constant → other weights and bias",
-    "N",
-    "Convolution+Scale",
-    _find_fold_scale_before,
-    _check_fold_scale_before,
-    _apply_fold_scale_before,
-    evidence=(
-        layers("one kernel instead of three layers"),
-        quantises("nothing float in front of a convolution"),
-    ),
-)
-"""W·(c·x + d) + b = (W·c)·x + (b + Σ W·d), with c and d scalar or per input channel. A factor commutes with
-zero padding (c·0 = 0); a shift does not (the padding would have to be d), so it needs an unpadded Conv.
-Exported input normalisation, (x − mean)/std, vanishes this way."""

@@ -20,45 +20,30 @@ from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.axes import FAR, picked_axes
 from trtopt.rewrite.evidence import builds, faster, layers, quantises
 from trtopt.rewrite.match import is_private
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Verdict, at, rule
 from trtopt.rewrite.scope import STANDARD, Array, Scope
 
-# ── fold-shapes ────────────────────────────────────────────────────────────────────────────────────────────
 
-
-def _find_fold_shapes(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Shape", "Gather", "Slice"):
-        picked = None if scope.is_fixed(node.outputs[0]) else picked_axes(scope, node)
-        if picked is None:
-            continue
-        source, places = picked
-        if all(isinstance(source.shape[place], int) for place in np.ravel(places)):
-            yield Match(node, {"value": np.asarray(np.array(source.shape, dtype=object)[places], np.int64)})
-
-
-def _check_fold_shapes(scope: Scope, match: Match) -> str | None:
-    given = [tensor for tensor in match.node.inputs[1:] if not tensor.is_empty()]
-    if not all(scope.is_constant(tensor) for tensor in given):
-        return "an index is computed"
-    return None
-
-
-def _apply_fold_shapes(scope: Scope, match: Match) -> None:
-    out = match.node.outputs[0]
-    scope.bypass(match.node, scope.constant(np.asarray(match.parts["value"], np.int64), out.name))
-
-
-FOLD_SHAPES = Rule(
-    "fold-shapes",
+@rule(
     "Shape(x) whose axes are known → a constant; also Gather or Slice of known axes out of a Shape",
     "B",
     "no shape layers",
-    _find_fold_shapes,
-    _check_fold_shapes,
-    _apply_fold_shapes,
     evidence=(layers("does it itself"), quantises("pads that are computed of shapes go into convolutions")),
 )
-"""Honours Shape's `start` and `end` (opset 15). Axes that stay dynamic stay computed."""
+@at("Shape", "Gather", "Slice")
+def fold_shapes(scope: Scope, node: Any) -> Verdict | None:
+    """Honours Shape's `start` and `end` (opset 15). Axes that stay dynamic stay computed."""
+    out = node.outputs[0]
+    picked = None if scope.is_fixed(out) else picked_axes(scope, node)
+    if picked is None:
+        return None
+    source, places = picked
+    if not all(isinstance(source.shape[place], int) for place in np.ravel(places)):
+        return None
+    if not all(scope.is_constant(tensor) for tensor in node.inputs[1:] if not tensor.is_empty()):
+        return "an index is computed"
+    value = np.asarray(np.array(source.shape, dtype=object)[places], np.int64)
+    return lambda: scope.bypass(node, scope.constant(value, out.name))
 
 
 # ── fold-constants ─────────────────────────────────────────────────────────────────────────────────────────
@@ -99,7 +84,18 @@ def _foldable(scope: Scope, node: Any, kept: tuple[str, ...]) -> bool:
     return not (heavy or huge) and node.op not in kept and may_evaluate(scope, node)
 
 
-def _find_fold_constants(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:
+@rule(
+    "Nodes that depend on constants only are computed once, during the rewrite",
+    "B",
+    "no shape or weight arithmetic in the engine",
+    evidence=(layers("no arithmetic at run time"), quantises("weights, scales and pads that are computed")),
+)
+def fold_constants(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:
+    """ONNX Runtime evaluates the nodes; large results, random numbers, control flow, foreign operators stay.
+
+    Large are more than 1 MiB. Quantised weights keep their Q and DQ: TensorRT reads the scale and the type of
+    a weight from them. Shapes are folded by `fold-shapes`, what is fed by a large weight by `fold-weights`.
+    """
     known: set[int] = set()
     front = []
     for node in scope.nodes():
@@ -112,7 +108,13 @@ def _find_fold_constants(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[M
         front = [node for node in front if id(node) not in unwritable]
     large = [node for node in front if result_bytes(scope, node) > SIZE_CAP]
     if len(front) > len(large):
-        yield Match(next(node for node in front if node not in large), {"nodes": front, "kept": kept})
+        first = next(node for node in front if node not in large)
+        yield Match(first, partial(_evaluate, scope, front))
+
+
+def keeping(*ops: str) -> Rule:
+    """The rule, but nodes of these operators stay."""
+    return replace(fold_constants, find=partial(fold_constants.find, kept=ops))
 
 
 def _unwritable_ends(scope: Scope, front: Sequence[Any]) -> set[int]:
@@ -136,8 +138,7 @@ def _bytes(scope: Scope, tensor: Any) -> int:
     return math.prod(scope.static_shape(tensor) or ()) * (dtype.itemsize if dtype is not None else 4)
 
 
-def _apply_fold_constants(scope: Scope, match: Match) -> None:
-    nodes = match.parts["nodes"]
+def _evaluate(scope: Scope, nodes: Sequence[Any]) -> None:
     made = {out.name: out for node in nodes for out in node.outputs if not out.is_empty()}
     inside = {id(node) for node in nodes}
     ends = [
@@ -189,44 +190,31 @@ def _run(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]:
     return Unoptimised(*runnable(ModelFile(proto, scope.context.folder, external=False))).run({})
 
 
-FOLD_CONSTANTS = Rule(
-    "fold-constants",
-    "Nodes that depend on constants only are computed once, during the rewrite",
-    "B",
-    "no shape or weight arithmetic in the engine",
-    _find_fold_constants,
-    always,
-    _apply_fold_constants,
-    evidence=(layers("no arithmetic at run time"), quantises("weights, scales and pads that are computed")),
-)
-"""ONNX Runtime evaluates the nodes; results above 1 MiB, random numbers, control flow and foreign operators
-stay. Quantised weights keep their Q and DQ: TensorRT reads the scale and the type of a weight from them.
-Shapes are folded by `fold-shapes`, what is fed by a large weight by `fold-weights`."""
-
-
-def keeping(*ops: str) -> Rule:
-    """The rule, but nodes of these operators stay."""
-    return replace(FOLD_CONSTANTS, find=partial(_find_fold_constants, kept=ops))
-
-
 # ── move-constant ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find_move_constant(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Slice", "Split", "Concat", "Squeeze", "Unsqueeze"):
-        weights = _weights(node)
-        all_constant = all(scope.is_constant(tensor) for tensor in node.inputs if not tensor.is_empty())
-        if all_constant and not all(scope.is_small(tensor) for tensor in weights):
-            yield Match(node, {"weights": weights})
+@rule(
+    "Slice, Split, Concat, Squeeze, Unsqueeze of constants → the resulting constants, also for large weights",
+    "B",
+    "weights where TensorRT wants them",
+    evidence=(
+        faster("rnnt-prediction -30.7% at 1 by this rule alone"),
+        layers("four layers instead of ten"),
+        quantises("products whose weights are cut out of others"),
+    ),
+)
+@at("Slice", "Split", "Concat", "Squeeze", "Unsqueeze")
+def move_constant(scope: Scope, node: Any) -> Verdict | None:
+    """Exporters put an LSTM's gates in ONNX's order this way, and take packed projections of attention apart.
 
-
-def _weights(node: Any) -> list[Any]:
-    """The inputs whose elements move; the others say how."""
-    return list(node.inputs) if node.op == "Concat" else list(node.inputs[:1])
-
-
-def _check_move_constant(scope: Scope, match: Match) -> str | None:
-    node, weights = match.node, match.parts["weights"]
+    Elements only move, and the model grows no larger if nothing else needs what went in: a weight is cut up
+    only if all that read it cut it up too, into parts that together are no larger. TensorRT then sees a
+    weight where it wants one.
+    """
+    weights = list(node.inputs) if node.op == "Concat" else list(node.inputs[:1])  # the others say how
+    all_constant = all(scope.is_constant(tensor) for tensor in node.inputs if not tensor.is_empty())
+    if not all_constant or all(scope.is_small(tensor) for tensor in weights):
+        return None
     if any(scope.value(tensor) is None for tensor in weights):
         return "its type is none of NumPy's"
     if node.op == "Slice" and _sliced(scope, node, np.asarray(scope.value(weights[0]))) is None:
@@ -235,7 +223,7 @@ def _check_move_constant(scope: Scope, match: Match) -> str | None:
         return "the weight is used elsewhere too: a second copy would cost its size"
     if node.op == "Split" and any(scope.is_fixed(out) for out in node.outputs):
         return "a part is an output of the graph, whose name must stay"
-    return scope.why_not_bypass(node, weights[0])
+    return scope.why_not_bypass(node, weights[0]) or partial(_move, scope, node, weights)
 
 
 def _is_used_up(scope: Scope, node: Any, weight: Any) -> bool:
@@ -279,9 +267,8 @@ def _split(scope: Scope, node: Any, value: Array) -> list[Array]:
     return np.split(value, np.cumsum(lengths)[:-1], axis)
 
 
-def _apply_move_constant(scope: Scope, match: Match) -> None:
-    node = match.node
-    values = [value for tensor in match.parts["weights"] if (value := scope.value(tensor)) is not None]
+def _move(scope: Scope, node: Any, weights: Sequence[Any]) -> None:
+    values = [value for tensor in weights if (value := scope.value(tensor)) is not None]
     axes = scope.integers(node, "axes", 1)
     made: Any
     if node.op == "Split":
@@ -300,30 +287,30 @@ def _apply_move_constant(scope: Scope, match: Match) -> None:
     scope.bypass(node, scope.constant(made, node.outputs[0].name))
 
 
-MOVE_CONSTANT = Rule(
-    "move-constant",
-    "Slice, Split, Concat, Squeeze, Unsqueeze of constants → the resulting constants, also for large weights",
-    "B",
-    "weights where TensorRT wants them",
-    _find_move_constant,
-    _check_move_constant,
-    _apply_move_constant,
-    evidence=(
-        faster("rnnt-prediction -30.7% at 1 by this rule alone"),
-        layers("four layers instead of ten"),
-        quantises("products whose weights are cut out of others"),
-    ),
-)
-"""Exporters put an LSTM's gates in ONNX's order this way, and take packed projections of attention apart.
-Elements only move, and the model grows no larger if nothing else needs what went in: a weight is cut up
-only if all that read it cut it up too, into parts that together are no larger. TensorRT then sees a weight
-where it wants one."""
-
-
 # ── fold-weights ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find_fold_weights(scope: Scope) -> Iterator[Match]:
+_WIDEST = 8
+"""How much larger FP32 is than the narrowest type that weights are stored in."""
+
+
+@rule(
+    "Arithmetic that depends on large weights only → the resulting weight, where the model grows no larger",
+    "B",
+    "weights where TensorRT and INT8 want them",
+    evidence=(
+        builds("no convolution with computed weights without it"),
+        quantises("convolutions and products whose weights are computed"),
+    ),
+)
+def fold_weights(scope: Scope, *, may_grow: bool = False) -> Iterator[Match]:
+    """Weight normalisation and standardised convolutions leave such nodes behind.
+
+    TensorRT computes them at every build, but folding, casting and quantising before the build need the
+    result. Results up to 1 MiB are stored in any case, larger ones if they take the place of the weights they
+    are made of. ONNX Runtime evaluates the nodes; what it cannot stays, and so do Q and DQ (see
+    `fold-constants`).
+    """
     known: dict[int, Any] = {}
     for node in scope.nodes():
         made = [item for item in node.inputs if not (item.is_empty() or scope.is_constant(item))]
@@ -339,7 +326,13 @@ def _find_fold_weights(scope: Scope) -> Iterator[Match]:
             weights = {id(item): item for each in nodes for item in each.inputs if scope.is_constant(item)}
             large = [item for item in weights.values() if not scope.is_small(item)]
             if large:
-                yield Match(node, {"nodes": nodes, "weights": large})
+                scope.at = node.name
+                yield Match(node, _folded(scope, node, nodes, large, may_grow))
+
+
+def growing_weights() -> Rule:
+    """The rule where the model may grow, up to weights as wide as FP32."""
+    return replace(fold_weights, find=partial(fold_weights.find, may_grow=True))
 
 
 def _cone(scope: Scope, root: Any, among: Iterable[Any]) -> list[Any]:
@@ -355,12 +348,7 @@ def _cone(scope: Scope, root: Any, among: Iterable[Any]) -> list[Any]:
     return [node for node in among if id(node) in wanted]
 
 
-_WIDEST = 8
-"""How much larger FP32 is than the narrowest type that weights are stored in."""
-
-
-def _check_fold_weights(scope: Scope, match: Match, *, may_grow: bool = False) -> str | None:
-    node, nodes, weights = match.node, match.parts["nodes"], match.parts["weights"]
+def _folded(scope: Scope, node: Any, nodes: Sequence[Any], weights: Sequence[Any], may_grow: bool) -> Verdict:
     size, cone = result_bytes(scope, node), {id(each) for each in nodes}
     if scope.static_shape(node.outputs[0]) is None:
         return "the size of the result is not known"
@@ -375,36 +363,7 @@ def _check_fold_weights(scope: Scope, match: Match, *, may_grow: bool = False) -
     graph = gs.Graph(nodes, outputs=list(node.outputs), opset=scope.opset, ir_version=IR_VERSION)
     made = ModelFile(gs.export_onnx(graph, do_type_check=False), scope.context.folder, external=False)
     try:
-        match.parts["value"] = Unoptimised(*runnable(made)).run({})[node.outputs[0].name]
+        value = Unoptimised(*runnable(made)).run({})[node.outputs[0].name]
     except ModelError as error:
         return error.problem
-    return None
-
-
-def _apply_fold_weights(scope: Scope, match: Match) -> None:
-    node = match.node
-    scope.bypass(node, scope.constant(match.parts["value"], node.outputs[0].name))
-
-
-FOLD_WEIGHTS = Rule(
-    "fold-weights",
-    "Arithmetic that depends on large weights only → the resulting weight, where the model grows no larger",
-    "B",
-    "weights where TensorRT and INT8 want them",
-    _find_fold_weights,
-    _check_fold_weights,
-    _apply_fold_weights,
-    evidence=(
-        builds("no convolution with computed weights without it"),
-        quantises("convolutions and products whose weights are computed"),
-    ),
-)
-"""Weight normalisation and standardised convolutions leave such nodes behind. TensorRT computes them at every
-build, but folding, casting and quantising before the build need the result. Results up to 1 MiB are stored
-in any case, larger ones if they take the place of the weights they are made of. ONNX Runtime evaluates the
-nodes; what it cannot stays, and so do Q and DQ (see `fold-constants`)."""
-
-
-def growing_weights() -> Rule:
-    """`fold-weights` where the model may grow, up to weights as wide as FP32."""
-    return replace(FOLD_WEIGHTS, check=partial(_check_fold_weights, may_grow=True))
+    return lambda: scope.bypass(node, scope.constant(value, node.outputs[0].name))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import onnx
 
 from trtopt.rewrite.evidence import builds, layers
 from trtopt.rewrite.match import axes_of, inputs_either_way, keeps_axes, operands, square_of, why_not_one_node
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Verdict, at, rule
 from trtopt.rewrite.scope import Scope
 
 
@@ -170,24 +171,32 @@ _FLOAT, _FLOAT16 = 1, 10
 """Element types as ONNX numbers them."""
 
 
-def _find_plain_instance_norm(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("InstanceNormalization"):
-        yield Match(node)
+@rule(
+    "InstanceNormalization(x, γ, β) → (x − μ)/√(mean((x − μ)²) + ε)·γ + β in plain operators and FP32",
+    "N",
+    "an engine without cuDNN",
+    targets=(),
+    evidence=(builds("without cuDNN it builds FP16 over three axes only with it"),),
+)
+@at("InstanceNormalization")
+def plain_instance_norm(scope: Scope, node: Any) -> Verdict:
+    """For TensorRT 8.6 alone: its parser makes a plugin of the operator that calls cuDNN.
 
-
-def _check_plain_instance_norm(scope: Scope, match: Match) -> str | None:
-    source, *affine = match.node.inputs
+    So an engine cannot be built where cuDNN is missing, and nothing fuses with a plugin. From 10 on the
+    operator is TensorRT's own. Off unless requested: with cuDNN at hand the plugin may be faster.
+    """
+    source, *affine = node.inputs
     if scope.target.instance_norm:
         return f"TensorRT {scope.target.name} has the operator itself"
     if (scope.rank(source) or 0) < 3 or scope.element(source) not in (_FLOAT, _FLOAT16):
         return "the rank of its input is unknown, or its type is neither FP32 nor FP16"
     if any(scope.value(tensor) is None for tensor in affine):
         return "scale or bias are computed"
-    return None
+    return partial(_write_out, scope, node)
 
 
-def _apply_plain_instance_norm(scope: Scope, match: Match) -> None:
-    node, (source, *affine) = match.node, match.node.inputs
+def _write_out(scope: Scope, node: Any) -> None:
+    source, *affine = node.inputs
     rank, name = len(source.shape), node.name
     wide = source
     if scope.dtype(source) == np.float16:
@@ -216,29 +225,31 @@ def _apply_plain_instance_norm(scope: Scope, match: Match) -> None:
         scope.replace(node, "Cast", [shifted], {"to": _FLOAT16})
 
 
-PLAIN_INSTANCE_NORM = Rule(
-    "plain-instance-norm",
-    "InstanceNormalization(x, γ, β) → (x − μ)/√(mean((x − μ)²) + ε)·γ + β in plain operators and FP32",
-    "N",
-    "an engine without cuDNN",
-    _find_plain_instance_norm,
-    _check_plain_instance_norm,
-    _apply_plain_instance_norm,
-    targets=(),
-    evidence=(builds("without cuDNN it builds FP16 over three axes only with it"),),
-)
-"""For TensorRT 8.6 alone: its parser makes a plugin of the operator that calls cuDNN, so an engine cannot be
-built where cuDNN is missing, and nothing fuses with a plugin. From 10 on the operator is TensorRT's own.
-Off unless requested: with cuDNN at hand the plugin may be faster."""
-
-
 # ── layer-norm ─────────────────────────────────────────────────────────────────────────────────────────────
 
 LONGEST = 16_384
 """Values that are normalised together: the hidden size of the largest transformers."""
+BETTER_PLAIN = "an instance's or a group's normalisation, which is faster written out"
 
 
-def _find_layer_norm(scope: Scope) -> Iterator[Match]:
+@rule(
+    "γ·(x − μ)/√(mean((x − μ)²) + ε) + β over the last axes → LayerNormalization(x, γ, β), casts included",
+    "N",
+    "INormalization, moments in FP32",
+    evidence=(layers("one kernel instead of six layers by reciprocal; else it does it itself"),),
+)
+def layer_norm(scope: Scope) -> Iterator[Match]:
+    """μ is the mean over the same axes.
+
+    Any spelling of the square (Mul, Pow), of the root (Sqrt, Pow ½) and of the division (Div, Mul by
+    Reciprocal) matches; γ may come before the division or after it; γ and β may be missing. Where FP16 or
+    BF16 is cast to FP32 in front of it all, and back in front of γ, the casts go too: the operator has them
+    by definition. TensorRT maps it to INormalization: one kernel, with moments in FP32 in FP16 networks.
+
+    An instance's or a group's normalisation stays written out: over several axes along which nothing scales,
+    or over more values than a transformer's. As LayerNormalization unet3d's 22 took TensorRT 8.6 23 % more
+    time.
+    """
     for node in scope.nodes("Div", "Mul"):
         found = quotient_at(scope, node)
         source = None if found is None else centred(scope, found)
@@ -249,68 +260,32 @@ def _find_layer_norm(scope: Scope) -> Iterator[Match]:
             half = affine_in_half(scope, found, source[0])
             affine = half or affine_after(scope, node, source[0], found.scale)
             inner = [*found.inner, *source[1], *affine.inner]
-            yield Match(affine.last, {"found": found, "affine": affine, "inner": inner})
+            yield Match(affine.last, _layer_norm(scope, found, affine, inner))
 
 
-def _normalised(match: Match) -> tuple[int, ...] | None:
-    """The lengths of the normalised axes; None if one of them is not known."""
-    found = match.parts["found"]
-    axes = tuple((found.numerator.shape or ())[-len(found.axes) :])
-    known = len(axes) == len(found.axes) and all(isinstance(axis, int) for axis in axes)
-    return axes if known else None
-
-
-def is_better_plain(match: Match) -> bool:
-    """Whether it is an instance's or a group's, which TensorRT computes faster by the plain operators."""
-    shape, affine = _normalised(match), match.parts["affine"]
+def _layer_norm(scope: Scope, found: Quotient, affine: Affine, inner: list[Any]) -> Verdict:
+    shape = tuple((found.numerator.shape or ())[-len(found.axes) :])
+    is_known = len(shape) == len(found.axes) and all(isinstance(axis, int) for axis in shape)
     bare = affine.scale is None and affine.shift is None
-    return shape is not None and (math.prod(shape) > LONGEST or (bare and len(shape) > 1))
-
-
-def _check_layer_norm(scope: Scope, match: Match) -> str | None:
+    if is_known and (math.prod(shape) > LONGEST or (bare and len(shape) > 1)):
+        return BETTER_PLAIN
     if scope.opset < 17:
         return f"LayerNormalization needs opset 17, the model has {scope.opset}: export it at 17"
-    shape = _normalised(match)
-    if shape is None:
+    if not is_known:
         return "a normalised axis is dynamic, or not known"
-    if is_better_plain(match):
-        return "an instance's or a group's normalisation, which is faster written out"
-    if not scope.is_float(match.parts["found"].numerator):
+    if not scope.is_float(found.numerator):
         return "the type is not FP32 or FP16"
-    affine = match.parts["affine"]
     if not (spreads(scope, affine.scale, shape) and spreads(scope, affine.shift, shape)):
         return "scale or shift vary along another axis"
-    return why_not_one_node(scope, affine.source, match.node, match.parts["inner"])
 
+    def apply() -> None:
+        node, source = affine.last, affine.source
+        inputs = [source, spread(scope, affine.scale, shape, source, f"{node.name}/scale")]
+        if affine.shift is not None:
+            inputs.append(spread(scope, affine.shift, shape, source, f"{node.name}/bias"))
+        scope.replace(node, "LayerNormalization", inputs, {"axis": -len(shape), "epsilon": found.epsilon})
 
-def _apply_layer_norm(scope: Scope, match: Match) -> None:
-    affine, shape, name = match.parts["affine"], _normalised(match) or (), match.node.name
-    inputs = [affine.source, spread(scope, affine.scale, shape, affine.source, f"{name}/scale")]
-    if affine.shift is not None:
-        inputs.append(spread(scope, affine.shift, shape, affine.source, f"{name}/bias"))
-    attrs = {"axis": -len(shape), "epsilon": match.parts["found"].epsilon}
-    scope.replace(match.node, "LayerNormalization", inputs, attrs)
-
-
-LAYER_NORM = Rule(
-    "layer-norm",
-    "γ·(x − μ)/√(mean((x − μ)²) + ε) + β over the last axes → LayerNormalization(x, γ, β), casts included",
-    "N",
-    "INormalization, moments in FP32",
-    _find_layer_norm,
-    _check_layer_norm,
-    _apply_layer_norm,
-    evidence=(layers("one kernel instead of six layers by reciprocal; else it does it itself"),),
-)
-"""μ is the mean over the same axes. Any spelling of the square (Mul, Pow), of the root (Sqrt, Pow ½) and of
-the division (Div, Mul by Reciprocal) matches; γ may come before the division or after it; γ and β may be
-missing. Where FP16 or BF16 is cast to FP32 in front of it all, and back in front of γ, the casts go too:
-the operator has them by definition. TensorRT maps it to INormalization: one kernel, with moments in FP32
-in FP16 networks.
-
-An instance's or a group's normalisation stays written out: over several axes along which nothing scales,
-or over more values than a transformer's. As LayerNormalization unet3d's 22 took TensorRT 8.6 23 % more
-time."""
+    return why_not_one_node(scope, affine.source, affine.last, inner) or apply
 
 
 # ── rms-norm ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -318,7 +293,20 @@ time."""
 _OPSET = 23
 
 
-def _find_rms_norm(scope: Scope) -> Iterator[Match]:
+@rule(
+    "x/√(mean(x²) + ε)·γ over the last axis, also between casts to FP32 and back → RMSNormalization(x, γ)",
+    "N",
+    "one normalisation kernel, moments in FP32",
+    evidence=(layers("does not read it; RTX's parser writes it out again"),),
+)
+def rms_norm(scope: Scope) -> Iterator[Match]:
+    """γ may be missing.
+
+    Where FP16 or BF16 is cast to FP32 in front of the square, and back in front of γ, as in language models,
+    the casts go too: the operator has them by definition. It is standard from opset 23 on, which TensorRT
+    reads from version 11 on, and 10 in its last releases alone. TensorRT-RTX 1.7's parser writes the operator
+    out again, casts and all: there nothing is won but fewer nodes.
+    """
     for node in scope.nodes("Div", "Mul"):
         found = quotient_at(scope, node)
         if found is None or found.square is not found.numerator or scope.producer(found.numerator, "Sub"):
@@ -327,12 +315,10 @@ def _find_rms_norm(scope: Scope) -> Iterator[Match]:
         if rank is not None and found.axes == [rank - 1]:
             half = affine_in_half(scope, found, source, ("Mul",))
             affine = half or affine_after(scope, node, source, found.scale, ("Mul",))
-            inner = [*found.inner, *affine.inner]
-            yield Match(affine.last, {"found": found, "affine": affine, "inner": inner})
+            yield Match(affine.last, _rms_norm(scope, found, affine, [*found.inner, *affine.inner]))
 
 
-def _check_rms_norm(scope: Scope, match: Match) -> str | None:
-    found, affine = match.parts["found"], match.parts["affine"]
+def _rms_norm(scope: Scope, found: Quotient, affine: Affine, inner: list[Any]) -> Verdict:
     if scope.target.operator_opset < _OPSET:
         known = f"TensorRT {scope.target.name} is known to read {scope.target.operator_opset}"
         return f"RMSNormalization is of opset {_OPSET}, {known}"
@@ -345,28 +331,10 @@ def _check_rms_norm(scope: Scope, match: Match) -> str | None:
         return "the type is not FP32 or FP16"
     if not spreads(scope, affine.scale, (length,)):
         return "the scale varies along another axis"
-    return why_not_one_node(scope, found.numerator, match.node, match.parts["inner"])
 
+    def apply() -> None:
+        node, source = affine.last, affine.source
+        scale = spread(scope, affine.scale, (length,), source, f"{node.name}/scale")
+        scope.replace(node, "RMSNormalization", [source, scale], {"axis": -1, "epsilon": found.epsilon})
 
-def _apply_rms_norm(scope: Scope, match: Match) -> None:
-    found, affine = match.parts["found"], match.parts["affine"]
-    shape = (found.numerator.shape[-1],)
-    scale = spread(scope, affine.scale, shape, affine.source, f"{match.node.name}/scale")
-    attrs = {"axis": -1, "epsilon": found.epsilon}
-    scope.replace(match.node, "RMSNormalization", [affine.source, scale], attrs)
-
-
-RMS_NORM = Rule(
-    "rms-norm",
-    "x/√(mean(x²) + ε)·γ over the last axis, also between casts to FP32 and back → RMSNormalization(x, γ)",
-    "N",
-    "one normalisation kernel, moments in FP32",
-    _find_rms_norm,
-    _check_rms_norm,
-    _apply_rms_norm,
-    evidence=(layers("does not read it; RTX's parser writes it out again"),),
-)
-"""γ may be missing. Where FP16 or BF16 is cast to FP32 in front of the square, and back in front of γ, as in
-language models, the casts go too: the operator has them by definition. It is standard from opset 23 on,
-which TensorRT reads from version 11 on, and 10 in its last releases alone. TensorRT-RTX 1.7's parser
-writes the operator out again, casts and all: there nothing is won but fewer nodes."""
+    return why_not_one_node(scope, found.numerator, affine.last, inner) or apply

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -12,52 +13,42 @@ import numpy as np
 from trtopt.rewrite.axes import Axes, Origin, lengths_requested
 from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import REDUCTIONS, axes_of, keeps_axes, operands
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Verdict, at, rule
 from trtopt.rewrite.scope import STANDARD, Scope
 
-# ── transpose-reduce ───────────────────────────────────────────────────────────────────────────────────────
 
+@rule(
+    "Reduce(Transpose(x, p), axes) → Reduce(x, p[axes]), where what is left stays in order",
+    "N",
+    "Shuffle+Reduce; tail reduce",
+    evidence=(layers("no Shuffle"),),
+)
+@at(*REDUCTIONS)
+def transpose_reduce(scope: Scope, node: Any) -> Verdict | None:
+    """Axis i of the transposed tensor is axis p[i] of x.
 
-def _find_transpose_reduce(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes(*REDUCTIONS):
-        first = scope.producer(node.inputs[0], "Transpose")
-        axes = axes_of(scope, node)
-        if first is not None and axes and "perm" in first.attrs:
-            yield Match(node, {"first": first, "axes": axes})
-
-
-def _check_transpose_reduce(scope: Scope, match: Match) -> str | None:
-    order, axes = list(match.parts["first"].attrs["perm"]), match.parts["axes"]
+    With `keepdims` the result's axes still carry the order p, so the rule applies if p with the reduced axes
+    made length 1 moves no other axis past another; without it, if the kept axes p[i] rise. A reduction over
+    leading axes thereby becomes one over the axes where they lay: often the trailing ones, which is where
+    TensorRT reduces fastest. The sum's order may change, hence N.
+    """
+    first, axes = scope.producer(node.inputs[0], "Transpose"), axes_of(scope, node)
+    if first is None or not axes or "perm" not in first.attrs:
+        return None
+    order = list(first.attrs["perm"])
     kept = [order[place] for place in range(len(order)) if place not in axes]
     if kept != sorted(kept):
         return "the axes that remain change their order"
     moved = any(order[place] != place for place in range(len(order)) if place not in axes)
-    if keeps_axes(match.node) and moved:
+    if keeps_axes(node) and moved:
         return "the axes of length 1 would lie elsewhere"
-    return None
 
+    def apply() -> None:
+        reduced = sorted(order[axis] for axis in axes)
+        inputs, attrs = operands(scope, node.op, first.inputs[0], reduced, keeps_axes(node), node.name)
+        scope.replace(node, node.op, inputs, attrs)
 
-def _apply_transpose_reduce(scope: Scope, match: Match) -> None:
-    first, node = match.parts["first"], match.node
-    axes = sorted(first.attrs["perm"][axis] for axis in match.parts["axes"])
-    inputs, attrs = operands(scope, node.op, first.inputs[0], axes, keeps_axes(node), node.name)
-    scope.replace(node, node.op, inputs, attrs)
-
-
-TRANSPOSE_REDUCE = Rule(
-    "transpose-reduce",
-    "Reduce(Transpose(x, p), axes) → Reduce(x, p[axes]), where what is left stays in order",
-    "N",
-    "Shuffle+Reduce; tail reduce",
-    _find_transpose_reduce,
-    _check_transpose_reduce,
-    _apply_transpose_reduce,
-    evidence=(layers("no Shuffle"),),
-)
-"""Axis i of the transposed tensor is axis p[i] of x. With `keepdims` the result's axes still carry the order
-p, so the rule applies if p with the reduced axes made length 1 moves no other axis past another; without
-it, if the kept axes p[i] rise. A reduction over leading axes thereby becomes one over the axes where they
-lay: often the trailing ones, which is where TensorRT reduces fastest. The sum's order may change, hence N."""
+    return apply
 
 
 # ── plain-reshape ──────────────────────────────────────────────────────────────────────────────────────────
@@ -66,17 +57,42 @@ _Part = int | Origin | None
 """An axis in the shape operand: a number, the length of a tensor's axis, or unknown."""
 
 
-def _find_plain_reshape(scope: Scope) -> Iterator[Match]:
+@rule(
+    "Reshape(x, computed shape) → Reshape(x, constant), where every axis of the result is known in advance",
+    "B",
+    "no shape layers",
+    evidence=(layers("does it itself"),),
+)
+def plain_reshape(scope: Scope) -> Iterator[Match]:
+    """In a Reshape's constant, 0 copies the axis of x at the same place and −1 is what is left over.
+
+    So an axis that is a number, one that has the length of x's axis there, and one more of any kind can be
+    written down. What is left over is a number too if all that x has beyond the copied axes is. The Shape,
+    Gather, Slice and Concat nodes that computed the shape then die: no shape layers, and TensorRT sees which
+    axes stay as they are.
+    """
     axes = Axes(scope)
     for node in scope.nodes():
         if scope.is_one_of(node, "Reshape") and not scope.is_constant(node.inputs[1]):
             parts = _parts(scope, node)
             if parts is not None and scope.rank(node.inputs[0]) is not None:
                 shape = [_axis(axes, node, *part) for part in enumerate(parts)]
-                yield Match(
-                    node, {"shape": _without_minus_one(shape, node.inputs[0].shape), "empty": 0 in parts}
-                )
+                shape = _without_minus_one(shape, node.inputs[0].shape)
+                if shape.count(-1) > 1:
+                    reason = "more than one axis of the result is neither a number nor copied in place"
+                    yield Match(node, reason)
+                elif node.attrs.get("allowzero") and 0 in parts:
+                    yield Match(node, "allowzero is set, and an axis may be empty")
+                else:
+                    yield Match(node, partial(_fix_shape, scope, node, shape))
         axes.learn(node)
+
+
+def _fix_shape(scope: Scope, node: Any, shape: list[int]) -> None:
+    scope.set_input(node, 1, scope.constant(np.array(shape, np.int64), f"{node.name}/shape"))
+    node.attrs.pop("allowzero", None)
+    if node.outputs[0].shape is None:
+        node.outputs[0].shape = [axis if axis > 0 else None for axis in shape]
 
 
 def _parts(scope: Scope, node: Any) -> list[_Part] | None:
@@ -129,51 +145,41 @@ def _without_minus_one(shape: list[int], before: list[Any]) -> list[int]:
     return [rest if axis == -1 else axis for axis in shape]
 
 
-def _check_plain_reshape(scope: Scope, match: Match) -> str | None:
-    if match.parts["shape"].count(-1) > 1:
-        return "more than one axis of the result is neither a number nor copied in place"
-    if match.node.attrs.get("allowzero") and match.parts["empty"]:
-        return "allowzero is set, and an axis may be empty"
-    return None
-
-
-def _apply_plain_reshape(scope: Scope, match: Match) -> None:
-    node, shape = match.node, match.parts["shape"]
-    scope.set_input(node, 1, scope.constant(np.array(shape, np.int64), f"{node.name}/shape"))
-    node.attrs.pop("allowzero", None)
-    if node.outputs[0].shape is None:
-        node.outputs[0].shape = [axis if axis > 0 else None for axis in shape]
-
-
-PLAIN_RESHAPE = Rule(
-    "plain-reshape",
-    "Reshape(x, computed shape) → Reshape(x, constant), where every axis of the result is known in advance",
-    "B",
-    "no shape layers",
-    _find_plain_reshape,
-    _check_plain_reshape,
-    _apply_plain_reshape,
-    evidence=(layers("does it itself"),),
-)
-"""In a Reshape's constant, 0 copies the axis of x at the same place and −1 is what is left over. So an axis
-that is a number, one that has the length of x's axis there, and one more of any kind can be written down.
-What is left over is a number too if all that x has beyond the copied axes is. The Shape, Gather, Slice and
-Concat nodes that computed the shape then die: no shape layers, and TensorRT sees which axes stay as they
-are."""
-
-
 # ── reshape-chain ──────────────────────────────────────────────────────────────────────────────────────────
 
 _OPS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose")
 
 
-def _find_reshape_chain(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes(*_OPS):
-        first = scope.producer(node.inputs[0], *_OPS)
-        if first is None or {node.op, first.op} == {"Transpose"}:
-            continue
-        if _keeps_order(scope, node) and _keeps_order(scope, first):
-            yield Match(node, {"source": first.inputs[0], "final": _final(scope, node, first)})
+@rule(
+    "Reshape(Reshape(x, s), t) → Reshape(x, t); also Squeeze, Unsqueeze, Flatten and some Transposes",
+    "B",
+    "Shuffle+Shuffle",
+    evidence=(layers("no NoOp where both copy an axis; else it does it itself"),),
+)
+@at(*_OPS)
+def reshape_chain(scope: Scope, node: Any) -> Verdict | None:
+    """A chain of these keeps the order of the elements, so only the last shape matters.
+
+    A Transpose keeps it if it moves no axis but those of length 1. Zeros of a shape mean "as in the input",
+    which changes meaning when the input changes: they stay where the first of the two copies that axis as
+    well, are resolved, or the chain stays. A chain that ends in something else than a Reshape becomes one if
+    at most one axis of its result is open.
+    """
+    first = scope.producer(node.inputs[0], *_OPS)
+    if first is None or {node.op, first.op} == {"Transpose"}:
+        return None
+    if not (_keeps_order(scope, node) and _keeps_order(scope, first)):
+        return None
+    source, final, shape = first.inputs[0], _final(scope, node, first), _constant(scope, node)
+    if node.attrs.get("allowzero") and (shape is None or 0 in shape):
+        return "allowzero is set, and an axis may be empty"
+    if final is not None:
+        return lambda: scope.replace(
+            node, "Reshape", [source, scope.constant(np.array(final, np.int64), f"{node.name}/shape")]
+        )
+    if _computed_without_zeros(scope, node):
+        return lambda: scope.set_input(node, 0, source)
+    return "the final shape keeps more than one open axis, or copies one from its input"
 
 
 def _keeps_order(scope: Scope, node: Any) -> bool:
@@ -225,42 +231,6 @@ def _computed_without_zeros(scope: Scope, node: Any) -> bool:
     return maker is not None and all(part is None or (part != 0).all() for part in parts)
 
 
-def _check_reshape_chain(scope: Scope, match: Match) -> str | None:
-    shape = scope.value(match.node.inputs[1]) if match.node.op == "Reshape" else None
-    if match.node.attrs.get("allowzero") and (shape is None or 0 in shape):
-        return "allowzero is set, and an axis may be empty"
-    if match.parts["final"] is None and not _computed_without_zeros(scope, match.node):
-        return "the final shape keeps more than one open axis, or copies one from its input"
-    return None
-
-
-def _apply_reshape_chain(scope: Scope, match: Match) -> None:
-    node, source, final = match.node, match.parts["source"], match.parts["final"]
-    if final is None:
-        scope.set_input(node, 0, source)
-    else:
-        scope.replace(
-            node, "Reshape", [source, scope.constant(np.array(final, np.int64), f"{node.name}/shape")]
-        )
-
-
-RESHAPE_CHAIN = Rule(
-    "reshape-chain",
-    "Reshape(Reshape(x, s), t) → Reshape(x, t); also Squeeze, Unsqueeze, Flatten and some Transposes",
-    "B",
-    "Shuffle+Shuffle",
-    _find_reshape_chain,
-    _check_reshape_chain,
-    _apply_reshape_chain,
-    evidence=(layers("no NoOp where both copy an axis; else it does it itself"),),
-)
-"""A chain of these keeps the order of the elements, so only the last shape matters; a Transpose keeps it if
-it moves no axis but those of length 1. Zeros of a shape mean "as in the input", which changes meaning when
-the input changes: they stay where the first of the two copies that axis as well, are resolved, or the
-chain stays. A chain that ends in something else than a Reshape becomes one if at most one axis of its
-result is open."""
-
-
 # ── share-equal ────────────────────────────────────────────────────────────────────────────────────────────
 
 _NEVER = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial",
@@ -288,7 +258,13 @@ def _signature(node: Any) -> Any:
     )
 
 
-def _find_share_equal(scope: Scope) -> Iterator[Match]:
+@rule("Equal initializers are merged, and so are identical nodes with identical inputs", "B", "")
+def share_equal(scope: Scope) -> Iterator[Match]:
+    """Two nodes are the same if operator, attributes and inputs are, and nothing in them is random.
+
+    Nor must they have state or a subgraph. Initializers are compared by type, shape and bytes. Cleaning only:
+    TensorRT merges most itself.
+    """
     constants: dict[Any, Any] = {}
     seen: dict[Any, Any] = {}
     for node in scope.nodes():
@@ -296,37 +272,17 @@ def _find_share_equal(scope: Scope) -> Iterator[Match]:
             if scope.is_small(tensor) and scope.is_read_only_here(tensor):
                 first = constants.setdefault(_content(scope, tensor), tensor)
                 if first is not tensor and tensor.outputs and not scope.is_fixed(tensor):
-                    yield Match(node, {"drop": tensor, "keep": first})
+                    yield Match(node, partial(scope.rewire, tensor, first))
         signature = _signature(node)
         first = node if signature is None else seen.setdefault(signature, node)
         same = [out.is_empty() for out in first.outputs] == [out.is_empty() for out in node.outputs]
         if first is not node and same:
-            yield Match(node, {"twin": first})
+            is_fixed = any(scope.is_fixed(out) for out in node.outputs)
+            reason = "both results are outputs of the graph, or one is"
+            yield Match(node, reason if is_fixed else partial(_share, scope, node, first))
 
 
-def _check_share_equal(scope: Scope, match: Match) -> str | None:
-    if "twin" in match.parts and any(scope.is_fixed(out) for out in match.node.outputs):
-        return "both results are outputs of the graph, or one is"
-    return None
-
-
-def _apply_share_equal(scope: Scope, match: Match) -> None:
-    if "twin" not in match.parts:
-        scope.rewire(match.parts["drop"], match.parts["keep"])
-        return
-    for own, same in zip(list(match.node.outputs), match.parts["twin"].outputs, strict=True):
+def _share(scope: Scope, node: Any, twin: Any) -> None:
+    for own, same in zip(list(node.outputs), twin.outputs, strict=True):
         scope.rewire(own, same)
-    scope.kill(match.node)
-
-
-SHARE_EQUAL = Rule(
-    "share-equal",
-    "Equal initializers are merged, and so are identical nodes with identical inputs",
-    "B",
-    "",
-    _find_share_equal,
-    _check_share_equal,
-    _apply_share_equal,
-)
-"""Two nodes are the same if operator, attributes and inputs are, and nothing in them is random, has state or
-a subgraph. Initializers are compared by type, shape and bytes. Cleaning only: TensorRT merges most itself."""
+    scope.kill(node)
