@@ -293,12 +293,4 @@ CASES: tuple[Case, ...] = (
         g (float[N,8] x) => (float[N,4] y, float[N,4] z) {a = MatMul(x, w) b = MatMul(x, w) y = Relu(a) z = Neg(b)}""",
         "shared",
     ),
-    left(
-        "pad-channels",
-        "to an output",
-        """
-        # w: float[12,4,3,3]
-        g (float[N,4,8,8] x) => (float[N,12,6,6] y) {y = Conv(x, w)}""",
-        "an output of the graph",
-    ),
 )

@@ -58,15 +58,6 @@ CASES: tuple[Case, ...] = (
         {q = MatMul(x, w1) k = MatMul(x, w2) v = MatMul(x, w3)}""",
     ),
     case(
-        "pad-channels",
-        "12 to 16",
-        """
-        # w1: float[12,4,3,3]
-        # b1: float[12]
-        # w2: float[8,12,1,1]
-        g (float[N,4,8,8] x) => (float[N,8,6,6] y) {a = Conv(x, w1, b1) b = Sigmoid(a) y = Conv(b, w2)}""",
-    ),
-    case(
         "plain-reshape",
         "a slice of a shape",
         """

@@ -84,13 +84,4 @@ CASES: tuple[Case, ...] = (
         g (float[N,64,128] x) => (float[N,64,64] y, float[N,64,128] v)
         {q = MatMul(x, w1) k = MatMul(x, w2) v = MatMul(x, w3) t = Transpose<perm=[0,2,1]>(k) y = MatMul(q, t)}""",
     ),
-    case(
-        "pad-channels",
-        "60 to 64",
-        """
-        # w1: float[60,32,3,3]
-        # b1: float[60]
-        # w2: float[64,60,3,3]
-        g (float[N,32,16,16] x) => (float[N,64,12,12] y) {a = Conv(x, w1, b1) b = Relu(a) y = Conv(b, w2)}""",
-    ),
 )

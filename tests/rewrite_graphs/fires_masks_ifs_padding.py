@@ -69,49 +69,6 @@ CASES: tuple[Case, ...] = (
         {a = MatMul(q, k) b = Mul(a, c) d = Where(m, b, low) y = Softmax(d)}""",
     ),
     case(
-        "pad-channels",
-        "products with bias, SiLU between",
-        """
-        # w1: float[16,12]
-        # b1: float[12]
-        # w2: float[12,8]
-        g (float[N,S,16] x) => (float[N,S,8] y)
-        {a = MatMul(x, w1) b = Add(a, b1) c = Sigmoid(b) d = Mul(b, c) y = MatMul(d, w2)}""",
-    ),
-    case(
-        "pad-channels",
-        "Gemms, the first transposed",
-        """
-        # w1: float[12,16]
-        # b1: float[12]
-        # w2: float[12,8]
-        # b2: float[8]
-        g (float[N,16] x) => (float[N,8] y) {a = Gemm<transB=1>(x, w1, b1) b = Tanh(a) y = Gemm(b, w2, b2)}""",
-    ),
-    case(
-        "pad-channels",
-        "two ends, one after a pool",
-        """
-        # w1: float[12,4,3,3]
-        # w2: float[8,12,1,1]
-        # w3: float[8,12,1,1]
-        g (float[N,4,8,8] x) => (float[N,8,6,6] y, float[N,8,1,1] z)
-        {a = Conv(x, w1) b = Relu(a) y = Conv(b, w2) p = GlobalAveragePool(b) z = Conv(p, w3)}""",
-    ),
-    case(
-        "pad-channels",
-        "INT8 to 32",
-        """
-        # w1: float[40,4,3,3]
-        # w2: int8[8,40,1,1]
-        g (float[N,4,8,8] x) => (float[N,8,6,6] y)
-        <float s = {0.05}, int8 z = {0}, float[40] s1 = {0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1},
-         int8[40] z1 = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}>
-        {q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
-         wq = QuantizeLinear<axis=0>(w1, s1, z1) wd = DequantizeLinear<axis=0>(wq, s1, z1) a = Conv(d, wd) b = Relu(a)
-         bq = QuantizeLinear(b, s, z) bd = DequantizeLinear(bq, s, z) vd = DequantizeLinear(w2, s, z) y = Conv(bd, vd)}""",
-    ),
-    case(
         "attention",
         "scaled, with a mask over keys",
         """

@@ -78,22 +78,4 @@ CASES: tuple[Case, ...] = (
         g (float[N,2,4,4] x) => (float[N,0,4,4] y) <float[0,2,1,1] w = {}, float c = {2.0}> {a = Conv(x, w) y = Mul(a, c)}""",
         "is empty",
     ),
-    left(
-        "pad-channels",
-        "divided by themselves",
-        """
-        # w: float[12,8,1,1]
-        # v: float[8,12,1,1]
-        g (float[N,8,4,4] x) => (float[N,8,4,4] y) {a = Conv(x, w) b = Abs(a) c = Div(a, b) y = Conv(c, v)}""",
-        "divides by its channels",
-    ),
-    left(
-        "pad-channels",
-        "Exp of Exp",
-        """
-        # w: float[12,8,1,1]
-        # v: float[8,12,1,1]
-        g (float[N,8,4,4] x) => (float[N,8,4,4] y) {a = Conv(x, w) b = Exp(a) c = Exp(b) y = Conv(c, v)}""",
-        "may become infinite",
-    ),
 )

@@ -107,24 +107,6 @@ CASES: tuple[Case, ...] = (
         opset=6,
     ),
     left(
-        "pad-channels",
-        "to a sum with other values",
-        """
-        # w: float[12,4,3,3]
-        # w2: float[8,12,1,1]
-        g (float[N,4,8,8] x, float[N,12,1,1] z) => (float[N,8,6,6] y) {a = Conv(x, w) b = Add(a, z) y = Conv(b, w2)}""",
-        "other values",
-    ),
-    left(
-        "pad-channels",
-        "a grouped end",
-        """
-        # w: float[12,4,3,3]
-        # w2: float[12,1,1,1]
-        g (float[N,4,8,8] x) => (float[N,12,6,6] y) {a = Conv(x, w) y = Conv<group=12>(a, w2)}""",
-        "reach Conv",
-    ),
-    left(
         "move-constant",
         "the whole weight is read too",
         """

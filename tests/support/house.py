@@ -77,7 +77,7 @@ TRIALS = (
     ),
     Trial(
         "rule",
-        {"pad_channels": "house_probe", "pad-channels": "house-probe"},
+        {"transpose_reduce": "house_probe", "transpose-reduce": "house-probe"},
         ("rewrite", "--list"),
         "house-probe",
     ),

@@ -6,7 +6,6 @@ from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.rules import (
     activations,
     attention,
-    channels,
     cleaning,
     convolution,
     folding,
@@ -23,7 +22,6 @@ FAMILIES = (
     activations,
     convolution,
     attention,
-    channels,
     parsers,
 )
 """What cleans first, what depends on a clean graph after it. Every rule that a module has is one of them."""

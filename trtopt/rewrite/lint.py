@@ -354,7 +354,7 @@ CHECKS = (
     Check(
         "odd-channels",
         "Tensor Core kernels need padding, or are not used at all",
-        "widen the layer, or try `trtopt rewrite --rules pad-channels`",
+        "widen the layer",
         _odd_channels,
     ),
     Check(

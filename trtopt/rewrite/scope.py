@@ -266,14 +266,6 @@ class Scope:
         node.inputs[position] = tensor
         self._forget(old)
 
-    def reshape(self, tensor: Any, axis: int, more: int) -> None:
-        """Let an axis of a tensor be longer, under a new name: the model may have declared the old shape."""
-        tensor.name = self.context.fresh(tensor.name)
-        if tensor.shape is not None:
-            shape = list(tensor.shape)
-            shape[axis] = shape[axis] + more if isinstance(shape[axis], int) else None
-            tensor.shape = shape
-
     def kill(self, node: Any) -> None:
         """Take the node and whatever only it needed out of the graph."""
         node.outputs.clear()

@@ -22,7 +22,7 @@ transpose-reduce plain-reshape reshape-chain share-equal
 plain-instance-norm layer-norm rms-norm
 gelu hard-sigmoid sigmoid softmax
 reduce-to-pool pad-into-conv fold-batchnorm fold-scale fold-scale-before
-attention attention-scale merge-matmuls pad-channels
+attention attention-scale merge-matmuls
 plain-integers tell-kernel
 """
 

@@ -72,7 +72,7 @@ def test_the_list_says_of_every_rule_what_applies_it_for_each_target() -> None:
     assert all(rule.name in rows for rule in RULES)
     assert re.search(r"bit-exact +build +quantise +quantise +quantise ", rows["move-constant"])
     assert re.search(r"equal up to rounding +off +clean +clean +off ", rows["attention-scale"])
-    assert re.search(r"equal up to rounding +off +off +off +off ", rows["pad-channels"])
+    assert re.search(r"equal up to rounding +off +off +off +off ", rows["merge-matmuls"])
 
 
 def test_the_list_can_be_had_as_json() -> None:
@@ -83,7 +83,7 @@ def test_the_list_can_be_had_as_json() -> None:
     assert list(rules) == [rule.name for rule in RULES]
     assert rules["gelu"]["class"] == "N"
     assert [rules["gelu"][key] for key in ("default", "clean")] == [[], [*target_names()]]
-    assert [rules["pad-channels"][key] for key in ("default", "clean")] == [[], []]
+    assert [rules["merge-matmuls"][key] for key in ("default", "clean")] == [[], []]
     assert [rules["drop-unused"][key] for key in ("default", "builds")] == [[*target_names()]] * 2
 
 

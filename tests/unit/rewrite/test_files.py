@@ -169,18 +169,6 @@ def test_shapes_declared_in_branches_that_share_names_are_not_mixed_up(tmp_path:
     onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
 
 
-def test_declared_shapes_give_way_where_channels_are_padded(tmp_path: Path) -> None:
-    made = model("""
-        # w1: float[12,4,3,3]
-        # w2: float[8,12,1,1]
-        g (float[N,4,8,8] x) => (float[N,8,6,6] y) <float[N,12,6,6] a, float[N,12,6,6] b>
-        {a = Conv(x, w1) b = Sigmoid(a) y = Conv(b, w2)}""")
-    onnx.save(made, tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", rules=["pad-channels"])
-    assert (trace.counts, trace.undone) == ({"pad-channels": 1}, ())
-    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
-
-
 def test_an_input_that_is_no_tensor_is_named(tmp_path: Path) -> None:
     made = model("g (float[2] x, int64 i) => (float[2] y) {a = SequenceAt(x, i) y = Identity(a)}")
     made.graph.input[0].CopyFrom(onnx.helper.make_tensor_sequence_value_info("x", 1, [2]))

@@ -20,10 +20,6 @@ PRODUCTS = """
     # w: float[4,8]
     # v: float[4,8]
     g (float[N,4] x) => (float[N,8] y, float[N,8] z) {y = MatMul(x, w) z = mine.MatMul(x, v)}"""
-CHANNELS = """
-    # w: float[12,8,1,1]
-    # v: float[8,12,1,1]
-    g (float[N,8,4,4] x) => (float[N,8,4,4] y) {a = Conv(x, w) b = Relu(a) y = mine.Conv(b, v)}"""
 SLICES = """
     # w: float[64,64]
     g (float[32,64] x) => (float[32,64] y, float[32,64] z)
@@ -44,7 +40,6 @@ def rewritten(text: str, rules: list[str] | None, folder: Path) -> tuple[Counter
     [
         ("plain-reshape", SHAPES),
         ("merge-matmuls", PRODUCTS),
-        ("pad-channels", CHANNELS),
         ("move-constant", SLICES),
     ],
 )
