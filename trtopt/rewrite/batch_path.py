@@ -67,11 +67,7 @@ class _Refused(Exception):
 
 
 def followed(model: onnx.ModelProto, batch: int) -> Path:
-    """How the tensors of a prepared model grow with the batch.
-
-    Raises:
-        FixedBatchError: a node is not known to keep samples apart, or an output does not have them in order.
-    """
+    """How the tensors of a prepared model grow with the batch."""
     walk = _Walk(model, batch)
     first: _Refused | None = None
     for _ in range(_MOST_TRIALS):
@@ -111,11 +107,7 @@ class _Walk:
         return True
 
     def whole(self) -> Path:
-        """The path through the main graph.
-
-        Raises:
-            _Refused: a node that does not fit.
-        """
+        """The path through the main graph."""
         self._path, self._unknown = Path(), 0
         self._constants = ChainMap()
         graph = self._model.graph
@@ -153,11 +145,7 @@ class _Walk:
     def _made(
         self, part: onnx.GraphProto, index: int, node: onnx.NodeProto, scope: ChainMap[str, Tensor]
     ) -> Sequence[Tensor]:
-        """A node's outputs.
-
-        Raises:
-            MixesError: it does not keep samples apart.
-        """
+        """A node's outputs."""
         if any(subgraphs_of(node)):
             return self._entered(node, scope)
         inputs = tuple(scope[name] if name else None for name in node.input)
@@ -282,81 +270,24 @@ class _Walk:
     # ── subgraphs ───────────────────────────────────────────────────────────────────────────────────────
 
     def _entered(self, node: onnx.NodeProto, scope: ChainMap[str, Tensor]) -> Sequence[Tensor]:
-        """The outputs of a node with subgraphs."""
-        given = [scope[name] if name else None for name in node.input]
+        """The outputs of a node with subgraphs: of the two branches of an If, no other is followed into."""
         if not any(scope[name].depends for name in reads_of(node) if name in scope):
             return [Tensor(None) for _ in node.output]
-        if node.domain not in OWN_DOMAINS or node.op_type not in ("If", "Loop", "Scan"):
+        if node.domain not in OWN_DOMAINS or node.op_type != "If":
             raise MixesError("is not known to keep samples apart")
-        if node.op_type == "If":
-            return self._branches(node, given, scope)
-        if node.op_type == "Loop":
-            return self._loop(node, given, scope)
-        return self._scan(node, given, scope)
-
-    def _branches(
-        self, node: onnx.NodeProto, given: Sequence[Tensor | None], scope: ChainMap[str, Tensor]
-    ) -> Sequence[Tensor]:
-        if any(item is not None and item.depends for item in given):
+        if scope[node.input[0]].depends:
             raise MixesError("takes one branch for all samples, as one of them decides")
-        ends = [self._inside(inner, {}, scope) for inner in subgraphs_of(node)]
+        ends = [self._inside(inner, scope) for inner in subgraphs_of(node)]
         return [_either(items) for items in zip(*ends, strict=True)]
 
-    def _inside(
-        self, inner: onnx.GraphProto, given: dict[str, Tensor], scope: ChainMap[str, Tensor]
-    ) -> list[Tensor]:
-        """The outputs of a subgraph."""
-        own = self._part(inner, scope.new_child(given))
-        for item in (*inner.input, *inner.output):
-            axis = own[item.name].axis
-            if axis is not None:
-                self._path.ends.append((item, axis))
-        return [own[item.name] for item in inner.output]
-
-    def _loop(
-        self, node: onnx.NodeProto, given: Sequence[Tensor | None], scope: ChainMap[str, Tensor]
-    ) -> Sequence[Tensor]:
-        if any(item is not None and item.depends for item in given[:2]):
-            raise MixesError("runs as often for all samples as one of them decides")
-        inner, carried = next(subgraphs_of(node)), [item or Tensor(None) for item in given[2:]]
-        names = [item.name for item in inner.input]
-        fixed = [Tensor((), element=onnx.TensorProto.INT64), Tensor((), element=onnx.TensorProto.BOOL)]
-        states = [_without_numbers(item) for item in carried]
-        goes_on, *ends = self._inside(inner, dict(zip(names, (*fixed, *states), strict=True)), scope)
-        if goes_on.depends:
-            raise MixesError("runs as often for all samples as one of them decides")
-        _check_states(states, ends)
-        return [*ends[: len(carried)], *(self._stacked(item, 0) for item in ends[len(carried) :])]
-
-    def _scan(
-        self, node: onnx.NodeProto, given: Sequence[Tensor | None], scope: ChainMap[str, Tensor]
-    ) -> Sequence[Tensor]:
-        if self._opset < 9:
-            raise MixesError("has a batch of its own")
-        inner = next(subgraphs_of(node))
-        lists = {item.name: list(item.ints) for item in node.attribute}
-        count = next(item.i for item in node.attribute if item.name == "num_scan_inputs")
-        split = len(given) - count
-        states = [_without_numbers(item or Tensor(None)) for item in given[:split]]
-        taken = [item or Tensor(None) for item in given[split:]]
-        axes = lists.get("scan_input_axes") or [0] * count
-        parts = [_one_of(item, axis) for item, axis in zip(taken, axes, strict=True)]
-        names = [item.name for item in inner.input]
-        ends = self._inside(inner, dict(zip(names, (*states, *parts), strict=True)), scope)
-        _check_states(states, ends)
-        outs = ends[split:]
-        axes = lists.get("scan_output_axes") or [0] * len(outs)
-        return [*ends[:split], *(self._stacked(item, axis) for item, axis in zip(outs, axes, strict=True))]
-
-    def _stacked(self, item: Tensor, axis: int) -> Tensor:
-        """A tensor of every round, one behind the other along a new axis."""
-        if item.shape is None:
-            return item
-        self._unknown += 1
-        place = axis % (len(item.shape) + 1)
-        shape = (*item.shape[:place], f"rounds, {self._unknown}", *item.shape[place:])
-        moved = None if item.axis is None else item.axis + (place <= item.axis)
-        return Tensor(shape, moved, item.outer, element=item.element)
+    def _inside(self, branch: onnx.GraphProto, scope: ChainMap[str, Tensor]) -> list[Tensor]:
+        """The outputs of a branch."""
+        own = self._part(branch, scope.new_child())
+        found = [own[item.name] for item in branch.output]
+        self._path.ends += [
+            (item, one.axis) for item, one in zip(branch.output, found, strict=True) if one.axis is not None
+        ]
+        return found
 
 
 def _rows(item: Tensor) -> Rows | None:
@@ -373,33 +304,6 @@ def _either(items: Sequence[Tensor]) -> Tensor:
     if not alike and first.axis is not None:
         raise MixesError("has an output of unknown shape")
     return Tensor(first.shape if alike else None, first.axis, first.outer, element=first.element)
-
-
-def _without_numbers(item: Tensor) -> Tensor:
-    if item.depends and item.axis is None:
-        raise MixesError("computes with the number of samples")
-    return Tensor(item.shape, item.axis, item.outer, element=item.element)
-
-
-def _check_states(states: Sequence[Tensor], ends: Sequence[Tensor]) -> None:
-    """What is carried from one round to the next must keep its batch, and its shape where it has one."""
-    for before, after in zip(states, ends, strict=False):
-        if (before.axis, before.outer, before.shape) != (after.axis, after.outer, after.shape):
-            raise MixesError("carries the batch elsewhere from one round to the next")
-    for item in ends:
-        if item.axis is None and item.depends:
-            raise MixesError("computes with the number of samples")
-
-
-def _one_of(item: Tensor, axis: int) -> Tensor:
-    """One part of a tensor that is scanned along an axis."""
-    if item.shape is None:
-        return item
-    place = axis % len(item.shape)
-    if item.axis == place:
-        raise MixesError("works across the samples of a batch")
-    moved = None if item.axis is None else item.axis - (place < item.axis)
-    return Tensor((*item.shape[:place], *item.shape[place + 1 :]), moved, item.outer, element=item.element)
 
 
 def _name(text: str) -> str:

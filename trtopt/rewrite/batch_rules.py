@@ -141,11 +141,7 @@ class Step:
         return next((item.s.decode() for item in self.node.attribute if item.name == attribute), default)
 
     def numbers(self, attribute: str, position: int) -> tuple[Number, ...] | None:
-        """Numbers that older opsets keep in an attribute and newer ones in an input; None if not given.
-
-        Raises:
-            MixesError: they are given, and not known.
-        """
+        """Numbers that older opsets keep in an attribute and newer ones in an input; None if not given."""
         for item in self.node.attribute:
             if item.name == attribute:
                 return tuple(int(number) for number in item.ints) or (int(item.i),)
@@ -197,11 +193,7 @@ def _factors(lengths: Iterable[Length]) -> tuple[int, list[str]]:
 
 
 def _placed(step: Step, rows: Rows, axis: int) -> list[Rows]:
-    """All outputs, the batch at `axis` of each, as in `rows`.
-
-    Raises:
-        MixesError: the axis is no longer as long there.
-    """
+    """All outputs, the batch at `axis` of each, as in `rows`."""
     made = []
     for name, shape in zip(step.node.output, step.shapes, strict=True):
         if not name:
@@ -323,17 +315,6 @@ def _trailing(step: Step, default: int | None = None) -> list[Rows]:
     return _placed(step, rows, rows.axis)
 
 
-def _det(step: Step) -> list[Rows]:
-    rank = len(step.rows[0][1].shape)
-    return _placed(step, _apart(step, (rank - 2, rank - 1)), step.rows[0][1].axis)
-
-
-def _mean_variance(step: Step) -> list[Rows]:
-    rows = step.rows[0][1]
-    rows = _apart(step, step.axes("axes", 1, len(rows.shape)) or (0, 2, 3))
-    return _placed(step, rows, rows.axis)
-
-
 def _batch_norm(step: Step) -> list[Rows]:
     _fixed(step, 0)
     if (
@@ -363,25 +344,6 @@ def _reduce(step: Step) -> list[Rows]:
 
 def _arg_extreme(step: Step) -> list[Rows]:
     return _reduced(step, [step.number("axis", 0) % len(step.rows[0][1].shape)])
-
-
-def _dft(step: Step) -> list[Rows]:
-    _fixed(step, 0)
-    rank = len(step.rows[0][1].shape)
-    axes = [step.number("axis", 1) % rank] if step.opset < 20 else step.axes("axis", 2, rank) or [rank - 2]
-    rows = _apart(step, (*axes, rank - 1))
-    return _placed(step, rows, rows.axis)
-
-
-def _reverse(step: Step) -> list[Rows]:
-    _fixed(step, 0, 1)
-    rows = dict(step.rows)
-    own, lengths = rows.get(0), rows.get(1)
-    if own is None or lengths is None or not own.shares_rows_with(lengths):
-        raise MixesError("has a length for each row of the fixed batch")
-    if own.axis != step.number("batch_axis", 1):
-        raise MixesError("works across the samples of a batch")
-    return _placed(step, own, own.axis)
 
 
 # ── rows and their numbers ──────────────────────────────────────────────────────────────────────────────
@@ -633,10 +595,6 @@ def _attention(step: Step) -> list[Rows]:
     return _by_sample(step, (0, 1, 2, 4, 5, 6), free=(3,))
 
 
-def _rotary(step: Step) -> list[Rows]:
-    return _by_sample(step, (0, 3) if step.at(3) is not None else (0, 1, 2))
-
-
 def _recurrent(step: Step) -> list[Rows]:
     """Along the second axis, or, with another layout, the first: lengths and states have the batch too."""
     _fixed(step, 0, 4, 5, 6)
@@ -876,9 +834,7 @@ RULES: dict[str, Rule] = {
     "CastLike": _cast_like,
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
-    "DFT": _dft,
     "DeformConv": partial(_by_sample, growing=(0, 2, 4)),
-    "Det": _det,
     "Dropout": _dropout,
     "Einsum": _einsum,
     "Expand": _expand,
@@ -890,13 +846,10 @@ RULES: dict[str, Rule] = {
     "LpNormalization": _along,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,
-    "MeanVarianceNormalization": _mean_variance,
     "OneHot": _one_hot,
     "Pad": _pad,
     "QLinearMatMul": partial(_matmul, positions=(0, 3)),
     "Reshape": _reshape,
-    "ReverseSequence": _reverse,
-    "RotaryEmbedding": _rotary,
     "ScatterND": _scatter_nd,
     "Slice": _slice,
     "Split": _split,
@@ -907,7 +860,7 @@ RULES: dict[str, Rule] = {
     "Trilu": _trailing,
     "Unsqueeze": _unsqueeze,
 }
-"""By operator of ONNX's own domain. If, Loop and Scan are followed into; Shape and Size are numbers."""
+"""By operator of ONNX's own domain. If is followed into; Shape and Size are numbers."""
 
 TAKES_NUMBERS = frozenset(("Reshape", "Expand", "ConstantOfShape", "Slice", "Resize", "Tile"))
 """Operators that may read the number of samples, each as its rule says."""
