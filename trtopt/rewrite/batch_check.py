@@ -38,9 +38,6 @@ def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
     """Run the fixed model on inputs and the dynamic one on several batches of them; what was found, in words.
 
     The dynamic model's outputs are declared as they were seen to grow, in place.
-
-    Raises:
-        FixedBatchError: the dynamic model cannot run at one of the batches, or its outputs differ.
     """
     began = time.perf_counter()
     single = _drawn(fixed, 2)
@@ -85,12 +82,7 @@ def _beside_extremes(
     wanted: Sequence[Mapping[str, Array]],
     grown: Mapping[str, int | None],
 ) -> str:
-    """Run samples with extreme ones between them; which, in words.
-
-    Raises:
-        FixedBatchError: an extreme sample changes the others' outputs, or stops the model where it alone
-            does not.
-    """
+    """Run samples with extreme ones between them; which, in words."""
     run = []
     interpolates = any(node.op_type in ("Resize", "Upsample") for node in fixed.proto.graph.node)
     for words in ("huge values",) if interpolates else ("huge values", "NaN"):  # 0 * NaN is NaN
@@ -170,11 +162,7 @@ def _wanted(
 
 
 def _axis_of(name: str, single: tuple[Mapping[str, Array], Mapping[str, Array]], both: Array) -> int | None:
-    """Along which axis the output for both inputs joins those for each.
-
-    Raises:
-        FixedBatchError: along none.
-    """
+    """Along which axis the output for both inputs joins those for each."""
     first, second = (outputs[name] for outputs in single)
     if both.shape == first.shape:
         axis, reference = None, first
@@ -197,11 +185,7 @@ def _axis_of(name: str, single: tuple[Mapping[str, Array], Mapping[str, Array]],
 
 
 def _compare(name: str, wanted: Array, found: Array, what: str) -> None:
-    """Hold an output at several samples against what they give one by one.
-
-    Raises:
-        FixedBatchError: they differ.
-    """
+    """Hold an output at several samples against what they give one by one."""
     if found.shape != wanted.shape:
         raise FixedBatchError(
             f"at {what}, output {name!r} has shape {_shown(found)} instead of {_shown(wanted)}", _REMEDY

@@ -131,11 +131,7 @@ def _keep_annotations(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
 
 
 def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph as a model that keeps all of `base` besides its nodes, and its declared shapes.
-
-    Raises:
-        ModelError: onnx-graphsurgeon cannot write it, such as a branch whose output is no tensor.
-    """
+    """The graph as a model that keeps all of `base` besides its nodes, and its declared shapes."""
     try:
         exported = gs.export_onnx(graph, do_type_check=False)
     except Exception as error:  # noqa: BLE001  (whatever its code meets)
@@ -221,12 +217,7 @@ def scopes_of(model: ModelFile, target: Target) -> list[Scope]:
 
 
 def rewrite(model: ModelFile, rules: Sequence[Rule], target: Target) -> Outcome:
-    """Apply `rules`, in order, until none of them applies; `model` has been prepared and is not changed.
-
-    Raises:
-        RuleFailed: a rule raised.
-        InvalidModelError: shape inference finds a contradiction.
-    """
+    """Apply `rules`, in order, until none of them applies; `model` has been prepared and is not changed."""
     proto, context = model.proto, _open(model, target)
     applied: list[Applied] = []
     declined: list[Declined] = []

@@ -19,11 +19,7 @@ NAME = "batch"
 
 
 def fixed_batch(model: onnx.ModelProto) -> int:
-    """The batch size that every input has as its first axis; scalars have none, and serve all samples.
-
-    Raises:
-        FixedBatchError: the inputs' first axes differ, or are dynamic already.
-    """
+    """The batch size that every input has as its first axis; scalars have none, and serve all samples."""
     sizes = {}
     for item in feeds.inputs_of(model):
         axes = item.type.tensor_type.shape.dim
@@ -163,9 +159,6 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     The batch is followed through every node, in subgraphs too. In a Reshape's shape it becomes −1, in an
     Expand's 1; a Resize of all axes reads it from the input, and what a Concat joins to it is repeated.
     Outputs are declared as they grow; what is declared of inner tensors is dropped.
-
-    Raises:
-        FixedBatchError: there is no one fixed batch, or a node is not known to keep samples apart.
     """
     batch = fixed_batch(model)
     copy = onnx.ModelProto()

@@ -89,11 +89,7 @@ def _unit_outputs(graph: onnx.GraphProto) -> set[str]:
 
 
 def check_outputs(model: onnx.ModelProto) -> None:
-    """Outputs are compared as arrays, so each must be a tensor.
-
-    Raises:
-        ModelError: one is a sequence, a map or optional.
-    """
+    """Outputs are compared as arrays, so each must be a tensor."""
     for item in model.graph.output:
         kind = item.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
@@ -119,11 +115,7 @@ def _has_half(model: ModelFile) -> bool:
 
 
 def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
-    """The outputs of `model` for each feed, on the CPU, unoptimised, weights shared with their file.
-
-    Raises:
-        Unrunnable: ONNX Runtime cannot load or run it.
-    """
+    """The outputs of `model` for each feed, on the CPU, unoptimised, weights shared with their file."""
     try:
         session = Unoptimised(*runnable(model))
         return [session.run(feed.values) for feed in feeds]
@@ -172,9 +164,6 @@ def notes_on_branches(model: ModelFile, inputs: Sequence[Feed]) -> list[str]:
     """A note on every If of the graph of which `inputs` take one branch alone, and on Ifs inside subgraphs.
 
     The first few are named. A model without Ifs is not run.
-
-    Raises:
-        Unrunnable: ONNX Runtime cannot run the model on `inputs`.
     """
     main, *inner = (
         [node for node in part.node if node.op_type == "If" and node.domain in OWN_DOMAINS]

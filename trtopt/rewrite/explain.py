@@ -42,11 +42,7 @@ def summary(trace: RewriteTrace) -> list[str]:
 
 
 def of_node(trace: RewriteTrace, node: str) -> list[str]:
-    """All entries of the trace for a node.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """All entries of the trace for a node."""
     applied = [f"{item.rule} was applied" for item in trace.applied if item.node == node]
     declined = [
         f"{item.rule} was declined because {item.reason}" for item in trace.declined if item.node == node

@@ -445,12 +445,7 @@ CHECKS = (
 
 
 def lint_model(source: Path, *, target: str) -> LintReport:
-    """Look for what will be slow or odd on the TensorRT `target`; nothing is run or written.
-
-    Raises:
-        UsageError: an unknown target.
-        ModelError: the file is unsound.
-    """
+    """Look for what will be slow or odd on the TensorRT `target`; nothing is run or written."""
     aim = target_named(target)
     original = model_file.load(source)
     proto, _ = prepare.prepare(original.proto)

@@ -59,9 +59,6 @@ def select(
     """The rules called `names` (None: what builds and quantising apply) and those in `add`, less `skip`.
 
     With `clean` also all others that suit the target.
-
-    Raises:
-        UsageError: a name that no rule has, or no name at all.
     """
     if names is not None and not (*names, *add):
         raise UsageError("no rules are named to be used", "name some, or omit --rules for the default ones")
@@ -213,12 +210,6 @@ def rewrite_model(
     smaller size of dynamic axes alone. Without `write_unchanged` nothing is written if no rule was applied.
     `accept` is shown the trace before anything is written; what it raises is raised. `note` hears beforehand
     how much room temporary files take.
-
-    Raises:
-        UsageError: an unknown target or rule, or `out` is `source`.
-        ModelError: the file is unsound, cannot be run for the check, or its batch cannot be made dynamic.
-        DataError: `data` does not fit the model.
-        OutputError: `out` cannot be written; nothing stands under its name then.
     """
     began = time.perf_counter()
     aim = target_named(target)

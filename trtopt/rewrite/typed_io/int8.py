@@ -23,12 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 def move_quantisation(model: ModelFile, tensors: Sequence[TypedTensor], *, check: bool = True) -> TypedGraph:
-    """A quantised model whose INT8 inputs and outputs are quantised by the caller: with their scales.
-
-    Raises:
-        UsageError: an INT8 tensor is not quantised first, or is used as numbers elsewhere.
-        ModelError: the outputs differ.
-    """
+    """A quantised model whose INT8 inputs and outputs are quantised by the caller: with their scales."""
     floats = {
         item.name
         for item in (*model.proto.graph.input, *model.proto.graph.output)

@@ -46,9 +46,6 @@ def check_formats(request: IoRequest, target: Target, *, in_engine: bool) -> Non
     """Refuse types and formats that a target does not have.
 
     `in_engine`: vectorised formats can be set, which takes an engine of TensorRT.
-
-    Raises:
-        UsageError: one; with those that it has.
     """
     for one in request.formats:
         if one.dtype not in target.io_formats:
@@ -78,9 +75,6 @@ def typed_specs(
     """Inputs or outputs in their new types and layouts; INT8 keeps its type until it is quantised.
 
     `recorded` is what the file says of those that are typed already.
-
-    Raises:
-        UsageError: a layout that does not suit the shape, or a tensor that is typed otherwise.
     """
     known = {one.name: one for one in recorded}
     return tuple(_typed_spec(spec, request.format_of(spec.name), known.get(spec.name)) for spec in specs)
@@ -98,11 +92,7 @@ def _typed_spec(spec: TensorSpec, wanted: TensorFormat | None, known: TypedTenso
 
 
 def edits_for(model: ModelFile, request: IoRequest, recorded: Mapping[str, TypedTensor]) -> Iterator[Edit]:
-    """Each tensor that the request names and that is not so yet, checked against the graph.
-
-    Raises:
-        UsageError: it does not fit the graph.
-    """
+    """Each tensor that the request names and that is not so yet, checked against the graph."""
     graph = model.proto.graph
     weights = {item.name for item in graph.initializer}
     inputs = {item.name: item for item in graph.input if item.name not in weights}
@@ -149,11 +139,7 @@ def edits_for(model: ModelFile, request: IoRequest, recorded: Mapping[str, Typed
 
 
 def _is_met(wanted: TensorFormat, known: TypedTensor) -> bool:
-    """Whether a file that is typed already has a tensor so.
-
-    Raises:
-        UsageError: it has another type, or NHWC, which no other layout is made of.
-    """
+    """Whether a file that is typed already has a tensor so."""
     if (wanted.dtype, wanted.layout) == (known.dtype, known.layout):
         return True
     if wanted.dtype != known.dtype or known.layout == "nhwc":

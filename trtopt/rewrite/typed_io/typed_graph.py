@@ -46,12 +46,6 @@ def type_graph(
     """The model with the requested types, layouts and normalisation, run against the original.
 
     INT8 tensors get their layout alone here; see `move_quantisation`. `data` has the new inputs.
-
-    Raises:
-        UsageError: a request that does not fit the model's tensors.
-        UnsupportedOpError: it needs a newer opset, in which a node has no form.
-        ModelError: one of the models does not run, or the outputs differ.
-        DataError: `data` does not fit the new inputs.
     """
     made = replace(model, proto=onnx.ModelProto())
     made.proto.CopyFrom(model.proto)
@@ -146,9 +140,6 @@ def verified(
 
     16-bit arithmetic is emulated in both: ONNX Runtime rounds it in other places once a Q is gone, and a
     level of INT8 that flips for that is no error of ours. A Q that moves changes no bit then.
-
-    Raises:
-        ModelError: an output differs by more than the arithmetic's rounding, or its type does not hold it.
     """
     old, new = (in_fp32(replace(model, spool=None)) for model in (before, after))
     by_name = {one.name: one for one in tensors}
