@@ -23,6 +23,7 @@ from trtopt.errors import InvalidModelError
 
 _MAX_DIGITS = 19
 _MAX_NAME = 255
+_WITHOUT_TENSORS = ("ValueInfoProto", "TypeProto", "StringStringEntryProto")  # most of a model's messages
 _KEYS = ("location", "offset", "length", "checksum", "basepath")
 _OF_ONNXRUNTIME = "prepacked"  # ONNX Runtime's notes on the same file begin so
 _MEMORY = "*/"  # ONNX Runtime takes the offset of such a location for an address in memory
@@ -145,7 +146,8 @@ def tensors_of(message: Message, but: str | None = None) -> Iterator[onnx.Tensor
         yield message
         return
     for field, value in message.ListFields():
-        if field.type == field.TYPE_MESSAGE and field.name != but:
+        is_walked = field.type == field.TYPE_MESSAGE and field.message_type.name not in _WITHOUT_TENSORS
+        if is_walked and field.name != but:
             for inner in (value,) if hasattr(value, "ListFields") else value:
                 yield from tensors_of(inner)
 
