@@ -1,7 +1,6 @@
 """The examples in the help of the public functions run, and their results show themselves."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,10 @@ from trtopt.records import to_json
 from trtopt.records.base import Result
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 
-IN_ORDER = ("build", "bench", "profile", "compare", "check", "sweep", "rewrite", "cast", "quantize")
+pytestmark = pytest.mark.long
+
+IN_ORDER = ("build", "bench", "profile", "compare", "check", "sweep", "rewrite", "cast", "quantize", "tune")
 """Later ones use what earlier ones made."""
-LONG = ("tune",)
 ELSEWHERE = {"export", "plan"}
 """See tests/export."""
 OF_ARRAYS = {"pack", "unpack"}
@@ -31,25 +31,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
 
 
 def test_every_example_prints_what_the_help_shows(results: dict[str, Result]) -> None:
-    assert results.keys() == set(JOBS) - ELSEWHERE - OF_ARRAYS - set(LONG)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", LONG)
-def test_a_long_example_prints_what_the_help_shows(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(example_files(tmp_path))
-    (result,) = (one for one in run_example(name).values() if isinstance(one, Result))
-    shows_itself(result)
+    assert results.keys() == set(JOBS) - ELSEWHERE - OF_ARRAYS
 
 
 @pytest.mark.parametrize("name", IN_ORDER)
 def test_a_result_shows_itself(results: dict[str, Result], name: str) -> None:
-    shows_itself(results[name])
-
-
-def shows_itself(result: Result) -> None:
+    result = results[name]
     assert repr(result).startswith(f"<{type(result).__name__}: ")
     assert repr(result).isprintable()
     assert len(repr(result)) < 160
