@@ -79,6 +79,13 @@ def test_every_parameter_is_named_typed_and_told(name: str) -> None:
     assert named == parameters.keys()
 
 
+def test_the_listener_comes_last() -> None:
+    keywords = {name: [*inspect.signature(getattr(trtopt, name)).parameters] for name in JOBS}
+    heard = {name: found for name, found in keywords.items() if "listener" in found}
+    assert len(heard) > 8
+    assert [name for name, found in heard.items() if found[-1] != "listener"] == []
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_the_help_has_every_section(name: str) -> None:
     described = inspect.getdoc(getattr(trtopt, name)) or ""

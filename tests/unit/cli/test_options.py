@@ -133,6 +133,11 @@ def test_a_sweep_takes_lengths_and_a_build_a_range(model: str) -> None:
     assert build["axes"] == {"seq": (1, 128, 512), "past + 1": (17,)}
 
 
+@pytest.mark.parametrize(("option", "field"), [("--batch", "batch"), ("--streams", "streams")])
+def test_sizes_are_sorted_and_none_is_taken_twice(option: str, field: str, model: str) -> None:
+    assert parsed("sweep", model, option, "4,1,4")[field] == (1, 4)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -1,17 +1,25 @@
-"""What a build says beforehand of options that do nothing here, or harm."""
+"""What a build says beforehand of its options, and what becomes of its plans."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from tests.support import examples
+from trtopt.builder.engine import BuildJob
 from trtopt.device.cuda import probe
+from trtopt.errors import ModelError
 from trtopt.recipe import make_recipe
-from trtopt.records import Backend, DeviceInfo
+from trtopt.records import Backend, BuildSettings, DeviceInfo
+from trtopt.workers.protocol import Built
 from trtopt.workflows.sweep.sweep import SweepPlan
-from trtopt.workflows.workbench import notes_on
+from trtopt.workflows.workbench import Workbench, check_opset, notes_on
 
 H200 = DeviceInfo(kind="gpu", name="NVIDIA H200", compute_capability="9.0")
 NO_GPU = DeviceInfo(kind="none", name="none: built without a GPU")
@@ -75,6 +83,39 @@ def test_a_timing_cache_that_no_one_reads_is_reported() -> None:
     builder: Any = Builder(NO_GPU, uses_timing_cache=False)
     (said,) = notes_on(make_recipe(None, {"timing_cache": "mine.cache"}), builder, 1)
     assert said == "tensorrt 10.16.1 does not use timing caches: mine.cache is ignored"
+
+
+def test_the_newest_opset_is_read_and_the_one_after_it_is_refused() -> None:
+    opset = examples.onnx().opset
+    check_opset(examples.onnx(), SimpleNamespace(max_opset=opset))  # type: ignore[arg-type]
+    older: Any = SimpleNamespace(max_opset=opset - 1, backend="tensorrt 8.6")
+    with pytest.raises(ModelError, match=f"opset {opset} is newer than tensorrt 8.6 reads"):
+        check_opset(examples.onnx(), older)
+
+
+class Backwards:
+    """An executor whose last job is done first."""
+
+    def run_all_jobs(self, jobs: Sequence[BuildJob], **_: object) -> Iterator[tuple[int, Built]]:
+        for index in reversed(range(len(jobs))):
+            yield index, Built(engine=replace(examples.engine(), plan=jobs[index].plan))
+
+
+def test_engines_are_in_the_order_of_their_plans_and_settings_are_kept_for_their_own_backend(
+    tmp_path: Path,
+) -> None:
+    builder: Any = Builder(NO_GPU)
+    workbench = Workbench(builder=builder, executor=Backwards())  # type: ignore[arg-type]
+    settings = BuildSettings(opt_level=1)
+    plans = [
+        replace(examples.plan(batch), backend=Backend(name=name, version="1"), settings=settings)
+        for batch, name in ((1, "tensorrt"), (8, "onnxruntime"))
+    ]
+    onnx = replace(examples.onnx(), sha256=plans[0].onnx_sha256)
+    built = [engine.plan for engine in workbench.build_again([onnx], plans, tmp_path)]
+    assert [plan.label for plan in built] == ["batch1", "batch8"]
+    assert [plan.settings for plan in built] == [settings, BuildSettings()]
+    assert {plan.backend for plan in built} == {builder.backend}
 
 
 def test_a_sweep_counts_engines_once_for_all_streams() -> None:
