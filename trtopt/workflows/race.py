@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtopt.builder.shapes import shapes_at
+from trtopt.data import open_data
 from trtopt.data.fit import sample_axes
-from trtopt.errors import OutputError, UsageError
+from trtopt.errors import DataError, OutputError, UsageError
 from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import write_atomically
@@ -29,6 +30,7 @@ from trtopt.records import (
     InterleavedRun,
     MeasuredRunSpread,
     Purpose,
+    Shape,
     TensorSpec,
     read_versioned,
     to_json,
@@ -78,6 +80,24 @@ def loaded(
         shapes=shapes_at(inputs, engine.plan, size, shape_flags(sizes), sizes.axes),
         sample_axes=sample_axes(inputs),
     )
+
+
+def fitting_data(
+    data: str | Path | None,
+    inputs: Sequence[TensorSpec],
+    shapes: Iterable[Mapping[str, Shape]],
+    note: Callable[[str], None],
+) -> str | None:
+    """The user's samples, if they have all of these shapes; else None, with a note: random input is run."""
+    if data is None:
+        return None
+    try:
+        for wanted in shapes:
+            open_data(data).first_batch(inputs, wanted)
+    except DataError as error:
+        note(f"times are taken on random input: {error.problem}")
+        return None
+    return str(data)
 
 
 def work_of(source_sha256: str, engines: Mapping[int, LoadedEngine]) -> Work:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -37,13 +36,12 @@ from trtopt.files.outputs import folder_in_progress, names_of_user_files
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.bounds import Bounds, bounds_in, verdict_alarms
+from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import SELECTION_BUDGET, Recipe, check_recipe, io_request
-from trtopt.records import Backend, EngineArtifact, Manifest, OnnxArtifact, PrecisionVerdict
+from trtopt.records import Backend, Manifest, OnnxArtifact
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.build import BuildRequest
 from trtopt.requests.models import QuantizeOptions
-from trtopt.targets import target_of
 from trtopt.version import __version__
 from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.build.graph import (
@@ -54,7 +52,7 @@ from trtopt.workflows.build.graph import (
     request_for,
     with_typed_io,
 )
-from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
+from trtopt.workflows.build.precision_selection import SelectedEngines, SelectionTerms, select_precision
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.workbench import Workbench, check_opset, make_plans, notes_on
@@ -201,19 +199,6 @@ BASELINE: Precision = "fp16"
 _NARROW = {"int8", "float8_e4m3fn", "int4"}
 
 
-@dataclass(frozen=True)
-class SelectedEngines:
-    """Engines in the order of the plans, the graphs they are made of (the first engine's first), and why."""
-
-    engines: tuple[EngineArtifact, ...]
-    graphs: tuple[OnnxArtifact, ...]
-    intermediates: tuple[OnnxArtifact, ...]
-    verdict: PrecisionVerdict | None
-    notes: tuple[str, ...]
-    alarms: tuple[str, ...] = ()
-    io: tuple[TypedTensor, ...] = ()
-
-
 def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     """Validate a recipe's precision and its data before anything is written."""
     _check_capabilities(recipe)
@@ -300,12 +285,13 @@ def select_engines(
     Quantised engines are measured against FP16 on machines that can run them, and selected only where they
     are no slower; where they cannot be measured a note says so.
     """
-    notes: list[str] = []
+    notes, backend = list[str](), workbench.builder.backend
     if recipe.precision in (*QUANTISED, BEST):
-        problem = obstacle(base, recipe, workbench.builder.backend) if recipe.verdict else "--no-verdict"
+        problem = obstacle(base, recipe, backend) if recipe.verdict else "--no-verdict"
         if problem is None:
             try:
-                return _measured(base, recipe, workbench, folder, io)
+                plans, terms = make_plans(base, recipe, backend), _terms(base, recipe, workbench.builder)
+                return select_precision(base, plans, folder, workbench, terms, io)
             except (IncompatibleEngineError, BackendMissingError, NoGpuError) as error:
                 if recipe.precision == BEST:
                     raise
@@ -314,7 +300,6 @@ def select_engines(
     precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
     if precision is not None:
         workbench.listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
-    backend = workbench.builder.backend
     made = prepare_graph(base, io, precision, recipe.calib, backend, recipe.forms, recipe.exclude)
     engines = workbench.build((made.onnx,), make_plans(made.onnx, recipe, backend), folder)
     return SelectedEngines(
@@ -328,40 +313,15 @@ def select_engines(
     )
 
 
-def _measured(
-    base: OnnxArtifact, recipe: Recipe, workbench: Workbench, folder: Path, io: tuple[TypedTensor, ...]
-) -> SelectedEngines:
-    """Engines of what did best."""
-    builder = workbench.builder
-    plans = make_plans(base, recipe, builder.backend)
-    found = select_precision(base, plans, folder, workbench, _terms(base, recipe, builder), io)
-    before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
-    notes = tuple(str(one) for one in found.io if one.scale is not None)
-    return SelectedEngines(
-        found.engines, found.graphs, before, found.verdict, notes, verdict_alarms(found.verdict), found.io
-    )
-
-
 def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:
-    if recipe.precision != BEST:
-        requested = cast(Precision, recipe.precision)
-        return terms_for(
-            request_for(base, requested, recipe.calib, builder.backend, recipe.forms, recipe.exclude),
-            bounds_in(recipe.bounds),
-            builder.device.name,
-            recipe.selection_budget,
-        )
-    bounds = bounds_in(recipe.bounds)
+    bounds, gpu, budget = bounds_in(recipe.bounds), builder.device.name, recipe.selection_budget
+    is_best = recipe.precision == BEST
+    precision = "int8" if is_best else str(recipe.precision)
+    request = request_for(base, precision, recipe.calib, builder.backend, recipe.forms, recipe.exclude)
+    if not is_best:
+        return terms_for(request, bounds, gpu, budget)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
-    request = QuantizeOptions(
-        precision="int8",
-        target=target_of(builder.backend).name,
-        data=recipe.calib,
-        forms=recipe.forms,
-        exclude=recipe.exclude,
-    )
-    bounds, gpu = bounds if bounds.any else BEST_BOUNDS, builder.device.name
-    return SelectionTerms(BEST, precisions, request, bounds, gpu, recipe.selection_budget)
+    return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS, gpu, budget)
 
 
 def terms_for(

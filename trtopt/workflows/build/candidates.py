@@ -155,17 +155,13 @@ AS_GIVEN: Final = "fp32"
 
 @dataclass(frozen=True)
 class Entry:
-    """A candidate with its graph, its folder and the engines that have been built of it, by label.
-
-    `table` has the ranges of a quantised one.
-    """
+    """A candidate with its graph, its folder and the engines that have been built of it, by label."""
 
     candidate: Candidate
     onnx: OnnxArtifact
     folder: Path
     request: QuantizeOptions | None
     engines: dict[str, EngineArtifact]
-    table: Path | None = None
 
     @property
     def name(self) -> str:
@@ -192,7 +188,7 @@ class Entry:
 class Candidates:
     """Makes them from one model, whose outputs are cached.
 
-    What keeps one from being made is raised as `apply_precision` and `exchange_int8` raise it.
+    What keeps one from being made is raised as `prepare_graph` raises it.
     """
 
     def __init__(
@@ -248,16 +244,11 @@ class Candidates:
         """By a request, on the ranges of a `known` one."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        if (
-            known is not None
-            and known.table is not None
-            and known.table.is_file()
-            and request.data is not None
-        ):
-            request = replace(request, table=known.table, smoothquant=AUTO)  # it lists what is smoothed
+        ranges = None if known is None else table_beside(Path(known.onnx.path))
+        if ranges is not None and ranges.is_file() and request.data is not None:
+            request = replace(request, table=ranges, smoothquant=AUTO)  # it lists what is smoothed
         onnx = apply_quantisation(self._base, request, name, folder).onnx
-        made = self._entry(name, request.precision, onnx, folder, request, left)
-        return replace(made, table=_table_of(onnx))
+        return self._entry(name, request.precision, onnx, folder, request, left)
 
     def _entry(
         self,
@@ -307,11 +298,6 @@ def _is_smoothed_as(one: Forms, other: Forms) -> bool:
     if one.smoothing == other.smoothing == "off":
         return True
     return one.smoothing == other.smoothing and (one.residual == "none") == (other.residual == "none")
-
-
-def _table_of(quantised: OnnxArtifact) -> Path:
-    """Where quantising left its ranges, if it had any."""
-    return table_beside(Path(quantised.path))
 
 
 def moved(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifact, list[EngineArtifact]]:

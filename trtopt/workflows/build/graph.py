@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -247,34 +247,19 @@ def prepare_graph(
     exclude: tuple[str, ...] = (),
 ) -> PreparedGraph:
     """The build folder's model in `precision`, with the INT8 inputs and outputs that are requested."""
-    made = PreparedGraph(kept, io)
-    if (typed := apply_precision(kept, precision, data, backend, forms, exclude)) is not None:
-        onnx, notes, alarms = typed
-        made = PreparedGraph(onnx, io, (in_folder(kept),), notes, alarms)
-    if has_int8(io):
-        onnx, io, notes = exchange_int8(made.onnx, io)
-        before = (*made.intermediates, in_folder(made.onnx))
-        made = replace(made, onnx=onnx, io=io, intermediates=before, notes=(*made.notes, *notes))
-    return made
+    made = replace(_apply_precision(kept, precision, data, backend, forms, exclude), io=io)
+    return _exchange_int8(made) if has_int8(io) else made
 
 
-class Typed(NamedTuple):
-    """A model in a precision, notes, and why it should not be used without a look at it."""
-
-    onnx: OnnxArtifact
-    notes: tuple[str, ...]
-    alarms: tuple[str, ...]
-
-
-def apply_precision(
+def _apply_precision(
     kept: OnnxArtifact,
     precision: Precision | None,
     data: str | None,
     backend: Backend,
-    forms: str | None = None,
-    exclude: tuple[str, ...] = (),
-) -> Typed | None:
-    """The build folder's model in `precision`, with a trace and notes; None if nothing is to be done."""
+    forms: str | None,
+    exclude: tuple[str, ...],
+) -> PreparedGraph:
+    """The build folder's model in `precision`, with a trace and notes, if anything is to be done."""
     if precision is None or precision == "fp32":
         if data is not None:
             raise UsageError(
@@ -285,7 +270,7 @@ def apply_precision(
             raise UsageError(
                 "--precision fp32: the graph has 16-bit types", "export it in FP32, or omit --precision"
             )
-        return None
+        return PreparedGraph(kept)
     if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
         return apply_cast(kept, precision, data, backend)
     return apply_quantisation(kept, request_for(kept, precision, data, backend, forms, exclude))
@@ -297,7 +282,7 @@ def apply_cast(
     data: str | Path | None,
     backend: Backend,
     folder: Path | None = None,
-) -> Typed:
+) -> PreparedGraph:
     """The model in 16 bits, in its own folder or another."""
     from trtopt.precision.casting.cast import cast_model
 
@@ -311,8 +296,7 @@ def apply_cast(
         f"cast to {precision.upper()}: {len(report.lowered)} nodes, {len(report.kept)} stay FP32, "
         f"values from {values}; {CAST_FILE} lists them with reasons"
     )
-    onnx = msgspec.structs.replace(read_onnx(out), parent=kept.sha256)
-    return Typed(onnx, (note, *report.notes), report.alarms)
+    return _made_of(kept, out, (note, *report.notes), report.alarms)
 
 
 def request_for(
@@ -342,7 +326,7 @@ def request_for(
 
 def apply_quantisation(
     kept: OnnxArtifact, request: QuantizeOptions, name: str | None = None, folder: Path | None = None
-) -> Typed:
+) -> PreparedGraph:
     """The model with Q/DQ, its calibration table and its report, in its own folder or another; and a note.
 
     `name` is part of the file's name [default: the precision].
@@ -357,20 +341,28 @@ def apply_quantisation(
     write_atomically(out.with_name(QUANTISED_FILE), to_json(report))
     done = sum(item.quantised for item in report.decisions)
     note = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTISED_FILE} lists them with reasons"
-    return Typed(msgspec.structs.replace(read_onnx(out), parent=kept.sha256), (note,), report.alarms)
+    return _made_of(kept, out, (note,), report.alarms)
 
 
-def exchange_int8(
-    kept: OnnxArtifact, io: tuple[TypedTensor, ...]
-) -> tuple[OnnxArtifact, tuple[TypedTensor, ...], tuple[str, ...]]:
+def _made_of(
+    kept: OnnxArtifact, out: Path, notes: tuple[str, ...], alarms: tuple[str, ...] = ()
+) -> PreparedGraph:
+    """The graph that has been written to `out`."""
+    onnx = msgspec.structs.replace(read_onnx(out), parent=kept.sha256)
+    return PreparedGraph(onnx, intermediates=(in_folder(kept),), notes=notes, alarms=alarms)
+
+
+def _exchange_int8(made: PreparedGraph) -> PreparedGraph:
     """The quantised model with the requested INT8 inputs and outputs, all tensors with scales, and notes."""
     from trtopt.rewrite.typed_io.int8 import move_quantisation
     from trtopt.rewrite.typed_io.typed_graph import describe
 
-    source = Path(kept.path)
+    source = Path(made.onnx.path)
     out = source.with_name(f"{source.stem}.io{source.suffix}")
-    moved = move_quantisation(model_file.load(source), io)
+    moved = move_quantisation(model_file.load(source), made.io)
     model_file.save(moved.model, out)
-    onnx = msgspec.structs.replace(read_onnx(out), parent=kept.sha256)
     scaled = tuple(one for one in moved.tensors if one.scale is not None)
-    return onnx, moved.tensors, tuple(describe(scaled, moved.checked))
+    notes = (*made.notes, *describe(scaled, moved.checked))
+    exchanged = _made_of(made.onnx, out, notes, made.alarms)
+    before = (*made.intermediates, *exchanged.intermediates)
+    return replace(exchanged, io=moved.tensors, intermediates=before)

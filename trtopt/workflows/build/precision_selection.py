@@ -9,18 +9,17 @@ interleaved run of all candidates at that batch size.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from trtopt.builder.shapes import shapes_at
-from trtopt.data import open_data
 from trtopt.data.fit import sample_axes
 from trtopt.errors import (
     BuildError,
-    DataError,
     DeviceError,
     ModelError,
     TimingCacheError,
@@ -39,7 +38,7 @@ from trtopt.measure.loop.rounds import notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import Comparison
 from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
 from trtopt.onnxio import model_file
-from trtopt.precision.bounds import Bounds
+from trtopt.precision.bounds import Bounds, verdict_alarms
 from trtopt.precision.placement.evidence import ROWS, Expected, expected
 from trtopt.recipe import SELECTION_BUDGET
 from trtopt.records import (
@@ -59,8 +58,9 @@ from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
 from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, FormSearch, moved, planned_forms
+from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.build.graph import QUANTISED, Precision
-from trtopt.workflows.race import Setting, compare_turns, heat, loaded, race, verdict_record
+from trtopt.workflows.race import Setting, compare_turns, fitting_data, heat, loaded, race, verdict_record
 from trtopt.workflows.workbench import Workbench
 
 _DURATION_S = 2.0
@@ -88,12 +88,15 @@ class SelectionTerms:
 
 
 @dataclass(frozen=True)
-class SelectionOutcome:
-    """Engines in the order of the plans, the graphs that they are made of, and the verdict."""
+class SelectedEngines:
+    """Engines in the order of the plans, the graphs they are made of (the first engine's first), and why."""
 
     engines: tuple[EngineArtifact, ...]
     graphs: tuple[OnnxArtifact, ...]
-    verdict: PrecisionVerdict
+    intermediates: tuple[OnnxArtifact, ...]
+    verdict: PrecisionVerdict | None
+    notes: tuple[str, ...]
+    alarms: tuple[str, ...] = ()
     io: tuple[TypedTensor, ...] = ()
 
 
@@ -104,7 +107,7 @@ def select_precision(
     workbench: Workbench,
     terms: SelectionTerms,
     io: tuple[TypedTensor, ...] = (),
-) -> SelectionOutcome:
+) -> SelectedEngines:
     """Build and measure the candidates at every plan's batch size, and keep what was chosen in `folder`.
 
     `base` is the float model, in `folder`, `io` are its typed tensors: all candidates exchange the same INT8
@@ -152,20 +155,12 @@ class _PrecisionSelection:
 
     def _fitting_data(self) -> str | None:
         """The user's data, if it has the shapes that engines are tuned for; else they run on random input."""
-        data = self._terms.request.data
-        name = None if data is None else str(data)
         if self._exchanges_int8:
             self._listener.note("times are taken on random input, as the data is not quantised")
             return None
-        if name is not None:
-            try:
-                for plan in self._plans:
-                    shapes = shapes_at(self._base.inputs, plan, plan.batch.opt[0])
-                    open_data(name).first_batch(self._base.inputs, shapes)
-            except DataError as error:
-                self._listener.note(f"times are taken on random input: {error.problem}")
-                return None
-        return name
+        inputs = self._base.inputs
+        shapes = (shapes_at(inputs, plan, plan.batch.opt[0]) for plan in self._plans)
+        return fitting_data(self._terms.request.data, inputs, shapes, self._listener.note)
 
     @property
     def _baseline(self) -> Entry:
@@ -178,23 +173,30 @@ class _PrecisionSelection:
             precisions = tuple(sorted(precisions, key=lambda one: one not in QUANTISED))
             self._searches = self._searches_of(precisions)
             for forms in dict.fromkeys(search.next() for search in self._searches.values()):
-                self._make_form(forms)
+                if forms is not None:
+                    self._make_form(forms)
         for precision in precisions:
-            if precision == "int8":
-                continue
-            self._listener.note(f"{precision}: making the graph and comparing its outputs")
-            try:
-                self.entries.append(self._candidates.make(precision))
-            except (ModelError, UsageError) as error:
-                if precision == self._terms.requested:
-                    raise
-                self._listener.note(f"{precision} is left out: {error.problem}")
-            else:
-                self._report_if_broken(self.entries[-1])
+            if precision != "int8":
+                own = partial(self._candidates.make, precision)
+                self._make(precision, own, is_required=precision == self._terms.requested)
         self.entries.sort(key=lambda entry: entry.is_quantised)
         if all(entry.broken for entry in self.entries if not entry.is_quantised):
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
         self._searches = self._searches or self._searches_of(precisions)
+
+    def _make(self, name: str, make: Callable[[], Entry], *, is_required: bool) -> Entry | None:
+        """Make and evaluate a graph; None, with a note, where one that is not required cannot be made."""
+        self._listener.note(f"{name}: making the graph and comparing its outputs")
+        try:
+            entry = make()
+        except (ModelError, UsageError) as error:
+            if is_required:
+                raise
+            self._listener.note(f"{name} is left out: {error.problem}")
+            return None
+        self.entries.append(entry)
+        self._report_if_broken(entry)
+        return entry
 
     # ── forms of INT8 ───────────────────────────────────────────────────────────────────────────────────
 
@@ -258,22 +260,14 @@ class _PrecisionSelection:
         for search in searches:
             search.built += 1
 
-    def _make_form(self, forms: Forms | None) -> Entry | None:
+    def _make_form(self, forms: Forms) -> Entry | None:
         """INT8 in a form; None where it cannot be made, if that was not requested or others were."""
-        if forms is None:
-            return None
         name = f"int8.{forms}" if forms != PLAIN else "int8"
-        self._listener.note(f"{name}: making the graph and comparing its outputs")
-        try:
-            entry = self._candidates.make_int8(name, forms, list(self._made.values()))
-        except (ModelError, UsageError) as error:
-            if self._terms.requested == "int8" and not self._made:
-                raise
-            self._listener.note(f"{name} is left out: {error.problem}")
-            return None
-        self._made[forms] = entry
-        self.entries.append(entry)
-        self._report_if_broken(entry)
+        own = partial(self._candidates.make_int8, name, forms, list(self._made.values()))
+        is_required = self._terms.requested == "int8" and not self._made
+        entry = self._make(name, own, is_required=is_required)
+        if entry is not None:
+            self._made[forms] = entry
         return entry
 
     def _learn(self, runs: dict[str, InterleavedRun]) -> None:
@@ -436,7 +430,7 @@ class _PrecisionSelection:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def selected(self, runs: dict[str, InterleavedRun], folder: Path) -> SelectionOutcome:
+    def selected(self, runs: dict[str, InterleavedRun], folder: Path) -> SelectedEngines:
         """Select for every plan, and move the selected files into `folder`."""
         verdicts = [self._verdict(plan, runs[plan.label]) for plan in self._plans]
         by_name = {entry.name: entry for entry in self.entries}
@@ -460,11 +454,15 @@ class _PrecisionSelection:
             batches=tuple(verdicts),
             notes=tuple(notes_of(list(runs.values()))),
         )
-        return SelectionOutcome(
-            tuple(engines[plan.label] for plan in self._plans),
-            tuple(graphs.values()),
-            verdict,
-            self._candidates.io,
+        io, (first, *_) = self._candidates.io, graphs.values()
+        return SelectedEngines(
+            engines=tuple(engines[plan.label] for plan in self._plans),
+            graphs=tuple(graphs.values()),
+            intermediates=() if self._base.sha256 == first.sha256 else (in_folder(self._base),),
+            verdict=verdict,
+            notes=tuple(str(one) for one in io if one.scale is not None),
+            alarms=verdict_alarms(verdict),
+            io=io,
         )
 
     def _verdict(self, plan: BuildPlan, run: InterleavedRun) -> BatchVerdict:

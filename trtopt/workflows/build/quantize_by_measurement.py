@@ -94,6 +94,7 @@ def quantize_where_it_pays(
         found = select_precision(kept.onnx, plans, folder, workbench, terms, kept.io)
         for tensor in found.io:
             listener.note(str(tensor))
+        assert found.verdict is not None
         written = _write(found.graphs, found.verdict, folder, target)
     return WherePaying(found.verdict, written)
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.builder.shapes import shapes_at
-from trtopt.data import open_data
-from trtopt.errors import DataError, TrtoptError
+from trtopt.errors import TrtoptError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import write_manifest
 from trtopt.measure.statistics.comparison import Comparison, Verdict
@@ -31,7 +30,7 @@ from trtopt.workflows.build.folder import in_folder, stamp, verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
-from trtopt.workflows.race import Setting, loaded
+from trtopt.workflows.race import Setting, fitting_data, loaded
 from trtopt.workflows.tune.candidates import Queued
 from trtopt.workflows.tune.race import Cost, Racer, cost_of, race
 from trtopt.workflows.tune.setup import Setup, samples_for
@@ -313,14 +312,9 @@ class Evaluation:
 
     def _setting(self, built: Built, limit_s: float) -> Setting:
         """On the user's samples, if they have the engine's shapes; else on random input."""
-        given, data = self._setup, self._setup.samples.data
-        if data is not None:
-            inputs = built.manifest.onnx.inputs
-            try:
-                open_data(data).first_batch(inputs, shapes_at(inputs, built.engine.plan, built.batch))
-            except DataError as error:
-                given.notes.append(f"times are taken on random input: {error.problem}")
-                data = None
+        given, inputs = self._setup, built.manifest.onnx.inputs
+        shapes = shapes_at(inputs, built.engine.plan, built.batch)
+        data = fitting_data(given.samples.data, inputs, [shapes], given.notes.append)
         return Setting(None, None, given.terms.contract, given.request.duration, data, timeout=limit_s)
 
 
