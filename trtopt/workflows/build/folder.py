@@ -119,11 +119,7 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
 def check_receipts(
     receipts: Mapping[str, PrecisionReceipt], *, was_measured: bool = False
 ) -> tuple[str, ...]:
-    """Fail if the engines do not run in the requested precision; say so if they were measured to be the best.
-
-    Raises:
-        BuildError: an engine does not; see `inspect.receipt` for the limits.
-    """
+    """Fail if the engines do not run in the requested precision; say so if they were measured to be the best."""
     notes = []
     for name, found in receipts.items():
         if fallen := faults(found):

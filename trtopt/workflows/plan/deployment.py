@@ -26,12 +26,6 @@ def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None 
 
     Returns:
         The folder of the new version.
-
-    Raises:
-        UsageError: a plan that Triton cannot serve, or a name that is none; a model whose clients would not
-            understand the new version.
-        ArtifactError: no plan, an engine that is missing or another one.
-        BackendMissingError: the extra `triton` is not installed.
     """
     path = Path(path)
     name = name if name is not None else path.stem

@@ -67,12 +67,7 @@ class _Point:
 
 
 def read_measured(sources: Sequence[Path]) -> Measured:
-    """Read sweeps, and build folders with result files of `trtopt bench`, however those are called.
-
-    Raises:
-        ArtifactError: neither of the two, or files that do not belong together.
-        UsageError: nothing measured, more than one swept axis, or sources of unlike models or machines.
-    """
+    """Read sweeps, and build folders with result files of `trtopt bench`, however those are called."""
     points = [point for source in sources for point in _points(source)]
     if not points:
         raise UsageError(
@@ -141,11 +136,7 @@ def _points(source: Path) -> Iterator[_Point]:
 
 
 def _results(source: Path) -> list[tuple[Path, BenchReport]]:
-    """The results in a build folder, from the oldest to the latest: `bench.json`, or else all there are.
-
-    Raises:
-        ArtifactError: there is none.
-    """
+    """The results in a build folder, from the oldest to the latest: `bench.json`, or else all there are."""
     default = source / BENCH_FILE
     files = [default] if default.is_file() else sorted(filter(_is_result, source.glob("*.json")))
     if not files:

@@ -40,13 +40,7 @@ def plan(
     request: PlanRequest,
     listener: Listener = lambda text: None,
 ) -> BatchPlan:
-    """Choose engines, workers, largest batch and delay, and write the plan to a file; see `trtopt.plan`.
-
-    Raises:
-        PlanError: nothing keeps the bounds; it says which bound costs what.
-        UsageError: the engines can run here, and were measured on another device.
-        TrtoptError: with what is wrong and what to do.
-    """
+    """Choose engines, workers, largest batch and delay, and write the plan to a file; see `trtopt.plan`."""
     sources, output = request.sources, Path(request.output)
     bounds = bounds_of(request)
     read = read_arrivals(request.arrivals)

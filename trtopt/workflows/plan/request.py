@@ -31,11 +31,7 @@ class RequestedArrivals:
 
 
 def bounds_of(request: PlanRequest) -> Bounds:
-    """The bounds of a plan, once the options are validated; nothing has been read by then.
-
-    Raises:
-        UsageError: no latency goal, or a value out of range.
-    """
+    """The bounds of a plan, once the options are validated; nothing has been read by then."""
     bounds = Bounds(
         parse_goal(request.slo, "--slo"), request.memory_bytes, request.max_engines, request.for_triton
     )
@@ -68,11 +64,7 @@ def read_arrivals(text: str) -> RequestedArrivals:
 
 
 def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]) -> dict[int, float]:
-    """The share of requests by length; a model without lengths has the one length 0.
-
-    Raises:
-        UsageError: lengths for a model without, or none for one with lengths, or longer ones than it has.
-    """
+    """The share of requests by length; a model without lengths has the one length 0."""
     has_lengths = set(measured.buckets) != {0}
     recorded = process.lengths if isinstance(process, Recorded) else ()
     has_given = bool(lengths) or bool(recorded)

@@ -28,10 +28,6 @@ def serving_costs(measured: Measured, limit_s: float | None, trust: Sequence[str
 
     Workers share the interpreter and the host's memory: what one adds says little of two. At full load, in
     which nothing scatters.
-
-    Raises:
-        DeviceError, IncompatibleEngineError: the engines cannot run here, or the time was up.
-        UsageError: they can, on another device than they were measured on.
     """
     engine = measured.engines[0]
     folder, length = measured.folders[engine.sha256], min(engine.curves)

@@ -57,9 +57,6 @@ def trial_run(
     """Serve the load of the plan at `path`, of which workers can do `capacity` requests a second: four times.
 
     Each of them may take `limit_s`.
-
-    Raises:
-        DeviceError, IncompatibleEngineError: the engines cannot run here, or the time was up.
     """
     made = read_plan(path)
     rate = max(made.load.rate, min(_RARE, _LITTLE * capacity))
@@ -84,10 +81,6 @@ def verify(
     One, three or five runs one after the other, as many as 20 seconds allow, each of as many requests as were
     simulated, arriving by a seed that no simulation had. After `timeout` seconds that has failed, and the
     plan is as it was. `trust`: plugins that may be loaded.
-
-    Raises:
-        ArtifactError: no plan, an engine that is missing or another one, or arrivals that have changed.
-        DeviceError: the engines cannot run here, or the time was up.
     """
     check_timeout(timeout)
     path = Path(path)
@@ -129,11 +122,7 @@ def _trial(
 
 
 def verification_of(result: Tried, p: float, runs: int) -> Verification:
-    """The results of the runs, for the percentile `p` too.
-
-    Raises:
-        DeviceError: no request was answered.
-    """
+    """The results of the runs, for the percentile `p` too."""
     run: TrialRun = result.run
     each = runs_of(run, p, runs)
     return Verification(
@@ -157,11 +146,7 @@ def verification_of(result: Tried, p: float, runs: int) -> Verification:
 
 
 def runs_of(run: TrialRun, p: float, count: int) -> tuple[Served, ...]:
-    """A trial in so many parts of equal length, in the order of arrival; without those that got no answer.
-
-    Raises:
-        DeviceError: no request at all was answered.
-    """
+    """A trial in so many parts of equal length, in the order of arrival; without those that got no answer."""
     at_ms, lag_ms = np.asarray(run.at_ms), np.asarray(run.lag_ms)
     done_ms = np.array([np.nan if done is None else done for done in run.done_ms])
     served = []

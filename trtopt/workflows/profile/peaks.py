@@ -59,11 +59,7 @@ _PROBES = {
 
 
 def known_peaks(device: DeviceInfo) -> DevicePeaks | None:
-    """What has been measured of a device on this machine, completed from the table of data sheets.
-
-    Raises:
-        ArtifactError: the file with its measured peaks is damaged.
-    """
+    """What has been measured of a device on this machine, completed from the table of data sheets."""
     measured = None if device.uuid is None else _read(_file_of(device.uuid))
     return together(measured, peaks_of(device.name))
 
@@ -81,9 +77,6 @@ def probe_peaks(
 
     A rate is that of the layer that holds the product, from its median time under the profiler. Types that
     give none are listed in the notes; peaks of the table stand in for them.
-
-    Raises:
-        TrtoptError: the copy cannot be measured.
     """
     probes = _PROBES["gpu" if device.kind == "gpu" else "cpu"]
     listener.note(f"measuring the peaks of {device.name}")

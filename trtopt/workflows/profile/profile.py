@@ -52,12 +52,7 @@ TRACE_FILE = "trace.json"
 
 
 def check_request(request: ProfileRequest) -> None:
-    """Validate what no engine is needed for.
-
-    Raises:
-        UsageError: an option of the measurement where nothing is measured.
-        BackendMissingError: NVTX without its package.
-    """
+    """Validate what no engine is needed for."""
     if request.nvtx:
         require_nvtx()  # later its absence would be taken for that of a GPU
     measuring = {
@@ -81,12 +76,7 @@ def check_request(request: ProfileRequest) -> None:
 
 
 def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileReport:
-    """Time every layer, and join the times with the inspector and the ONNX file; see `trtopt.profile`.
-
-    Raises:
-        ArtifactError: a path is not what it should be, or belongs to another model or to other engines.
-        TrtoptError: see `bench`.
-    """
+    """Time every layer, and join the times with the inspector and the ONNX file; see `trtopt.profile`."""
     check_request(request)
     earlier = None if request.against is None else _earlier(Path(request.against))
     given = None if request.result is None else read_result(Path(request.result))
@@ -188,11 +178,7 @@ class _Graphs:
 
 
 def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, result: Path) -> None:
-    """A result file of another model or of other engines must not be joined with these.
-
-    Raises:
-        ArtifactError: it is one.
-    """
+    """A result file of another model or of other engines must not be joined with these."""
     remedy = "give the folder or model that was measured, or measure again with `trtopt bench --layers`"
     check_model(report.model_sha256, read_onnx(model).sha256, result, str(model), remedy)
     if manifest is not None:
@@ -202,11 +188,7 @@ def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, 
 def _requested(
     report: BenchReport, engine: EngineArtifact | None, batch: Sequence[int] | None, result: Path
 ) -> BenchReport:
-    """The measurements of the engine, at the requested batch sizes.
-
-    Raises:
-        UsageError: there is none of one of them.
-    """
+    """The measurements of the engine, at the requested batch sizes."""
     label = None if engine is None else engine.plan.label
     points = [point for point in report.points if label in (None, point.latency.engine.label)]
     measured = sorted({point.batch for point in points})
@@ -325,11 +307,7 @@ def _not_run(
 
 
 def read_profile(path: Path) -> ProfileReport:
-    """A result file of `trtopt profile`, or the folder that it lies in.
-
-    Raises:
-        ArtifactError: no such file, or not a profile.
-    """
+    """A result file of `trtopt profile`, or the folder that it lies in."""
     file = path / PROFILE_FILE if path.is_dir() else path
     with reading_as("a profile", file, "give what `trtopt profile -o` wrote"):
         report = read_versioned(read_bounded(file), ProfileReport)
@@ -338,11 +316,7 @@ def read_profile(path: Path) -> ProfileReport:
 
 
 def _earlier(against: Path) -> ProfileReport:
-    """A profile to compare with.
-
-    Raises:
-        ArtifactError: it is none, or its engines were not run: it has nodes of the ONNX file for layers.
-    """
+    """A profile to compare with."""
     report = read_profile(against)
     if report.environment is None:
         raise ArtifactError(
@@ -353,11 +327,7 @@ def _earlier(against: Path) -> ProfileReport:
 
 
 def _with_differences(report: ProfileReport, earlier: ProfileReport | None, where: Path) -> ProfileReport:
-    """The report with a difference for each engine that has a counterpart in the earlier one.
-
-    Raises:
-        ArtifactError: none has, or the two have no node in common.
-    """
+    """The report with a difference for each engine that has a counterpart in the earlier one."""
     if earlier is None:
         return report
     if report.environment is None:
