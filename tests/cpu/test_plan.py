@@ -34,9 +34,9 @@ from trtopt.serving.batcher import DynamicBatcher
 from trtopt.serving.planning.traffic import Bursts, Recorded
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.trial_run import TrialJob
-from trtopt.workflows.plan import trial_runs as plan_trials
-from trtopt.workflows.plan.measured_engines import read_measured
-from trtopt.workflows.plan.serving_costs import serving_costs
+from trtopt.workflows.plan import trials as plan_trials
+from trtopt.workflows.plan.sources import read_measured
+from trtopt.workflows.plan.trials import serving_costs
 
 SLO = "p50=500ms"
 """What a small model keeps on any machine, however busy."""

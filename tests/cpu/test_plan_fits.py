@@ -16,8 +16,7 @@ from trtopt.errors import DeviceError
 from trtopt.files.atomic import write_atomically
 from trtopt.records import BenchReport, from_json, to_json
 from trtopt.workflows.plan import plan as planning
-from trtopt.workflows.plan.measured_engines import read_measured
-from trtopt.workflows.plan.request import on_another_machine
+from trtopt.workflows.plan.sources import on_another_machine, read_measured
 from trtopt.workflows.sweep.folder import read_sweep, save_sweep
 
 SLO = "p50=500ms"

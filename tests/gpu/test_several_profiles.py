@@ -17,7 +17,7 @@ from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_manifest
 from trtopt.records import to_json
 from trtopt.serving import EnginePool
-from trtopt.workflows.plan.trial_runs import verify
+from trtopt.workflows.plan.trials import verify
 
 RANGES = ((1, 1, 4), (4, 8, 16), (20, 32, 32))
 """Nothing holds 17 to 19."""

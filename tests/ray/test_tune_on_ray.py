@@ -18,9 +18,9 @@ from tests.support.paths import ROOT
 from trtopt.records import Tuned
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.tune import candidates
-from trtopt.workflows.tune.candidates import KINDS
+from trtopt.workflows.tune import tune as tuning
 from trtopt.workflows.tune.situation import Change
+from trtopt.workflows.tune.tune import KINDS
 
 MODEL = ROOT / "models" / "digits" / "digits.onnx"
 SLOW = 'graph_optimization = "disable"\n'
@@ -51,7 +51,7 @@ def _two_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are better than the baseline: once the first is accepted, the second has to be tried again."""
     found = [Change(level, recipe={"graph_optimization": level}) for level in ("all", "extended")]
     kind = next(kind for kind in KINDS if kind.name == "builder-setting")
-    monkeypatch.setattr(candidates, "KINDS", (replace(kind, changes=lambda situation: iter(found)),))
+    monkeypatch.setattr(tuning, "KINDS", (replace(kind, changes=lambda situation: iter(found)),))
 
 
 def test_tuning_with_a_node_lost_finds_what_it_finds_here_and_goes_on_here(

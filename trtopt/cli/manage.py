@@ -40,7 +40,7 @@ def plan(request: PlanRequest, verify: bool, json: JsonOutput | None) -> None:
     from trtopt.cli.progress import phases
     from trtopt.report.planning import plan_view
     from trtopt.workflows.plan.plan import plan as make
-    from trtopt.workflows.plan.trial_runs import verify as put_to_the_test
+    from trtopt.workflows.plan.trials import verify as put_to_the_test
 
     with phases("planning") as enter:
         made = make(request, enter)

@@ -21,7 +21,7 @@ from trtopt.logs import write_to
 from trtopt.precision.calibrate import read_table
 from trtopt.serving.load_folder import measured_latencies
 from trtopt.workflows.compare.result_files import read_result
-from trtopt.workflows.plan.request import read_arrivals
+from trtopt.workflows.plan.sources import read_arrivals
 from trtopt.workflows.profile.profile import read_profile
 from trtopt.workflows.sweep.folder import read_sweep
 

@@ -119,7 +119,7 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
 def check_receipts(
     receipts: Mapping[str, PrecisionReceipt], *, was_measured: bool = False
 ) -> tuple[str, ...]:
-    """Fail if the engines do not run in the requested precision; say so if they were measured to be the best."""
+    """Fail if engines run in another precision than requested; or say so if measured to be best."""
     notes = []
     for name, found in receipts.items():
         if fallen := faults(found):

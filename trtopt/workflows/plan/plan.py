@@ -23,16 +23,16 @@ from trtopt.serving.planning.service_times import FREE, at_level
 from trtopt.serving.planning.setups import MeasuredEngine
 from trtopt.serving.planning.simulation import Arrivals
 from trtopt.serving.planning.traffic import Recorded
-from trtopt.workflows.plan.measured_engines import Measured, read_measured
-from trtopt.workflows.plan.request import (
+from trtopt.workflows.plan.sources import (
+    Measured,
     RequestedArrivals,
     bounds_of,
     on_another_machine,
     read_arrivals,
+    read_measured,
     shares_of,
 )
-from trtopt.workflows.plan.serving_costs import serving_costs, trial_cost
-from trtopt.workflows.plan.trial_runs import Listener, trial_run
+from trtopt.workflows.plan.trials import Listener, serving_costs, trial_cost, trial_run
 from trtopt.workflows.provenance import command_line, now
 
 

@@ -39,8 +39,10 @@ from trtopt.workers.protocol import Benched, Result
 from trtopt.workflows.build.graph import QUANTISED, request_for, with_typed_io
 from trtopt.workflows.listener import DONE, SILENT, Listener
 from trtopt.workflows.race import with_streams
-from trtopt.workflows.sweep.builds import Builds, PointEngine, Swept
 from trtopt.workflows.sweep.folder import (
+    Builds,
+    PointEngine,
+    Swept,
     drawn,
     is_sweep,
     job_of,

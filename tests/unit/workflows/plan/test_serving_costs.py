@@ -14,7 +14,7 @@ from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.setups import Fleet, MeasuredEngine, Setup
 from trtopt.serving.planning.simulation import Arrivals
 from trtopt.serving.trial_run import TrialRun
-from trtopt.workflows.plan.serving_costs import evenly, trial_cost
+from trtopt.workflows.plan.trials import evenly, trial_cost
 
 CURVES = (Curve(1, 1, {1: {1: (1.0,)}, 2: {1: (1.5,)}}), Curve(8, 8, {1: {8: (2.0, 4.0)}}))
 LONGER = (Curve(8, 8, {1: {8: (30.0,)}}),)

@@ -12,7 +12,7 @@ from trtopt.errors import DeviceError
 from trtopt.serving.trial_run import TrialRun
 from trtopt.workers.jobs import environment_of
 from trtopt.workers.protocol import Tried
-from trtopt.workflows.plan.trial_runs import runs_of, verification_of
+from trtopt.workflows.plan.trials import runs_of, verification_of
 
 HERE = environment_of(OnnxRuntimeTarget())
 
