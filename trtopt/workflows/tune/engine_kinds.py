@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from trtopt.builder_settings import SETTINGS
 from trtopt.measure.contracts import THRESHOLD
+from trtopt.records import ProfiledLayer
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.tune.prediction import BUILD_SPREAD, Prior
 from trtopt.workflows.tune.situation import Change, Evidence, Kind, Situation
@@ -114,72 +115,69 @@ def propose_settings(situation: Situation) -> Iterator[Change]:
 
 
 def _tensorrt(situation: Situation) -> Iterator[_Setting]:
-    evidence, target = situation.evidence, target_of(situation.backend)
+    evidence, recipe, target = situation.evidence, situation.recipe, target_of(situation.backend)
     above = _above_floor(evidence)
-    text = f"layers take {above:.0%} more than the roofline's floor" if evidence.layers else ""
+    text = _seen(evidence, f"layers take {above:.0%} more than the roofline's floor")
     yield "opt_level", 5, Prior(0.05 * (0.2 + above), 0.3), text
-    if situation.recipe.opt_level != 5:  # which searches all that level 4 does
+    if recipe.opt_level != 5:  # which searches all that level 4 does
         yield "opt_level", 4, Prior(0.04 * (0.2 + above), 0.25), text
     beside = parallel_share(evidence)
-    text = f"{beside:.0%} of the layers' time lies off the longest path" if evidence.layers else ""
+    text = _seen(evidence, f"{beside:.0%} of the layers' time lies off the longest path")
     yield "aux_streams", 0, Prior(0.005 + 0.1 * beside, 0.2, 0.02 + 0.3 * beside, 0.25), text
     for count, likely in ((1, 0.3), (4, 0.2)):
         yield "aux_streams", count, Prior(0.005 + 0.3 * beside, likely, 0.02, 0.25), text
     if target.tiling:
-        bound = _memory_share(evidence)
-        text = f"{bound:.0%} of the time is in layers bound by memory" if evidence.layers else ""
+        known = [layer for layer in evidence.layers if layer.cost is not None and layer.cost.bound]
+        bound = _share(evidence, known, lambda one: one.cost is not None and one.cost.bound == "memory")
+        text = _seen(evidence, f"{bound:.0%} of the time is in layers bound by memory")
         choices = next(one.choices for one in SETTINGS if one.name == "tiling")
         for level, likely in zip(reversed(choices), (0.3, 0.25, 0.2), strict=False):
             yield "tiling", level, Prior(0.01 + 0.1 * bound, likely, 0.02, 0.15), text
-        yield from _l2_limits(situation)
+        cache, streams = situation.device.cache_bytes, situation.streams
+        if cache is not None and streams > 1 and recipe.tiling not in (None, "none"):
+            # layers that are tiled for all of the cache evict those of other streams
+            text = f"{streams} streams share {cache >> 20} MiB of cache"
+            yield "l2_limit_mib", max(1, cache // streams >> 20), Prior(0.02, 0.2), text
     if _EXTERNAL in target.tactic_sources:
-        share = _product_share(evidence)
-        text = f"{share:.0%} of the time is in products and convolutions" if evidence.layers else ""
+        share = _share(evidence, evidence.layers, lambda one: not _PRODUCTS.isdisjoint(one.onnx_ops))
+        text = _seen(evidence, f"{share:.0%} of the time is in products and convolutions")
         yield "tactic_sources", target.tactic_sources, Prior(0.05 * share, 0.15), text
     for option in situation.build_options:
-        route = with_option(situation.recipe.build_route, option)
+        route = with_option(recipe.build_route, option)
         yield "build_route", route, Prior(0.02, 0.05, 0.05, 0.2), "an internal option of the builder"
-    if situation.recipe.workspace_mib is not None:
-        text = f"the baseline is limited to {situation.recipe.workspace_mib} MiB"
+    if recipe.workspace_mib is not None:
+        text = f"the baseline is limited to {recipe.workspace_mib} MiB"
         yield "workspace_mib", None, Prior(0.03, 0.3, 0.02, 0.1), text
-
-
-def _l2_limits(situation: Situation) -> Iterator[_Setting]:
-    """A stream's share of the cache: layers that are tiled for all of it evict those of other streams."""
-    cache, streams = situation.device.cache_bytes, situation.streams
-    if cache is None or streams < 2 or situation.recipe.tiling in (None, "none"):
-        return
-    share = max(1, cache // streams >> 20)
-    yield "l2_limit_mib", share, Prior(0.02, 0.2), f"{streams} streams share {cache >> 20} MiB of cache"
 
 
 def _onnxruntime(situation: Situation) -> Iterator[_Setting]:
     cores, evidence = situation.cores, situation.evidence
-    waking = min(1.0, _PER_NODE_MS * len(evidence.layers) / evidence.total_ms) if evidence.total_ms else 0.2
-    text = (
-        f"waking threads may be {waking:.0%} of the {evidence.total_ms:.3g} ms that "
-        f"{len(evidence.layers)} nodes take"
-        if evidence.layers
-        else ""
-    )
+    nodes, total_ms = len(evidence.layers), evidence.total_ms
+    waking = min(1.0, _PER_NODE_MS * nodes / total_ms) if total_ms else 0.2
+    spent = f"waking threads may be {waking:.0%} of the {total_ms:.3g} ms that {nodes} nodes take"
     for count in sorted({1, 2, cores // 2, cores}):
         if 1 <= count < cores:
             slower = Prior(waking, 0.3 * waking + 0.05, 1 - count / cores, 0.9 * (1 - waking) + 0.05)
-            yield "intra_op_threads", count, slower, text
+            yield "intra_op_threads", count, slower, _seen(evidence, spent)
         elif count == cores:
             same = Prior(0.02, 0.05, 0.02, 0.1)
             yield "intra_op_threads", count, same, "the default where nothing else runs"
     if situation.recipe.graph_optimization is not None:
         yield "graph_optimization", "all", Prior(0.1, 0.6, 0.05, 0.1), "the default, which the recipe lowers"
-    fused = _fused_share(evidence)
-    text = f"{fused:.0%} of the time is in layers that are fused of several nodes" if evidence.layers else ""
+    fused = _share(evidence, evidence.layers, lambda one: len(one.onnx_nodes) > 1)
+    text = _seen(evidence, f"{fused:.0%} of the time is in layers that are fused of several nodes")
     for level, risk in (("extended", 0.4), ("basic", 0.6), ("disable", 0.8)):
         prior = Prior(0.02, 0.05, 0.05 + 0.5 * fused, 0.1 + risk * min(1.0, 2 * fused))
         yield "graph_optimization", level, prior, text
     beside = parallel_share(evidence)
-    text = f"{beside:.0%} of the layers' time lies off the longest path" if evidence.layers else ""
+    text = _seen(evidence, f"{beside:.0%} of the layers' time lies off the longest path")
     parallel = Prior(0.01 + 0.5 * beside, 0.05 + 0.4 * beside, _QUEUEING, 0.6 * (1 - beside))
     yield "execution_mode", "parallel", parallel, text
+
+
+def _seen(evidence: Evidence, text: str) -> str:
+    """What the layers say; nothing without a profile."""
+    return text if evidence.layers else ""
 
 
 def _above_floor(evidence: Evidence) -> float:
@@ -188,26 +186,11 @@ def _above_floor(evidence: Evidence) -> float:
     return 0.5 if floor is None or not evidence.total_ms else max(0.0, 1 - floor / evidence.total_ms)
 
 
-def _memory_share(evidence: Evidence) -> float:
-    """The share of the time in layers that memory bounds; a half where floors are not known."""
-    known = [layer for layer in evidence.layers if layer.cost is not None and layer.cost.bound]
-    if not known:
-        return 0.5
-    return evidence.share_of([one for one in known if one.cost is not None and one.cost.bound == "memory"])
-
-
-def _product_share(evidence: Evidence) -> float:
-    """The share of the time in matrix products and convolutions; a half where layers are not known."""
-    if not evidence.layers:
-        return 0.5
-    return evidence.share_of([one for one in evidence.layers if not _PRODUCTS.isdisjoint(one.onnx_ops)])
-
-
-def _fused_share(evidence: Evidence) -> float:
-    """The share of the time in layers of several nodes; a half where layers are not known."""
-    if not evidence.layers:
-        return 0.5
-    return evidence.share_of([one for one in evidence.layers if len(one.onnx_nodes) > 1])
+def _share(
+    evidence: Evidence, known: Collection[ProfiledLayer], is_one: Callable[[ProfiledLayer], bool]
+) -> float:
+    """The share of the time in some of the layers of which that is known; a half where it is of none."""
+    return evidence.share_of([one for one in known if is_one(one)]) if known else 0.5
 
 
 def parallel_share(evidence: Evidence) -> float:

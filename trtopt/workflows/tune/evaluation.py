@@ -33,8 +33,7 @@ from trtopt.workflows.profile.profile import PROFILE_FILE, profile
 from trtopt.workflows.race import Setting, fitting_data, loaded
 from trtopt.workflows.tune.race import Cost, Racer, cost_of, race
 from trtopt.workflows.tune.setup import Setup, samples_for
-from trtopt.workflows.tune.situation import Change
-from trtopt.workflows.tune.tune import Queued
+from trtopt.workflows.tune.situation import Change, Queued
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
 from trtopt.workflows.workbench import TIMING_CACHE_FILE, Workbench, make_plans
 

@@ -18,7 +18,7 @@ from trtopt.records import Backend, DeviceInfo, DevicePeaks, ProfiledLayer, Tens
 from trtopt.records.precision import forms_in
 from trtopt.records.tune import CandidateKind
 from trtopt.workflows.profile.profile import read_profile
-from trtopt.workflows.tune.prediction import Prior
+from trtopt.workflows.tune.prediction import Prediction, Prior
 from trtopt.workflows.tune.tuned_folder import Built
 
 
@@ -178,3 +178,18 @@ class Kind:
     prior: Prior
     builds: float
     changes: Callable[[Situation], Iterator[Change]]
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A change of a kind with its predicted gain and cost."""
+
+    kind: CandidateKind
+    change: Change
+    prediction: Prediction
+    cost_s: float
+
+    @property
+    def gain_per_s(self) -> float:
+        """What the queue is ordered by."""
+        return self.prediction.expected / max(self.cost_s, 1e-3)

@@ -20,7 +20,6 @@ from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import scratch_beside
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import Ledger, LedgerEntry, TuneBaseline, Tuned, TuneScore
-from trtopt.records.tune import CandidateKind
 from trtopt.requests.build import TuneRequest
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workers.protocol import RoutesJob, RoutesListed
@@ -29,9 +28,9 @@ from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.tune.engine_kinds import BATCH, LOTTERY, SETTING, STREAMS, single_options
 from trtopt.workflows.tune.evaluation import Evaluation, Outcome, lowest_cosine
 from trtopt.workflows.tune.graph_kinds import IO_TYPES, PLACEMENT, PRECISION, REGION, REWRITE
-from trtopt.workflows.tune.prediction import Prediction, build_spread_of, predict, predicted_cost_s, spread_of
+from trtopt.workflows.tune.prediction import build_spread_of, predict, predicted_cost_s, spread_of
 from trtopt.workflows.tune.setup import Setup, set_up
-from trtopt.workflows.tune.situation import Change, Situation, evidence_of
+from trtopt.workflows.tune.situation import Change, Queued, Situation, evidence_of
 from trtopt.workflows.tune.tuned_folder import Built, history_of, kept_baseline, score_of, stored_ledgers
 
 _LIMIT_TIMES = 10
@@ -264,21 +263,6 @@ KINDS = (PRECISION, PLACEMENT, REGION, IO_TYPES, BATCH, STREAMS, SETTING, REWRIT
 """All kinds of candidates, in the order in which equal ones are tried."""
 LEAST_EXPECTED = 0.0005
 """An expected gain below it does not pay for a build."""
-
-
-@dataclass(frozen=True)
-class Queued:
-    """A change of a kind with its predicted gain and cost."""
-
-    kind: CandidateKind
-    change: Change
-    prediction: Prediction
-    cost_s: float
-
-    @property
-    def gain_per_s(self) -> float:
-        """What the queue is ordered by."""
-        return self.prediction.expected / max(self.cost_s, 1e-3)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from trtopt.workflows.tune.prediction import Prior, predict
-from trtopt.workflows.tune.situation import Change
-from trtopt.workflows.tune.tune import LEAST_EXPECTED, Queued, next_of
+from trtopt.workflows.tune.situation import Change, Queued
+from trtopt.workflows.tune.tune import LEAST_EXPECTED, next_of
 
 
 def queued(name: str, gain: float, cost_s: float) -> Queued:
