@@ -84,14 +84,26 @@ def resolve_engines(
     they are loaded.
     """
     if is_external(path, trust):
-        yield _external(path, _chosen((), backend), notes)
+        choice = _chosen((), backend)
+        notes.append(
+            f"{path.name}: no manifest describes it, loaded because of --trust; "
+            f"loaded with {choice.name}: {choice.reason}",
+        )
+        engine = external_engine(path, choice.name)
+        yield ResolvedEngines(path.parent, engine.inputs, "", (engine,))
         return
     folder, manifest, engines = _found(path)
     engines = _trusted(folder, engines, trust, notes)
     choice = _chosen(engines, backend)
     if manifest is None or not engines:
-        with _built_for_running(path, batch, choice, notes, listener, sizes) as built:
-            yield built
+        notes.append(f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
+        with scratch_folder() as scratch:
+            folder = scratch / "build"
+            recipe = msgspec.structs.replace(
+                sizes, batch=tuple(batch) if batch else None, backend=choice.name
+            )
+            manifest = build(path, folder, recipe, listener=listener)
+            yield resolved(folder, manifest, manifest.engines)
         return
     own = engines[0].plan.backend.name
     if choice.name == own:
@@ -99,9 +111,13 @@ def resolve_engines(
         yield resolved(folder, manifest, engines)
         return
     notes.append(f"the engines (of {own}) are not run: {choice.reason}")
-    wanted = [engine.plan for engine, _ in points(engines, batch)]
-    with _rebuilt(folder, manifest, wanted, choice.name, notes, listener) as rebuilt:
-        yield rebuilt
+    plans = {engine.plan.label: engine.plan for engine, _ in points(engines, batch)}
+    workbench = Workbench(builder=open_builder(choice.name), listener=listener)
+    notes.append(f"the same model was built for this measurement, with {workbench.builder.backend}")
+    graphs = verified_graphs(folder, manifest)
+    with scratch_folder() as scratch:
+        rebuilt = workbench.build_again(graphs, [*plans.values()], scratch)
+        yield resolved(scratch, manifest, rebuilt)
 
 
 def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
@@ -192,53 +208,6 @@ def _listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
 
 def _vouching(path: Path) -> str:
     return f"if you trust this one, bench, check and compare load it with --trust {path}"
-
-
-def _external(path: Path, choice: BackendChoice, notes: list[str]) -> ResolvedEngines:
-    """An engine described by its own shapes."""
-    notes.append(
-        f"{path.name}: no manifest describes it, loaded because of --trust; "
-        f"loaded with {choice.name}: {choice.reason}",
-    )
-    engine = external_engine(path, choice.name)
-    return ResolvedEngines(path.parent, engine.inputs, "", (engine,))
-
-
-@contextmanager
-def _built_for_running(
-    path: Path,
-    batch: Sequence[int] | None,
-    choice: BackendChoice,
-    notes: list[str],
-    listener: Listener,
-    sizes: Recipe,
-) -> Iterator[ResolvedEngines]:
-    """Engines of an ONNX file, built in a temporary folder."""
-    notes.append(f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
-    with scratch_folder() as scratch:
-        folder = scratch / "build"
-        recipe = msgspec.structs.replace(sizes, batch=tuple(batch) if batch else None, backend=choice.name)
-        manifest = build(path, folder, recipe, listener=listener)
-        yield resolved(folder, manifest, manifest.engines)
-
-
-@contextmanager
-def _rebuilt(
-    folder: Path,
-    manifest: Manifest,
-    plans: Sequence[BuildPlan],
-    backend: str,
-    notes: list[str],
-    listener: Listener,
-) -> Iterator[ResolvedEngines]:
-    """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
-    workbench = Workbench(builder=open_builder(backend), listener=listener)
-    notes.append(f"the same model was built for this measurement, with {workbench.builder.backend}")
-    graphs = verified_graphs(folder, manifest)
-    unique = {plan.label: plan for plan in plans}
-    with scratch_folder() as scratch:
-        engines = workbench.build_again(graphs, [*unique.values()], scratch)
-        yield resolved(scratch, manifest, engines)
 
 
 def is_external(path: Path, trust: Sequence[str]) -> bool:

@@ -56,6 +56,7 @@ from trtopt.records import (
     read_versioned,
     to_json,
 )
+from trtopt.requests.build import SweepRequest
 from trtopt.targets import ONNXRUNTIME
 from trtopt.version import __version__
 from trtopt.workers.protocol import Benched
@@ -264,11 +265,15 @@ class Swept:
 
     onnx: OnnxArtifact
     source: Path
-    recipe: Recipe
+    request: SweepRequest
     builder: EngineBuilder
     folder: Path
     executor: Executor
-    cache_dir: str | Path | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that all points share."""
+        return self.request.recipe
 
     def recipe_for(self, setting: SweepSetting) -> Recipe:
         """The recipe of one point's engine."""
@@ -304,7 +309,7 @@ class Builds:
             executor=swept.executor,
             listener=listener,
             limit_s=swept.recipe.build_timeout,
-        ).with_caches(swept.recipe, swept.folder, swept.cache_dir)
+        ).with_caches(swept.recipe, swept.folder, swept.request.cache_dir)
         self._graphs: dict[Path, list[OnnxArtifact]] = {}
         self._refused: dict[str | None, TrtoptError] = {}
         self._failed: dict[str, TrtoptError] = {}

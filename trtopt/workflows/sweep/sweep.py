@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -81,9 +81,9 @@ class SweepPlan:
             yield from (msgspec.structs.replace(curve, batch=batch) for batch in self.batches)
 
 
-def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
+def plan_of(swept: Swept) -> SweepPlan:
     """All that is to be measured."""
-    recipe = swept.recipe
+    request, recipe = swept.request, swept.recipe
     fixed = swept.onnx.fixed_batch
     axes, streams = request.axes or {}, batch_sizes(request.streams) or ()
     batches = (
@@ -115,8 +115,9 @@ def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
     )
 
 
-def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
+def terms_of(swept: Swept) -> SweepTerms:
     """What all points share."""
+    request, recipe = swept.request, swept.recipe
     if "streams" in (request.terms or {}):
         raise UsageError("terms: streams are swept", "give them as `streams`, not among the terms")
     if not 0 < request.duration <= 86400 or not 0 <= request.warmup <= 3600:
@@ -126,7 +127,6 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
         )
     if request.data is not None:
         open_data(request.data)
-    recipe = swept.recipe
     data = measured_on(recipe, request.data, lambda text: None)
     kept = {
         "shapes": recipe.shapes,
@@ -193,13 +193,11 @@ class CheckedSweep:
     swept: Swept
     plan: SweepPlan
     terms: SweepTerms
-    request: SweepRequest
 
     def run(self, listener: Listener) -> SweepReport:
         """Build and measure what is not there yet."""
         with sweep_in_progress(self.swept.folder, self.swept.source.name, self.terms) as report:
-            data = measured_on(self.request.recipe, self.request.data, listener.note)
-            run = _Run(self.swept, report, data, self.request.timeout, listener)
+            run = _Run(self.swept, report, listener)
             run.all(self.plan)
             run.check_any()
             return run.report
@@ -239,10 +237,10 @@ def checked(
     executor: Executor,
 ) -> CheckedSweep:
     """Validate all options for a model."""
-    swept = Swept(onnx, source, request.recipe, builder, folder, executor, request.cache_dir)
-    plan, terms = plan_of(swept, request), terms_of(swept, request)
+    swept = Swept(onnx, source, request, builder, folder, executor)
+    plan, terms = plan_of(swept), terms_of(swept)
     check(plan, swept, terms)
-    return CheckedSweep(swept, plan, terms, request)
+    return CheckedSweep(swept, plan, terms)
 
 
 _SAVE_S = 1.0
@@ -251,16 +249,10 @@ _SAVE_S = 1.0
 class _Run:
     """A sweep under way; `report` is what is known so far, on disk too."""
 
-    def __init__(
-        self,
-        swept: Swept,
-        report: SweepReport,
-        data: str | None,
-        limit_s: float | None,
-        listener: Listener,
-    ) -> None:
+    def __init__(self, swept: Swept, report: SweepReport, listener: Listener) -> None:
         self.report = report
-        self._swept, self._data, self._limit_s, self._listener = swept, data, limit_s, listener
+        self._swept, self._limit_s, self._listener = swept, swept.request.timeout, listener
+        self._data = measured_on(swept.recipe, swept.request.data, listener.note)
         self._builds = Builds(swept, listener)
         self._ahead: dict[str, SweepPoint] = {}
         self._own: list[SweepPoint] = []
@@ -310,50 +302,52 @@ class _Run:
         )
         with closing(results):
             for index, outcome in results:
-                point, environment = self._recorded(*wanted[index], outcome)
+                setting, engine = wanted[index]
+                point, environment = self._tried(setting, partial(self._recorded, setting, engine, outcome))
                 self._ahead[point.key] = point
                 self._add(point, environment, at_once=False)
         save_sweep(self._swept.folder, self.report)
 
     def _point(self, setting: SweepSetting) -> SweepPoint:
-        terms = self.report.terms
-        if (known := self._ahead.get(setting.key(terms))) is not None:
+        if (known := self._ahead.get(setting.key(self.report.terms))) is not None:
             return known
-        try:
-            engine = self._builds.found(setting)
-            there = engine and drawn(self._swept.folder, setting, terms, engine)
-            point, environment = there or self._measured(setting, engine or self._builds.build(setting))
-        except OutputError:
-            raise
-        except TrtoptError as error:
-            point, environment = self._failed(setting, error), None
+        point, environment = self._tried(setting, partial(self._drawn_or_measured, setting))
         self._add(point, environment)
         return point
 
-    def _measured(self, setting: SweepSetting, engine: PointEngine) -> tuple[SweepPoint, Environment | None]:
-        job = job_of(setting, self.report.terms, engine, self._data)
+    def _drawn_or_measured(self, setting: SweepSetting) -> tuple[SweepPoint, Environment]:
+        terms, engine = self.report.terms, self._builds.found(setting)
+        if engine is not None and (there := drawn(self._swept.folder, setting, terms, engine)) is not None:
+            return there
+        engine = engine or self._builds.build(setting)
         self._listener.plans([setting.label])
         ((_, outcome),) = self._swept.executor.run_all_jobs(
-            [job], limit_s=self._limit_s, on_progress=self._listener.progress
+            [job_of(setting, terms, engine, self._data)],
+            limit_s=self._limit_s,
+            on_progress=self._listener.progress,
         )
         return self._recorded(setting, engine, outcome)
 
     def _recorded(
         self, setting: SweepSetting, engine: PointEngine, outcome: Result | TrtoptError
-    ) -> tuple[SweepPoint, Environment | None]:
+    ) -> tuple[SweepPoint, Environment]:
         """The point that a job's outcome makes."""
+        if isinstance(outcome, TrtoptError):
+            raise outcome
+        assert isinstance(outcome, Benched)
+        return measured_point(self._swept.folder, setting, self.report.terms, engine, outcome)
+
+    def _tried(
+        self, setting: SweepSetting, make: Callable[[], tuple[SweepPoint, Environment]]
+    ) -> tuple[SweepPoint, Environment | None]:
+        """A point, or what kept it from being one."""
         try:
-            if isinstance(outcome, TrtoptError):
-                raise outcome
-            assert isinstance(outcome, Benched)
-            return measured_point(self._swept.folder, setting, self.report.terms, engine, outcome)
+            return make()
         except OutputError:
             raise
         except TrtoptError as error:
-            return self._failed(setting, error), None
-
-    def _failed(self, setting: SweepSetting, error: TrtoptError) -> SweepPoint:
-        return SweepPoint(key=setting.key(self.report.terms), setting=setting, failure=error.problem)
+            key = setting.key(self.report.terms)
+            return SweepPoint(key=key, setting=setting, failure=error.problem), None
 
     def _add(self, point: SweepPoint, environment: Environment | None, *, at_once: bool = True) -> None:
         """Enter a point. Not `at_once`, the report is written once a second: result files are what counts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -149,12 +149,12 @@ def propose_regions(situation: Situation) -> Iterator[Change]:
 
 
 def _in_float(situation: Situation, precision: str) -> Iterator[Change]:
-    regions = find_regions(situation.evidence.graph)
     float_bits = 16 if situation.device.kind == "gpu" else 32
-    worth = [
-        _worth(situation, region, layers, _ms(layers) - predicted_float_ms(layers, float_bits))
-        for region, layers in _covered(situation, regions)
-    ]
+    worth = _worth_of(
+        situation.evidence,
+        find_regions(situation.evidence.graph),
+        lambda layers: sum(layer.ms or 0.0 for layer in layers) - predicted_float_ms(layers, float_bits),
+    )
     for some in _groups(situation, worth):
         nodes = [name for one in some for name in one.region.nodes]
         left = (*situation.recipe.exclude, *map(glob.escape, (*situation.left, *nodes)))
@@ -164,35 +164,26 @@ def _in_float(situation: Situation, precision: str) -> Iterator[Change]:
 def _in_int8(situation: Situation) -> Iterator[Change]:
     evidence, exclude = situation.evidence, situation.recipe.exclude
     regions = planned_regions(*evidence.float_graph, target_of(situation.backend).name, exclude)
-    worth = [
-        _worth(situation, region, layers, predicted_gain(evidence, "int8", layers) * evidence.total_ms)
-        for region, layers in _covered(situation, regions)
-    ]
+    worth = _worth_of(
+        evidence, regions, lambda layers: predicted_gain(evidence, "int8", layers) * evidence.total_ms
+    )
     for some in _groups(situation, worth):
         others = [name for one in worth if one not in some for name in one.region.nodes]
         usual = REGION.prior if situation.device.kind == "gpu" else _ON_PROCESSORS
         yield _region_change("int8", "int8", some, (*exclude, *map(glob.escape, others)), usual)
 
 
-def _covered(
-    situation: Situation, regions: Sequence[Region]
-) -> Iterator[tuple[Region, tuple[ProfiledLayer, ...]]]:
-    """Every region and its layers; one that covers several counts to the first."""
-    seen = set[str]()
+def _worth_of(
+    evidence: Evidence, regions: Sequence[Region], saved_ms: Callable[[Sequence[ProfiledLayer]], float]
+) -> list[_Worth]:
+    """Every region by what its layers save; a layer that covers several counts to the first."""
+    found, seen = list[_Worth](), set[str]()
     for region in regions:
-        covering = situation.evidence.covering((*region.nodes, *region.pairs))
+        covering = evidence.covering((*region.nodes, *region.pairs))
         layers = tuple(layer for layer in covering if layer.name not in seen)
         seen.update(layer.name for layer in layers)
-        yield region, layers
-
-
-def _worth(situation: Situation, region: Region, layers: Sequence[ProfiledLayer], saved_ms: float) -> _Worth:
-    total_ms = situation.evidence.total_ms
-    return _Worth(region, _ms(layers) / total_ms, saved_ms / total_ms)
-
-
-def _ms(layers: Sequence[ProfiledLayer]) -> float:
-    return sum(layer.ms or 0.0 for layer in layers)
+        found.append(_Worth(region, evidence.share_of(layers), saved_ms(layers) / evidence.total_ms))
+    return found
 
 
 def _groups(situation: Situation, worth: Sequence[_Worth]) -> Iterator[Sequence[_Worth]]:
