@@ -27,9 +27,9 @@ from cells import ROOT, FailedError, OutOfTimeError, run_python
 sys.path.insert(0, str(ROOT))
 from trtopt.records import Ledger, LedgerEntry
 from trtopt.report.tuning import score_view
-from trtopt.workflows.tune.prediction import Prior, predict, rank_correlation, spread_of
+from trtopt.workflows.tune.candidates import Prior, predict, rank_correlation, score_of, spread_of
 from trtopt.workflows.tune.tune import KINDS
-from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger, score_of
+from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
 LEDGERS = Path(__file__).resolve().parent / "ledgers"
 BUDGET_S = 240

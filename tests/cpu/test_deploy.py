@@ -20,7 +20,7 @@ from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_manifest, read_plan
 from trtopt.records import Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
 from trtopt.serving.triton import readme
-from trtopt.workflows.plan.deployment import deploy_triton
+from trtopt.workflows.plan.plan import deploy_triton
 
 pytest.importorskip("tritonclient")
 # protobuf warns where it is a major version newer than what the client was made for

@@ -14,7 +14,7 @@ from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError
 from trtopt.records import to_json
 from trtopt.serving import EnginePool
-from trtopt.workflows.plan.deployment import deploy_triton
+from trtopt.workflows.plan.plan import deploy_triton
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,9 @@ from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
+from trtopt.workflows.tune.candidates import Change, evidence_of
 from trtopt.workflows.tune.evaluation import Maker
 from trtopt.workflows.tune.graph_kinds import REGION
-from trtopt.workflows.tune.situation import Change, evidence_of
 from trtopt.workflows.tune.tuned_folder import Built
 from trtopt.workflows.workbench import Workbench
 

@@ -66,7 +66,7 @@ def triton(plan: Path, output: Path, name: str | None) -> None:
     with the commands to start a server and to load it. PLAN is what `trtopt plan --for triton` wrote.
     """
     from trtopt.cli.console import say
-    from trtopt.workflows.plan.deployment import deploy_triton
+    from trtopt.workflows.plan.plan import deploy_triton
 
     say(f"trtopt: written: {deploy_triton(plan, output, name=name)}", err=True)
 

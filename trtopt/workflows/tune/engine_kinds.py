@@ -12,8 +12,7 @@ from trtopt.builder_settings import SETTINGS
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.records import ProfiledLayer
 from trtopt.targets import ONNXRUNTIME, target_of
-from trtopt.workflows.tune.prediction import BUILD_SPREAD, Prior
-from trtopt.workflows.tune.situation import Change, Evidence, Kind, Situation
+from trtopt.workflows.tune.candidates import BUILD_SPREAD, Change, Evidence, Kind, Prior, Situation
 
 # ── batch ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -31,9 +31,9 @@ from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
 from trtopt.workflows.race import Setting, fitting_data, loaded
+from trtopt.workflows.tune.candidates import Change, Queued
 from trtopt.workflows.tune.race import Cost, Racer, cost_of, race
 from trtopt.workflows.tune.setup import Setup, samples_for
-from trtopt.workflows.tune.situation import Change, Queued
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
 from trtopt.workflows.workbench import TIMING_CACHE_FILE, Workbench, make_plans
 

@@ -22,8 +22,7 @@ from trtopt.rewrite.driver import RuleFailed, rewrite
 from trtopt.targets import ONNXRUNTIME, target_named, target_of
 from trtopt.workflows.build.candidates import planned_forms, planned_regions
 from trtopt.workflows.build.graph import QUANTISED
-from trtopt.workflows.tune.prediction import Prior
-from trtopt.workflows.tune.situation import Change, Evidence, Kind, Situation
+from trtopt.workflows.tune.candidates import Change, Evidence, Kind, Prior, Situation
 
 # ── precision ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -25,13 +25,22 @@ from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workers.protocol import RoutesJob, RoutesListed
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
+from trtopt.workflows.tune.candidates import (
+    Change,
+    Queued,
+    Situation,
+    build_spread_of,
+    evidence_of,
+    predict,
+    predicted_cost_s,
+    score_of,
+    spread_of,
+)
 from trtopt.workflows.tune.engine_kinds import BATCH, LOTTERY, SETTING, STREAMS, single_options
 from trtopt.workflows.tune.evaluation import Evaluation, Outcome, lowest_cosine
 from trtopt.workflows.tune.graph_kinds import IO_TYPES, PLACEMENT, PRECISION, REGION, REWRITE
-from trtopt.workflows.tune.prediction import build_spread_of, predict, predicted_cost_s, spread_of
 from trtopt.workflows.tune.setup import Setup, set_up
-from trtopt.workflows.tune.situation import Change, Queued, Situation, evidence_of
-from trtopt.workflows.tune.tuned_folder import Built, history_of, kept_baseline, score_of, stored_ledgers
+from trtopt.workflows.tune.tuned_folder import Built, history_of, kept_baseline, stored_ledgers
 
 _LIMIT_TIMES = 10
 """A candidate's build or measurement that takes so many times the whole baseline's has failed."""

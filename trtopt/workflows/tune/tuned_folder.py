@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
@@ -26,19 +25,16 @@ from trtopt.records import (
     Ledger,
     LedgerEntry,
     Manifest,
-    TuneScore,
     TuneTerms,
     TuningChoice,
     read_versioned,
     to_json,
 )
 from trtopt.records.build import FolderCheck
-from trtopt.records.tune import CandidateKind
 from trtopt.workflows.build.folder import check_folder, compared_files
 from trtopt.workflows.build.timing_cache_commands import store_folder
 from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.provenance import check_same_terms
-from trtopt.workflows.tune.prediction import score
 
 
 @dataclass(frozen=True)
@@ -117,20 +113,6 @@ def history_of(ledgers: Sequence[Ledger], present: Ledger) -> list[LedgerEntry]:
     """What predictions are corrected by: earlier ledgers' entries, and those of the present one."""
     earlier = [one for one in ledgers if one.created != present.created]
     return [entry for one in (*earlier, present) for entry in one.entries]
-
-
-def score_of(ledgers: Sequence[Ledger], device: str) -> TuneScore:
-    """The predictor's score over ledgers, in all and per kind."""
-    entries = [entry for ledger in ledgers for entry in ledger.entries]
-    kinds = [
-        score([entry for entry in entries if entry.kind == name], name) for name in get_args(CandidateKind)
-    ]
-    return TuneScore(
-        device=device,
-        ledgers=len(ledgers),
-        all=score(entries, "all"),
-        kinds=tuple(one for one in kinds if one is not None),
-    )
 
 
 BASELINE = "baseline.engine"

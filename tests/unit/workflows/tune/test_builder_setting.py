@@ -13,8 +13,8 @@ from tests.support.trt_exercise import target
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.recipe import Recipe
 from trtopt.records import ProfiledLayer
+from trtopt.workflows.tune.candidates import Prior
 from trtopt.workflows.tune.engine_kinds import SETTING, parallel_share
-from trtopt.workflows.tune.prediction import Prior
 
 BRANCHES = graph(node("Relu", "x", "a"), node("Exp", "x", "b"), node("Add", "a b", "y"), inputs={"x": (8, 4)})
 

@@ -15,7 +15,8 @@ from trtopt.errors import ArtifactError
 from trtopt.recipe import Recipe, recipe_json
 from trtopt.records import Backend, Ledger, from_json, to_json
 from trtopt.workflows.provenance import check_same_terms
-from trtopt.workflows.tune.tuned_folder import history_of, read_ledger, score_of, store_ledger, stored_ledgers
+from trtopt.workflows.tune.candidates import score_of
+from trtopt.workflows.tune.tuned_folder import history_of, read_ledger, store_ledger, stored_ledgers
 
 RTX = Backend(name="tensorrt-rtx", version="1.7")
 

@@ -12,8 +12,8 @@ from tests.support.networks import Net
 from tests.support.tuning import evidence, proposed, situation
 from trtopt.inspect.graph import read_graph
 from trtopt.recipe import Recipe
+from trtopt.workflows.tune.candidates import Situation
 from trtopt.workflows.tune.graph_kinds import PLACEMENT
-from trtopt.workflows.tune.situation import Situation
 
 
 def gated(folder: Path) -> Path:

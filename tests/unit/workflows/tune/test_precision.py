@@ -8,8 +8,8 @@ from tests.support.inspected import graph, node, profiled
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.recipe import Recipe
 from trtopt.records import DevicePeaks, LayerCost, Peak
+from trtopt.workflows.tune.candidates import Situation
 from trtopt.workflows.tune.graph_kinds import PRECISION
-from trtopt.workflows.tune.situation import Situation
 
 PEAKS = DevicePeaks(
     device="A GPU",

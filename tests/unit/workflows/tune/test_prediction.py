@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from tests.support.ledgers import entry, won
 from trtopt.measure.statistics.comparison import RUN_LUCK, RunSpread
 from trtopt.records import LedgerEntry
-from trtopt.workflows.tune.prediction import (
+from trtopt.workflows.tune.candidates import (
     Prediction,
     Prior,
     predict,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from trtopt.workflows.tune.prediction import Prior, predict
-from trtopt.workflows.tune.situation import Change, Queued
+from trtopt.workflows.tune.candidates import Change, Prior, Queued, predict
 from trtopt.workflows.tune.tune import LEAST_EXPECTED, next_of
 
 

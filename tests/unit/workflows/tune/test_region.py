@@ -11,8 +11,8 @@ from tests.support.inspected import profiled
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.inspect.graph import read_graph
 from trtopt.recipe import Recipe
+from trtopt.workflows.tune.candidates import Situation
 from trtopt.workflows.tune.graph_kinds import REGION
-from trtopt.workflows.tune.situation import Situation
 
 THREE = """g (float[2,8] x, float[8,8] w) => (float[2,8] y) <float s = {0.1}, int8 z = {0}> {
     q0 = QuantizeLinear(x, s, z)

@@ -14,8 +14,8 @@ from trtopt.builder_settings import SETTINGS, check_backend, check_ranges, recor
 from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings
 from trtopt.records.tune import CandidateKind
+from trtopt.workflows.tune.candidates import Situation
 from trtopt.workflows.tune.engine_kinds import SETTING
-from trtopt.workflows.tune.situation import Situation
 from trtopt.workflows.tune.tune import KINDS
 
 ORT = situation("onnxruntime", "1")
