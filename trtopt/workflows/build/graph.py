@@ -136,8 +136,8 @@ def keep_model(
     _check_roles(onnx)
     io = io_request(recipe) if io is None else io
     if io.is_empty:
-        kept, summary, notes = _rewritten_or_copied(onnx, source, folder, recipe, backend, listener)
-        return Kept(kept, summary, notes, _recorded(source))
+        kept = _rewritten_or_copied(onnx, source, folder, recipe, backend, listener)
+        return replace(kept, io=_recorded(source))
     from trtopt.rewrite.typed_io.requested import check_formats
     from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
 
@@ -147,21 +147,22 @@ def keep_model(
         made = type_graph(model_file.load(source), io, data=recipe.calib)
         file = scratch / MODEL_FILE
         model_file.save(made.model, file)
-        kept, summary, notes = _rewritten_or_copied(read_onnx(file), file, folder, recipe, backend, listener)
+        kept = _rewritten_or_copied(read_onnx(file), file, folder, recipe, backend, listener)
     stated = tuple(one for one in made.tensors if one.dtype != "int8" or one.scale is not None)
-    kept = msgspec.structs.replace(kept, parent=onnx.sha256)
-    return Kept(kept, summary, (*describe(stated, made.checked), *notes), made.tensors)
+    typed = msgspec.structs.replace(kept.onnx, parent=onnx.sha256)
+    notes = (*describe(stated, made.checked), *kept.notes)
+    return replace(kept, onnx=typed, notes=notes, io=made.tensors)
 
 
 def _rewritten_or_copied(
     onnx: OnnxArtifact, source: Path, folder: Path, recipe: Recipe, backend: Backend, listener: Listener
-) -> tuple[OnnxArtifact, RewriteSummary | None, tuple[str, ...]]:
+) -> Kept:
     if recipe.rewrite == "none" and not recipe.add_rule:
-        return _copied(onnx, source, folder), None, ()
+        return Kept(_copied(onnx, source, folder), None, ())
     listener.phase(source.name, "rewriting the graph")
     copy = folder / MODEL_FILE
     kept, summary, note = rewritten(onnx, source, copy, backend, recipe.rewrite, recipe.add_rule)
-    return kept or _copied(onnx, source, folder), summary, (note,)
+    return Kept(kept or _copied(onnx, source, folder), summary, (note,))
 
 
 def _check_roles(onnx: OnnxArtifact) -> None:
