@@ -21,7 +21,6 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.report.precision import verdict_view
 from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.build import precision_selection as select_precision
-from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import quantize
 
@@ -143,9 +142,8 @@ def test_times_are_reported_before_layers_are_looked_at(
     """Who stops then, for layers and what is built after them take long, knows as much."""
     script(monkeypatch, layer_ms, fp16_8=1.0, int8_8=0.8)
     told: list[str] = []
-    request = QuantizeOptions(precision="int8", target="", data=calib[DIGITS], method="max")
-    quantize_where_it_pays(
-        DIGITS, tmp_path / "q.onnx", request, batch=(8,), backend="onnxruntime",
+    trtopt.build(
+        DIGITS, tmp_path / "out", batch=(8,), backend="onnxruntime", precision="int8", data=calib[DIGITS],
         listener=Listener(note=told.append, plans=told.extend),
     )  # fmt: skip
     times = "batch8, before layers are profiled: fp16 1.000 ms, int8 0.800 ms (FASTER)"
@@ -214,20 +212,6 @@ def test_data_of_another_length_calibrates_and_times_are_taken_on_random_input(
     assert any(
         note.startswith("times are taken on random input: input 'x': samples of shape") for note in told
     )
-
-
-def test_quantising_by_verdict_writes_a_graph_for_each_batch_size(
-    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
-) -> None:
-    script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=0.8)
-    request = QuantizeOptions(precision="int8", target="", data=calib[DIGITS], method="max")
-    found = quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, batch=(1, 8), backend="onnxruntime")
-    assert found.written == {tmp_path / "q.batch1.onnx": (1,), tmp_path / "q.batch8.onnx": (8,)}
-    assert "float16" in read_onnx(tmp_path / "q.batch1.onnx").types
-    assert "int8" in read_onnx(tmp_path / "q.batch8.onnx").types
-    assert (tmp_path / "q.batch8.onnx.calibration.json").is_file()
-    one = quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, batch=(8,), backend="onnxruntime")
-    assert list(one.written) == [tmp_path / "q.onnx"]
 
 
 @pytest.mark.long
@@ -342,7 +326,7 @@ def test_what_cannot_be_chosen_is_refused_before_anything_is_made(
 
 
 @needs_no_gpu
-def test_the_best_precision_and_a_verdict_need_a_machine_that_runs_the_engines(
+def test_the_best_precision_needs_a_machine_that_runs_the_engines(
     trtopt_cli: CommandLine, calib: dict[Path, str]
 ) -> None:
     data = ("--calib", calib[DIGITS])
@@ -350,16 +334,6 @@ def test_the_best_precision_and_a_verdict_need_a_machine_that_runs_the_engines(
     message = trtopt_cli.fails(2, "build", DIGITS, "--precision", "best", *data, *rtx)
     assert "chooses by measuring" in message
     assert "--backend onnxruntime" in message
-    message = trtopt_cli.fails(
-        2, "quantize", DIGITS, "-o", "q.onnx", "--precision", "int8", *data, "--verdict", "1,8"
-    )
-    assert "nothing can be measured here: engines by tensorrt-rtx" in message
-
-
-def test_a_verdict_is_for_the_tensorrt_that_is_here(calib: dict[Path, str], tmp_path: Path) -> None:
-    request = QuantizeOptions(precision="int8", target="8.6", data=calib[DIGITS])
-    with pytest.raises(UsageError, match=r"--target 8\.6: --verdict measures with onnxruntime"):
-        quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, backend="onnxruntime")
 
 
 def test_the_manifest_of_a_verdict_is_plain_json(

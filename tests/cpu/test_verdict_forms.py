@@ -18,7 +18,6 @@ from trtopt.precision.placement.evidence import Measured
 from trtopt.records import Manifest, OnnxArtifact
 from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.build import precision_selection
-from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import quantize
 from trtopt.workflows.workbench import Workbench
@@ -158,8 +157,7 @@ def test_products_that_the_user_excludes_are_no_place_for_a_form(
 ) -> None:
     times = script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
     excluded = ("blocks.?/MatMul", "blocks.?/MatMul_1")
-    request = QuantizeOptions(precision="int8", target="11", data=calib[TRANSFORMER], exclude=excluded)
-    quantize_where_it_pays(TRANSFORMER, tmp_path / "q.onnx", request, batch=(1,), backend="onnxruntime")
+    build(TRANSFORMER, tmp_path / "out", calib, batch=(1,), exclude=excluded)
     assert times.in_turns[0] == (1, ("fp16", "int8"))
 
 

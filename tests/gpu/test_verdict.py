@@ -11,9 +11,7 @@ import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
 from trtopt.measure.statistics.comparison import Verdict
 from trtopt.records import Manifest
-from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.build.folder import check_receipts, receipts_of
-from trtopt.workflows.build.quantize_by_measurement import quantize_where_it_pays
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 
@@ -99,14 +97,3 @@ def test_regions_of_a_transformer_are_reported_or_said_to_share_layers(tmp_path:
         for one in regions:
             causes = one.compute_ms + one.reformat_ms + one.float_path_ms + one.lost_fusion_ms
             assert causes == pytest.approx(one.change_ms)
-
-
-def test_quantising_by_verdict_writes_what_was_chosen(calib: Path, tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(f"tactic_sources = {list(SOURCES)}\n".replace("'", '"'))
-    found = quantize_where_it_pays(
-        DIGITS, tmp_path / "q.onnx", QuantizeOptions(precision="int8", target="", data=str(calib)),
-        batch=(8,), profile=str(recipe), backend="tensorrt",
-    )  # fmt: skip
-    assert list(found.written) == [tmp_path / "q.onnx"]
-    assert (tmp_path / "q.onnx").is_file()

@@ -196,7 +196,7 @@ class QuantizeOptions(Request):
     ] = None
     target: Annotated[
         TargetFound,
-        f"TensorRT to write for [default: {DEFAULT}; where it is measured the one here].",
+        f"TensorRT to write for [default: {DEFAULT}].",
     ] = None
     method: Annotated[
         Method, "auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max]."

@@ -41,7 +41,6 @@ from trtopt.recipe import SELECTION_BUDGET, Recipe, check_recipe, io_request
 from trtopt.records import Backend, Manifest, OnnxArtifact
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.build import BuildRequest
-from trtopt.requests.models import QuantizeOptions
 from trtopt.version import __version__
 from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.build.graph import (
@@ -316,17 +315,9 @@ def select_engines(
 def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:
     bounds, gpu, budget = bounds_in(recipe.bounds), builder.device.name, recipe.selection_budget
     is_best = recipe.precision == BEST
-    precision = "int8" if is_best else str(recipe.precision)
-    request = request_for(base, precision, recipe.calib, builder.backend, recipe.forms, recipe.exclude)
+    requested = cast("Precision", "int8" if is_best else recipe.precision)
+    request = request_for(base, requested, recipe.calib, builder.backend, recipe.forms, recipe.exclude)
     if not is_best:
-        return terms_for(request, bounds, gpu, budget)
+        return SelectionTerms(requested, (BASELINE, requested), request, bounds, gpu, budget)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
     return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS, gpu, budget)
-
-
-def terms_for(
-    request: QuantizeOptions, bounds: Bounds, gpu: str, budget: int = SELECTION_BUDGET
-) -> SelectionTerms:
-    """What is quantised against FP16: the break-even verdict."""
-    requested = cast(Precision, request.precision)
-    return SelectionTerms(requested, (BASELINE, requested), request, bounds, gpu, budget)
