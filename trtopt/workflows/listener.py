@@ -27,7 +27,9 @@ class Listener:
     def of_job(self, place: int) -> Listener:
         """The listener of a single job, which is at `place` in the plan."""
         return replace(
-            self, progress=lambda _, phase, fraction: self.progress(place, phase, fraction), plans=_ignore
+            self,
+            progress=lambda _, phase, fraction: self.progress(place, phase, fraction),
+            plans=lambda labels: None,  # the plan of a part is the whole's
         )
 
     def for_threads(self) -> Listener:
@@ -53,10 +55,6 @@ class Listener:
         """Send each note."""
         for text in texts:
             self.note(text)
-
-
-def _ignore(labels: Sequence[str]) -> None:
-    """The plan of a part is the whole's."""
 
 
 SILENT = Listener()

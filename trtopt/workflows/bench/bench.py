@@ -69,7 +69,15 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
         nvtx=request.nvtx,
         cuda_profiler=request.cuda_profiler,
     )
-    control = _allowed(runs_on(path, request.backend, request.trust), request)
+    name = runs_on(path, request.backend, request.trust)
+    check_device_options(  # before anything is built
+        name,
+        memory=request.memory,
+        cuda_profiler=request.cuda_profiler,
+        cpu_affinity=request.cpu_affinity,
+        kernels=request.kernels,
+    )
+    control = open_clock_control(name) if request.lock_clocks is not False else None
     notes: list[str] = []
     sizes = request.sizes
     wanted = resolve_engines(path, batch, request.backend, notes, listener, request.trust, sizes)
@@ -106,18 +114,6 @@ def check_request(request: BenchRequest) -> None:
         open_data(request.data)
     if request.nvtx:
         require_nvtx()
-
-
-def _allowed(name: str, request: BenchRequest) -> ClockControl | None:
-    """The clock control, if requested; refused before building if the backend's device has none."""
-    check_device_options(
-        name,
-        memory=request.memory,
-        cuda_profiler=request.cuda_profiler,
-        cpu_affinity=request.cpu_affinity,
-        kernels=request.kernels,
-    )
-    return open_clock_control(name) if request.lock_clocks is not False else None
 
 
 def _job(

@@ -209,7 +209,9 @@ def rebuild_locked(
             f"{source}: {', '.join(sorted(lost))} missing or changed", "build it again with `trtopt build`"
         )
     with folder_in_progress(target) as folder:
-        _copy_rest(source, manifest, folder)
+        # everything that is no engine's: the models with their weights, traces, calibration tables
+        for name in _expected(manifest).keys() - engines_files - {TIMING_CACHE_FILE}:
+            _copy(source / name, folder / name)
         engines = _engines_again(source, manifest, folder, listener)
         made = stamp(msgspec.structs.replace(manifest, engines=engines))
         changes = tuple(differences(manifest, made))
@@ -249,22 +251,11 @@ def _engines_again(
     builder = open_builder(manifest.engines[0].plan.backend.name)
     workbench = Workbench(builder=builder, listener=listener).with_cache_in(into)
     graphs = verified_graphs(source, manifest)
-    if workbench.cache is not None and _is_as_built(source, manifest, TIMING_CACHE_FILE):
-        _copy(source / TIMING_CACHE_FILE, workbench.cache)
+    cache, listed = source / TIMING_CACHE_FILE, manifest.files.get(TIMING_CACHE_FILE)
+    if workbench.cache is not None and cache.is_file() and listed in (None, sha256_of(cache)):
+        _copy(cache, workbench.cache)
     plans = [engine.plan for engine in manifest.engines]
     return workbench.build_again(graphs, plans, into)
-
-
-def _is_as_built(folder: Path, manifest: Manifest, name: str) -> bool:
-    file, listed = folder / name, manifest.files.get(name)
-    return file.is_file() and listed in (None, sha256_of(file))
-
-
-def _copy_rest(source: Path, manifest: Manifest, folder: Path) -> None:
-    """Everything that is no engine's: the models with their weights, traces, calibration tables."""
-    engines = {name for engine in manifest.engines for name in engine.files}
-    for name in _expected(manifest).keys() - engines - {TIMING_CACHE_FILE}:
-        _copy(source / name, folder / name)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -127,14 +127,13 @@ def keep_model(
     recipe: Recipe,
     backend: Backend,
     listener: Listener,
-    io: IoRequest | None = None,
 ) -> Kept:
     """The user's model in a folder, its inputs and outputs as requested, rewritten if requested and possible.
 
-    `io` are other inputs and outputs than the recipe's. Its samples take part in verifying the new inputs.
+    The recipe's samples take part in verifying the new inputs.
     """
     _check_roles(onnx)
-    io = io_request(recipe) if io is None else io
+    io = io_request(recipe)
     if io.is_empty:
         kept = _rewritten_or_copied(onnx, source, folder, recipe, backend, listener)
         return replace(kept, io=_recorded(source))

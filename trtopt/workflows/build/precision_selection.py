@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -40,7 +40,6 @@ from trtopt.measure.statistics.selection import Selection, TimedCandidate, selec
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds, verdict_alarms
 from trtopt.precision.placement.evidence import ROWS, Expected, expected
-from trtopt.recipe import SELECTION_BUDGET
 from trtopt.records import (
     BatchVerdict,
     BuildPlan,
@@ -82,9 +81,9 @@ class SelectionTerms:
     requested: str
     precisions: tuple[Precision, ...]
     request: QuantizeOptions
-    bounds: Bounds = field(default_factory=Bounds)
-    gpu: str = ""
-    budget: int = SELECTION_BUDGET
+    bounds: Bounds
+    gpu: str
+    budget: int
 
 
 @dataclass(frozen=True)

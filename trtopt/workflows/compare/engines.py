@@ -105,8 +105,13 @@ def evaluate_turns(runs: Sequence[InterleavedRun], threshold: float) -> tuple[li
     for size in sorted({run.batch for run in runs}):
         own = [run for run in runs if run.batch == size]
         control_runs = [run for run in own if run.purpose == "control"]
-        evaluated = _evaluate_control(control_runs, threshold) if control_runs else None
-        if evaluated is not None:
+        evaluated = None
+        if control_runs:
+            pairs: list[Pair] = []
+            for found in map(valid_rounds, control_runs):
+                a, b = map(latency_blocks, found.turns)
+                pairs.append((a, b, found.loads, found.is_reversed()))
+            evaluated = evaluate_control(pairs, threshold=threshold)
             controls.append(ControlRow(size, pooled_ms(control_runs[0].turns[0]), evaluated))
         failures = [
             f"the control broke off: {run.failure}" for run in control_runs if run.failure is not None
@@ -137,14 +142,6 @@ def _sized(
         for engine, size in points(found.engines, setting.batch)
     }
     return side, work_of(found.source_sha256, side)
-
-
-def _evaluate_control(runs: Sequence[InterleavedRun], threshold: float) -> Control:
-    pairs: list[Pair] = []
-    for evaluated in map(valid_rounds, runs):
-        a, b = map(latency_blocks, evaluated.turns)
-        pairs.append((a, b, evaluated.loads, evaluated.is_reversed()))
-    return evaluate_control(pairs, threshold=threshold)
 
 
 def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
@@ -198,7 +195,8 @@ def compare_recipes(
     """
     check_repeats("--builds", count, 2)
     notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
-    builder = open_builder(_backend_of(paths[0], setting))
+    own = read_manifest(paths[0]).engines[0].plan.backend.name if paths[0].is_dir() else None
+    builder = open_builder(choose_for_running(setting.backend, own).name)
     with scratch_folder() as scratch, open_executor(recipe, builder, listener.note) as executor:
         executor.require_measuring()
         sides = [
@@ -235,12 +233,6 @@ def compare_recipes(
 
 
 # ── building ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _backend_of(path: Path, setting: Setting) -> str:
-    """What a side is built with."""
-    own = read_manifest(path).engines[0].plan.backend.name if path.is_dir() else None
-    return choose_for_running(setting.backend, own).name
 
 
 def _built(

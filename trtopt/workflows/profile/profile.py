@@ -83,7 +83,8 @@ def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileRepo
     notes: list[str] = []
     with _subject(request, notes, listener) as (subject, model):
         manifest = _manifest_of(subject)
-        engine = _engine_at(subject, manifest)
+        named = () if manifest is None or subject.is_dir() else manifest.engines
+        engine = next((one for one in named if one.path == subject.name), None)
         try:
             report = given or bench(_on_own_backend(subject, request, manifest), listener)
         except (NoGpuError, BackendMissingError) as error:
@@ -145,13 +146,6 @@ def _is_engine_of(folder: Path, path: Path) -> bool:
 def _manifest_of(subject: Path) -> Manifest | None:
     folder = subject if subject.is_dir() else subject.parent
     return read_manifest(folder) if subject.is_dir() or (folder / MANIFEST).is_file() else None
-
-
-def _engine_at(subject: Path, manifest: Manifest | None) -> EngineArtifact | None:
-    """The engine that a path names; None if it names a folder or a model."""
-    if manifest is None or subject.is_dir():
-        return None
-    return next((engine for engine in manifest.engines if engine.path == subject.name), None)
 
 
 def _model_in(folder: Path) -> Path:
@@ -251,15 +245,16 @@ def _looked_into(report: BenchReport, graphs: _Graphs, peaks: DevicePeaks | None
         peaks=peaks,
         engines=tuple(engines),
         missing=tuple(dict.fromkeys(missing)),
-        notes=(*report.notes, *_layer_notes(report)),
+        notes=(
+            *report.notes,
+            *(
+                f"batch {point.batch}: {note}"
+                for point in report.points
+                if point.layers is not None
+                for note in point.layers.notes
+            ),
+        ),
     )
-
-
-def _layer_notes(report: BenchReport) -> list[str]:
-    passes = ((point.batch, point.layers) for point in report.points)
-    return [
-        f"batch {batch}: {note}" for batch, layers in passes if layers is not None for note in layers.notes
-    ]
 
 
 def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest | None) -> ProfileReport:

@@ -116,7 +116,9 @@ def sweep_in_progress(folder: Path, model: str, terms: SweepTerms) -> Iterator[S
         else:
             report = read_sweep(folder)
             check_same_terms(f"{folder}: is a sweep", report.terms, terms)
-            _remove_unfinished(folder)
+            for path in sorted(folder.rglob(".*.tmp")):  # of a sweep that was killed
+                if is_temporary(path):
+                    remove_if_abandoned(path)
         yield report
 
 
@@ -125,13 +127,6 @@ def _is_anything(folder: Path) -> bool:
     if not folder.is_dir():
         return folder.exists()
     return any(REPORT not in path.name for path in folder.iterdir())
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """What a sweep that was killed had under temporary names."""
-    for path in sorted(folder.rglob(".*.tmp")):
-        if is_temporary(path):
-            remove_if_abandoned(path)
 
 
 _KEY_DIGITS = 12
@@ -379,14 +374,11 @@ class Builds:
         others = [one for one in manifest.engines if one.plan.key != engine.plan.key]
         engines = tuple(sorted((*others, engine), key=lambda one: one.plan.batch.opt))
         made = stamp(msgspec.structs.replace(manifest, engines=engines))
-        graphs = manifest.files or self._hashes_of_graphs(setting)
+        graphs = dict(manifest.files or hashes_of(self._prepared(setting.precision)))
+        graphs.pop(_PREPARED, None)
         own = {name: sha256_of(folder / name) for name in engine.files}
         write_manifest(folder, made, files=graphs | own)  # what others have put there is not vouched for
         return PointEngine(folder, manifest.onnx, engine)
-
-    def _hashes_of_graphs(self, setting: SweepSetting) -> dict[str, str]:
-        hashes = hashes_of(self._prepared(setting.precision))
-        return {name: sha256 for name, sha256 in hashes.items() if name != _PREPARED}
 
     def _manifest(self, setting: SweepSetting) -> Manifest:
         """That of the setting's folder; one without engines where none is built yet."""

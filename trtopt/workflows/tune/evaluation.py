@@ -246,7 +246,8 @@ class Evaluation:
     def race(self, built: Built, incumbent: Built, limit_s: float, own: Listener) -> Outcome:
         """What becomes of a candidate: checked, then measured in turns with the incumbent."""
         given = self._setup
-        if _runs_alike(built, incumbent):
+        terms = [(one.engine.sha256, one.batch, one.streams) for one in (built, incumbent)]
+        if terms[0] == terms[1]:
             selection = built.manifest.verdict
             why = "" if selection is None else f": {selection.batches[0].reason}"
             return Outcome("unchanged", f"the engine is the incumbent's{why}")
@@ -325,9 +326,3 @@ def lowest_cosine(checked: CheckedSubject) -> float:
 def _racer(built: Built) -> Racer:
     engine = loaded(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)
     return Racer(engine, built.batch, built.streams)
-
-
-def _runs_alike(built: Built, incumbent: Built) -> bool:
-    """Whether the same file is run on the same terms."""
-    terms = [(one.engine.sha256, one.batch, one.streams) for one in (built, incumbent)]
-    return terms[0] == terms[1]
