@@ -13,7 +13,7 @@ from pathlib import Path
 from trtopt.device.cuda import probe
 from trtopt.device.ort.host import cpu_info, cpu_name
 from trtopt.errors import ArtifactError, DeviceError, UsageError, WrongPathError
-from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.bounded_reading import read_bounded, reading_as, reason_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.load.arrivals import parse_goal
@@ -283,13 +283,8 @@ def _of_sweep(source: Path) -> Iterator[_Point]:
 
 
 def _read(path: Path) -> BenchReport:
-    try:
+    with reading_as("a result of `trtopt bench`", path, _SOURCES):
         return read_versioned(read_bounded(path), BenchReport)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path}: cannot be read: {reason_of(error)}",
-            _SOURCES,
-        ) from None
 
 
 def _engine(points: Sequence[_Point], families: Mapping[str, str]) -> MeasuredEngine:

@@ -25,7 +25,7 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import ArtifactError, DeviceError, OutputError, TrtoptError, WrongPathError
 from trtopt.executors.api import Executor
 from trtopt.files.atomic import is_temporary, lock, remove_if_abandoned, write_atomically
-from trtopt.files.bounded_reading import read_bounded, reason_of, sha256_of
+from trtopt.files.bounded_reading import read_bounded, reading_as, sha256_of
 from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
 from trtopt.files.outputs import folder_in_progress
 from trtopt.measure.analysis.energy import mean_power
@@ -80,19 +80,15 @@ def is_sweep(folder: Path) -> bool:
 def read_sweep(folder: Path) -> SweepReport:
     """The report of a sweep."""
     path = folder / REPORT if folder.is_dir() else folder
-    try:
-        if folder.is_dir() and path.exists() and not path.is_file():
+    with reading_as("the report of a sweep", path, "sweep again into another folder"):
+        if not path.exists():
+            raise WrongPathError(
+                f"{folder}: not a sweep folder: there is no {REPORT}",
+                "give a folder that `trtopt sweep -o` made",
+            )
+        if folder.is_dir() and not path.is_file():
             raise ValueError("not a regular file")  # a pipe would be waited for
         return read_versioned(read_bounded(path), SweepReport)
-    except FileNotFoundError:
-        raise WrongPathError(
-            f"{folder}: not a sweep folder: there is no {REPORT}", "give a folder that `trtopt sweep -o` made"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path}: cannot be read as the report of a sweep: {reason_of(error)}",
-            "sweep again into another folder",
-        ) from None
 
 
 def save_sweep(folder: Path, report: SweepReport) -> None:
@@ -444,12 +440,8 @@ class Builds:
 
 
 def _read_prepared(folder: Path) -> Manifest:
-    try:
+    with reading_as("a prepared model", folder / _PREPARED, f"remove {folder}"):
         return from_json(read_bounded(folder / _PREPARED), Manifest)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{folder / _PREPARED}: cannot be read: {reason_of(error)}", f"remove {folder}"
-        ) from None
 
 
 def _name(precision: str | None) -> str:

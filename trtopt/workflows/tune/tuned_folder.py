@@ -15,7 +15,7 @@ import msgspec
 
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.atomic import cannot_write, link_or_copy, write_atomically
-from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest, write_manifest
 from trtopt.files.outputs import folder_in_progress
 from trtopt.recipe import Recipe, recipe_in, recipe_json
@@ -78,12 +78,8 @@ _NAME_DIGITS = 16
 
 def read_ledger(path: Path) -> Ledger:
     """A ledger's file."""
-    try:
+    with reading_as("a ledger", path, "tune again into another folder"):
         return read_versioned(read_bounded(path), Ledger)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path}: cannot be read as a ledger: {reason_of(error)}", "tune again into another folder"
-        ) from None
 
 
 def store_ledger(ledger: Ledger, cache_dir: str | Path | None) -> None:
