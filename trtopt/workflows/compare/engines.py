@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -22,7 +21,7 @@ from trtopt.measure.loop.rounds import latency_blocks, ms_by_load, notes_of, poo
 from trtopt.measure.statistics.builds import compare_builds, compare_paired, spread
 from trtopt.measure.statistics.control import Control, Pair, evaluate_control, run_spread
 from trtopt.recipe import Recipe
-from trtopt.records import EngineArtifact, InterleavedRun, Manifest
+from trtopt.records import EngineArtifact, InterleavedRun, TensorSpec
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.folder import verified_graphs
@@ -137,11 +136,18 @@ def _sized(
     found = resources.enter_context(
         resolve_engines(path, setting.batch, setting.backend, notes, listener, setting.trust)
     )
-    side = {
-        size: loaded(found.folder, found.inputs, engine, size, setting.sizes)
-        for engine, size in points(found.engines, setting.batch)
-    }
+    side = _by_size(found.folder, found.inputs, found.engines, setting.batch, setting.sizes)
     return side, work_of(found.source_sha256, side)
+
+
+def _by_size(
+    folder: Path,
+    inputs: Sequence[TensorSpec],
+    engines: Sequence[EngineArtifact],
+    batch: Sequence[int] | None,
+    sizes: Recipe,
+) -> dict[int, LoadedEngine]:
+    return {size: loaded(folder, inputs, engine, size, sizes) for engine, size in points(engines, batch)}
 
 
 def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
@@ -167,14 +173,8 @@ _ROUNDS = 4
 """Turns that each build has in one process."""
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One recipe's builds: for each its folder and its engines by batch size."""
-
-    manifest: Manifest
-    builds: tuple[tuple[Path, dict[int, EngineArtifact]], ...]
-
-
+_Side = list[dict[int, LoadedEngine]]
+"""One recipe's builds: the engines of each by batch size."""
 Found = tuple[Comparisons | Lottery, tuple[InterleavedRun, ...], tuple[EngineArtifact, ...]]
 
 
@@ -203,8 +203,9 @@ def compare_recipes(
             _built(path, count, recipe, setting, scratch / name, notes, listener, executor)
             for name, path in zip("AB", paths, strict=False)
         ]
-        sizes = paired_sizes(sides[0].builds[0][1], sides[-1].builds[0][1])
-        works = [_work(side, sizes) for side in sides]
+        sizes = paired_sizes(sides[0][0], sides[-1][0])
+        # the models may differ, for how they were written is part of a recipe
+        works = [work_of("", {size: side[0][size] for size in sizes}) for side in sides]
         notes += require_alike(unlike_work(works[0], works[-1]), force=setting.force)
         heats = [_heat(sides, size, run, setting) for size in sizes for run in range(RUNS)]
         results = race(heats, listener, setting.timeout, executor)
@@ -228,8 +229,8 @@ def compare_recipes(
             notes=tuple(dict.fromkeys(notes)),
             again=f"compare more builds: --builds {2 * count}",
         )
-    engines = tuple(engine for side in sides for _, by_batch in side.builds for engine in by_batch.values())
-    return outcome, tuple(results), engines
+    engines = (engine.artifact for side in sides for build in side for engine in build.values())
+    return outcome, tuple(results), tuple(engines)
 
 
 # ── building ────────────────────────────────────────────────────────────────────────────────────────────
@@ -267,13 +268,14 @@ def _built(
     workbench = Workbench(
         builder=open_builder(choice.name), executor=executor, listener=listener, limit_s=recipe.build_timeout
     )
-    builds = [(base, _by_size(manifest.engines, setting))] if first == 2 else []
+    inputs, batch = manifest.onnx.inputs, setting.batch
+    builds = [_by_size(base, inputs, manifest.engines, batch, Recipe())] if first == 2 else []
     for index in range(first, count + 1):
         folder = scratch / str(index)
         folder.mkdir(parents=True)
         engines = workbench.with_cache_in(folder).build_again(graphs, plans, folder)
-        builds.append((folder, _by_size(engines, setting)))
-    return _Side(manifest, tuple(builds))
+        builds.append(_by_size(folder, inputs, engines, batch, Recipe()))
+    return builds
 
 
 def _build_first(
@@ -303,28 +305,16 @@ def _build_first(
     build(path, folder, recipe, executor=executor, listener=listener)
 
 
-def _by_size(engines: Sequence[EngineArtifact], setting: Setting) -> dict[int, EngineArtifact]:
-    return {size: engine for engine, size in points(engines, setting.batch)}
-
-
 # ── measuring and judging ───────────────────────────────────────────────────────────────────────────────
-
-
-def _work(side: _Side, sizes: Sequence[int]) -> Work:
-    """What a side does; the models may differ, for how they were written is part of a recipe."""
-    folder, by_size = side.builds[0]
-    inputs = side.manifest.onnx.inputs
-    return work_of("", {size: loaded(folder, inputs, by_size[size], size) for size in sizes})
 
 
 def _heat(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> Heat:
     """Every second run loads the engines in reverse, so that no build always gets the first memory."""
-    engines: dict[str, LoadedEngine] = {}  # by name, in the order of turns: A1, B1, A2, B2 …
-    for number in range(len(sides[0].builds)):
-        for letter, side in zip("AB", sides, strict=False):
-            folder, by_size = side.builds[number]
-            own = loaded(folder, side.manifest.onnx.inputs, by_size[size], size)
-            engines[f"{letter}{number + 1}"] = own
+    engines = {  # by name, in the order of turns: A1, B1, A2, B2 …
+        f"{letter}{number}": build[size]
+        for number, builds in enumerate(zip(*sides, strict=True), 1)
+        for letter, build in zip("AB", builds, strict=False)
+    }
     names = [*reversed(engines)] if run % 2 else [*engines]
     return heat(
         f"batch{size}: run {run + 1} of {RUNS}",
@@ -369,7 +359,7 @@ def _builds_row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> 
 
 def _lottery(size: int, side: _Side, runs: Sequence[InterleavedRun], threshold: float) -> LotteryBatch:
     medians, interfered = _medians(runs, "A"), _disturbed(runs)
-    engines = [by_size[size] for _, by_size in side.builds]
+    engines = [build[size].artifact for build in side]
     rows = [
         BuiltRow(
             name=f"build {index + 1}",
