@@ -13,7 +13,6 @@ from tests.support.ledgers import entry, ledger, won
 from trtopt.records import Collected, FinalRace, Ledger, MeasuredRunSpread, Tuned
 from trtopt.records.tune import Objective
 from trtopt.report.html.folder import report_page
-from trtopt.report.html.page import Section
 from trtopt.report.tuning import deploy_line, gain_line, ledger_table, separate_runs_line, tuned_view
 from trtopt.report.view import Table
 
@@ -117,8 +116,7 @@ def test_every_candidate_has_a_row_in_a_result_and_on_the_page() -> None:
         for section in question.sections
         if section.id == "tuning"
     )
-    assert isinstance(section, Section)
-    (table,) = (block for panel in section.panels for block in panel.blocks if isinstance(block, Table))
+    (table,) = (block for blocks in section.panels.values() for block in blocks if isinstance(block, Table))
     assert [row[0] for row in table.rows] == ["opt_level=5", "tiling=full"]
 
 

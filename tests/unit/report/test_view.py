@@ -6,7 +6,7 @@ from io import StringIO
 
 from tests.support import examples
 from trtopt.cli.console import console
-from trtopt.report.html.page import Page, Question, page_of
+from trtopt.report.html.page import Mark, Page, Question, page_of
 from trtopt.report.notes import Note, Severity
 from trtopt.report.view import Column, Lines, Table, View, shown, table
 
@@ -80,7 +80,7 @@ def test_the_page_writes_figures_as_the_terminal_does() -> None:
         Column("error", lambda one: one, ".2e"),
         Column("rate", lambda one: one, ".4g"),
     ]
-    page = Page("t", (), None, [], [], [Question("q", "Q?", [table("t", signed, [0.5])], [])])
+    page = Page("t", (), Mark("good", "ok"), [], [], [], [Question("q", "Q?", [table("t", signed, [0.5])])])
     page_text = page_of(page, "", "")
     assert '"kind":"share","digits":1,"significant":null,"sign":"exceptZero"' in page_text
     assert '"kind":"number","digits":2,"significant":null,"sign":"auto","notation":"scientific"' in page_text

@@ -1,13 +1,19 @@
-"""Charts as Vega-Lite specifications; colours mean the same on all charts of a page, fonts are the page's."""
+"""Charts as Vega-Lite specifications; colours mean the same on all charts of a page, fonts are the page's.
+
+A chart is declared by its rows and the channels that show their fields. Tooltips, the text for readers who
+cannot see it, and what an axis says of its scale follow from the channels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field as default
 from typing import Any
 
 import numpy as np
 
 from trtopt.report.html.page import Chart, Spec
+from trtopt.report.view import shown
 
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 """The identifier of the language; nothing is fetched from there."""
@@ -28,47 +34,112 @@ _OTHER = "#9aa4ae"
 _BATCHES = ("#8f7be0", "#4f8fdc", "#2fa3ab", "#4dab5c", "#c99a2c", "#e0703f")
 """From small to large."""
 
-SIDES = ("#8a96a3", "#f0a050")
-"""A, the baseline, and B."""
+SIDES = {"A": "#8a96a3", "B": "#f0a050"}
+"""A is the baseline."""
 
 _BINS = 60
 _WIDTHS = 5
 _NAMED = 6
-Rows = Sequence[dict[str, Any]]
+Row = dict[str, Any]
 
 
-def vega_lite(rows: Rows, **rest: Any) -> Spec:
-    """A chart as wide as the page allows."""
-    return {
-        "$schema": VEGA_LITE,
-        "width": "container",
-        "height": "container",
-        "data": {"values": list(rows)},
-        **rest,
-    }
+# ── the language ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def quantity(field: str, title: str, **rest: Any) -> Spec:
-    """A numeric channel."""
-    return {"field": field, "type": "quantitative", "title": title, **rest}
+@dataclass(frozen=True)
+class Channel:
+    """A field of a chart's rows; `form` is the format of its figures, None: it holds names.
+
+    `name` is its name, or its unit, in tooltips and text; `title` stands on its axis where that says more.
+    """
+
+    field: str
+    name: str = ""
+    form: str | None = None
+    title: str = ""
+    is_log: bool = False
+    more: Spec = default(default_factory=dict)
+    """What else Vega-Lite's channel has."""
+
+    def encoded(self) -> Spec:
+        """As a channel of marks; a logarithmic axis says so."""
+        scale: Spec = {"type": "log", "nice": False, **self.more.get("scale", {})} if self.is_log else {}
+        return {
+            "field": self.field,
+            "type": "nominal" if self.form is None else "quantitative",
+            "title": ((self.title or self.name) + (" (log scale)" if self.is_log else "")) or None,
+            **self.more,
+            **({"scale": scale} if scale else {}),
+        }
+
+    def as_tooltip(self) -> Spec:
+        """As a line of a tooltip."""
+        figure = {"format": (self.form or "").replace(".4g", ",.4~f"), "type": "quantitative"}
+        return {"field": self.field, "title": self.name, **({} if self.form is None else figure)}
+
+    def as_text(self, row: Row) -> str:
+        """A row's value in words."""
+        if self.form is None:
+            return str(row[self.field])
+        if self.form == "d":
+            return f"{self.name} {row[self.field]}"
+        unit = "" if self.form.endswith("%") else f" {self.name}"
+        return f"{shown(row[self.field], self.form)}{unit}"
 
 
-def name(field: str, title: str | None = None, **rest: Any) -> Spec:
-    """A channel of names."""
-    return {"field": field, "type": "nominal", "title": title, **rest}
+def chart(
+    title: str,
+    rows: Sequence[Row],
+    says: Sequence[Channel],
+    *layers: Spec,
+    text: str = "",
+    height: int = 260,
+    is_small: bool = False,
+    **rest: Any,
+) -> Chart:
+    """A chart as wide as the page allows, of layers in Vega-Lite whose channels may be `Channel`s.
+
+    `says` are the fields in tooltips and, unless `text` is given, in the text; layers with data of their own
+    say them themselves.
+    """
+    told = [layer if "data" in layer else _saying(layer, says) for layer in layers]
+    return Chart(
+        title,
+        _plain(
+            {
+                "$schema": VEGA_LITE,
+                "width": "container",
+                "height": "container",
+                "data": {"values": list(rows)},
+                **(told[0] if len(told) == 1 else {"layer": told}),
+                **rest,
+            }
+        ),
+        text or listed([_sentence(row, says) for row in rows]),
+        height,
+        is_small,
+    )
 
 
-def log(**rest: Any) -> Spec:
-    """A logarithmic scale; the axis's title must say so."""
-    return {"scale": {"type": "log", "nice": False, **rest}}
+def _saying(layer: Spec, says: Sequence[Channel]) -> Spec:
+    return {**layer, "encoding": {**layer.get("encoding", {}), "tooltip": [one.as_tooltip() for one in says]}}
 
 
-def tooltip_fields(*fields: tuple[str, str, str]) -> list[Spec]:
-    """A tooltip's lines as (field, title, number format); without a format it is text."""
-    return [
-        {"field": field, "title": title, **({"format": form, "type": "quantitative"} if form else {})}
-        for field, title, form in fields
-    ]
+def _plain(value: Any) -> Any:
+    """With every channel in Vega-Lite's JSON."""
+    if isinstance(value, Channel):
+        return value.encoded()
+    if isinstance(value, dict):
+        return {key: item if key == "values" else _plain(item) for key, item in value.items()}
+    return list(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _sentence(row: Row, says: Sequence[Channel]) -> str:
+    """`batch 8: 0.122 ms, 14,614 samples/s`: what it is, and its figures."""
+    known = [one for one in says if row.get(one.field) not in (None, "")]
+    names = [one.as_text(row) for one in known if one.form in (None, "d")]
+    figures = [one.as_text(row) for one in known if one.form not in (None, "d")]
+    return ": ".join(filter(None, (", ".join(names), ", ".join(figures))))
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -78,9 +149,15 @@ def listed(parts: Sequence[str]) -> str:
 
 
 LEGEND = {"orient": "bottom", "columns": 3, "labelLimit": 300}
+BATCH = Channel(
+    "batch", "batch", "d", "batch size, samples", more={"type": "ordinal", "axis": {"labelAngle": 0}}
+)
 
 
-def histogram(title: str, values: Sequence[float], marks: dict[str, float], colour: str) -> Chart:
+# ── charts that several subjects have ───────────────────────────────────────────────────────────────────
+
+
+def histogram(title: str, values: Sequence[float], marks: Mapping[str, float], colour: str) -> Chart:
     """Counts of values in ms, with named values marked.
 
     Drawn up to the median plus five times the width of the middle 80 %: a few slow queries would squeeze the
@@ -97,22 +174,16 @@ def histogram(title: str, values: Sequence[float], marks: dict[str, float], colo
     ]
     lines = [{"what": what, "ms": value} for what, value in marks.items() if value <= top]
     more = f"; not drawn: {undrawn} slower, up to {float(array.max()):.3f} ms" if undrawn else ""
-    axis = quantity("from", "latency, ms (does not start at zero)", scale={"zero": False, "nice": False})
+    axis = "latency, ms (does not start at zero)"
+    start = Channel("from", "from ms", ".4f", axis, more={"scale": {"zero": False, "nice": False}})
+    queries = Channel("queries", "queries", "d")
     bars = {
         "mark": {"type": "rect", "color": colour},
-        "encoding": {
-            "x": axis,
-            "x2": {"field": "to"},
-            "y": quantity("queries", "queries"),
-            "y2": {"datum": 0},
-            "tooltip": tooltip_fields(
-                ("from", "from ms", ".4f"), ("to", "to ms", ".4f"), ("queries", "queries", "d")
-            ),
-        },
+        "encoding": {"x": start, "x2": {"field": "to"}, "y": queries, "y2": {"datum": 0}},
     }
     rules = {
         "data": {"values": lines},
-        "encoding": {"x": quantity("ms", "latency, ms (does not start at zero)")},
+        "encoding": {"x": Channel("ms", "ms", ".4f", axis)},
         "layer": [
             {"mark": {"type": "rule", "strokeDash": [4, 3]}},
             {
@@ -122,86 +193,87 @@ def histogram(title: str, values: Sequence[float], marks: dict[str, float], colo
         ],
     }
     text = listed([f"{what} {value:.3f} ms" for what, value in marks.items()])
-    return Chart(title + more, vega_lite(rows, layer=[bars, rules]), text, height=190, is_small=True)
-
-
-def lines_over(
-    title: str, text: str, rows: Rows, x: Spec, y: Spec, series: Spec, tooltip: list[Spec]
-) -> Chart:
-    """Lines with their points, one for each value of `series`."""
-    encoding = {"x": x, "y": y, "color": series, "tooltip": tooltip}
-    mark = {"type": "line", "point": True}
-    return Chart(title, vega_lite(rows, mark=mark, encoding=encoding), text, is_small=True)
+    says = [start, Channel("to", "to ms", ".4f"), queries]
+    return chart(title + more, rows, says, bars, rules, text=text, height=190, is_small=True)
 
 
 def curves_over_batches(
-    rows: Rows, figures: Iterable[tuple[str, str, str]], legend: Spec = LEGEND
+    rows: Sequence[Row], figures: Iterable[tuple[str, str, str]], **colour: Any
 ) -> Iterator[Chart]:
-    """A chart for each (title, field, unit), with a line for each `series`; none for a single batch size."""
-    sizes = sorted({row["batch"] for row in rows})
-    several = len({row["series"] for row in rows}) > 1
-    x = quantity("batch", "batch size, samples (log scale)", axis={"values": sizes}, **log(base=2))
-    for title, field, unit in figures:
-        shown = [row for row in rows if row[field]]
-        if len(sizes) > 1 and shown:
-            tooltip = tooltip_fields(("series", "curve", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
-            text = [
-                (f"{row['series']}, " if several else "") + f"batch {row['batch']}: {row[field]:,.4g} {unit}"
-                for row in shown
-            ]
-            series = name("series", sort=None, legend=legend)
-            y = quantity(field, f"{unit} (log scale)", **log())
-            yield lines_over(title, listed(text), shown, x, y, series, tooltip)
+    """A chart for each (title, field, unit), with a line for each `series`; none for a single batch size.
 
-
-def shares(title: str, rows: Rows) -> Chart:
-    """Stacked bars; rows hold `what`, its `type` and `share` from 0 to 1."""
-    count = len({row["what"] for row in rows})
-    text = listed([f"{row['what']}: {row['type']} {row['share']:.1%}" for row in rows])
-    scale = type_scale(row["type"] for row in rows)
-    return Chart(
-        title,
-        vega_lite(
-            rows,
-            mark="bar",
-            encoding={
-                "y": name("what", sort=None),
-                "x": quantity("share", "share, %", axis={"format": "%"}, scale={"domain": [0, 1]}),
-                "color": name("type", scale=scale, legend=LEGEND),
-                "tooltip": tooltip_fields(("what", "", ""), ("type", "type", ""), ("share", "share", ".2%")),
-            },
-        ),
-        text,
-        height=80 + 34 * count,
-    )
-
-
-def bars(title: str, rows: Rows, colour: Spec | None = None) -> Chart:
-    """One bar per row, in the given order; `colour` encodes it, by default all are of one colour.
-
-    Rows have their `key`, `ms` and `share`, and how many `layers` they stand for.
+    `colour` is what its channel has besides.
     """
-    return Chart(
-        title,
-        vega_lite(
-            rows,
-            mark="bar",
-            encoding={
-                "y": name("key", sort=None, axis={"labelLimit": 180}),
-                "x": quantity("ms", "time, ms"),
-                **({"color": colour} if colour is not None else {}),
-                "tooltip": tooltip_fields(
-                    ("key", "", ""), ("ms", "ms", ".4f"), ("share", "share", ".1%"), ("layers", "layers", "d")
-                ),
-            },
-        ),
-        listed([f"{row['key']}: {row['ms']:.4g} ms" for row in rows]),
-        height=50 + 22 * len(rows),
-        is_small=True,
+    sizes = sorted({row["batch"] for row in rows})
+    series = Channel("series", "curve", more={"title": None, "sort": None, "legend": LEGEND, **colour})
+    batch = Channel(
+        "batch", "batch", "d", "batch size, samples", True, {"axis": {"values": sizes}, "scale": {"base": 2}}
     )
+    several = [series] if len({row["series"] for row in rows}) > 1 else []
+    for title, field, unit in figures:
+        drawn = [row for row in rows if row[field]]
+        if len(sizes) > 1 and drawn:
+            y = Channel(field, unit, ".4g", is_log=True)
+            lines = {
+                "mark": {"type": "line", "point": True},
+                "encoding": {"x": batch, "y": y, "color": series},
+            }
+            yield chart(title, drawn, [*several, batch, y], lines, is_small=True)
+
+
+def shares(title: str, rows: Sequence[Row]) -> Chart:
+    """Stacked bars; rows hold `what`, its `type` and `share` from 0 to 1."""
+    what, dtype = Channel("what", more={"sort": None}), type_channel(row["type"] for row in rows)
+    axis = {"axis": {"format": "%"}, "scale": {"domain": [0, 1]}}
+    share = Channel("share", "share", ".1%", "share, %", more=axis)
+    bars = {"mark": "bar", "encoding": {"y": what, "x": share, "color": dtype}}
+    return chart(title, rows, [what, dtype, share], bars, height=80 + 34 * len({row["what"] for row in rows}))
+
+
+def times(
+    title: str,
+    rows: Sequence[Row],
+    what: str,
+    order: Sequence[str],
+    colour: Channel | None = None,
+    *,
+    floors: Mapping[str, float] | None = None,
+    is_small: bool = False,
+) -> Chart:
+    """Bars of `ms` by the names in the field `what`, in that order, with a mark at each known floor.
+
+    `colour` stacks them by type, or puts them side by side where it is the side of a comparison.
+    """
+    y = Channel(what, what, more={"sort": list(order), "axis": {"labelLimit": 180}, "title": None})
+    ms = Channel("ms", "ms", ".4f", "time, ms (line: floor)" if floors else "time, ms")
+    bars: Spec = {"mark": "bar", "encoding": {"y": y, "x": ms}}
+    layers, text = [bars], ""
+    if colour is not None:
+        bars["encoding"]["color"] = colour
+    if colour is not None and colour.field == "side":
+        bars["encoding"]["yOffset"] = {"field": "side", "type": "nominal", "sort": list(SIDES)}
+    else:
+        totals = {one: sum(row["ms"] for row in rows if row[what] == one) for one in order}
+        known = {one: f", floor {floor:.4f} ms" for one, floor in (floors or {}).items()}
+        text = listed([f"{one}: {total:.4f} ms{known.get(one, '')}" for one, total in totals.items()])
+    if floors:
+        floor = Channel("floor", "floor, ms", ".4f", ms.title)
+        tick = {"type": "tick", "thickness": 3, "size": 18, "style": "overlay"}
+        values = [{what: one, "floor": value} for one, value in floors.items()]
+        encoding = {"y": y, "x": floor, "tooltip": [y.as_tooltip(), floor.as_tooltip()]}
+        layers.append({"data": {"values": values}, "mark": tick, "encoding": encoding})
+    others = [Channel("share", "share", ".1%"), Channel("layers", "layers", "d")]
+    says = [y, *([] if colour is None else [colour]), ms, *(one for one in others if one.field in rows[0])]
+    height = 70 + (30 if "yOffset" in bars["encoding"] else 22) * len(order)
+    return chart(title, rows, says, *layers, text=text, height=height, is_small=is_small)
 
 
 # ── colours ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def type_channel(types: Iterable[str], **more: Any) -> Channel:
+    """The field `type` as a colour, with a legend."""
+    return Channel("type", "type", more={"title": None, "scale": type_scale(types), "legend": LEGEND, **more})
 
 
 def type_colour(dtype: str) -> str:

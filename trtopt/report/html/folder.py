@@ -2,121 +2,234 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import PurePath
 
-from trtopt.records import CheckReport, Collected
-from trtopt.report.bench import trust_lines
-from trtopt.report.html.deployment import deployment_of, model_name, profiled, ran_on_stand_in
-from trtopt.report.html.next_steps import fixes_batch, into, model_of, source_of
-from trtopt.report.html.page import Block, Command, Missing, Page, Question, Section, says_something
-from trtopt.report.html.sections import (
-    batch_section,
-    build_section,
-    checks_section,
-    commands_of,
-    difference_section,
-    engine_panels,
-    file_notes,
-    fusion_section,
-    kernels_section,
-    latency_section,
-    layers_section,
-    machines_section,
-    memory_section,
-    precision_section,
-    roofline_section,
-    selection_section,
-    tuning_section,
-    typed,
+import msgspec
+import numpy as np
+
+from trtopt.measure.statistics.summaries import percentile
+from trtopt.records import (
+    BenchPoint,
+    BenchReport,
+    Collected,
+    DevicePeaks,
+    EngineDifference,
+    EngineProfile,
+    Environment,
+    LayerGroup,
+    Manifest,
+    MemoryTimeline,
+    ProfiledLayer,
+    ProfileReport,
 )
-from trtopt.report.html.summary import answer, by_batch, facts, mark_of, overview_charts
-from trtopt.report.kernels import kernel_types_line, top_lines
+from trtopt.report.bench import bench_view, trust_lines
+from trtopt.report.build import engines_table
+from trtopt.report.html.answer import (
+    colours_of_batches,
+    date_text,
+    deployment_of,
+    facts,
+    headline,
+    mark_of,
+    model_name,
+    overview_charts,
+    p50_of,
+    p99_of,
+    profiled,
+    ran_on_stand_in,
+    rate_of,
+    reasons,
+    sampled,
+    warnings,
+)
+from trtopt.report.html.charts import (
+    LEGEND,
+    Channel,
+    Row,
+    chart,
+    curves_over_batches,
+    histogram,
+    shares,
+    times,
+    type_channel,
+)
+from trtopt.report.html.next_steps import Commands, next_steps
+from trtopt.report.html.page import Block, Chart, Figure, Page, Question, Section, Spec, with_data
+from trtopt.report.html.vega import kernel_timeline, timeline, treemap
+from trtopt.report.kernels import kernel_groups, kernel_lines, kernel_types_line, kernels_table, top_lines
+from trtopt.report.names import nodes_text, type_text
 from trtopt.report.notes import Note, Severity, grouped
-from trtopt.report.precision import difference_line
-from trtopt.report.profile import receipt_lines, roofline_lines
-from trtopt.report.view import Lines
+from trtopt.report.precision import check_view, verdict_view
+from trtopt.report.profile import (
+    build_memory_lines,
+    coverage_lines,
+    difference_tables,
+    fusion_blocks,
+    layers_table,
+    memory_blocks,
+    peak_lines,
+    phases_table,
+    receipt_blocks,
+    receipt_lines,
+    roofline_lines,
+    total_lines,
+)
+from trtopt.report.tuning import gain_line, ledger_table, separate_runs_line
+from trtopt.report.view import Column, Lines, Table, View, table
 
-Found = Section | Missing | None
+_CURVES = (
+    ("Median latency", "p50", "ms"),
+    ("p99 latency", "p99", "ms"),
+    ("Throughput", "samples_per_s", "samples/s"),
+    ("Time of one sample at the best rate", "us", "µs"),
+)
+_PERCENTILES = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9)
+_TAILS = (0.0, 50.0, 90.0, 99.0, 99.9)
+_GROUPS = 12
+_POINTS = 2000
+_MIB = 2**20
+_NO_PEAKS = "The device's peaks are unknown: the chart has no roof, and layers have no floors."
 
 
 def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     """Everything of one folder; `argv` is the command that makes the page."""
-    folder = shlex.quote(collected.folder)
-    source = source_of(collected)
-    profile = f"trtopt profile {source}{_result_with_layers(collected)} -o {folder}"
-    build = f"trtopt build {model_of(collected)} -o ENGINES --batch 1,8,32"
-    curves = "" if fixes_batch(collected) else build
-    check = ""  # of engines, which only a build folder has
-    if collected.manifest is not None:
-        check = f"trtopt check {folder} --against {model_of(collected)} {into(collected, 'check.json')}"
-    on_gpu = not _measured_on_cpu(collected)
-    found: dict[str, tuple[str, list[Block], list[Found]]] = {
-        "fast": (
-            "How fast is it?",
-            [*by_batch(collected)],
-            [
-                latency_section(collected, f"trtopt bench {source} {into(collected, 'result.json')}"),
-                batch_section(collected, curves),
-            ],
-        ),
-        "why": (
-            "Why is it not faster?",
-            [Lines(_why(collected))],
-            [
-                layers_section(collected, profile),
-                kernels_section(
-                    collected, f"trtopt profile {source} --kernels -o {folder}" if on_gpu else ""
-                ),
-                fusion_section(collected, profile),
-                roofline_section(collected, profile),
-                memory_section(collected, f"trtopt profile {source} --memory -o {folder}" if on_gpu else ""),
-                difference_section(collected, f"trtopt profile {source} --against EARLIER -o {folder}"),
-            ],
-        ),
-        "accurate": (
-            "Is it accurate?",
-            [Lines([*_accuracy(collected), *_receipts(collected)])],
-            [
-                checks_section(collected, check),
-                selection_section(collected),
-                precision_section(collected, profile),
-            ],
-        ),
-        "trust": ("Can I trust it?", _trust(collected), []),
-        "made": (
-            "How was it made?",
-            [*commands_of(collected), *([Command(typed(argv), "this page")] if argv else [])],
-            [tuning_section(collected), machines_section(collected), build_section(collected, build)],
-        ),
-    }
-    questions = [
-        Question(id, title, shown, [one for one in sections if isinstance(one, Section)])
-        for id, (title, shown, sections) in found.items()
-        if says_something(shown) or any(isinstance(one, Section) for one in sections)
-    ]
+    deployed = deployment_of(collected)
+    engine = profiled(collected, deployed.point.batch if deployed is not None else None)
+    figures: list[Figure] = []
+    why: list[str] = []
+    if deployed is not None:
+        figures, why = list(headline(collected, deployed)), list(reasons(collected, deployed))
+    elif engine is not None and engine.sum_ms:
+        figures = [Figure(f"layers at batch {engine.batch}", f"{engine.sum_ms:.3f}", unit="ms")]
+    questions, missing = with_data(_questions(collected, engine, argv))
     return Page(
         title=model_name(collected),
         facts=facts(collected),
         mark=mark_of(collected),
-        answer=answer(collected),
-        charts=overview_charts(collected),
+        figures=figures,
+        answer=[Lines(why), Lines(warnings(collected), are_warnings=True)],
+        steps=next_steps(collected, deployed, engine),
+        charts=list(overview_charts(collected, deployed, engine)),
         questions=questions,
-        missing=_by_command(
-            one for _, _, sections in found.values() for one in sections if isinstance(one, Missing)
-        ),
+        missing=missing,
     )
 
 
-def _by_command(missing: Iterable[Missing]) -> list[Missing]:
-    """What one command creates, as one."""
-    titles: dict[str, list[str]] = {}
-    for one in missing:
-        titles.setdefault(one.command, []).append(one.title)
-    return [Missing(", ".join(named), command) for command, named in titles.items()]
+def _questions(collected: Collected, engine: EngineProfile | None, argv: Sequence[str]) -> Iterator[Question]:
+    commands = Commands(collected)
+    again = commands.profile(_result_with_layers(collected))
+    build = f"trtopt build {commands.model} -o ENGINES --batch 1,8,32"
+    on_gpu = not _is_measured_on_cpu(collected)
+    kernels, memory = (commands.profile(option) if on_gpu else "" for option in ("--kernels", "--memory"))
+    check = f"trtopt check {commands.folder} --against {commands.model} {commands.into('check.json')}"
+    difference = commands.profile("--against EARLIER")
+    manifest, scale = collected.manifest, colours_of_batches(collected)
+    verdict = manifest.verdict if manifest is not None else None
+
+    def inside(
+        id: str, title: str, command: str, blocks: Callable[[EngineProfile], Iterable[Block]]
+    ) -> Section:
+        """A panel for each engine."""
+        panels = {label: list(blocks(one)) for label, _, one in engine_panels(collected)}
+        return Section(id, title, panels, command)
+
+    measured = {result_name(file, report): report for file, report in collected.results.items()}
+    views = {name: bench_view(report) for name, report in measured.items()}
+    yield Question(
+        "fast",
+        "How fast is it?",
+        [titled(name, view) for name, view in views.items()],
+        [
+            Section(
+                "latency",
+                "Latency distribution",
+                {name: [*_latency(measured[name], scale), *view.blocks[1:]] for name, view in views.items()},
+                commands.bench(),
+            ),
+            Section(
+                "batches",
+                "Curves over the batch size",
+                {"": _curves(measured)},
+                "" if commands.has_fixed_batch else build,
+            ),
+        ],
+    )
+    roofline = {label: list(_roofline(report, one)) for label, report, one in engine_panels(collected)}
+    yield Question(
+        "why",
+        "Why is it not faster?",
+        [Lines(_why(collected, engine))],
+        [
+            inside("layers", "Layers", again, _layers),
+            inside("kernels", "Kernels", kernels, _kernels),
+            inside("fusion", "Fusion", again, lambda one: fusion_blocks(one) if one.sum_ms else ()),
+            Section("roofline", "Roofline", roofline, again),
+            inside("memory", "Memory", memory, _memory),
+            difference_section(
+                "Difference from an earlier profile",
+                [one for report in collected.profiles.values() for one in report.differences],
+                difference,
+            ),
+        ],
+    )
+    checks = {file: check_view(one) for file, one in collected.checks.items()}
+    selection = {} if verdict is None else {"": verdict_view(verdict)}
+    yield Question(
+        "accurate",
+        "Is it accurate?",
+        [
+            Lines(
+                [
+                    *_sentences([*checks.values(), *selection.values()]),
+                    *_rewritten(collected),
+                    *_receipts(collected),
+                ]
+            )
+        ],
+        [
+            Section(
+                "checks",
+                "Checks against the reference",
+                {file: view.blocks for file, view in checks.items()},
+                check if manifest is not None else "",
+            ),
+            Section(
+                "selection", "Precision selection", {label: view.blocks for label, view in selection.items()}
+            ),
+            inside("precision", "Precision receipt", again, _receipt),
+        ],
+    )
+    yield Question("trust", "Can I trust it?", [Lines([*_trust(collected), *file_notes(collected)])])
+    yield Question(
+        "made",
+        "How was it made?",
+        [commands_of(collected, argv)],
+        [
+            Section("tuning", "Tuning", {"": list(_tuning(collected))}),
+            Section("machines", "Machine and versions", {"": list(_machines(collected))}),
+            Section("build", "Build", {"": [] if manifest is None else list(build_blocks(manifest))}, build),
+        ],
+    )
 
 
-def _measured_on_cpu(collected: Collected) -> bool:
+def result_name(file: str, report: BenchReport) -> str:
+    """A result file's name on the page."""
+    return f"{file}: {report.points[0].latency.contract.name}, {report.environment.backend.name}"
+
+
+def titled(name: str, view: View) -> Table:
+    """The first table of a view, by another name."""
+    first = view.blocks[0]
+    assert isinstance(first, Table)
+    return replace(first, title=name)
+
+
+def _is_measured_on_cpu(collected: Collected) -> bool:
     """Where allocations cannot be traced."""
     environments = [report.environment for report in collected.reports.values() if report.environment]
     return any(one.device.kind == "cpu" for one in environments) or ran_on_stand_in(collected)
@@ -126,52 +239,271 @@ def _result_with_layers(collected: Collected) -> str:
     """The `--result` flag for a result file with layer times, which need not be measured again."""
     for file, report in collected.results.items():
         if all(point.layers is not None for point in report.points):
-            return f" --result {shlex.quote(f'{collected.folder}/{file}')}"
+            return f"--result {shlex.quote(f'{collected.folder}/{file}')}"
     return ""
 
 
-def _why(collected: Collected) -> list[str]:
+# ── how fast ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _latency(report: BenchReport, scale: Spec) -> Iterator[Block]:
+    """The percentiles of all batch sizes, and how often each latency was measured."""
+    points = sampled(report)
+    if points:
+        yield _percentiles(points, scale)
+    for point in points:
+        latency = point.latency.samples.latency_ms
+        marks = {f"p{p:g}": value for p in (50, 90, 99) if (value := percentile(latency, p)) is not None}
+        title = f"Batch {point.batch}: latency of {len(latency):,} queries"
+        colour = scale["range"][scale["domain"].index(f"batch {point.batch}")]
+        yield histogram(title, latency, marks, colour)
+
+
+def _tail(p: float) -> float:
+    """A percentile's position on an axis that gives each further 9 the same length."""
+    return -math.log10(1 - p / 100)
+
+
+def _percentiles(points: Sequence[BenchPoint], scale: Spec) -> Chart:
+    rows = [
+        {"batch": f"batch {point.batch}", "p": f"p{p:g}", "tail": _tail(p), "ms": value}
+        for point in points
+        for p in _PERCENTILES
+        if (value := percentile(point.latency.samples.latency_ms, p)) is not None
+    ]
+    labels = " : ".join(f"datum.value < {_tail(p) + 0.01:.3f} ? 'p{p:g}'" for p in _TAILS) + " : ''"
+    axis = {"values": [_tail(p) for p in _TAILS], "labelExpr": labels}
+    title = "percentile (each further 9 takes the same length)"
+    tail = Channel("tail", form=".2f", title=title, more={"axis": axis})
+    ms = Channel("ms", "ms", ".4f", "latency, ms", is_log=True)
+    batch = Channel("batch", "batch", more={"title": None, "sort": None, "scale": scale, "legend": LEGEND})
+    lines = {"mark": {"type": "line", "point": True}, "encoding": {"x": tail, "y": ms, "color": batch}}
+    return chart("Latency by percentile", rows, [batch, Channel("p", "percentile"), ms], lines, is_small=True)
+
+
+def _curves(measured: Mapping[str, BenchReport]) -> list[Chart]:
+    """Every result file as a line over the batch size."""
+    rows = [
+        {
+            "batch": point.batch,
+            "series": name,
+            "p50": p50_of(point),
+            "p99": p99_of(point),
+            "samples_per_s": rate,
+            "us": 1e6 / rate if rate else None,
+        }
+        for name, report in measured.items()
+        for point in sampled(report)
+        for rate in [rate_of(point)]
+    ]
+    return list(curves_over_batches(rows, _CURVES, legend={**LEGEND, "columns": 1}))
+
+
+# ── why not faster ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def engine_panels(collected: Collected) -> list[tuple[str, ProfileReport, EngineProfile]]:
+    """Every profiled engine with its name on the page."""
+    several = len(collected.profiles) > 1
+    return [
+        (f"batch {engine.batch}" + (f" ({file})" if several else ""), report, engine)
+        for file, report in collected.profiles.items()
+        for engine in report.engines
+    ]
+
+
+def _why(collected: Collected, engine: EngineProfile | None) -> list[str]:
     """Of the engine that goes with the deployed batch size: its floor, and what is unknown."""
-    deployed = deployment_of(collected)
-    engine = profiled(collected, deployed.point.batch if deployed is not None else None)
-    missing = dict.fromkeys(text for report in collected.profiles.values() for text in report.missing)
     lines = []
     if engine is not None:
         found = [*roofline_lines(engine), *(top_lines(engine.kernels) if engine.kernels is not None else ())]
         lines += [f"batch {engine.batch}: {line.strip()}" for line in found]
+    missing = dict.fromkeys(text for report in collected.profiles.values() for text in report.missing)
     return [*lines, *(f"not known: {text}" for text in missing)]
 
 
-def _accuracy(collected: Collected) -> list[str]:
-    """In a sentence or two; empty: nothing was checked."""
-    lines = [line for check in collected.checks.values() for line in _check_lines(check)]
-    verdict = collected.manifest.verdict if collected.manifest is not None else None
-    if verdict is not None:
-        for candidate in verdict.candidates:
-            if candidate.differences:
-                worst = min(candidate.differences, key=lambda one: one.cosine)
-                missed = "; not accurate enough, not measured" if candidate.violations else ""
-                lines.append(f"{candidate.name} at build time: {difference_line(worst)}{missed}.")
+def _layers(engine: EngineProfile) -> Iterator[Block]:
+    """As areas, over time, in groups and one by one."""
+    if engine.sum_ms:
+        yield Lines([*total_lines(engine), *coverage_lines(engine.coverage)])
+        yield treemap(engine)
+        yield timeline(engine)
+        yield _groups("Time by kind", "kind", engine.by_kind)
+        colour = type_channel((group.key for group in engine.by_dtype), legend=None)
+        yield _groups("Time by type", "type", engine.by_dtype, colour)
+        yield _groups("Time by ONNX node, with the reformats that serve it", "node", engine.by_node)
+        yield _groups("Time by module path", "module", engine.by_module)
+    yield layers_table(engine)
+
+
+def _groups(title: str, what: str, groups: Sequence[LayerGroup], colour: Channel | None = None) -> Chart:
+    """The largest groups, and all others as one."""
+    rows: list[Row] = [
+        {what: one.key, "ms": one.ms, "share": one.share, "layers": one.layers} for one in groups
+    ]
+    rest = rows[_GROUPS:]
+    if rest:
+        sums = {figure: sum(row[figure] for row in rest) for figure in ("ms", "share", "layers")}
+        rows = [*rows[:_GROUPS], {what: f"{len(rest)} others", **sums}]
+    return times(title, rows, what, [row[what] for row in rows], colour, is_small=True)
+
+
+def _kernels(engine: EngineProfile) -> Iterator[Block]:
+    """Over time, in groups and one by one."""
+    if (kernels := engine.kernels) is not None:
+        yield Lines(kernel_lines(kernels))
+        yield kernel_timeline(kernels)
+        yield from kernel_groups(kernels)
+        yield kernels_table(kernels)
+
+
+def difference_section(
+    title: str, differences: Sequence[EngineDifference], command: str | None = None
+) -> Section:
+    """A panel for each difference."""
+    panels = {f"{one.a} → {one.b}": difference_tables(one) for one in differences}
+    return Section("difference", title, panels, command)
+
+
+def _roofline(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
+    """The rate of each layer against the rate that its arithmetic intensity allows."""
+    points = [point for layer in engine.layers if (point := _roofline_point(layer)) is not None]
+    if points:
+        points.sort(key=lambda point: -point["ms"])
+        yield Lines(roofline_lines(engine))
+        yield _roofline_chart(points, report.peaks)
+        yield Lines(peak_lines(report.peaks) or [_NO_PEAKS])
+
+
+def _roofline_point(layer: ProfiledLayer) -> Row | None:
+    cost = layer.cost
+    if not layer.ms or cost is None or not cost.flops or not cost.bytes_moved:
+        return None
+    return {
+        "layer": nodes_text(layer),
+        "type": layer.dtype or layer.requested_dtype,  # as for floors
+        "shown_type": type_text(layer),
+        "intensity": cost.flops / cost.bytes_moved,
+        "rate": cost.flops / layer.ms * 1e-6,
+        "ms": layer.ms,
+        "bound": cost.bound,
+    }
+
+
+def _roofline_chart(points: Sequence[Row], peaks: DevicePeaks | None) -> Chart:
+    # The padding, in pixels, keeps the outermost points off the edge.
+    x, y = (
+        Channel(field, name, form, is_log=True, more={"scale": {"padding": 12}})
+        for field, name, form in (("intensity", "FLOP per byte", ".1f"), ("rate", "GFLOP/s", ",.1f"))
+    )
+    ms = Channel("ms", "ms", ".4f", more={"legend": None, "scale": {"range": [20, 500]}})
+    axes = {"x": x, "y": y, "color": type_channel(point["type"] for point in points)}
+    layers = {
+        "mark": {"type": "point", "filled": True, "opacity": 0.75},
+        "encoding": {**axes, "size": ms},
+    }
+    rows = [] if peaks is None else list(_roofs(points, peaks))
+    roofs = {
+        "data": {"values": rows},
+        "mark": {"type": "line", "strokeWidth": 1.5},
+        "encoding": axes,
+    }
+    says = [Channel("layer", "layer"), Channel("shown_type", "type"), Channel("bound", "bound by"), y, ms, x]
+    title = "Layers by intensity and rate; areas are times"
+    return chart(title, points, says, *([roofs] if rows else []), layers, height=380)
+
+
+def _roofs(points: Sequence[Row], peaks: DevicePeaks) -> Iterator[Row]:
+    """A line for each type that ran: bandwidth up to its ridge, then its peak rate."""
+    ran = {point["type"] for point in points}
+    bandwidth = peaks.bandwidth.value
+    low, *_, high = sorted([point["intensity"] for point in points] * 2)
+    for dtype, peak in peaks.flops.items():
+        if dtype in ran:
+            ridge = peak.value / bandwidth
+            for x in (min(low, ridge), ridge, max(high, ridge)):
+                yield {"type": dtype, "intensity": x, "rate": min(x * bandwidth, peak.value) / 1e9}
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _memory(engine: EngineProfile) -> Iterator[Block]:
+    """Of allocations that were traced, at run time or while the engine was built."""
+    memory, build = engine.memory, engine.build_memory
+    if memory is not None:
+        summary, *tables = memory_blocks(memory)
+        yield summary
+        yield _memory_chart("Device memory allocated by TensorRT over time", memory)
+        yield from tables
+    if build is not None:
+        yield Lines(build_memory_lines(build))
+        yield _memory_chart("Device memory allocated by the builder over time", build)
+        yield phases_table(build, "The build by phase")
+
+
+def _memory_chart(title: str, memory: MemoryTimeline) -> Chart:
+    rows = [
+        {"at": memory.at_ms[index], "mib": memory.live_bytes[index] / _MIB}
+        for index in thinned(memory.live_bytes, _POINTS)
+    ]
+    at = Channel("at", "at ms", ".2f", "time since the pass began, ms")
+    mib = Channel("mib", "live MiB", ".3f", "live, MiB")
+    phase = Channel("phase", "peak in")
+    curve = {
+        "mark": {"type": "area", "interpolate": "step-after", "line": True, "opacity": 0.35},
+        "encoding": {"x": at, "y": mib},
+    }
+    highest = {"at": memory.peak_at_ms, "mib": memory.peak_bytes / _MIB, "phase": memory.peak_phase}
+    peak = {
+        "data": {"values": [highest]},
+        "layer": [
+            {"mark": {"type": "point", "filled": True, "size": 60, "color": "#d62728"}},
+            {
+                "mark": {"type": "text", "align": "left", "dx": 8, "baseline": "middle"},
+                "encoding": {"text": {"field": "phase"}},
+            },
+        ],
+        "encoding": {"x": at, "y": mib, "tooltip": [one.as_tooltip() for one in (phase, at, mib)]},
+    }
+    text = (
+        f"peak of {memory.peak_bytes / _MIB:.2f} MiB in {memory.peak_phase}, after {memory.peak_at_ms:.1f} ms"
+    )
+    return chart(title, rows, [at, mib], curve, peak, text=text)
+
+
+def thinned(values: Sequence[int], limit: int) -> list[int]:
+    """Indices of at most `limit` values, or somewhat fewer, that keep a curve's shape.
+
+    Each interval keeps its lowest, its highest and its last value.
+    """
+    if len(values) <= limit:
+        return list(range(len(values)))
+    array, kept = np.asarray(values), set[int]()
+    for stretch in np.array_split(np.arange(len(values)), limit // 3):
+        part = array[stretch]
+        kept |= {int(stretch[part.argmin()]), int(stretch[part.argmax()]), int(stretch[-1])}
+    return sorted(kept)
+
+
+# ── accuracy ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _sentences(views: Iterable[View]) -> Iterator[str]:
+    """What they say on a terminal besides their tables."""
+    for view in views:
+        for block in view.on("terminal", verbose=False):
+            yield from (line.strip() for line in block.lines) if isinstance(block, Lines) else ()
+        yield from grouped(note for note in view.notes if note.severity < Severity.NOTE)
+
+
+def _rewritten(collected: Collected) -> Iterator[str]:
     rewrite = collected.manifest.rewrite if collected.manifest is not None else None
     if rewrite is not None and rewrite.inputs_checked and rewrite.largest_error is not None:
-        lines.append(
+        yield (
             f"The rewritten graph is verified on {rewrite.inputs_checked} inputs: largest error "
             f"{rewrite.largest_error:.2g} of the output's magnitude."
         )
-    return lines
-
-
-def _check_lines(check: CheckReport) -> Iterator[str]:
-    random = " (random data: accuracy on real data is unknown)" if check.data_is_random else ""
-    for subject in check.subjects:
-        if subject.outputs:
-            worst = min(subject.outputs, key=lambda one: one.cosine)
-            met = "bounds NOT MET; " if subject.violations else ""
-            at = f" at batch {subject.batch}" if subject.batch is not None else ""
-            yield (
-                f"{subject.name}{at} against {check.against} on {subject.samples} samples{random}: "
-                f"{met}{difference_line(worst)}."
-            )
 
 
 def _receipts(collected: Collected) -> list[str]:
@@ -186,12 +518,120 @@ def _receipts(collected: Collected) -> list[str]:
     )
 
 
-def _trust(collected: Collected) -> list[Block]:
-    """Every result file's findings, then what the files note."""
-    several = len(collected.results) > 1
-    lines = [
-        f"{file}: {line}" if several else line
-        for file, report in collected.results.items()
-        for line in trust_lines(report)
+def _receipt(engine: EngineProfile) -> Iterator[Block]:
+    """Requested types and types that ran."""
+    receipt = engine.receipt
+    sides = {
+        "weights requested": receipt.weights_requested,
+        "weights ran": receipt.weights_ran,
+        "time ran": receipt.time_ran or {},
+    }
+    rows = [
+        {"what": side, "type": dtype, "share": share}
+        for side, parts in sides.items()
+        for dtype, share in parts.items()
     ]
-    return [Lines([*lines, *file_notes(collected)])]
+    if rows:
+        yield shares("Requested types and types that ran", rows)
+    yield from receipt_blocks(receipt)
+
+
+# ── trust and origin ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _trust(collected: Collected) -> Iterator[str]:
+    """Every result file's findings."""
+    for file, report in collected.results.items():
+        several = f"{file}: " if len(collected.results) > 1 else ""
+        yield from (several + line for line in trust_lines(report))
+
+
+def file_notes(collected: Collected) -> Iterator[str]:
+    """What the files themselves note, each once, and what of the folder is not on the page."""
+    notes: dict[str, list[str]] = {}
+    for file, report in collected.reports.items():
+        for note in report.notes:
+            notes.setdefault(note, []).append(file)
+    yield from (f"{', '.join(files)}: {note}" for note, files in notes.items())
+    yield from (f"not on this page: {file}, {reason}" for file, reason in collected.left_out.items())
+
+
+def commands_of(collected: Collected, argv: Sequence[str] = (), side: str = "") -> Lines:
+    """The commands as they were typed, in the usual order of work, for a shell."""
+    manifest = collected.manifest
+    made = [("engines", manifest)] if manifest is not None else []
+    lines = []
+    for what, record in (*made, *collected.reports.items(), *collected.checks.items()):
+        if record.argv:
+            lines += [f"# {side}{what}, {date_text(record.created)}", typed(record.argv)]
+    return Lines([*lines, *(["# this page", typed(argv)] if argv else [])], is_copied=True)
+
+
+def typed(argv: Sequence[str]) -> str:
+    """A command line for a shell, however the program was started."""
+    program, *rest = argv
+    is_trtopt = PurePath(program).name in ("trtopt", "__main__.py")
+    return shlex.join(["trtopt" if is_trtopt else program, *rest])
+
+
+def _tuning(collected: Collected) -> Iterator[Block]:
+    if (ledger := collected.ledger) is not None:
+        yield Lines([gain_line(ledger), separate_runs_line(ledger)])
+        yield ledger_table(ledger)
+
+
+def _machines(collected: Collected) -> Iterator[Table]:
+    """Each machine, with the files that were made on it."""
+    machines: list[tuple[Environment, list[str]]] = []
+    for file, report in collected.reports.items():
+        known = [files for environment, files in machines if environment == report.environment]
+        if known:
+            known[0].append(file)
+        elif report.environment is not None:
+            machines.append((report.environment, [file]))
+    for environment, files in machines:
+        yield facts_table(f"Where {', '.join(files)} was made", record_facts(environment))
+
+
+def facts_table(title: str, facts: Mapping[str, str]) -> Table:
+    """What is known, by name."""
+    columns: list[Column[tuple[str, str]]] = [
+        Column("what", lambda pair: pair[0]),
+        Column("found", lambda pair: pair[1]),
+    ]
+    return table(title, columns, facts.items())
+
+
+def record_facts(record: msgspec.Struct, of: str = "") -> dict[str, str]:
+    """What a record and those in it hold, by the names of their fields; what is not known is left out."""
+    found: dict[str, str] = {}
+    for name, value in msgspec.structs.asdict(record).items():
+        what = of + name.replace("_", " ")
+        if isinstance(value, msgspec.Struct):
+            found |= record_facts(value, f"{what} ")
+        elif name.endswith("_bytes") and value:
+            found[what.removesuffix(" bytes")] = f"{value / _MIB:,.1f} MiB"
+        elif value not in (None, "", ()):
+            found[what] = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return found
+
+
+def build_blocks(manifest: Manifest) -> Iterator[Block]:
+    """The engines of the folder, their builder's settings and the graph."""
+    first = manifest.engines[0]
+    yield engines_table(manifest, f"Engines, built by {first.plan.backend} on {first.device.name}")
+    if manifest.io:
+        names = dict.fromkeys(name for one in manifest.io for name in record_facts(one))
+        columns: list[Column[dict[str, str]]] = [Column(name, partial(_fact, name)) for name in names]
+        yield table("Typed inputs and outputs", columns, map(record_facts, manifest.io))
+    yield facts_table("Builder settings", first.builder_config)
+    lines = [f"model {manifest.onnx.path}, SHA-256 {manifest.onnx.sha256}"]
+    rewrite = manifest.rewrite
+    if rewrite is not None:
+        applied = ", ".join(f"{rule} {count}" for rule, count in rewrite.applied.items()) or "no rule applied"
+        lines.append(f"rewritten: {rewrite.nodes_before} → {rewrite.nodes_after} nodes ({applied})")
+    yield Lines([*lines, *manifest.notes])
+
+
+def _fact(name: str, facts: Mapping[str, str]) -> str | None:
+    return facts.get(name)

@@ -11,8 +11,8 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -31,47 +31,6 @@ _EXPORTS = "window.vegaEmbed = vegaEmbed;"
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One headline figure and its label."""
-
-    name: str
-    value: str
-    remark: str = ""
-    unit: str = ""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Several figures side by side."""
-
-    figures: Sequence[Figure]
-
-
-@dataclass(frozen=True)
-class Command:
-    """A shell command and what it does."""
-
-    text: str
-    about: str = ""
-
-
-@dataclass(frozen=True)
-class Step:
-    """Something worth doing next: what, why (with the measured figures), and the command if one does it."""
-
-    what: str
-    why: str
-    command: str = ""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Next steps, the most worthwhile first."""
-
-    steps: Sequence[Step]
-
-
-@dataclass(frozen=True)
 class Chart:
     """`title` says what is drawn, `text` what it shows, for readers who cannot see it.
 
@@ -87,43 +46,20 @@ class Chart:
     zooms: bool = False
 
 
-Block = Lines | Figures | Command | Steps | Table | Chart
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A part of the page without data: its title, and the command that creates the data, if any does."""
-
-    title: str
-    command: str = ""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One subject of a section, such as an engine; the page shows one panel at a time."""
-
-    label: str
-    blocks: Sequence[Block]
-
-
-def panel(label: str, blocks: Iterable[Block]) -> Panel:
-    """What the page has of the blocks; tables without rows are left out."""
-    kept = (one for one in blocks if not (isinstance(one, Lines | Table) and one.face == "terminal"))
-    return Panel(label, [one for one in kept if not isinstance(one, Table) or one.rows])
-
-
-def says_something(blocks: Iterable[Block]) -> bool:
-    """Whether there is more in them than empty lists of sentences."""
-    return any(not isinstance(block, Lines) or block.lines for block in blocks)
+Block = Lines | Table | Chart
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page that folds out under its heading."""
+    """A part of the page that folds out under its heading, with a panel for each subject, such as an engine.
+
+    `command` is what creates the data of one without panels; None: such data is not missing.
+    """
 
     id: str
     title: str
-    panels: Sequence[Panel]
+    panels: Mapping[str, Sequence[Block]]
+    command: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +69,7 @@ class Question:
     id: str
     title: str
     answer: Sequence[Block]
-    sections: Sequence[Section]
+    sections: Sequence[Section] = ()
 
 
 @dataclass(frozen=True)
@@ -145,19 +81,70 @@ class Mark:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """One headline figure and its label."""
+
+    name: str
+    value: str
+    remark: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something worth doing next: what, why (with the measured figures), and the command if one does it."""
+
+    what: str
+    why: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
 class Page:
     """A whole page: title, facts of its subject, the answer above the fold, the questions below it.
 
-    `answer` and `charts` are the two columns above the fold; `missing` has what lacks data.
+    The answer is `figures`, `answer` and the next `steps`, beside `charts`. `missing` has the sections
+    without data, by the command that creates it.
     """
 
     title: str
     facts: Sequence[str]
-    mark: Mark | None
+    mark: Mark
+    figures: Sequence[Figure]
     answer: Sequence[Block]
-    charts: Sequence[Block]
+    charts: Sequence[Chart]
     questions: Sequence[Question]
-    missing: Sequence[Missing] = ()
+    steps: Sequence[Step] = ()
+    missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def with_data(questions: Iterable[Question]) -> tuple[list[Question], dict[str, list[str]]]:
+    """The questions with what they have to show, and the sections that have nothing, by command."""
+    kept: list[Question] = []
+    missing: dict[str, list[str]] = {}
+    for question in questions:
+        sections = []
+        for section in question.sections:
+            panels = {label: on_page(blocks) for label, blocks in section.panels.items()}
+            panels = {label: blocks for label, blocks in panels.items() if blocks}
+            if panels:
+                sections.append(replace(section, panels=panels))
+            elif section.command is not None:
+                missing.setdefault(section.command, []).append(section.id)
+        answer = on_page(question.answer)
+        if answer or sections:
+            kept.append(replace(question, answer=answer, sections=sections))
+    return kept, missing
+
+
+def on_page(blocks: Iterable[Block]) -> list[Block]:
+    """Those that are for the page and not empty."""
+    return [
+        one
+        for one in blocks
+        if isinstance(one, Chart)
+        or (one.face != "terminal" and (one.rows if isinstance(one, Table) else any(one.lines)))
+    ]
 
 
 # ── as HTML ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,6 +173,7 @@ def page_of(shown: Page, library: str, made: str) -> str:
         made: the program that made the page, and when.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader(__package__, "."),
@@ -203,6 +191,7 @@ def page_of(shown: Page, library: str, made: str) -> str:
         style=_asset("page.css"),
         scripts=scripts,
         policy=_policy(scripts),
+        newline=Markup("\n"),
         data=_embedded(shown),
     )
 
@@ -278,11 +267,11 @@ def _column(column: Column[Any], cells: Sequence[Cell]) -> dict[str, Any]:
 
 def _placed(shown: Page) -> Iterator[tuple[str, Block]]:
     """Every block with its place, which the template counts in the same way."""
-    groups = {"answer-0": shown.answer, "charts-0": shown.charts}
+    groups: dict[str, Sequence[Block]] = {"answer-0": shown.answer, "charts-0": shown.charts}
     for question in shown.questions:
         groups[f"{question.id}-0"] = question.answer
         for section in question.sections:
-            groups |= {f"{section.id}-{p}": panel.blocks for p, panel in enumerate(section.panels)}
+            groups |= {f"{section.id}-{n}": blocks for n, blocks in enumerate(section.panels.values())}
     for group, blocks in groups.items():
         yield from ((f"{group}-{number}", block) for number, block in enumerate(blocks))
 

@@ -2,139 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import Any
 
-from trtopt.measure.analysis.sweep_points import Choices, choices_of
+from trtopt.measure.analysis.sweep_points import COLUMNS, Choices, choices_of
 from trtopt.records import SweepPoint, SweepReport, Trust
-from trtopt.report.html.charts import (
-    LEGEND,
-    curves_over_batches,
-    listed,
-    log,
-    name,
-    quantity,
-    tooltip_fields,
-    vega_lite,
-)
-from trtopt.report.html.page import (
-    Block,
-    Chart,
-    Command,
-    Figure,
-    Figures,
-    Mark,
-    Page,
-    Question,
-    Section,
-    panel,
-    says_something,
-)
-from trtopt.report.html.sections import date_text, typed
+from trtopt.report.html.answer import date_text
+from trtopt.report.html.charts import LEGEND, Channel, Row, chart, curves_over_batches
+from trtopt.report.html.folder import typed
+from trtopt.report.html.page import Block, Chart, Figure, Mark, Page, Question, Section, with_data
 from trtopt.report.notes import Severity
 from trtopt.report.sweep import at_lengths, bests_table, latency_name, points_table, sweep_notes
-from trtopt.report.view import Lines
+from trtopt.report.view import Lines, mib
 
-_MIB = 2**20
 _CURVES = (
-    ("Median latency of one query in flight", "p50", "ms"),
-    ("p99 latency of one query in flight", "p99", "ms"),
-    ("Throughput", "rate", "samples/s"),
-    ("Samples per joule", "per_joule", "samples/J"),
-    ("Memory of one context", "mib", "MiB"),
+    ("Median latency of one query in flight", "p50_ms", "ms"),
+    ("p99 latency of one query in flight", "p99_ms", "ms"),
+    ("Throughput", "samples_per_s", "samples/s"),
+    ("Samples per joule", "samples_per_joule", "samples/J"),
+    ("Memory of one context", "memory_mib", "MiB"),
 )
 
 
 def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
     """Everything of a sweep; `argv` is the command that makes the page."""
-    groups = choices_of(report)
-    terms = report.terms
-    points = points_table(report)
-    fronts = [
-        panel(
-            at_lengths(one.axes).removeprefix(" at "), [_front_chart(report, one), bests_table(report, one)]
-        )
+    groups, notes = choices_of(report), list(sweep_notes(report))
+    curves = list(curves_over_batches([_row(point) for point in report.measured], _CURVES))
+    fronts: dict[str, list[Block]] = {
+        at_lengths(one.axes).removeprefix(" at "): [_front(report, one), bests_table(report, one)]
         for one in groups
-    ]
-    curves = list(curves_over_batches([_figures(point) for point in report.measured], _CURVES))
+    }
     made = [
-        Command(typed(line), about) for line, about in ((report.argv, "sweep"), (argv, "this page")) if line
+        line
+        for what, words in (("sweep", report.argv), ("this page", argv))
+        if words
+        for line in (f"# {what}", typed(words))
     ]
-    sections = [Section("curves", "Curves over the batch size", [panel("", curves)])] if curves else []
-    if fronts:
-        sections.append(Section("front", "Pareto front, and the best under each latency", fronts))
-    questions = [
-        Question("fast", "How fast is each point?", [points], sections),
-        Question(
-            "trust",
-            "Can I trust it?",
-            [Lines([*(note.text for note in sweep_notes(report)), *report.notes])],
-            [],
-        ),
-        Question("made", "How was it made?", made, []),
-    ]
+    questions, _ = with_data(
+        [
+            Question(
+                "fast",
+                "How fast is each point?",
+                [points_table(report)],
+                [
+                    Section("curves", "Curves over the batch size", {"": curves}),
+                    Section("front", "Pareto front, and the best under each latency", fronts),
+                ],
+            ),
+            Question("trust", "Can I trust it?", [Lines([*(note.text for note in notes), *report.notes])]),
+            Question("made", "How was it made?", [Lines(made, is_copied=True)]),
+        ]
+    )
     return Page(
         title=f"{PurePath(report.model).stem}: sweep",
-        facts=[f"{terms.device.name}, {terms.backend}", date_text(report.created)],
+        facts=[f"{report.terms.device.name}, {report.terms.backend}", date_text(report.created)],
         mark=_mark(report),
-        answer=_answer(report, groups),
-        charts=[_front_chart(report, groups[0])] if groups else [],
-        questions=[one for one in questions if one.sections or says_something(one.answer)],
+        figures=[figure for one in groups for figure in _figures(report, one)],
+        answer=[
+            *(bests_table(report, one) for one in groups),
+            Lines([one.text for one in notes if one.severity is not Severity.NOTE], are_warnings=True),
+        ],
+        charts=[_front(report, one) for one in groups[:1]],
+        questions=questions,
     )
 
 
 def _mark(report: SweepReport) -> Mark:
-    if not report.measured:
+    found = [point.trust for point in report.measured]
+    worst = next((trust for trust in Trust if trust in found), None)
+    if worst is None:
         return Mark("caution", "not measured")
-    worst = next(trust for trust in Trust if trust in {point.trust for point in report.measured})
     if worst is Trust.FULL:
         return Mark("good", worst.value)
-    count = sum(point.trust is worst for point in report.measured)
-    text = f"{count} of {len(report.measured)} points {worst.value}"
+    text = f"{found.count(worst)} of {len(found)} points {worst.value}"
     return Mark("bad" if worst is Trust.NONE else "caution", text)
 
 
-def _answer(report: SweepReport, groups: Sequence[Choices]) -> list[Block]:
-    """Of each set of lengths: the knee of the front, the quickest and the busiest point."""
-    blocks: list[Block] = []
-    for one in groups:
-        chosen = one.knee or one.front[-1]
-        cost = dict(zip((point.key for point in one.points), one.costs_ms, strict=True))[chosen.key]
-        latency = latency_name(report)
-        why = "the knee of the Pareto front" if one.knee else "the highest throughput"
-        blocks.append(
-            Figures(
-                [
-                    Figure(f"deploy{at_lengths(one.axes)}", chosen.label, why),
-                    Figure(latency, f"{cost:.3f}", unit="ms"),
-                    Figure("throughput", f"{chosen.samples_per_s or 0.0:,.0f}", unit="samples/s"),
-                ]
-            )
-        )
-        blocks.append(bests_table(report, one))
-    warnings = [note.text for note in sweep_notes(report) if note.severity is not Severity.NOTE]
-    return [*blocks, Lines(warnings, are_warnings=True)]
+def _figures(report: SweepReport, choices: Choices) -> Iterator[Figure]:
+    """The knee of the front at a set of lengths, else its busiest point."""
+    chosen = choices.knee or choices.front[-1]
+    cost = next(ms for one, ms in zip(choices.points, choices.costs_ms, strict=True) if one.key == chosen.key)
+    why = "the knee of the Pareto front" if choices.knee else "the highest throughput"
+    yield Figure(f"deploy{at_lengths(choices.axes)}", chosen.label, why)
+    yield Figure(latency_name(report), f"{cost:.3f}", unit="ms")
+    yield Figure("throughput", f"{chosen.samples_per_s or 0.0:,.0f}", unit="samples/s")
 
 
-# ── curves ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _figures(point: SweepPoint) -> dict[str, Any]:
-    latency, memory = point.latency, point.memory
+def _row(point: SweepPoint) -> Row:
+    batch = point.setting.batch
     return {
-        "batch": point.setting.batch,
-        "series": point.label.replace(f"batch{point.setting.batch}", "", 1).strip()
-        or "the graph's precision",
-        "p50": latency.p50_ms if latency else None,
-        "p99": latency.p99_ms if latency else None,
-        "rate": point.samples_per_s,
-        "per_joule": point.samples_per_joule,
-        "mib": memory.peak_bytes / _MIB if memory else None,
+        "batch": batch,
+        "series": point.label.replace(f"batch{batch}", "", 1).strip() or "the graph's precision",
+        "memory_mib": mib(point.memory.peak_bytes) if point.memory else None,
+        **{field: COLUMNS[field](point) for _, field, _ in _CURVES if field in COLUMNS},
     }
-
-
-# ── the front ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _place(point: SweepPoint, choices: Choices) -> str:
@@ -145,7 +106,8 @@ def _place(point: SweepPoint, choices: Choices) -> str:
     return "beaten" if point.trust is Trust.FULL else point.trust.value
 
 
-def _front_chart(report: SweepReport, choices: Choices) -> Chart:
+def _front(report: SweepReport, choices: Choices) -> Chart:
+    """Throughput against latency, with a line through the points on the front."""
     latency = latency_name(report)
     rows = [
         {
@@ -157,22 +119,17 @@ def _front_chart(report: SweepReport, choices: Choices) -> Chart:
         }
         for point, cost in zip(choices.points, choices.costs_ms, strict=True)
     ]
-    encoding = {
-        "x": quantity("ms", f"{latency}, ms (log scale)", **log()),
-        "y": quantity("rate", "throughput, samples/s (log scale)", **log()),
-        "tooltip": tooltip_fields(
-            ("point", "point", ""), ("ms", f"{latency} ms", ".4f"), ("rate", "samples/s", ",.4~f")
-        ),
-    }
+    point, ms = Channel("point", "point"), Channel("ms", "ms", ".3f", f"{latency}, ms", is_log=True)
+    rate = Channel("rate", "samples/s", ",.0f", "throughput, samples/s", is_log=True)
+    colour = Channel("what", more={"title": None, "sort": None, "legend": LEGEND})
     line = {
         "mark": {"type": "line"},
         "transform": [{"filter": "datum.on_front"}],
-        "encoding": encoding,
+        "encoding": {"x": ms, "y": rate},
     }
     dots = {
         "mark": {"type": "point", "filled": True, "size": 60},
-        "encoding": {**encoding, "color": name("what", sort=None, legend=LEGEND)},
+        "encoding": {"x": ms, "y": rate, "color": colour},
     }
-    text = listed([f"{row['point']}: {row['ms']:.3f} ms, {row['rate']:,.0f} samples/s" for row in rows])
-    spec = vega_lite(rows, layer=[line, dots])
-    return Chart(f"Throughput against {latency}{at_lengths(choices.axes)}", spec, text, height=320)
+    title = f"Throughput against {latency}{at_lengths(choices.axes)}"
+    return chart(title, rows, [point, ms, rate], line, dots, height=320)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
@@ -12,12 +11,11 @@ from tests.support import examples
 from tests.support.pages import resnet
 from tests.unit.inspect.kernels import test_report as kernel_reports
 from trtopt.records import Backend, BenchPoint, BenchReport, Collected, EngineProfile, Measurement, Samples
-from trtopt.report.html.deployment import deployment_of, precision_name, profiled
+from trtopt.report.html.answer import deployment_of, mark_of, precision_name, profiled
+from trtopt.report.html.folder import report_page
 from trtopt.report.html.next_steps import next_steps
 from trtopt.report.html.page import Step
-from trtopt.report.html.summary import answer, by_batch, mark_of
-from trtopt.report.names import nodes_text
-from trtopt.report.view import Lines
+from trtopt.report.view import Lines, Table
 
 
 def samples(latency: float, count: int = 200, *, enqueue: float = 0.0) -> Samples:
@@ -95,13 +93,16 @@ def test_figures_that_are_not_trustworthy_are_deployed_only_where_there_are_no_o
 
 def test_the_highest_throughput_is_claimed_among_trustworthy_figures_only() -> None:
     hot = point(32, 1.0, untrustworthy=("too hot",))
-    lines = answer(folder(point(1, 1.0), point(8, 4.0), hot))[1]
+    lines, _ = report_page(folder(point(1, 1.0), point(8, 4.0), hot)).answer
     assert isinstance(lines, Lines)
     assert lines.lines[0] == "Batch 8 has the highest throughput that is trustworthy."
 
 
 def test_without_measurements_there_is_nothing_to_deploy() -> None:
     assert deployment_of(resnet()) is None
+    assert [(one.name, one.value) for one in report_page(resnet()).figures] == [
+        ("layers at batch 8", "1.830")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -118,12 +119,14 @@ def test_a_graph_is_called_after_its_narrowest_type(types: tuple[str, ...], name
     assert precision_name(types) == name
 
 
-def test_the_table_of_batch_sizes_names_every_file_that_it_shows() -> None:
-    own, other = report(point(1, 1.0)), report(point(1, 2.0), point(8, 4.0))
-    results = {"a.json": own, "b.json": other, "c.json": other}
-    (table,) = by_batch(Collected(folder="d", name="d", results=results))
-    assert table.title == "By batch size (a.json: own, tensorrt; b.json: own, tensorrt)"
-    assert [row[:2] for row in table.rows] == [["1", 1.0], ["8", 4.0]]
+def test_every_result_file_has_its_figures_under_its_name() -> None:
+    results = {"a.json": report(point(1, 1.0)), "b.json": report(point(1, 2.0), point(8, 4.0))}
+    fast, *_ = report_page(Collected(folder="d", name="d", results=results)).questions
+    tables = [block for block in fast.answer if isinstance(block, Table)]
+    assert {table.title: [row[:2] for row in table.rows] for table in tables} == {
+        "a.json: own, tensorrt": [["1", 1.0]],
+        "b.json: own, tensorrt": [["1", 2.0], ["8", 4.0]],
+    }
 
 
 def test_the_mark_says_the_worst_that_is_known() -> None:
@@ -234,29 +237,17 @@ def test_throughput_that_has_settled_asks_for_none() -> None:
     assert [one for one in steps(folder(point(8, 2.0), point(16, 3.9))) if "--batch" in one.command] == []
 
 
-def test_the_time_above_the_floor_names_its_layer() -> None:
-    profile = resnet().profiles["profile.json"]
-    slow = profile.engines[1].layers[40]
-    engine = msgspec.structs.replace(profile.engines[1], furthest=(slow.name,))
-    profile = msgspec.structs.replace(profile, engines=(engine,))
-    found = msgspec.structs.replace(folder(point(8, 1.0), point(16, 1.99)), profiles={"p.json": profile})
-    last = steps(found)[-1]
-    assert last.what == f"Look at {nodes_text(slow)}"
-    assert re.fullmatch(r"At batch 8, it is 0\.04\d\d ms above its floor: 2% of the time\.", last.why)
-
-
-def test_layers_that_hide_their_nodes_ask_for_kernels_and_then_name_the_costliest_nodes() -> None:
+def test_layers_that_hide_their_nodes_ask_for_kernels_until_they_are_there() -> None:
     found = resnet().profiles["profile.json"]
     hidden = msgspec.structs.replace(found.engines[1].coverage, time_opaque=0.99)
     engine = msgspec.structs.replace(found.engines[1], coverage=hidden)
 
-    def first(engine: EngineProfile) -> Step:
+    def commands(engine: EngineProfile) -> list[str]:
         profile = msgspec.structs.replace(found, engines=(engine,))
         measured = folder(point(8, 1.0), point(16, 1.99))
-        return steps(msgspec.structs.replace(measured, profiles={"p.json": profile}))[0]
+        shown = steps(msgspec.structs.replace(measured, profiles={"p.json": profile}))
+        return [one.command for one in shown if "--kernels" in one.command]
 
-    assert first(engine).command.endswith("--kernels -o d")
+    assert commands(engine) == ["trtopt profile MODEL.onnx --kernels -o d"]
     kernels = kernel_reports.report(kernel_reports.launches(0.4, 0.3, 0.2, 0.1))
-    step = first(msgspec.structs.replace(engine, kernels=kernels))
-    assert step.what == "Look at q + k + v"
-    assert "take 0.4000 ms, 40% of all kernels' time" in step.why
+    assert commands(msgspec.structs.replace(engine, kernels=kernels)) == []

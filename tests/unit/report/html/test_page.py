@@ -124,7 +124,7 @@ def test_a_build_alone_lists_what_is_missing_once_with_the_commands_that_make_it
     profile = "trtopt profile '/a folder' -o '/a folder'"
     assert f"layers, fusion, roofline, precision ({profile})" in text
     assert f"memory ({profile.replace(' -o', ' --memory -o')})" in text
-    assert "accuracy (trtopt check '/a folder' --against MODEL.onnx --json '/a folder/check.json')" in text
+    assert "checks (trtopt check '/a folder' --against MODEL.onnx --json '/a folder/check.json')" in text
     assert "Measure it." in shown.text["answer"]
     assert "why" not in shown.text
 
@@ -160,7 +160,7 @@ def test_several_engines_have_panels_of_their_own() -> None:
 def test_figures_that_are_not_to_be_trusted_are_marked() -> None:
     shown = read(everything())
     assert "too hot at batch 8" in shown.text["answer"]
-    assert shown.table("latency: host clock")["rows"][0][0] == "8!"
+    assert shown.table("result.json: own, tensorrt")["rows"][0][0] == "8!"
 
 
 def test_the_answer_says_under_which_terms_its_figures_were_taken() -> None:
@@ -200,14 +200,12 @@ def test_checks_answer_whether_it_is_accurate() -> None:
     )
     shown = read(msgspec.structs.replace(everything(), checks={"check.json": check}))
     assert "batch8.engine: cosine of y is 0.98, the bound is 0.99" in shown.text["answer"]
-    assert (
-        "against m.onnx on 4 samples (random data: accuracy on real data is unknown)"
-        in shown.text["accurate"]
-    )
+    assert "against m.onnx, 4 samples:output y: SQNR 14.5 dB" in shown.text["accurate"]
+    assert "random data: accuracy on real data is unknown" in shown.text["accurate"]
     assert shown.table("Outputs against m.onnx")["rows"] == [["batch8.engine", 8, "y", 14.5, 0.98, 0.5, 0.75]]
     assert "NOT MET: cosine of y is 0.98, the bound is 0.99" in check._repr_html_()
     assert "trtopt check d" in shown.text["made"]
-    assert "accuracy" not in shown.text.get("missing", "")
+    assert "checks" not in shown.text.get("missing", "")
 
 
 def test_commands_are_written_as_a_shell_takes_them_this_pages_as_it_was_typed() -> None:

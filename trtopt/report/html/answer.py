@@ -1,0 +1,363 @@
+"""The page's answer: what to deploy, as far as the folder's measurements say, and why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from trtopt.measure.analysis.findings import is_on_host, trust_of
+from trtopt.measure.statistics.summaries import percentile, throughput_of
+from trtopt.records import (
+    BatchVerdict,
+    BenchPoint,
+    BenchReport,
+    Collected,
+    EngineProfile,
+    KernelReport,
+    Trust,
+)
+from trtopt.report.bench import distrust
+from trtopt.report.html.charts import BATCH, Channel, batch_scale, chart, times, type_channel
+from trtopt.report.html.page import Chart, Figure, Mark, Spec
+from trtopt.report.kernels import hides_its_time
+from trtopt.report.names import kind_text, type_text
+from trtopt.report.notes import Note, Severity, grouped
+
+ENOUGH = 0.95
+"""A smaller batch size with this share of the highest throughput is deployed instead: it answers sooner."""
+
+_PRECISIONS = {
+    "float4": "FP4",
+    "int4": "INT4",
+    "float8": "FP8",
+    "int8": "INT8",
+    "bfloat16": "BF16",
+    "float16": "FP16",
+    "float32": "FP32",
+}
+"""By the start of a type's name, the narrowest first; integers that only count are no precision."""
+
+_KINDS = 7
+
+
+# ── the title ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def model_file(collected: Collected) -> str | None:
+    """The user's model, as the commands name it; None where none does."""
+    lines = [collected.manifest.argv] if collected.manifest is not None else []
+    lines += [report.argv for report in collected.reports.values()]
+    return next((word for argv in lines for word in argv[1:] if word.endswith(".onnx")), None)
+
+
+def model_name(collected: Collected) -> str:
+    """The model's name for a title: the file's without its ending, else the folder's."""
+    file = model_file(collected)
+    return collected.name if file is None else PurePath(file).stem
+
+
+def facts(collected: Collected) -> list[str]:
+    """Device, backend and date of the figures; of the build where there are none."""
+    reports = list(collected.reports.values())
+    environments = [report.environment for report in reports if report.environment is not None]
+    lines = [f"{one.device.name}, {one.backend}" for one in environments]
+    manifest = collected.manifest
+    if manifest is not None and (not lines or ran_on_stand_in(collected)):
+        engine = manifest.engines[0]
+        where = "without a GPU" if engine.device.kind == "none" else f"on {engine.device.name}"
+        lines.append(f"engines built by {engine.plan.backend} {where}")
+    dates = [report.created for report in reports] or ([manifest.created] if manifest is not None else [])
+    return [*dict.fromkeys(lines), date_text(max(dates))] if dates else lines
+
+
+def date_text(created: str) -> str:
+    """A record's time of day to the minute: `2026-01-31 12:00 UTC`."""
+    return f"{created[:10]} {created[11:16]} UTC"
+
+
+def mark_of(collected: Collected) -> Mark:
+    """Whether the figures are trustworthy; every point of every result file counts."""
+    found: dict[Trust, set[int]] = {}
+    for report in collected.results.values():
+        for point in report.points:
+            found.setdefault(trust_of(point, on_host=is_on_host(report)), set()).add(point.batch)
+    if not found:
+        return Mark("caution", "not measured")
+    worst = next(trust for trust in Trust if trust in found)
+    text = f"{worst.value}: batch {', '.join(map(str, sorted(found[worst])))}"
+    if worst is Trust.NONE:
+        return Mark("bad", text)
+    if ran_on_stand_in(collected):
+        return Mark("caution", "measured on another backend than the engines are built for")
+    return Mark("caution", text) if worst is Trust.UNSTEADY else Mark("good", Trust.FULL.value)
+
+
+# ── what to deploy ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The selected point, and `points`, one per batch size; it was selected among `trusted`.
+
+    These are the trustworthy points, or all where none is. `quickest` of them has the lowest median latency.
+    """
+
+    file: str
+    report: BenchReport
+    point: BenchPoint
+    points: tuple[BenchPoint, ...]
+    trusted: tuple[BenchPoint, ...]
+    quickest: BenchPoint
+
+    @property
+    def is_smaller(self) -> bool:
+        """Whether a larger batch size has a somewhat higher throughput."""
+        return max(self.trusted, key=lambda one: rate_of(one) or 0.0) is not self.point
+
+
+def sampled(report: BenchReport) -> list[BenchPoint]:
+    """Points with latencies."""
+    return [point for point in report.points if point.latency.samples.start_ms]
+
+
+def p50_of(point: BenchPoint) -> float:
+    """The median latency in ms, of a point with latencies."""
+    median = percentile(point.latency.samples.latency_ms, 50.0)
+    assert median is not None  # any value at all supports it
+    return median
+
+
+def p99_of(point: BenchPoint) -> float | None:
+    """In ms; None: of too few queries."""
+    return percentile(point.latency.samples.latency_ms, 99.0)
+
+
+def rate_of(point: BenchPoint) -> float | None:
+    """Samples per second, of the throughput pass if there was one."""
+    rate = throughput_of(point)
+    return rate.samples_per_s if rate is not None else None
+
+
+def deployment_of(collected: Collected) -> Deployment | None:
+    """The smallest batch size with nearly the highest throughput, of trustworthy points where there are any.
+
+    Each batch size is taken from the first result file that has it, so that no two contracts are mixed
+    without need. None: nothing was measured.
+    """
+    found: dict[int, tuple[str, BenchReport, BenchPoint]] = {}
+    for file, report in collected.results.items():
+        for point in sampled(report):
+            found.setdefault(point.batch, (file, report, point))
+    places = [found[batch] for batch in sorted(found) if rate_of(found[batch][2])]
+    if not places:
+        return None
+    trusted = [
+        (file, report, point)
+        for file, report, point in places
+        if trust_of(point, on_host=is_on_host(report)) is not Trust.NONE
+    ] or places
+    best = max(rate_of(point) or 0.0 for _, _, point in trusted)
+    file, report, point = next(place for place in trusted if (rate_of(place[2]) or 0.0) >= ENOUGH * best)
+    return Deployment(
+        file=file,
+        report=report,
+        point=point,
+        points=tuple(point for _, _, point in places),
+        trusted=tuple(point for _, _, point in trusted),
+        quickest=min((point for _, _, point in trusted), key=p50_of),
+    )
+
+
+def ran_on_stand_in(collected: Collected) -> bool:
+    """Whether figures are of another backend than the folder's engines are built for."""
+    if collected.manifest is None:
+        return False
+    built = collected.manifest.engines[0].plan.backend.name
+    return any(report.environment.backend.name != built for report in collected.results.values())
+
+
+def precision_of(collected: Collected, batch: int) -> str:
+    """Of the graph that the engine of a batch size was built from; empty where unknown."""
+    manifest = collected.manifest
+    if manifest is None:
+        return ""
+    engine = next((one for one in manifest.engines if one.plan.span_of(batch) is not None), None)
+    return precision_name(manifest.graph_of(engine).types if engine is not None else manifest.onnx.types)
+
+
+def precision_name(types: Sequence[str]) -> str:
+    """The narrowest type of a graph as people call it."""
+    names = (name for start, name in _PRECISIONS.items() if any(one.startswith(start) for one in types))
+    return next(names, "")
+
+
+def profiled(collected: Collected, batch: int | None) -> EngineProfile | None:
+    """The profile of a batch size, else of the largest: there the device is busiest."""
+    engines = [engine for report in collected.profiles.values() for engine in report.engines]
+    exact = next((engine for engine in engines if engine.batch == batch), None)
+    return exact or max(engines, key=lambda engine: engine.batch, default=None)
+
+
+def headline(collected: Collected, deployed: Deployment) -> Iterator[Figure]:
+    """What to deploy, and against what."""
+    point, rate = deployed.point, rate_of(deployed.point) or 0.0
+    precision, contract = precision_of(collected, point.batch), point.latency.contract.name
+    label = "best on the CPU" if ran_on_stand_in(collected) else "deploy"
+    what = f"{precision}, batch {point.batch}" if precision else f"batch {point.batch}"
+    yield Figure(label, what, f"contract {contract}; {deployed.file}")
+    p99 = p99_of(point)
+    yield Figure(
+        "median latency", f"{p50_of(point):.3f}", f"p99 {p99:.3f} ms" if p99 is not None else "", "ms"
+    )
+    first = deployed.trusted[0]
+    gain = rate / (rate_of(first) or rate) if first is not point else None
+    against = f"{gain:.2f} times batch {first.batch}" if gain else ""
+    yield Figure("throughput", f"{rate:,.0f}", against, "samples/s")
+    if (verdict := _verdict(collected, point.batch)) is not None:
+        yield from _against_baseline(verdict)
+
+
+def _verdict(collected: Collected, batch: int) -> BatchVerdict | None:
+    """The selection of a batch size's precision at build time."""
+    verdict = collected.manifest.verdict if collected.manifest is not None else None
+    return next((one for one in verdict.batches if one.batch == batch), None) if verdict else None
+
+
+def _against_baseline(verdict: BatchVerdict) -> Iterator[Figure]:
+    times = {one.candidate: one.against_baseline for one in verdict.times}
+    baseline = next((name for name, against in times.items() if against is None), "the baseline")
+    chosen = times.get(verdict.chosen)
+    if chosen is not None and chosen.ratio is not None:
+        yield Figure(f"against {baseline}", f"{1 / chosen.ratio:.2f}", chosen.verdict, "times as fast")
+
+
+def reasons(collected: Collected, deployed: Deployment) -> Iterator[str]:
+    """Why that point, and which one answers soonest."""
+    point, quickest = deployed.point, deployed.quickest
+    if len(deployed.trusted) > 1:
+        among = "" if len(deployed.trusted) == len(deployed.points) else " that is trustworthy"
+        if deployed.is_smaller:
+            yield f"Batch {point.batch} is the smallest within 5 % of the highest throughput{among}."
+        else:
+            yield f"Batch {point.batch} has the highest throughput{among}."
+    if quickest is not point:
+        yield (
+            f"For the lowest latency: batch {quickest.batch}, {p50_of(quickest):.3f} ms, "
+            f"{rate_of(quickest) or 0.0:,.0f} samples/s."
+        )
+    if (verdict := _verdict(collected, point.batch)) is not None:
+        yield f"Precision {verdict.chosen}: {verdict.reason}."
+
+
+def warnings(collected: Collected) -> list[str]:
+    """What speaks against the figures and the engines, the worst first."""
+    reports = collected.results.values()
+    doubts = [line for trust in (Trust.NONE, Trust.UNSTEADY) for line in distrust(reports, trust)]
+    failures = (
+        Note(Severity.FAILURE, f"passes are missing: {point.failure}", point.batch)
+        for report in reports
+        for point in report.points
+        if point.failure is not None
+    )
+    missed = (
+        f"{subject.name}: {one.measure} of {one.output} is {one.found:.6g}, the bound is {one.bound:.12g}"
+        for check in collected.checks.values()
+        for subject in check.subjects
+        for one in subject.violations
+    )
+    return [*doubts, *collected.notes, *grouped(failures), *missed]
+
+
+# ── the charts beside it ────────────────────────────────────────────────────────────────────────────────
+
+
+def colours_of_batches(collected: Collected) -> Spec:
+    """One colour per batch size of the folder, for all charts of the page."""
+    measured = [point.batch for report in collected.results.values() for point in report.points]
+    profiled = [engine.batch for report in collected.profiles.values() for engine in report.engines]
+    return batch_scale([*measured, *profiled])
+
+
+def overview_charts(
+    collected: Collected, deployed: Deployment | None, engine: EngineProfile | None
+) -> Iterator[Chart]:
+    """Latency and throughput over the batch size, and where the time goes against its floor."""
+    if deployed is not None and len(deployed.points) > 1:
+        yield _over_batches(deployed.points, colours_of_batches(collected))
+    if engine is not None and engine.kernels is not None and hides_its_time(engine):
+        yield _by_kernels(engine.batch, engine.kernels)
+    elif engine is not None and engine.sum_ms:
+        yield _against_floor(engine)
+
+
+def _over_batches(points: Sequence[BenchPoint], scale: Spec) -> Chart:
+    """Throughput as bars in the batch sizes' colours, median latency as a line; both axes from zero."""
+    rows = [
+        {
+            "batch": point.batch,
+            "label": f"batch {point.batch}",
+            "p50": p50_of(point),
+            "p99": p99_of(point),
+            "rate": rate_of(point),
+        }
+        for point in points
+    ]
+    p50 = Channel("p50", "ms", ".3f", "median, ms (line)", more={"axis": {"orient": "left"}})
+    p99 = Channel("p99", "ms p99", ".3f")
+    on_right = {"axis": {"orient": "right", "grid": False}}
+    rate = Channel("rate", "samples/s", ",.0f", "samples/s (bars)", more=on_right)
+    colour = Channel("label", more={"scale": scale, "legend": None})
+    bars = {
+        "mark": {"type": "bar", "opacity": 0.6, "width": {"band": 0.55}},
+        "encoding": {"x": BATCH, "y": rate, "color": colour},
+    }
+    line = {
+        "mark": {"type": "line", "style": "overlay", "point": {"size": 45, "style": "overlay"}},
+        "encoding": {"x": BATCH, "y": p50},
+    }
+    title, says = "Latency and throughput by batch size", [BATCH, p50, p99, rate]
+    return chart(title, rows, says, bars, line, height=230, resolve={"scale": {"y": "independent"}})
+
+
+def _by_kernels(batch: int, kernels: KernelReport) -> Chart:
+    """Time by what the kernels do: what the layers would show is one that hides all."""
+    parts: dict[tuple[str, str], float] = defaultdict(float)
+    for row in kernels.rows:
+        parts[row.family, row.dtype or "–"] += row.own_ms
+    families = [group.key for group in kernels.by_family]
+    return _by_type(f"Where the time goes at batch {batch}, by what kernels do", "does", parts, families, {})
+
+
+def _against_floor(engine: EngineProfile) -> Chart:
+    """Time by kind of layer, with a mark at the least that the device would need."""
+    kinds: dict[str, float] = defaultdict(float)
+    for layer in engine.layers:
+        kinds[kind_text(layer)] += layer.ms or 0.0
+    by_time = sorted((kind for kind in kinds if kinds[kind]), key=lambda kind: -kinds[kind])
+    own = by_time[:_KINDS]
+    parts: dict[tuple[str, str], float] = defaultdict(float)
+    floors: dict[str, float] = defaultdict(float)
+    for layer in engine.layers:
+        kind = kind_text(layer) if kind_text(layer) in own else "others"
+        if layer.ms:
+            parts[kind, type_text(layer)] += layer.ms
+        if layer.cost is not None and layer.cost.floor_ms is not None and not layer.is_reformat:
+            floors[kind] += layer.cost.floor_ms
+    order = [*own, *(["others"] if len(by_time) > len(own) else [])]
+    floors = {kind: floors[kind] for kind in order if kind in floors}
+    about = "against its floor" if floors else "(floors unknown: the device's peaks are)"
+    return _by_type(f"Where the time goes at batch {engine.batch} {about}", "kind", parts, order, floors)
+
+
+def _by_type(
+    title: str,
+    what: str,
+    parts: Mapping[tuple[str, str], float],
+    order: Sequence[str],
+    floors: Mapping[str, float],
+) -> Chart:
+    """Times of (what, type) as bars in that order, coloured by type, with a mark at each known floor."""
+    rows = [{what: one, "type": dtype, "ms": ms} for (one, dtype), ms in parts.items()]
+    return times(title, rows, what, order, type_channel(dtype for _, dtype in parts), floors=floors)
