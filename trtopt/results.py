@@ -6,7 +6,6 @@ A new result takes one entry here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from io import StringIO
 from types import UnionType
@@ -38,8 +37,8 @@ from trtopt.report.comparison import comparison_view
 from trtopt.report.planning import plan_view
 from trtopt.report.precision import cast_view, check_view, quantize_view
 from trtopt.report.profile import profile_view
-from trtopt.report.sweep import best_lines, sweep_view
-from trtopt.report.tuning import optimized_view, saved, tuned_view, verdict_line
+from trtopt.report.sweep import sweep_view
+from trtopt.report.tuning import optimized_view, tuned_view
 from trtopt.report.view import Lines, View
 from trtopt.rewrite import explain
 from trtopt.rewrite.rewrite_trace import RewriteTrace
@@ -50,50 +49,42 @@ AnyResult = TypeVar("AnyResult", bound=Result)
 
 def headline(result: Result) -> str:
     """The outcome in a line."""
-    return visible(_shown(result).headline(result))
+    return visible(_view(result).headline)
 
 
 def table(result: Result) -> str:
     """The text that the command line prints, without colours."""
     written = StringIO()
-    console(file=written).print(_shown(result).view(result))
+    console(file=written).print(_view(result))
     return written.getvalue().rstrip("\n")
 
 
 def html(result: Result) -> str:
     """Text and tables for a notebook."""
-    return _shown(result).view(result).html()
+    return _view(result).html()
 
 
 def rows(result: Result) -> list[Row]:
     """The main figures, with units in their names; what is unknown is None."""
-    return list(_shown(result).rows(result))
+    _, rows_of_kind = _SHOWN[type(result)]
+    return list(rows_of_kind(result))
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """How one kind of result is shown; its functions take that kind alone."""
-
-    headline: Callable[[Any], str]
-    view: Callable[[Any], View]
-    rows: Callable[[Any], Iterable[Row]]
+_SHOWN: dict[type[Result], tuple[Callable[[Any], View], Callable[[Any], Iterable[Row]]]] = {}
 
 
-_SHOWN: dict[type[Result], _Shown] = {}
-
-
-def _shown(result: Result) -> _Shown:
-    return _SHOWN[type(result)]
+def _view(result: Result) -> View:
+    view, _ = _SHOWN[type(result)]
+    return view(result)
 
 
 def show(
     kind: type[AnyResult],
-    headline: Callable[[AnyResult], str],
     view: Callable[[AnyResult], View],
     rows: Callable[[AnyResult], Iterable[Row]],
 ) -> None:
     """Declare how results of a kind are shown."""
-    _SHOWN[kind] = _Shown(headline, view, rows)
+    _SHOWN[kind] = (view, rows)
 
 
 def _figures(record: Record) -> Row:
@@ -113,17 +104,7 @@ def _is_cell(hint: object) -> bool:
     return all(one in get_args(Cell) or get_origin(one) is Literal for one in members)
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 # ── builds ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _manifest_headline(manifest: Manifest) -> str:
-    engines = manifest.engines
-    backends = ", ".join(dict.fromkeys(engine.plan.backend.name for engine in engines))
-    return f"{_counted(len(engines), 'engine')} by {backends}: batch {', '.join(map(_batches, engines))}"
 
 
 def _batches(engine: EngineArtifact) -> str:
@@ -142,7 +123,7 @@ def _manifest_rows(manifest: Manifest) -> Iterator[Row]:
         }
 
 
-show(Manifest, _manifest_headline, lambda one: build_view(one, one.onnx.path), _manifest_rows)
+show(Manifest, lambda one: build_view(one, one.onnx.path), _manifest_rows)
 
 
 # ── measurements ────────────────────────────────────────────────────────────────────────────────────────
@@ -165,35 +146,10 @@ def _bench_rows(report: BenchReport) -> Iterator[Row]:
     return map(_bench_row, report.points)
 
 
-def _bench_headline(report: BenchReport) -> str:
-    found = ((point.batch, _bench_row(point)["p50_ms"]) for point in report.points)
-    times = ", ".join(f"batch {batch} {_ms(p50)}" for batch, p50 in found) or "nothing measured"
-    return f"{times}; {report.environment.backend.name} on {report.environment.device.name}"
+show(BenchReport, bench_view, _bench_rows)
 
 
-def _ms(value: Cell) -> str:
-    return "unknown" if value is None else f"{value:.4g} ms"
-
-
-show(BenchReport, _bench_headline, bench_view, _bench_rows)
-
-
-def _sweep_headline(report: SweepReport) -> str:
-    failed = len(report.points) - len(report.measured)
-    counted = _counted(len(report.points), "point") + (f", {failed} failed" if failed else "")
-    return "; ".join((counted, *best_lines(report)))
-
-
-show(SweepReport, _sweep_headline, sweep_view, rows_of)
-
-
-def _profile_headline(report: ProfileReport) -> str:
-    found = (
-        f"batch {engine.batch}: {_counted(len(engine.layers), 'layer')}"
-        + (f", {engine.sum_ms:.4g} ms" if engine.sum_ms else "")
-        for engine in report.engines
-    )
-    return "; ".join(found)
+show(SweepReport, sweep_view, rows_of)
 
 
 def _profile_rows(report: ProfileReport) -> Iterator[Row]:
@@ -204,15 +160,7 @@ def _profile_rows(report: ProfileReport) -> Iterator[Row]:
             yield place | _figures(layer) | costs | {"onnx_nodes": ", ".join(layer.onnx_nodes)}
 
 
-show(ProfileReport, _profile_headline, profile_view, _profile_rows)
-
-
-def _compare_headline(compared: Compared) -> str:
-    found = (
-        f"batch {one.batch}: {one.verdict}" + (f" ({one.ratio:.3f} of A's latency)" if one.ratio else "")
-        for one in compared.report.verdicts
-    )
-    return "; ".join(found) or type(compared.outcome).__name__.lower()
+show(ProfileReport, profile_view, _profile_rows)
 
 
 def _compare_rows(compared: Compared) -> Iterator[Row]:
@@ -220,14 +168,7 @@ def _compare_rows(compared: Compared) -> Iterator[Row]:
         yield _figures(one) | {"reasons": "; ".join(one.reasons)}
 
 
-show(Compared, _compare_headline, lambda one: comparison_view(one.outcome), _compare_rows)
-
-
-def _plan_headline(plan: BatchPlan) -> str:
-    return (
-        f"{plan.goal} at {plan.load.rate:,.4g} requests/s: {_counted(len(plan.engines), 'engine')}, "
-        f"{_counted(plan.workers, 'worker')}, batches up to {plan.policy.max_batch}"
-    )
+show(Compared, lambda one: comparison_view(one.outcome), _compare_rows)
 
 
 def _plan_rows(plan: BatchPlan) -> Iterator[Row]:
@@ -238,32 +179,18 @@ def _plan_rows(plan: BatchPlan) -> Iterator[Row]:
         yield {"figure": name, **_figures(estimate)}
 
 
-def _tuned_headline(tuned: Tuned) -> str:
-    found = _counted(len(tuned.ledger.entries), "candidate")
-    return (
-        f"{found}, {len(tuned.changes)} accepted: {saved(tuned.ledger) if tuned.changes else 'none better'}"
-    )
-
-
 def _tuned_rows(tuned: Tuned) -> Iterator[Row]:
     for entry in tuned.ledger.entries:
         figures: Row = {"candidate": entry.candidate, "expected_gain": entry.expected_gain}
         yield figures | _figures(entry)
 
 
-show(Optimized, verdict_line, optimized_view, lambda one: map(_figures, one.points))
-show(Tuned, _tuned_headline, tuned_view, _tuned_rows)
-show(BatchPlan, _plan_headline, plan_view, _plan_rows)
+show(Optimized, optimized_view, lambda one: map(_figures, one.points))
+show(Tuned, tuned_view, _tuned_rows)
+show(BatchPlan, plan_view, _plan_rows)
 
 
 # ── models ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _check_headline(report: CheckReport) -> str:
-    outputs = [output for subject in report.subjects for output in subject.outputs]
-    worst = min((output.cosine for output in outputs), default=1.0)
-    met = "" if report.passed else "; a bound is not met"
-    return f"{_counted(len(report.subjects), 'subject')}, cosine {worst:.7f} at least{met}"
 
 
 def _check_rows(report: CheckReport) -> Iterator[Row]:
@@ -272,12 +199,7 @@ def _check_rows(report: CheckReport) -> Iterator[Row]:
             yield {"subject": subject.name, "batch": subject.batch, **_figures(output)}
 
 
-show(CheckReport, _check_headline, check_view, _check_rows)
-
-
-def _cast_headline(report: CastReport) -> str:
-    lowered = _counted(len(report.lowered), "node")
-    return f"{lowered} in {report.precision.upper()}, {len(report.kept)} kept in FP32"
+show(CheckReport, check_view, _check_rows)
 
 
 def _cast_rows(report: CastReport) -> Iterator[Row]:
@@ -287,20 +209,10 @@ def _cast_rows(report: CastReport) -> Iterator[Row]:
         yield {"precision": "fp32", **_figures(kept)}
 
 
-show(CastReport, _cast_headline, cast_view, _cast_rows)
+show(CastReport, cast_view, _cast_rows)
 
 
-def _quantize_headline(report: QuantizeReport) -> str:
-    activations, weights = _counted(report.pairs, "activation"), _counted(report.weights, "weight")
-    worst = f"; SQNR {min(report.sqnr_db.values()):.1f} dB at least" if report.sqnr_db else ""
-    return f"{report.precision}: {activations}, {weights}{worst}"
-
-
-show(QuantizeReport, _quantize_headline, quantize_view, lambda one: map(_figures, one.decisions))
-
-
-def _rewrite_headline(trace: RewriteTrace) -> str:
-    return f"{trace.nodes_before} → {trace.nodes_after} nodes by {_counted(len(trace.counts), 'rule')}"
+show(QuantizeReport, quantize_view, lambda one: map(_figures, one.decisions))
 
 
 def _rewrite_view(trace: RewriteTrace) -> View:
@@ -316,4 +228,4 @@ def _rewrite_rows(trace: RewriteTrace) -> Iterator[Row]:
         yield {"what": "undone", "node": ", ".join(undone.nodes), **_figures(undone)}
 
 
-show(RewriteTrace, _rewrite_headline, _rewrite_view, _rewrite_rows)
+show(RewriteTrace, _rewrite_view, _rewrite_rows)

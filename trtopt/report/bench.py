@@ -97,7 +97,7 @@ def _best(rows: Sequence[_Row]) -> str:
 
 def _latencies(report: BenchReport, rows: Sequence[_Row]) -> Table:
     on_host = is_on_host(report)
-    counts = sorted({len(point.latency.samples.start_ms) for point, _ in rows})
+    counts = sorted({len(point.latency.samples.start_ms) for point, _ in rows} or {0})
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     columns: list[Column[_Row]] = [
         Column("batch", lambda row: marked(row[0], on_host=on_host), ""),
@@ -347,8 +347,8 @@ def marked(point: BenchPoint, *, on_host: bool) -> str:
 
 def trust_lines(report: BenchReport) -> list[str]:
     """Clocks in one line, then everything that speaks against the figures, and hints with their remedies."""
-    clocks = clocks_text([one for point in report.points for one in measurements_of(point)])
-    return [clocks, *grouped(_remarks(report))]
+    measurements = [one for point in report.points for one in measurements_of(point)]
+    return [*([clocks_text(measurements)] if measurements else []), *grouped(_remarks(report))]
 
 
 def _remarks(report: BenchReport) -> Iterator[Note]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from trtopt.printable import counted
 from trtopt.records import (
     CacheDifference,
     CacheEntry,
@@ -11,25 +12,27 @@ from trtopt.records import (
     FolderCheck,
     Manifest,
     RebuildDifference,
-    ShapeRange,
     Tactic,
     TimedBuild,
 )
 from trtopt.report.bench import backend_text
 from trtopt.report.notes import plain
-from trtopt.report.view import UNKNOWN, Column, Lines, Table, View, table
+from trtopt.report.view import UNKNOWN, Column, Lines, Table, View, mib, table
 
-_MIB = 2**20
 _SIGNATURE = "manifest.sig"  # of versions that signed builds themselves
 
 
 def build_view(manifest: Manifest, folder: str) -> View:
     """One row per engine, and one line that names the logs with builder warnings."""
-    count = len(manifest.engines)
-    engines = f"{count} engine{'s' if count > 1 else ''} by {backend_text(manifest.engines[0].plan.backend)}"
+    backend, count = manifest.engines[0].plan.backend, counted(len(manifest.engines), "engine")
     logs = [f"{engine.log} ({engine.warnings})" for engine in manifest.engines if engine.warnings]
     warnings = [f"warnings from the builder are in {', '.join(logs)}"] if logs else []
-    return View(f"{folder}: {engines}", [engines_table(manifest), Lines(warnings)], plain(manifest.notes))
+    return View(
+        f"{folder}: {count} by {backend_text(backend)}",
+        [engines_table(manifest), Lines(warnings)],
+        plain(manifest.notes),
+        f"{count} by {backend.name}: batch {', '.join(map(_batches, manifest.engines))}",
+    )
 
 
 def engines_table(manifest: Manifest, title: str = "") -> Table:
@@ -37,7 +40,7 @@ def engines_table(manifest: Manifest, title: str = "") -> Table:
     columns: list[Column[EngineArtifact]] = [
         Column("engine", lambda one: one.path),
         Column("batch", _batches, ""),
-        Column("size MiB", lambda one: one.size_bytes / _MIB, ".2f"),
+        Column("size MiB", lambda one: mib(one.size_bytes), ".2f"),
         Column("build s", lambda one: one.build_seconds, ".1f"),
         Column("timing cache", _cache_use, ""),
         Column("warnings", lambda one: one.warnings, "", face="page"),
@@ -52,12 +55,10 @@ def engine_notes(manifest: Manifest) -> list[str]:
 
 
 def _batches(engine: EngineArtifact) -> str:
-    return "; ".join(_batch_range(profile.batch) for profile in engine.plan.profiles)
-
-
-def _batch_range(batch: ShapeRange) -> str:
-    low, best, high = batch.min[0], batch.opt[0], batch.max[0]
-    return f"{low}" if low == high else f"{low} to {high}, tuned for {best}"
+    spans = [(span.min[0], span.opt[0], span.max[0]) for span in (one.batch for one in engine.plan.profiles)]
+    return "; ".join(
+        f"{low}" if low == high else f"{low} to {high}, tuned for {best}" for low, best, high in spans
+    )
 
 
 def _cache_use(engine: EngineArtifact) -> str:
@@ -104,19 +105,19 @@ def caches_view(entries: Sequence[CacheEntry], folder: str) -> View:
         return View("", [Lines([f"{folder}: no timing caches yet"])])
     columns: list[Column[CacheEntry]] = [
         Column("name", lambda one: one.name, fit="fold"),
-        Column("MiB", lambda one: one.size_bytes / _MIB, ".1f"),
+        Column("MiB", lambda one: mib(one.size_bytes), ".1f"),
         Column("builds", lambda one: one.build_count, ""),
         Column("driver", lambda one: (one.identity.driver if one.identity else None) or "?", ""),
         Column("last used", lambda one: one.used, "", fit="fold"),
     ]
     problems = [f"{entry.name}: {entry.problem}" for entry in entries if entry.problem]
-    title = f"{folder}: {len(entries)} timing cache{'s' if len(entries) > 1 else ''}"
+    title = f"{folder}: {counted(len(entries), 'timing cache')}"
     return View(title, [table("", columns, entries), Lines(problems)])
 
 
 def cache_view(entry: CacheEntry) -> View:
     """Machine and settings of the cache, and its builds, the latest last."""
-    lines = [entry.name, f"  file: {entry.path} ({entry.size_bytes / _MIB:.1f} MiB), last used {entry.used}"]
+    lines = [entry.name, f"  file: {entry.path} ({mib(entry.size_bytes):.1f} MiB), last used {entry.used}"]
     if entry.problem:
         lines.append(f"  cannot be used: {entry.problem}")
     if entry.identity:

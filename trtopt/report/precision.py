@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from trtopt.errors import UsageError
+from trtopt.printable import counted
 from trtopt.records import (
     BatchVerdict,
     BisectReport,
@@ -77,7 +78,14 @@ def check_view(report: CheckReport) -> View:
         *([layers] if report.layers else []),
     ]
     random = Note(Severity.FINDING, "random data: accuracy on real data is unknown; give --data")
-    return View("", blocks, [*([random] if report.data_is_random else []), *plain(report.notes)])
+    worst = min((one.cosine for subject in report.subjects for one in subject.outputs), default=1.0)
+    met = "" if report.passed else "; a bound is not met"
+    return View(
+        "",
+        blocks,
+        [*([random] if report.data_is_random else []), *plain(report.notes)],
+        f"{counted(len(report.subjects), 'subject')}, cosine {worst:.7f} at least{met}",
+    )
 
 
 def outputs_table(title: str, outputs: Iterable[tuple[str, int | None, OutputDifference]]) -> Table:

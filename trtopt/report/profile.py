@@ -40,7 +40,8 @@ def profile_view(report: ProfileReport) -> View:
         counts = Counter(change.change for change in difference.changes)
         listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
         blocks += [changes, Lines([f"changes: {listed}"]), *kernels, Lines([""])]
-    return View("", [*blocks, Lines(peak_lines(report.peaks))], profile_notes(report))
+    outcome = "; ".join(f"batch {engine.batch}: {_count_text(engine)}" for engine in report.engines)
+    return View("", [*blocks, Lines(peak_lines(report.peaks))], profile_notes(report), outcome)
 
 
 def profile_notes(report: ProfileReport) -> list[Note]:

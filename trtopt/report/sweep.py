@@ -17,7 +17,7 @@ def sweep_view(report: SweepReport) -> View:
         points_table(report),
         *(bests_table(report, choices) for choices in choices_of(report)),
     ]
-    return View("", blocks, list(sweep_notes(report)))
+    return View("", blocks, list(sweep_notes(report)), "; ".join(best_lines(report)))
 
 
 def points_table(report: SweepReport) -> Table:

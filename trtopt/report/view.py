@@ -133,11 +133,22 @@ Block = Table | Lines
 
 @dataclass(frozen=True)
 class View:
-    """All that is shown of a record, in the order in which it is read; `notes` are what to know about it."""
+    """All that is shown of a record, in the order in which it is read; `notes` are what to know about it.
+
+    `outcome` is its line, where neither the title nor the first line says it.
+    """
 
     title: str
     blocks: Sequence[Block]
     notes: Sequence[Note] = ()
+    outcome: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The outcome in a line."""
+        blocks = self.on("terminal")
+        firsts = (one.title if isinstance(one, Table) else next(iter(one.lines), "") for one in blocks)
+        return next(filter(None, (self.outcome, self.title, *firsts)), "")
 
     def on(self, face: Face, *, verbose: bool = True) -> Iterator[Block]:
         """The blocks that a face has."""
