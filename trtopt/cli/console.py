@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import click
@@ -13,8 +13,10 @@ from rich.segment import Segment
 from rich.text import Text
 
 from trtopt.cli.options.logging import QUIET, VERBOSITY
+from trtopt.cli.options.outputs import JsonOutput, takes_stdout, write_json
 from trtopt.logs import LOG
 from trtopt.printable import visible
+from trtopt.records import Record
 from trtopt.report.notes import Note, grouped, note_lines
 from trtopt.report.view import View
 
@@ -59,6 +61,26 @@ def show(*parts: RenderableType, err: bool = False) -> None:
     with screen.capture() as captured:
         screen.print(*parts)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()), file=_stream(err))
+
+
+def show_result(
+    json: JsonOutput | None,
+    record: Record,
+    shown: View | Sequence[str],
+    *,
+    alarms: Iterable[str] = (),
+    indent: int | None = 2,
+) -> None:
+    """Print what warns of the result, its JSON if that is requested, and what is shown of it.
+
+    Where the JSON goes to standard output, everything else goes to standard error.
+    """
+    warn(alarms)
+    write_json(json, record, indent=indent)
+    if isinstance(shown, View):
+        show_view(shown, err=takes_stdout(json))
+    else:
+        say(*shown, err=takes_stdout(json))
 
 
 def show_view(view: View, *, err: bool = False) -> None:

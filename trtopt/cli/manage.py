@@ -36,7 +36,7 @@ def plan(request: PlanRequest, verify: bool, json: JsonOutput | None) -> None:
     SWEEP is a folder of `trtopt sweep`, or a build folder with results of `trtopt bench --json` in it;
     with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
     """
-    from trtopt.cli.console import show_view
+    from trtopt.cli.console import show_result
     from trtopt.cli.progress import phases
     from trtopt.report.planning import plan_view
     from trtopt.workflows.plan.plan import plan as make
@@ -46,8 +46,7 @@ def plan(request: PlanRequest, verify: bool, json: JsonOutput | None) -> None:
         made = make(request, enter)
         if verify:
             made = put_to_the_test(request.output, request.timeout, enter, request.trust)
-    write_json(json, made)
-    show_view(plan_view(made), err=takes_stdout(json))
+    show_result(json, made, plan_view(made))
 
 
 @click.group()
@@ -82,23 +81,17 @@ def triton(plan: Path, output: Path, name: str | None) -> None:
     help="Trust an engine that has changed: native code.",
 )
 @json_option("trtopt.verify", "the findings")
-def verify(
-    folder: Path,
-    trusted: tuple[str, ...],
-    json: JsonOutput | None,
-) -> None:
+def verify(folder: Path, trusted: tuple[str, ...], json: JsonOutput | None) -> None:
     """Hash every file of the build FOLDER again.
 
     Exits with 1 if something is missing or has changed.
     """
-    from trtopt.cli.console import say
+    from trtopt.cli.console import show_result
     from trtopt.report.build import check_lines
     from trtopt.workflows.build.folder import check_folder, trust
 
     check = trust(folder, trusted) if trusted else check_folder(folder)
-    write_json(json, check)
-    if not takes_stdout(json):
-        say(*check_lines(str(folder), check))
+    show_result(json, check, check_lines(str(folder), check))
     if not check.is_whole:
         click.get_current_context().exit(1)
 
@@ -129,8 +122,7 @@ def list_caches(cache_dir: Path | None, json: JsonOutput | None) -> None:
 
     cache_entries = entries(cache_dir)
     write_json(json, *cache_entries, indent=None)
-    if not takes_stdout(json):
-        show(caches_view(cache_entries, str(store_folder(cache_dir))))
+    show(caches_view(cache_entries, str(store_folder(cache_dir))), err=takes_stdout(json))
 
 
 @cache.command("show")
@@ -143,7 +135,7 @@ def show_cache(
     name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, json: JsonOutput | None
 ) -> None:
     """Show where and by which builds the cache NAME (or a part of its name) was made."""
-    from trtopt.cli.console import show
+    from trtopt.cli.console import show, show_result
     from trtopt.report.build import cache_view, difference_view, tactics_view
     from trtopt.workflows.build import timing_cache_commands as caches
 
@@ -153,9 +145,7 @@ def show_cache(
         show(tactics_view(caches.tactics(name, cache_dir)))
     else:
         entry = caches.entry(name, cache_dir)
-        write_json(json, entry)
-        if not takes_stdout(json):
-            show(cache_view(entry))
+        show_result(json, entry, cache_view(entry))
 
 
 @cache.command("merge")
@@ -236,9 +226,9 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
         raise UsageError(f"{folder}: a folder is packed only with --bundle", "add --bundle FILE.zip")
     findings = examine()
     write_json(json, findings)
-    if bundle is None and not takes_stdout(json):
-        say_wrapped(*doctor_lines(findings))
-    if bundle is not None:
+    if bundle is None:
+        say_wrapped(*doctor_lines(findings), err=takes_stdout(json))
+    else:
         for name in write_bundle(bundle, findings, folder):
             say(f"trtopt: packed {name}", err=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import click
 from trtopt.cli.declared import OnnxFile, command, option
 from trtopt.cli.exit_codes import NOT_MET, check_alarms, strict_option
 from trtopt.cli.options.completion import lint_check_names, lists_of, names_or_files, node_names
-from trtopt.cli.options.outputs import JsonOutput, json_option, takes_stdout, write_json
+from trtopt.cli.options.outputs import JsonOutput, json_option
 from trtopt.requests.models import (
     BisectRequest,
     CastRequest,
@@ -25,6 +26,7 @@ from trtopt.targets import DEFAULT
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
     from trtopt.export.spec import Axis, ModelSpec, Variant
+    from trtopt.rewrite.lint import LintReport
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -150,9 +152,8 @@ _FINDINGS_SHOWN = 5
 )
 def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None) -> None:
     """Show what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
-    from trtopt.cli.console import is_verbose, say
+    from trtopt.cli.console import show_result
     from trtopt.errors import UsageError
-    from trtopt.printable import counted
     from trtopt.rewrite.lint import CHECKS, lint_model
 
     requested = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
@@ -162,23 +163,30 @@ def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None)
             f"there is no check {sorted(unknown)[0]!r}", f"choose of any, {', '.join(sorted(known))}"
         )
     report = lint_model(model, target=target)
-    write_json(json, report)
-    if not takes_stdout(json):
-        say(f"{counted(len(report.advice), 'finding')} in {report.nodes} nodes for TensorRT {report.target}")
-        for check in CHECKS:
-            matching = [item for item in report.advice if item.check == check.name]
-            if matching:
-                say(f"{check.name}: {check.effect}", f"  → {check.remedy}")
-                shown = matching if is_verbose() else matching[:_FINDINGS_SHOWN]
-                for item in shown:
-                    say(f"    {item.node or 'model'}: {item.reason}")
-                    if item.remedy != check.remedy:
-                        say(f"      → {item.remedy}")
-                if hidden := len(matching) - len(shown):
-                    say(f"    and {hidden} more: -v lists them")
+    show_result(json, report, [*_findings(report)])
     found_names = {item.check for item in report.advice}
     if ("any" in requested and found_names) or requested & found_names:
         raise click.exceptions.Exit(NOT_MET)
+
+
+def _findings(report: LintReport) -> Iterator[str]:
+    """The findings, by check; of each the first few, with -v all."""
+    from trtopt.cli.console import is_verbose
+    from trtopt.printable import counted
+    from trtopt.rewrite.lint import CHECKS
+
+    yield f"{counted(len(report.advice), 'finding')} in {report.nodes} nodes for TensorRT {report.target}"
+    for check in CHECKS:
+        matching = [item for item in report.advice if item.check == check.name]
+        if matching:
+            yield from (f"{check.name}: {check.effect}", f"  → {check.remedy}")
+            shown = matching if is_verbose() else matching[:_FINDINGS_SHOWN]
+            for item in shown:
+                yield f"    {item.node or 'model'}: {item.reason}"
+                if item.remedy != check.remedy:
+                    yield f"      → {item.remedy}"
+            if hidden := len(matching) - len(shown):
+                yield f"    and {hidden} more: -v lists them"
 
 
 @command(RewriteRequest, optional=("model", "output"))
@@ -194,10 +202,11 @@ def rewrite(
     request: RewriteRequest | None, listing: bool, explain: str | None, json: JsonOutput | None
 ) -> None:
     """Rewrite the ONNX file MODEL for TensorRT and check that it still computes the same function."""
-    from trtopt.cli.console import note, say, show_notes, warn
+    from trtopt.cli.console import note, show_result
     from trtopt.cli.progress import phases
     from trtopt.errors import UsageError
     from trtopt.report.notes import plain
+    from trtopt.report.view import Lines, View
     from trtopt.rewrite import explain as words
     from trtopt.rewrite.catalogue import RULES
     from trtopt.workflows.models import rewrite as run
@@ -208,22 +217,13 @@ def rewrite(
         else:
             click.echo("\n".join(words.catalogue(RULES)))
         return
-    if explain is not None and takes_stdout(json):
-        raise UsageError(
-            "--explain answers in words, --json - prints the whole trace",
-            "omit one of them, or write the trace to a file with --json FILE",
-        )
     if request is None:
         raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")
     with phases(f"rewriting {Path(request.model).name}"):
         trace = run(request, note, lambda trace: explain is None or words.of_node(trace, explain))
-    warn(trace.alarms)
-    write_json(json, trace)
-    if explain is not None and not takes_stdout(json):
-        say(*words.of_node(trace, explain))
-    elif not takes_stdout(json):
-        say(*words.summary(trace))
-        show_notes(plain(trace.notes))
+    summary = View("", [Lines(words.summary(trace), is_copied=True)], plain(trace.notes))
+    shown = summary if explain is None else words.of_node(trace, explain)
+    show_result(json, trace, shown, alarms=trace.alarms)
 
 
 @command(CastRequest)
@@ -237,19 +237,15 @@ def rewrite(
 @json_option("trtopt.cast")
 def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
     """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
-    from trtopt.cli.console import note, say, show_view, warn
+    from trtopt.cli.console import note, show_result
     from trtopt.cli.progress import phases
     from trtopt.report.precision import cast_view, explain_cast
     from trtopt.workflows.models import cast as run
 
     with phases(f"casting {Path(request.model).name}"):
         report = run(request, note, lambda report: explain is None or explain_cast(report, explain))
-    warn(report.alarms)
-    write_json(json, report)
-    if explain is not None and not takes_stdout(json):
-        say(*explain_cast(report, explain))
-    elif not takes_stdout(json):
-        show_view(cast_view(report))
+    shown = cast_view(report) if explain is None else explain_cast(report, explain)
+    show_result(json, report, shown, alarms=report.alarms)
     check_alarms(report.alarms, strict=strict)
 
 
@@ -261,7 +257,7 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
 @json_option("trtopt.quantization")
 def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
-    from trtopt.cli.console import say, show_view, warn
+    from trtopt.cli.console import show_result
     from trtopt.cli.progress import phases
     from trtopt.report.precision import explain_quantisation, quantize_view
     from trtopt.workflows.listener import Listener
@@ -276,12 +272,8 @@ def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: 
             listener,
             lambda report: explain is None or explain_quantisation(report, explain),
         )
-    warn(report.alarms)
-    write_json(json, report)
-    if explain is not None and not takes_stdout(json):
-        say(*explain_quantisation(report, explain))
-    elif not takes_stdout(json):
-        show_view(quantize_view(report))
+    shown = quantize_view(report) if explain is None else explain_quantisation(report, explain)
+    show_result(json, report, shown, alarms=report.alarms)
     check_alarms(report.alarms, strict=strict)
 
 
@@ -292,17 +284,14 @@ def check(request: CheckRequest, json: JsonOutput | None) -> None:
 
     Exits with 3 if a bound is not met.
     """
-    from trtopt.cli.console import show_view, warn
+    from trtopt.cli.console import show_result
     from trtopt.cli.progress import listening
     from trtopt.report.precision import check_view
     from trtopt.workflows.precision.check import check as run
 
     with listening() as listener:
         report = run(request, listener)
-    warn(report.alarms)
-    write_json(json, report)
-    if not takes_stdout(json):
-        show_view(check_view(report))
+    show_result(json, report, check_view(report), alarms=report.alarms)
     if not report.passed:
         raise click.exceptions.Exit(NOT_MET)
 
@@ -314,15 +303,13 @@ def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
 
     Exits with 3 if they are not met even with all nodes kept.
     """
-    from trtopt.cli.console import show_view
+    from trtopt.cli.console import show_result
     from trtopt.cli.progress import listening
     from trtopt.report.precision import bisect_view
     from trtopt.workflows.precision.bisect import bisect as run
 
     with listening() as listener:
         report = run(request, listener)
-    write_json(json, report)
-    if not takes_stdout(json):
-        show_view(bisect_view(report))
+    show_result(json, report, bisect_view(report))
     if report.verdict == "not met":
         raise click.exceptions.Exit(NOT_MET)

@@ -47,16 +47,14 @@ def optimize(request: OptimizeRequest, json: JsonOutput | None) -> None:
     and writes report.html into the build folder. With --data the precision is chosen too, where engines can
     be measured. Exits with 3 if a bound is missed.
     """
-    from trtopt.cli.console import show_view, warn
+    from trtopt.cli.console import show_result
     from trtopt.cli.progress import listening
     from trtopt.report.tuning import optimized_view
     from trtopt.workflows.optimize import optimize as run
 
     with listening() as listener:
         found = run(request, listener)
-    warn(found.alarms)
-    write_json(json, found)
-    show_view(optimized_view(found), err=takes_stdout(json))
+    show_result(json, found, optimized_view(found), alarms=found.alarms)
     write_report(Path(found.folder))
     if not found.met:
         raise click.exceptions.Exit(NOT_MET)
@@ -247,18 +245,16 @@ def bench(
 
 def _show_measured(report: BenchReport, subject: str, json: JsonOutput | None) -> None:
     """Print the table, to standard error if the result goes to standard output."""
-    from trtopt.cli.console import is_verbose, show, show_notes, warn
+    from trtopt.cli.console import is_verbose, show_result
     from trtopt.records import Trust
     from trtopt.report.bench import all_notes, bench_view, distrust
     from trtopt.report.notes import plain
 
-    is_stdout = takes_stdout(json)
-    if is_stdout:
-        write_json(json, report, indent=None)
-    warn(distrust([report], Trust.NONE))
     view = bench_view(report, subject)
-    show(view.terminal(verbose=is_verbose()), err=is_stdout)
-    show_notes(plain(all_notes(report)) if is_verbose() else view.notes, err=is_stdout)
+    if is_verbose():
+        view = replace(view, notes=plain(all_notes(report)))
+    unsaved = json if takes_stdout(json) else None
+    show_result(unsaved, report, view, alarms=distrust([report], Trust.NONE), indent=None)
 
 
 def _export_as_trtexec_does(report: BenchReport, times: Path | None, profile: Path | None) -> None:
@@ -300,7 +296,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
     Shows where the time goes, layer by layer, with the names of the ONNX file; which types ran; what fused,
     what did not and why; and how far each layer is from the device's limits.
     """
-    from trtopt.cli.console import note, show_view
+    from trtopt.cli.console import note, show_result
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
     from trtopt.files.outputs import write_output
@@ -318,8 +314,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
         file.parent.mkdir(exist_ok=True)
         kinds = profile_files(file.parent)
         write_output(file, to_json(report, indent=None), kinds[file])
-    write_json(json, report, indent=None)
-    show_view(profile_view(report), err=takes_stdout(json))
+    show_result(json, report, profile_view(report), indent=None)
     if file is not None and with_trace:
         if any(layer.ms for engine in report.engines for layer in engine.layers):
             place = file.with_name(TRACE_FILE)
@@ -350,7 +345,7 @@ def compare(
     --control needs no B, nor does --across-contracts with two contracts, nor --builds, which then compares
     the builds of one model.
     """
-    from trtopt.cli.console import show_view
+    from trtopt.cli.console import show_result
     from trtopt.cli.progress import listening
     from trtopt.errors import DeviceError
     from trtopt.recipe import make_recipe
@@ -365,16 +360,11 @@ def compare(
     request = replace(request, data=input or request.data, recipe=recipe)
     with listening() as listener:
         compared = run(request, listener)
-    write_json(json, compared.report, indent=None)
-    if markdown:
-        click.echo(comparison_view(compared.outcome).markdown(), nl=False, err=takes_stdout(json))
-    else:
-        show_view(comparison_view(compared.outcome), err=takes_stdout(json))
+    view = comparison_view(compared.outcome)
+    shown = view.markdown().splitlines() if markdown else view
+    show_result(json, compared.report, shown, indent=None)
     if compared.failure is not None:
-        raise DeviceError(
-            compared.failure,
-            "earlier measurements are kept; check the GPU with nvidia-smi",
-        )
+        raise DeviceError(compared.failure, "earlier measurements are kept; check the GPU with nvidia-smi")
     raise click.exceptions.Exit(exit_code_of(compared.outcome))
 
 
@@ -444,7 +434,7 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
     of the best engine. ledger.json in it lists every candidate with the predicted and the measured gain.
     Exits with 3 if the baseline misses the accuracy bound.
     """
-    from trtopt.cli.console import say, show, show_view
+    from trtopt.cli.console import say, show_result
     from trtopt.cli.progress import listening
     from trtopt.report.tuning import score_view, tuned_view
     from trtopt.workflows.tune.setup import default_folder
@@ -453,8 +443,7 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
 
     if score:
         found = scored(context.params["backend"] or "auto", context.params["cache_dir"])
-        write_json(json, found)
-        show(score_view(found), err=takes_stdout(json))
+        show_result(json, found, score_view(found))
         return
     if request is None:
         raise click.UsageError("Missing argument 'MODEL'.")
@@ -465,8 +454,7 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
         if Path(request.output or default_folder(Path(request.model))).joinpath(LEDGER).is_file():
             say("trtopt: run the same command with --resume to continue after the candidates tried", err=True)
         raise
-    write_json(json, tuned)
-    show_view(tuned_view(tuned), err=takes_stdout(json))
+    show_result(json, tuned, tuned_view(tuned))
 
 
 def page_file(path: Path) -> Mapping[Path, Kind]:

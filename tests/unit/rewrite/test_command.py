@@ -45,8 +45,15 @@ def test_the_summary_tells_what_was_done_declined_and_checked(tmp_path: Path) ->
 
 
 def test_json_is_the_trace(tmp_path: Path) -> None:
-    trace = from_json(_run(tmp_path, "--json", "-").output.encode(), RewriteTrace)
+    trace = from_json(_run(tmp_path, "--json", "-").stdout.encode(), RewriteTrace)
     assert trace.counts == {"erase-identity": 1}
+
+
+def test_what_is_shown_goes_to_standard_error_where_the_json_is_printed(tmp_path: Path) -> None:
+    done = _run(tmp_path, "--explain", "Identity:b", "--json", "-")
+    assert from_json(done.stdout.encode(), RewriteTrace).counts == {"erase-identity": 1}
+    assert "erase-identity was applied" in done.stderr
+    assert "1 x erase-identity" in _run(tmp_path, "--json", "-").stderr
 
 
 def test_explain_tells_of_one_node(tmp_path: Path) -> None:
@@ -88,7 +95,7 @@ def test_the_list_can_be_had_as_json() -> None:
 
 
 def test_what_would_be_passed_over_in_silence_is_refused(tmp_path: Path) -> None:
-    for more in (["--explain", "Identity:b", "--json", "-"], ["--rules", ""], ["--rules", ","]):
+    for more in (["--rules", ""], ["--rules", ","]):
         assert isinstance(_run(tmp_path, *more).exception, UsageError)
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
     assert "1 x erase-identity" in _run(tmp_path, "--skip", "").output
@@ -107,7 +114,7 @@ def test_a_node_whose_rule_was_undone_is_explained(tmp_path: Path, monkeypatch: 
 
 
 def test_a_trace_from_before_undone_rules_had_nodes_is_read(tmp_path: Path) -> None:
-    old = json.loads(_run(tmp_path, "--json", "-").output)
+    old = json.loads(_run(tmp_path, "--json", "-").stdout)
     old["undone"] = [{"rule": "gelu", "reason": "it moved"}]
     assert from_json(json.dumps(old).encode(), RewriteTrace).undone[0].nodes == ()
 
