@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import onnx
 
-from trtopt.rewrite.axes import FAR
+from trtopt.rewrite.match import FAR
 
 Length: TypeAlias = int | str
 """How long an axis is at the fixed batch: a number, or names, such as `4*seq`, for one that is not known."""

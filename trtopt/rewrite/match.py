@@ -115,3 +115,68 @@ def why_not_one_node(scope: Scope, source: Any, root: Any, inner: list[Any]) -> 
     if not is_private(scope, inner, root):
         return "an intermediate result is used elsewhere"
     return None
+
+
+# ── lengths of axes that are computed of shapes ────────────────────────────────────────────────────────────
+
+
+FAR = 2**31 - 1
+"""An end from here on is the other end of the axis to ONNX Runtime, also for a negative step; not to ONNX."""
+
+
+def length(tensor: Any, place: int) -> Any:
+    """The number or the name of an axis, or the axis itself: of two that are equal the lengths are."""
+    known = tensor.shape[place]
+    return known if known or isinstance(known, int) else (id(tensor), place)
+
+
+def lengths_requested(scope: Scope, tensor: Any) -> list[Any] | None:
+    """The lengths that `tensor` holds, in order; None if it is no Shape's, nor picked out of one.
+
+    Gather and Slice pick; Unsqueeze, Squeeze and Reshape leave the order.
+    """
+    ways = ("Shape", "Gather", "Slice", "Unsqueeze", "Squeeze", "Reshape")
+    node = scope.producer(tensor, *ways)
+    while node is not None and node.op in ways[3:]:
+        node = scope.producer(node.inputs[0], *ways)
+    picked = None if node is None else picked_axes(scope, node)
+    return None if picked is None else [length(picked[0], place) for place in np.ravel(picked[1])]
+
+
+def picked_axes(scope: Scope, node: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
+    """The tensor whose lengths a Shape, or a Gather or Slice of one, reads, and which axes, in its order."""
+    shape = node if node.op == "Shape" else scope.producer(node.inputs[0], "Shape")
+    if shape is None or scope.rank(shape.inputs[0]) is None:
+        return None
+    source = shape.inputs[0]
+    axes = np.arange(len(source.shape))[shape.attrs.get("start", 0) : shape.attrs.get("end", None)]
+    places = _picked(scope, node, len(axes))
+    return None if places is None else (source, axes[places])
+
+
+def _picked(scope: Scope, node: Any, count: int) -> np.ndarray[Any, Any] | None:
+    """Which of `count` elements a Shape, Gather or Slice node returns; None if unknown."""
+    places = np.arange(count)
+    if node.op == "Shape":
+        return places
+    if node.op == "Gather":
+        index = scope.value(node.inputs[1])
+        fits = index is not None and bool(np.all((index >= -count) & (index < count)))
+        return places[index.astype(np.int64)] if fits and index is not None else None
+    start, end, axis, step = (_single(scope, node, position) for position in (1, 2, 3, 4))
+    computed = any(_is_computed(scope, node, position) for position in (3, 4))
+    if start is None or end is None or computed or axis not in (0, -1, None) or step == 0:
+        return None
+    if (step or 1) < 0 and end >= FAR:
+        return None
+    return places[start : min(end, count) if end >= 0 else end : step]
+
+
+def _is_computed(scope: Scope, node: Any, position: int) -> bool:
+    given = node.inputs[position : position + 1]
+    return any(not tensor.is_empty() and scope.value(tensor) is None for tensor in given)
+
+
+def _single(scope: Scope, node: Any, position: int) -> int | None:
+    value = scope.integers(node, ("", "starts", "ends", "axes", "steps")[position], position)
+    return value[0] if value and len(value) == 1 else None

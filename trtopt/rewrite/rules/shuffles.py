@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.axes import Axes, Origin, lengths_requested
 from trtopt.rewrite.evidence import layers
-from trtopt.rewrite.match import REDUCTIONS, axes_of, keeps_axes, operands
+from trtopt.rewrite.match import REDUCTIONS, axes_of, keeps_axes, length, lengths_requested, operands
 from trtopt.rewrite.rule import Match, Verdict, at, rule
 from trtopt.rewrite.scope import STANDARD, Scope
 
@@ -53,9 +52,6 @@ def transpose_reduce(scope: Scope, node: Any) -> Verdict | None:
 
 # ── plain-reshape ──────────────────────────────────────────────────────────────────────────────────────────
 
-_Part = int | Origin | None
-"""An axis in the shape operand: a number, the length of a tensor's axis, or unknown."""
-
 
 @rule(
     "Reshape(x, computed shape) → Reshape(x, constant), where every axis of the result is known in advance",
@@ -71,12 +67,11 @@ def plain_reshape(scope: Scope) -> Iterator[Match]:
     Gather, Slice and Concat nodes that computed the shape then die: no shape layers, and TensorRT sees which
     axes stay as they are.
     """
-    axes = Axes(scope)
-    for node in scope.nodes():
-        if scope.is_one_of(node, "Reshape") and not scope.is_constant(node.inputs[1]):
+    for node in scope.nodes("Reshape"):
+        if not scope.is_constant(node.inputs[1]):
             parts = _parts(scope, node)
             if parts is not None and scope.rank(node.inputs[0]) is not None:
-                shape = [_axis(axes, node, *part) for part in enumerate(parts)]
+                shape = [_axis(node, *part) for part in enumerate(parts)]
                 shape = _without_minus_one(shape, node.inputs[0].shape)
                 if shape.count(-1) > 1:
                     reason = "more than one axis of the result is neither a number nor copied in place"
@@ -85,7 +80,6 @@ def plain_reshape(scope: Scope) -> Iterator[Match]:
                     yield Match(node, "allowzero is set, and an axis may be empty")
                 else:
                     yield Match(node, partial(_fix_shape, scope, node, shape))
-        axes.learn(node)
 
 
 def _fix_shape(scope: Scope, node: Any, shape: list[int]) -> None:
@@ -95,17 +89,17 @@ def _fix_shape(scope: Scope, node: Any, shape: list[int]) -> None:
         node.outputs[0].shape = [axis if axis > 0 else None for axis in shape]
 
 
-def _parts(scope: Scope, node: Any) -> list[_Part] | None:
-    """What the shape is made of, an axis each; None if not even their number is clear."""
+def _parts(scope: Scope, node: Any) -> list[Any] | None:
+    """The lengths that the shape is made of, None if unknown; None if not even their number is clear."""
     declared = node.outputs[0].shape
     maker = scope.producer(node.inputs[1], "Concat")
-    parts: list[_Part] = []
+    parts: list[Any] = []
     for tensor in maker.inputs if maker is not None else [node.inputs[1]]:
         value, requested = scope.value(tensor), lengths_requested(scope, tensor)
         if value is not None:
             parts += [int(axis) for axis in value.reshape(-1)]
         elif requested is not None:
-            parts += [_length(*origin) for origin in requested]
+            parts += requested
         elif tuple(tensor.shape or ()) == (1,):
             parts.append(None)
         else:
@@ -113,26 +107,14 @@ def _parts(scope: Scope, node: Any) -> list[_Part] | None:
     return parts if declared is None or len(declared) == len(parts) else None
 
 
-def _length(tensor: Any, place: int) -> _Part:
-    """The length of an axis if it is known, else the axis."""
-    length = tensor.shape[place]
-    return length if isinstance(length, int) else (tensor, place)
-
-
-def _axis(axes: Axes, node: Any, place: int, part: _Part) -> int:
+def _axis(node: Any, place: int, part: Any) -> int:
     """An axis as a Reshape's constant has it."""
-    declared = node.outputs[0].shape[place] if node.outputs[0].shape else None
-    if isinstance(part, int):
-        return part
-    if isinstance(declared, int):
-        return declared
-    before = node.inputs[0]
-    if place < len(before.shape):
-        if part is not None and axes.same(axes.of(*part), axes.of(before, place)):
-            return 0
-        if declared is not None and isinstance(declared, str) and declared == before.shape[place]:
-            return 0
-    return -1
+    before, after = node.inputs[0], node.outputs[0]
+    found = [part, *([length(after, place)] if after.shape else [])]
+    number = next((one for one in found if isinstance(one, int)), None)
+    if number is not None:
+        return number
+    return 0 if place < len(before.shape) and length(before, place) in found else -1
 
 
 def _without_minus_one(shape: list[int], before: list[Any]) -> list[int]:
