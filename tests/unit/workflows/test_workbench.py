@@ -93,6 +93,25 @@ def test_the_newest_opset_is_read_and_the_one_after_it_is_refused() -> None:
         check_opset(examples.onnx(), older)
 
 
+@pytest.mark.parametrize(
+    ("own", "is_used", "cache", "has_store"),
+    [
+        (None, True, "out/timing.cache", True),
+        ("none", True, "out/timing.cache", False),
+        ("mine.cache", True, "mine.cache", False),
+        ("mine.cache", False, None, False),
+    ],
+)
+def test_timings_come_from_the_users_cache_or_from_the_store(
+    own: str | None, is_used: bool, cache: str | None, has_store: bool, tmp_path: Path
+) -> None:
+    recipe = make_recipe(None, {"timing_cache": str(tmp_path / own) if own == "mine.cache" else own})
+    builder: Any = Builder(NO_GPU, uses_timing_cache=is_used)
+    found = Workbench(builder=builder).with_caches(recipe, tmp_path / "out", tmp_path / "store")
+    assert found.cache == (tmp_path / cache if cache else None)
+    assert (found.store is not None and tmp_path in found.store.parents) == has_store
+
+
 class Backwards:
     """An executor whose last job is done first."""
 
