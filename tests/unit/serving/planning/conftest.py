@@ -7,5 +7,5 @@ from tests.support.brief_plans import simulate_few
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search simulates a tenth of the requests."""
+    """A search simulates few requests."""
     simulate_few(monkeypatch)

@@ -105,6 +105,7 @@ def test_lengths_go_to_the_shortest_bucket_that_holds_them() -> None:
 # ── the choice ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_light_load_is_served_by_the_fastest_engine_alone_at_once() -> None:
     found = Search(ENGINES).best(at(10), Bounds(GOAL))
     assert found.chosen is not None
@@ -113,6 +114,7 @@ def test_a_light_load_is_served_by_the_fastest_engine_alone_at_once() -> None:
     assert "one of the engines would never be used" not in {one.reason for one in found.rejected}
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_heavy_load_needs_a_larger_batch_and_says_what_the_small_one_takes() -> None:
     found = Search(ENGINES).best(at(2200), Bounds(GOAL))
     assert found.chosen is not None
@@ -125,6 +127,7 @@ def test_a_heavy_load_needs_a_larger_batch_and_says_what_the_small_one_takes() -
     assert len(found.chosen.setup.fleet.engines) <= 3
 
 
+@pytest.mark.usefixtures("brief")
 def test_among_equals_the_simpler_one_is_chosen() -> None:
     """Batches of 8 take as long on both engines; one that also has a slower engine of 1 is no better."""
     found = Search([engine(8, 3.0), engine(1, 2.95)]).best(at(2200), Bounds(GOAL))
@@ -158,12 +161,14 @@ def test_memory_is_kept() -> None:
     assert any("MiB of device memory" in one.reason for one in bound.rejected)
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_memory_bound_is_not_kept_by_engines_that_no_one_measured() -> None:
     found = Search([engine(8, 3.0, memory_mib=None)]).best(at(100), Bounds(GOAL, memory_bytes=MIB))
     assert found.chosen is None
     assert [one.reason for one in found.rejected] == ["its memory was not measured"]
 
 
+@pytest.mark.usefixtures("brief")
 def test_for_triton_there_is_one_engine_with_a_range_of_batches() -> None:
     dynamic = engine(8, {1: 1.5, 8: 4.0})
     found = Search([*ENGINES, dynamic]).best(at(500), Bounds(GOAL, for_triton=True))
@@ -235,6 +240,7 @@ def test_of_contradictory_bounds_each_is_reported_with_what_it_costs() -> None:
     assert "max-engines 1: dropping it alone does not help" in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_memory_bound_on_engines_whose_memory_no_one_measured_says_that() -> None:
     told = told_by([engine(1, 1.0, memory_mib=None)], at(100), Bounds(GOAL, memory_bytes=8192 * MIB))
     assert "memory 8 GiB, and no engine's memory was measured: without it there is fp16 batch1" in told
