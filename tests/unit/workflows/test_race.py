@@ -1,4 +1,4 @@
-"""What a control shows of separate runs is kept per device, and used for its result files."""
+"""Who may take turns; what a control shows of separate runs, which is kept per device."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import pytest
 
 from tests.support import examples
 from tests.support.interleaved_runs import block
+from trtopt.errors import UsageError
+from trtopt.measure.contracts import contract_named
+from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import BenchReport, to_json
 from trtopt.workflows.compare.result_files import compare_files
-from trtopt.workflows.race import keep_run_spread, measured_run_spread
+from trtopt.workflows.listener import SILENT
+from trtopt.workflows.race import Setting, heat, keep_run_spread, measured_run_spread, race
 
 OTHER = msgspec.structs.replace(examples.GPU, uuid="GPU-2")
 
@@ -38,6 +42,22 @@ def test_a_damaged_file_is_none(store: Path) -> None:
     (file,) = (store / "run-spread").iterdir()
     file.write_bytes(file.read_bytes()[:30])
     assert measured_run_spread(examples.GPU) is None
+
+
+def test_one_run_has_no_spread() -> None:
+    keep_run_spread(examples.GPU, RunSpread(0.0, 1))
+    assert measured_run_spread(examples.GPU) is None
+
+
+def test_engines_of_two_backends_take_no_turns() -> None:
+    ours = LoadedEngine(path="", artifact=examples.engine(), shapes={}, sample_axes={})
+    backend = msgspec.structs.replace(ours.artifact.plan.backend, version="0.1")
+    plan = msgspec.structs.replace(ours.artifact.plan, backend=backend)
+    theirs = msgspec.structs.replace(ours, artifact=msgspec.structs.replace(ours.artifact, plan=plan))
+    setting = Setting((8,), None, contract_named("isolated"), duration=1.0, data=None)
+    mixed = heat("batch8", [ours, theirs], ["a", "b"], "comparison", 8, setting)
+    with pytest.raises(UsageError, match=r"tensorrt 0\.1 .*cannot be interleaved in one process"):
+        race([mixed], SILENT)
 
 
 def test_a_store_that_cannot_be_written_to_is_reported(store: Path) -> None:
