@@ -12,9 +12,10 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
 from functools import cache, wraps
+from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -22,12 +23,17 @@ from typing import (
     Any,
     Literal,
     ParamSpec,
+    Protocol,
+    SupportsFloat,
+    SupportsIndex,
     TypeVar,
     Union,
     cast,
     get_args,
     get_origin,
     get_type_hints,
+    is_typeddict,
+    runtime_checkable,
 )
 
 from trtopt.errors import TrtoptError, UsageError
@@ -188,8 +194,8 @@ def parse_names(text: str) -> tuple[str, ...]:
 def keywords_of(request: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
     """Make of a function of a request one with the request's fields as parameters.
 
-    Its help lists them. Its errors name them where messages name options; text, where it takes a dictionary
-    or a list, is an error too.
+    Its help lists them. It refuses values of other types, and its errors name parameters where messages name
+    options.
     """
     declared = declared_in(cast(type, request))
 
@@ -200,7 +206,9 @@ def keywords_of(request: Callable[P, T]) -> Callable[[Callable[[T], R]], Callabl
                 bound = signature.bind(*arguments, **keywords).arguments
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}") from None
-            _check_containers(declared, bound)
+            for one in declared:
+                if one.name in bound:
+                    _check(one.name, one.hint, bound[one.name])
             try:
                 return function(cast(Callable[..., T], request)(**bound))
             except TrtoptError as error:
@@ -252,15 +260,64 @@ def _explained(one: Declared, declared: Sequence[Declared]) -> str:
     return text[0].lower() + text[1:] if is_plain else text
 
 
-def _check_containers(declared: Sequence[Declared], given: Mapping[str, object]) -> None:
-    """Find out that dictionaries and lists were given where nothing else fits: text is a list of letters."""
-    for one in declared:
-        value, kinds = given.get(one.name), {get_origin(member) for member in one.members}
-        records = tuple(member for member in one.members if isinstance(member, type))
-        if Mapping in kinds and value is not None and not isinstance(value, (Mapping, *records)):
-            raise UsageError(f"{one.name}={value!r}: not a dictionary", f"give {one.name}={{KEY: VALUE, …}}")
-        if kinds == {Sequence} and isinstance(value, str):
-            raise UsageError(f"{one.name}={value!r}: not a list", f"give {one.name}=[{value!r}]")
+# ── what a Python caller gives ──────────────────────────────────────────────────────────────────────────
+
+
+@runtime_checkable
+class _Truth(Protocol):
+    """A truth value, NumPy's too; text has none."""
+
+    def __bool__(self) -> bool: ...
+
+
+_SCALARS: dict[Any, tuple[type, str]] = {
+    bool: (_Truth, "True or False"),
+    int: (SupportsIndex, "a whole number"),
+    float: (SupportsFloat, "a number"),
+    str: (str, "text"),
+    Literal: (str, "text"),
+    Path: (PathLike, "a path"),
+}
+"""What stands for a value of each type, NumPy's numbers too, and its name."""
+_CONTAINERS = {Sequence: "a list", Mapping: "a dictionary"}
+
+
+def _check(written: str, hint: Any, value: object) -> None:
+    """Refuse a value of another type than the declared one; of lists and dictionaries every entry."""
+    kinds = {Mapping if is_typeddict(kind) else get_origin(kind) or kind: kind for kind in members_of(hint)}
+    if value is None and NoneType in get_args(hint):
+        return
+    if Mapping in kinds and isinstance(value, Mapping):
+        for key, entry in value.items() if get_args(kinds[Mapping]) else ():
+            key_hint, entry_hint = get_args(kinds[Mapping])
+            _check(f"{written}: key", key_hint, key)
+            _check(f"{written}[{key!r}]", entry_hint, entry)
+    elif Sequence in kinds and isinstance(value, Sequence | Set) and not isinstance(value, str):
+        (entry_hint,) = get_args(kinds[Sequence])
+        if entry_hint is int and not len(value):
+            raise UsageError(f"{written}={value!r}: is empty", "give one number at least, or omit it")
+        for place, entry in enumerate(value):
+            _check(f"{written}[{place}]", entry_hint, entry)
+    elif Literal in kinds and isinstance(value, str):
+        if value not in (choices := get_args(kinds[Literal])):
+            raise UsageError(f"{written}={value!r}: no such choice", f"choose among {', '.join(choices)}")
+    elif (isinstance(value, Sized) and not isinstance(value, str)) or not any(
+        isinstance(value, _SCALARS.get(kind, (kind,))[0]) for kind in kinds if kind not in _CONTAINERS
+    ):
+        raise _refusal(written, set(kinds), value)
+
+
+def _refusal(written: str, kinds: set[Any], value: object) -> UsageError:
+    """The error of a value that is of none of these kinds: text is no list of letters."""
+    known = {kind: name for kind, (_, name) in _SCALARS.items()} | _CONTAINERS
+    names = dict.fromkeys(name for kind, name in known.items() if kind in kinds)
+    wanted = " or ".join(names or (kind.__name__ for kind in kinds))
+    given = f"{written}={value!r}"
+    if kinds == {Sequence}:
+        return UsageError(f"{given}: not {wanted}", f"give {written}=[{value!r}]")
+    if Mapping in kinds:
+        return UsageError(f"{given}: not {wanted}", f"give {written}={{KEY: VALUE, …}}")
+    return UsageError(f"{given}: not {wanted}", f"give {wanted}")
 
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────
@@ -273,23 +330,7 @@ _FLAG = re.compile(
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _PLACEHOLDER = re.compile(r"[A-Z][A-Z_,.:=]*(\.so)?|.*….*|'.*'|\".*\"|True|False", re.DOTALL)
 """What stands for a value, and what is written in Python already."""
-
-
-@dataclass(frozen=True)
-class _Keyword:
-    """What a flag is in Python; of a `group`, a key of that parameter."""
-
-    declared: Declared
-    group: Declared | None
-    is_off: bool
-
-    def set_to(self, value: str) -> str:
-        """The parameter with a value as typed: `batch=4`, or in a group `terms={'graph': False}`."""
-        name, literal = self.declared.name, _literal(self.declared, value)
-        if self.group is not None:
-            assert isinstance(self.group.declaration, Group)
-            return self.group.declaration.written.format(key=name, value=literal or repr(value))
-        return f"{name}[{value!r}]" if literal is None else f"{name}={literal}"
+_KEYWORD = "{key}={value}"
 
 
 def in_python(text: str, declared: Sequence[Declared]) -> str:
@@ -298,45 +339,47 @@ def in_python(text: str, declared: Sequence[Declared]) -> str:
     What is in backticks, or follows `trtopt COMMAND`, is a command line and stays one, and so does an option
     that stands for none of the parameters.
     """
-    keywords = dict(_keywords(declared))
-    choices = {word for one in keywords.values() for word in choices_of(one.declared)}
+    keywords = _keywords(declared)
+    choices = {word for one, _ in keywords.values() for word in choices_of(one)}
 
     def parameter(found: re.Match[str]) -> str:
-        one, value, colon = keywords.get(found["flag"]), found["value"], found["colon"]
-        if one is None:
+        flag, value, colon = found["flag"], found["value"], found["colon"]
+        if flag not in keywords:
             return found[0]
-        if {*one.declared.members} == {bool} and one.declared.declaration.parse is None:
-            return one.set_to(str(not one.is_off)) + (f" {value}" if value else "") + colon
+        one, written = keywords[flag]
+        if {*one.members} == {bool} and one.declaration.parse is None:
+            value = f" {value}" if value else ""
+            return written.format(key=one.name, value=not flag.startswith("--no-")) + value + colon
         if value is None:
-            return one.declared.name + colon
+            return one.name + colon
         if not colon and value.isalpha() and value.islower() and value not in choices:
-            return f"{one.declared.name} {value}"  # the next word of the sentence
-        return one.set_to(value) + colon
+            return f"{one.name} {value}"  # the next word of the sentence
+        literal = _literal(one, value)
+        if literal is None and written == _KEYWORD:
+            return f"{one.name}[{value!r}]" + colon
+        return written.format(key=one.name, value=literal or repr(value)) + colon
 
     pieces = _COMMAND.split(text)
     pieces[::2] = [_FLAG.sub(parameter, piece) for piece in pieces[::2]]
     return "".join(pieces)
 
 
-def _keywords(declared: Sequence[Declared]) -> Iterator[tuple[str, _Keyword]]:
-    """Each flag, the older ones too, and what it is in Python; an own option goes before one of a group."""
-    for group in declared:
-        if isinstance(group.declaration, Group):
-            for one in group_options(group, in_python=True):
-                for flag, is_off in _flags(one):
-                    yield flag, _Keyword(one, group, is_off)
-    for one in declared:
-        for flag, is_off in _flags(one):
-            yield flag, _Keyword(one, None, is_off)
+def _keywords(declared: Sequence[Declared]) -> dict[str, tuple[Declared, str]]:
+    """What each flag declares and how Python writes it; an own option goes before one of a group."""
+    groups = [one for one in declared if isinstance(one.declaration, Group)]
+    members = (
+        (one, group.declaration.written) for group in groups for one in group_options(group, in_python=True)
+    )
+    every = [*members, *((one, _KEYWORD) for one in declared)]
+    return {flag: (one, written) for one, written in every for flag in _flags(one)}
 
 
-def _flags(one: Declared) -> Iterator[tuple[str, bool]]:
-    """Each spelling of an option, and whether it turns it off."""
+def _flags(one: Declared) -> tuple[str, ...]:
+    """Each spelling of an option."""
     if isinstance(one.declaration, Output):
-        yield from (("--output", False), ("-o", False))
-    elif isinstance(one.declaration, Option):
-        for flag in (*(one.flag or "").split("/"), *one.declaration.aliases):
-            yield flag, flag.startswith("--no-")
+        return ("--output", "-o")
+    is_option = isinstance(one.declaration, Option)
+    return (*(one.flag or "").split("/"), *one.declaration.aliases) if is_option else ()
 
 
 def choices_of(one: Declared) -> Iterator[Any]:

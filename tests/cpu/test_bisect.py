@@ -115,7 +115,7 @@ def test_the_one_node_that_int8_spoils_is_found(
 @pytest.mark.long
 def test_what_was_found_serves_quantize_as_its_exclude(outlier: Path, data: str, tmp_path: Path) -> None:
     report = bisected(outlier, request(data, target="8.6", method="max"))
-    common = {"precision": "int8", "target": "8.6", "calib": data, "method": "max"}
+    common = {"precision": "int8", "target": "8.6", "data": data, "method": "max"}
     spoiled = quantize(outlier, tmp_path / "all.onnx", QuantizeOptions(**common))  # type: ignore[arg-type]
     mended = quantize(
         outlier,

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import trtopt
@@ -16,6 +17,7 @@ import trtopt.rewrite.catalogue
 from tests.support.paths import ROOT
 from trtopt.errors import UsageError
 from trtopt.recipe import Recipe
+from trtopt.requests.build import BuildRequest
 
 JOBS = (
     "bench",
@@ -120,7 +122,62 @@ def test_what_build_is_given_reaches_the_field_of_the_recipe(field: str) -> None
             trtopt.build(ROOT / "models" / "digits" / "digits.onnx", **wrong)
         return
     with pytest.raises(UsageError, match=rf"\$\.{field}\b"):
-        trtopt.build(Path("unread.onnx"), **wrong)
+        _ = BuildRequest(Path("unread.onnx"), **wrong).recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [
+        pytest.param(name, parameter, id=f"{name}-{parameter}")
+        for name in JOBS
+        if name not in ("pack", "unpack")
+        for parameter in parameters_of(getattr(trtopt, name))
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_parameter(name: str, parameter: str) -> None:
+    function: Any = getattr(trtopt, name)
+    needed = [one.name for one in parameters_of(function).values() if one.default is inspect.Parameter.empty]
+    given: dict[str, object] = {"sources": ["unread"], "precision": "int8"}
+    given = {one: given.get(one, "unread") for one in needed} | {parameter: object()}
+    with pytest.raises(UsageError, match=f"^{parameter}=<object "):
+        function(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "problem"),
+    [
+        ("bench", {"batch": []}, r"batch=\[\]: "),
+        ("compare", {"batch": []}, r"batch=\[\]: "),
+        ("sweep", {"axes": {"x": 0}}, r"axes\['x'\]=0: not a list"),
+        ("sweep", {"axes": {"x": []}}, r"axes\['x'\]=\[\]: "),
+        ("bench", {"batch": [1, 1.5]}, r"batch\[1\]=1.5: "),
+        ("bench", {"trust": True}, "trust=True: not a list"),
+        ("bench", {"terms": True}, "terms=True: not a dictionary"),
+        ("bench", {"stop_early": "no"}, "stop_early='no': "),
+        ("tune", {"include": ["no-such"]}, r"include\[0\]='no-such': no such choice"),
+        ("build", {"io": {"x": 0}}, r"io\['x'\]=0: not text"),
+        ("build", {"exclude": [0]}, r"exclude\[0\]=0: not text"),
+    ],
+)
+def test_entries_of_lists_and_dictionaries_are_judged_too(
+    name: str, given: dict[str, Any], problem: str
+) -> None:
+    function: Any = getattr(trtopt, name)
+    with pytest.raises(UsageError, match=f"^{problem}"):
+        function(*["unread"] * (2 if name == "compare" else 1), **given)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    model = ROOT / "models" / "digits" / "digits.onnx"
+    manifest = trtopt.build(
+        model,
+        tmp_path / "b",
+        batch=[np.int64(1), np.int64(4)],
+        jobs=np.int64(1),
+        force=np.True_,
+        backend="onnxruntime",
+    )
+    assert [engine.path for engine in manifest.engines] == ["batch1.onnx", "batch4.onnx"]
 
 
 @pytest.mark.parametrize("name", [*JOBS, "optimize"])
