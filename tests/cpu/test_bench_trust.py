@@ -24,7 +24,7 @@ from tests.support.long import few
 from tests.support.scripted_device.clocks import ScriptedControl
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from trtopt.cli.optimise import bench
-from trtopt.cli.options.logging import with_log_options
+from trtopt.cli.outputs import with_log_options
 from trtopt.errors import DeviceError
 from trtopt.measure.engine import BenchJob, bench_engine
 from trtopt.records import BenchReport, ClockReading, DeviceInfo, from_json

@@ -12,8 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from trtopt.cli.options.logging import QUIET, VERBOSITY
-from trtopt.cli.options.outputs import JsonOutput, takes_stdout, write_json
+from trtopt.cli.outputs import QUIET, VERBOSITY, JsonOutput, takes_stdout, write_json
 from trtopt.logs import LOG
 from trtopt.printable import visible
 from trtopt.records import Record

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, get_origin
 
 import click
+from click.shell_completion import CompletionItem
 
-from trtopt.cli.options.completion import files, lists_of, names, names_or_files
-from trtopt.cli.options.outputs import Output as OutputPath, json_file, model_file, quantised_file
-from trtopt.cli.options.sections import SectionedCommand
+from trtopt.builder_settings import SETTINGS
+from trtopt.cli.outputs import Output as OutputPath, files, json_file, model_file, quantised_file
 from trtopt.errors import UsageError
 from trtopt.options import (
     Argument,
@@ -27,6 +29,7 @@ from trtopt.options import (
     parse_names,
 )
 from trtopt.requests.shared import parse_rules
+from trtopt.targets import ONNXRUNTIME
 
 _WRITES = {"model": model_file, "quantised model": quantised_file, "plan": json_file("trtopt.plan")}
 
@@ -59,7 +62,7 @@ def command(
 
         made = click.command(cls=SectionedCommand if has_sections else click.Command)(run)
         params = [param for one in declared for param in _parameters(one, optional)]
-        made.params = sorted([*params, *made.params], key=_place)
+        made.params = sorted([*params, *made.params], key=_rank)
         return made
 
     return decorate
@@ -93,7 +96,7 @@ def _parameters(one: Declared, optional: Sequence[str]) -> list[click.Parameter]
     return [_option(one, declaration)]
 
 
-def _place(param: click.Parameter) -> int:
+def _rank(param: click.Parameter) -> int:
     """Arguments first, then the output; the rest in its own order."""
     return 0 if isinstance(param, click.Argument) else 1 if "-o" in param.opts else 2
 
@@ -218,3 +221,130 @@ class OnnxFile(click.Path):
             meant = f" Did you mean {known[near[0]]}?" if near else ""
             self.fail(f"File {str(path)!r} does not exist.{meant}", param, ctx)
         return super().convert(value, param, ctx)
+
+
+# ── headings in the help of commands with many options ────────────────────────────────────────────────────
+
+FIRST = "Options"
+SECTIONS: dict[str, tuple[str, ...]] = {
+    FIRST: (),
+    "Candidates": ("--include KIND", "--exclude KIND"),
+    "Precision": (
+        *("--precision", "--target", "--method", "--table", "--exclude", "--include", "--smoothquant"),
+        *("--forms", "--selection-budget", "--store-weights", "--random-data", "--verdict"),
+        "--allow-fallback",
+    ),
+    "Accuracy bounds": ("--min-cosine", "--min-sqnr", "--max-error", "--min-top1"),
+    "Graph": ("--rewrite", "--add-rule", "--io", "--normalize", "--preprocess"),
+    "Measurement": (
+        *("--contract", "--duration", "--stop-early", "--warmup", "--timeout", "--cpu-affinity"),
+        "--lock-clocks",
+    ),
+    "Terms of the measurement [default: the contract's]": (
+        *("--graph", "--transfers", "--pinned", "--queue", "--sync", "--threads", "--streams"),
+    ),
+    "Further measurements, each in a pass of its own": (
+        *("--layers", "--kernels", "--memory", "--load", "--max-latency", "--idle", "--cold-start"),
+        "--probe-peaks",
+    ),
+    "Builder settings [default: the backend's]": (
+        "--recipe",
+        *(str(one.flag) for one in SETTINGS if one.backends != (ONNXRUNTIME,)),
+        *("--timing-cache", "--cache-dir", "--build-timeout"),
+    ),
+    "Settings of ONNX Runtime [default: its own]": (
+        *(str(one.flag) for one in SETTINGS if one.backends == (ONNXRUNTIME,)),
+    ),
+    "Where jobs run": ("--jobs", "--executor", "--gpu-model", "--retries"),
+    "For other tools": ("--nvtx", "--cuda-profiler", "--trace", "--export-times", "--export-profile"),
+    "Output": ("--json", "--markdown", "--strict", "--verbose", "--quiet", "--log-file", "--help"),
+}
+"""In the order of the help, options too; one that is listed nowhere stands under the first. A flag that means
+something else in another command is listed with its metavar."""
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists its options under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `click.Command.format_options`."""
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        sizes = Counter(map(section_of, options))
+        rows: dict[str, list[tuple[int, tuple[str, str]]]] = {title: [] for title in SECTIONS}
+        for option in options:
+            row, title = option.get_help_record(ctx), section_of(option)
+            if row is not None and sizes[title] > 1:
+                rows[title].append((_place(option, title), row))
+            elif row is not None:  # one option needs no heading
+                rows[FIRST].append((0, row))
+        for title, listed in rows.items():
+            if listed:
+                with formatter.section(title):
+                    formatter.write_dl([row for _, row in sorted(listed, key=itemgetter(0))])
+
+
+def _place(option: click.Parameter, title: str) -> int:
+    """Where an option stands under its heading; under the first they keep the command's own order."""
+    names = names_of(option)
+    return next((place for place, flag in enumerate(SECTIONS[title]) if flag in names), 0)
+
+
+def section_of(option: click.Parameter) -> str:
+    """The heading of an option."""
+    names = names_of(option)
+    return next((title for title, flags in SECTIONS.items() if names & set(flags)), FIRST)
+
+
+def names_of(option: click.Parameter) -> set[str]:
+    """How the table may name an option: by its flags, or these with its metavar."""
+    return {*option.opts, *(f"{flag} {option.metavar}" for flag in option.opts)}
+
+
+# ── what a shell offers; a table is read when the shell asks ──────────────────────────────────────────────
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Names = Callable[[], Iterable[str]]
+
+
+def names(table: Names) -> Completer:
+    """Offer the names of a table."""
+    return lambda context, option, begun: _matching(table(), begun)
+
+
+def names_or_files(table: Names) -> Completer:
+    """Offer the names of a table, and files."""
+    return lambda context, option, begun: [*_matching(table(), begun), CompletionItem(begun, type="file")]
+
+
+def lists_of(table: Names) -> Completer:
+    """Offer the names of a table as the next entry of a list with commas."""
+
+    def offered(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+        done, comma, last = begun.rpartition(",")
+        return [CompletionItem(f"{done}{comma}{name}") for name in table() if name.startswith(last)]
+
+    return offered
+
+
+def node_names(context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Offer the nodes of MODEL, where it has been typed and can be read."""
+    from trtopt.errors import TrtoptError
+    from trtopt.onnxio import model_file
+    from trtopt.onnxio.graph_walk import graphs_of
+
+    try:
+        graph = model_file.load(Path(context.params["model"])).proto.graph
+    except (KeyError, TypeError, OSError, TrtoptError):
+        return []
+    return _matching((node.name for part in graphs_of(graph) for node in part.node if node.name), begun)
+
+
+def lint_check_names() -> Iterable[str]:
+    """The checks of `trtopt lint`."""
+    from trtopt.rewrite.lint import CHECKS
+
+    return ("any", *(check.name for check in CHECKS))
+
+
+def _matching(offered: Iterable[str], begun: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in offered if name.startswith(begun)]

@@ -16,8 +16,7 @@ from types import FrameType
 import click
 
 from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
-from trtopt.cli.options.guard import with_guard
-from trtopt.cli.options.logging import with_log_options
+from trtopt.cli.outputs import with_guard, with_log_options
 from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.printable import spelled_out, visible_lines
 from trtopt.version import __version__

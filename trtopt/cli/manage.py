@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.declared import command, option
-from trtopt.cli.options.completion import files
-from trtopt.cli.options.outputs import (
+from trtopt.cli.outputs import (
     JsonOutput,
     Output,
+    files,
     json_option,
     output_option,
     takes_stdout,

@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from trtopt.cli.declared import OnnxFile, command, option
+from trtopt.cli.declared import (
+    OnnxFile,
+    command,
+    lint_check_names,
+    lists_of,
+    names_or_files,
+    node_names,
+    option,
+)
 from trtopt.cli.exit_codes import NOT_MET, check_alarms, strict_option
-from trtopt.cli.options.completion import lint_check_names, lists_of, names_or_files, node_names
-from trtopt.cli.options.outputs import JsonOutput, json_option
+from trtopt.cli.outputs import JsonOutput, json_option
 from trtopt.requests.models import (
     BisectRequest,
     CastRequest,

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from trtopt.cli.declared import OnnxFile, command
 from trtopt.cli.exit_codes import NOT_MET, NOT_SHOWN, UNTRUSTWORTHY, check_alarms, strict_option
 from trtopt.cli.nested import run_command
-from trtopt.cli.options.outputs import (
+from trtopt.cli.outputs import (
     JsonOutput,
     Output,
     json_option,

@@ -11,7 +11,7 @@ from rich.table import Column
 from rich.text import Text
 
 from trtopt.cli.console import console, is_live, is_verbose, note, say, verbosity
-from trtopt.cli.options.logging import QUIET
+from trtopt.cli.outputs import QUIET
 from trtopt.logs import LOG
 from trtopt.records import BenchReport, SweepPoint, SweepReport
 from trtopt.report.sweep import point_line, points_table

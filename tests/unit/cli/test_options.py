@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tests.support.command_line import DIGITS
 from trtopt.cli.main import COMMANDS, cli
-from trtopt.cli.options.outputs import JsonOutput
+from trtopt.cli.outputs import JsonOutput
 from trtopt.errors import OutputError, UsageError
 from trtopt.recipe import GRAPH_PRECISIONS
 from trtopt.targets import BACKENDS

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from trtopt.builder_settings import SETTINGS
+from trtopt.cli.declared import FIRST, SECTIONS, SectionedCommand, names_of, section_of
 from trtopt.cli.main import COMMANDS, cli
-from trtopt.cli.options.sections import FIRST, SECTIONS, SectionedCommand, names_of, section_of
 
 CONTEXT = click.Context(cli)
 EVERY = {name: found for name in COMMANDS if (found := cli.get_command(CONTEXT, name)) is not None}

@@ -1,0 +1,314 @@
+"""What commands write: files and folders, their result as JSON, the log; and the check before they begin."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+from click.shell_completion import CompletionItem
+
+from trtopt.version import __version__
+
+if TYPE_CHECKING:
+    from trtopt.files.outputs import Kind
+    from trtopt.records import Record
+
+Writes = Callable[[Path], "Mapping[Path, Kind]"]
+
+
+def files(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Offer files, for values that may be something else too."""
+    return [CompletionItem(begun, type="file")]
+
+
+class Output(click.Path):
+    """A path to write to; `writes` lists its files and their kinds. Folders are checked as they are made."""
+
+    def __init__(self, writes: Writes = lambda path: {}) -> None:
+        super().__init__(path_type=Path)
+        self.writes = writes
+
+
+def output_option(
+    metavar: Literal["FILE", "FOLDER"],
+    text: str,
+    writes: Writes = lambda path: {},
+    *,
+    required: bool = False,
+) -> Callable[[Callable[..., Any]], Any]:
+    """The option `-o`, whose path the command gets as `output`."""
+    kind = Output(writes)
+    return click.option("-o", "--output", type=kind, metavar=metavar, required=required, help=text)
+
+
+def model_file(path: Path) -> Mapping[Path, Kind]:
+    """An ONNX file; its weights get a name that is free."""
+    from trtopt.onnxio.model_file import MODEL
+
+    return {path: MODEL}
+
+
+def json_file(schema: str) -> Writes:
+    """A file of JSON that begins with this schema."""
+
+    def writes(path: Path) -> Mapping[Path, Kind]:
+        from trtopt.files.outputs import json_kind
+
+        return {path: json_kind(schema)}
+
+    return writes
+
+
+def quantised_file(path: Path) -> Mapping[Path, Kind]:
+    """An ONNX file with its calibration table."""
+    from trtopt.precision.calibrate import TABLE, table_beside
+
+    return {**model_file(path), table_beside(path): TABLE}
+
+
+# ── the result as JSON ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class JsonOutput:
+    """Where the JSON goes, without a file to standard output, and what it is."""
+
+    file: Path | None
+    schema: str
+
+    def write(self, text: bytes) -> None:
+        """Write JSON that ends with a line's end."""
+        from trtopt.files.outputs import json_kind, write_output
+
+        if self.file is None:
+            click.echo(text, nl=False)
+        else:
+            write_output(self.file, text, json_kind(self.schema))
+
+
+def takes_stdout(output: JsonOutput | None) -> bool:
+    """Whether the JSON is requested, and on standard output."""
+    return output is not None and output.file is None
+
+
+def write_json(output: JsonOutput | None, *records: Record, indent: int | None = 2) -> None:
+    """Write the record, if JSON is requested; of several each into a line of its own."""
+    from trtopt.records import to_json
+
+    if output is not None:
+        own = indent if len(records) == 1 else None
+        output.write(b"".join(to_json(record, indent=own) for record in records))
+
+
+def json_option(schema: str, what: str = "the report") -> Callable[[Callable[..., Any]], Any]:
+    """The option; the command gets `json`, a `JsonOutput` or None. The JSON begins with this schema."""
+    return click.option(
+        "--json",
+        is_flag=False,
+        flag_value="",  # without a value the message says what to write
+        callback=functools.partial(_output, schema),
+        metavar="FILE|-",
+        shell_complete=files,
+        help=f"Write {what} as JSON to FILE, or to standard output.",
+    )
+
+
+def _output(
+    schema: str, context: click.Context, option: click.Parameter, value: str | None
+) -> JsonOutput | None:
+    if value is None:
+        return None
+    if not value:
+        raise click.BadParameter("needs a file, or - for standard output: --json -", context, option)
+    if value == "-":
+        return JsonOutput(None, schema)
+    file = Path(value)
+    if file.suffix == ".onnx":  # as it follows the flag in command lines of earlier versions
+        raise click.BadParameter(
+            f"{value} is a model: give a file to write, or - for standard output", context, option
+        )
+    return JsonOutput(file, schema)
+
+
+# ── the log, an option of every command ───────────────────────────────────────────────────────────────────
+
+VERBOSITY = "trtopt.verbosity"
+"""The key in a context's `meta`."""
+QUIET = -1
+LOG_FILE = "trtopt.log_file"
+"""The key in a context's `meta`."""
+_LOG_BEGINS = b'{"time":"'
+
+
+def _verbose(context: click.Context, option: click.Parameter, verbosity: int) -> None:
+    if verbosity or VERBOSITY not in context.meta:
+        _show(context, verbosity)
+
+
+def _quiet(context: click.Context, option: click.Parameter, quiet: bool) -> None:
+    if quiet:
+        _show(context, QUIET)
+
+
+def _show(context: click.Context, verbosity: int) -> None:
+    from trtopt.logs import show
+
+    if verbosity * context.meta.get(VERBOSITY, 0) < 0:
+        raise click.UsageError("--quiet and --verbose contradict each other: omit one of them")
+    context.meta[VERBOSITY] = verbosity
+    show(verbosity)
+
+
+def _log_file(context: click.Context, option: click.Parameter, path: Path | None) -> None:
+    context.meta[LOG_FILE] = path
+
+
+def open_log(context: click.Context) -> None:
+    """Begin the log, if one is requested."""
+    if (path := context.meta.get(LOG_FILE)) is not None:
+        from trtopt.logs import LOG, write_to
+
+        write_to(path)
+        LOG.info("trtopt %s: %s", __version__, shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+
+
+def _logs(path: Path) -> Mapping[Path, Kind]:
+    """A log; what is no file, as a pipe, only passes it on."""
+    from trtopt.files.outputs import kind_beginning
+
+    is_one = path.is_file() or not path.exists()
+    return {path: kind_beginning("a log of trtopt", _LOG_BEGINS)} if is_one else {}
+
+
+_OPTIONS = (
+    click.Option(
+        ["--verbose", "-v"],
+        count=True,
+        expose_value=False,
+        callback=_verbose,
+        help="Print all details, and log to standard error with TensorRT's messages; -vv: verbose ones too.",
+    ),
+    click.Option(
+        ["--quiet", "-q"],
+        is_flag=True,
+        expose_value=False,
+        callback=_quiet,
+        help="Print only the result: no notes and no progress.",
+    ),
+    click.Option(
+        ["--log-file"],
+        type=Output(_logs),
+        metavar="FILE",
+        expose_value=False,
+        callback=_log_file,
+        help="Append the log to FILE, as JSON lines.",
+    ),
+)
+
+
+def with_log_options(command: click.Command) -> click.Command:
+    """The command, or every command of the group, with these options."""
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            with_log_options(inner)
+    elif _OPTIONS[0] not in command.params:
+        command.params += _OPTIONS
+    return command
+
+
+# ── the check of what is written, by what the parameters declare ──────────────────────────────────────────
+
+_LONGEST = 4096
+_MARK = "is_guarded"
+
+
+def with_guard(command: click.Command) -> click.Command:
+    """The command, or every command of the group, with its outputs checked before it begins."""
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            with_guard(inner)
+    elif command.callback is not None and not hasattr(command.callback, _MARK):
+        command.callback = _guarded(command.callback)
+        setattr(command.callback, _MARK, True)
+    return command
+
+
+def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command, begun only if nothing that it writes is what it reads, another's, or not trtopt's."""
+
+    @functools.wraps(command)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        from trtopt.errors import OutputError, UsageError
+        from trtopt.files.outputs import check_output, reading
+
+        context = click.get_current_context()
+        with reading(lambda: _files_read(context)):
+            seen: set[Path] = set()
+            for option, path, kind in _outputs(context):
+                try:
+                    if path.resolve() in seen:
+                        raise UsageError(f"{path}: is named twice to be written", "name another file")
+                    seen.add(path.resolve())
+                    check_output(path, kind)
+                except (UsageError, OutputError) as error:
+                    raise type(error)(f"{option} {error.problem}", error.remedy) from None
+            open_log(context)
+            return command(*arguments, **options)
+
+    return checked
+
+
+def _outputs(context: click.Context) -> Iterator[tuple[str, Path, Kind]]:
+    """The option, the file and its kind."""
+    from trtopt.files.outputs import json_kind
+
+    for parameter in context.command.params:
+        is_log = not parameter.expose_value
+        value = context.meta.get(LOG_FILE) if is_log else context.params.get(parameter.name or "")
+        if isinstance(value, JsonOutput) and value.file is not None:
+            yield parameter.opts[0], value.file, json_kind(value.schema)
+        elif isinstance(parameter.type, Output) and value is not None:
+            for path, kind in parameter.type.writes(value).items():
+                yield parameter.opts[0], path, kind
+
+
+def _files_read(context: click.Context) -> Iterator[Path]:
+    """The files that the command reads, models' weights and the parts of builds among them."""
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if not isinstance(parameter.type, Output):
+            for text in _texts(value):
+                for name in {text, text.rpartition(":")[0] or text}:  # FILE.py:function is read too
+                    with suppress(OSError, ValueError):
+                        yield from _files_at(Path(name), is_option=isinstance(parameter, click.Option))
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str | Path):
+        if 0 < len(str(value)) < _LONGEST:
+            yield str(value)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _texts(item)
+
+
+def _files_at(path: Path, *, is_option: bool) -> Iterator[Path]:
+    """What is read where a path is given: a folder that an option names is one of samples, or of a result."""
+    from trtopt.files.manifests import is_build_folder, own_files
+    from trtopt.onnxio.external_data import weights_of
+
+    if path.is_file():
+        yield path
+        yield from weights_of(path)
+    elif path.is_dir() and is_option:
+        yield from path.iterdir()
+    folder = path if path.is_dir() else path.parent
+    if is_build_folder(folder) and (path.is_dir() or path.name in own_files(folder)):
+        yield from (folder / name for name in own_files(folder))
