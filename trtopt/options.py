@@ -139,17 +139,18 @@ class Declared:
 
 @cache
 def declared_in(request: type) -> tuple[Declared, ...]:
-    """The fields of a request: first its own, then those of its mix-ins, the listener last."""
-    own = inspect.get_annotations(request)
+    """The fields of a request: its own, then those of its mix-ins, the nearest first; the listener last."""
     hints: dict[str, Any] = {}
-    for kind in reversed(request.__mro__):
+    places: dict[str, int] = {}
+    for place, kind in reversed([*enumerate(request.__mro__)]):
         hints |= inspect.get_annotations(kind, eval_str=True)
+        places |= dict.fromkeys(inspect.get_annotations(kind), place)
     found = [
         field_of(one.name, hints[one.name], _default(one), is_positional=not one.kw_only)
         for one in fields(request)
         if get_origin(hints[one.name]) is Annotated
     ]
-    return tuple(sorted(found, key=lambda one: (one.name == "listener") * 2 + (one.name not in own)))
+    return tuple(sorted(found, key=lambda one: (one.name == "listener", places[one.name])))
 
 
 def _default(one: Any) -> Any:

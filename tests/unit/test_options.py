@@ -142,11 +142,6 @@ def test_text_is_no_dictionary_and_no_list_of_letters(tmp_path: Path) -> None:
     assert error.value.remedy == "give exclude=['head.*']"
 
 
-def test_a_recipe_that_nothing_is_built_with_is_refused() -> None:
-    words = ["quantize", DIGITS, "-o", "OUT", "--precision", "int8", "--recipe", "quick"]
-    assert "--recipe quick: nothing is built" in str(on_the_command_line(*words))
-
-
 def test_command_lines_in_a_message_stay_command_lines() -> None:
     options = declared_in(BenchRequest)
     for text in (

@@ -30,7 +30,6 @@ from trtopt.requests.shared import (
     Shapes,
     Table,
     Target,
-    TargetFound,
     Timeout,
     Trust,
     model_names,
@@ -39,7 +38,7 @@ from trtopt.requests.shared import (
     rule_names,
     samples,
 )
-from trtopt.targets import DEFAULT, targets_where
+from trtopt.targets import DEFAULT, target_names, targets_where
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,22 @@ class ExportRequest:
     external_data: Annotated[bool, Option("Store weights next to the file even below 2 GB.")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class GraphEnds(Request):
+    """What the inputs and outputs of a graph become."""
+
+    io: GraphIo = None
+    normalize: Normalize = None
+    preprocess: Preprocess = None
+
+    @property
+    def io_request(self) -> IoRequest:
+        """The types and layouts, read."""
+        return read_io_request(self.io or {}, self.normalize or {}, self.preprocess)
+
+
 @dataclass(frozen=True)
-class RewriteRequest(Request):
+class RewriteRequest(GraphEnds):
     """What to rewrite by which rules."""
 
     model: OnnxFile
@@ -134,9 +147,6 @@ class RewriteRequest(Request):
         ),
     ] = True
     data: Annotated[Data, samples("Real inputs for the check")] = None
-    io: GraphIo = None
-    normalize: Normalize = None
-    preprocess: Preprocess = None
     dynamic_batch: Annotated[bool, Option("Give a fixed batch axis the name `batch`.")] = False
     keep_going: Annotated[bool, Option("Skip a rule that fails instead of stopping.")] = False
 
@@ -183,7 +193,7 @@ _WITHOUT_STORED_WEIGHTS = ", ".join(targets_where(lambda target: not target.stor
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeOptions(Request):
+class QuantizeOptions(GraphEnds):
     """How to quantise a graph."""
 
     precision: Annotated[
@@ -194,10 +204,7 @@ class QuantizeOptions(Request):
         Data,
         Option(samples("Samples to calibrate on"), metavar="DATA", is_path=True, aliases=("--calib",)),
     ] = None
-    target: Annotated[
-        TargetFound,
-        f"TensorRT to write for [default: {DEFAULT}].",
-    ] = None
+    target: Target = DEFAULT
     method: Annotated[
         Method, "auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max]."
     ] = None
@@ -226,24 +233,11 @@ class QuantizeOptions(Request):
     random_data: Annotated[bool, Option("Calibrate on random values: for trials, never for deployment.")] = (
         False
     )
-    io: GraphIo = None
-    normalize: Normalize = None
-    preprocess: Preprocess = None
-
-    @property
-    def graph_target(self) -> str:
-        """The TensorRT to write for."""
-        return self.target or DEFAULT
 
     @property
     def graph_forms(self) -> GraphForms | None:
         """The forms, read; None: the default of each."""
         return None if self.forms is None else parse_forms(self.forms)
-
-    @property
-    def io_request(self) -> IoRequest:
-        """The types and layouts, read."""
-        return read_io_request(self.io or {}, self.normalize or {}, self.preprocess)
 
 
 @dataclass(frozen=True)
@@ -315,7 +309,10 @@ class BisectRequest(Request):
     ] = None
     table: Annotated[Table, "Ranges from an earlier trtopt quantize."] = None
     method: Annotated[Method, "How ranges are found, as for trtopt quantize."] = None
-    target: Annotated[TargetFound, f"TensorRT to write for [default: the engines', else {DEFAULT}]."] = None
+    target: Annotated[
+        str | None,
+        Option(f"TensorRT to write for [default: the engines', else {DEFAULT}].", choices=target_names()),
+    ] = None
     exclude: Annotated[
         Sequence[str], Option("Nodes or operators to keep in any case.", metavar="PATTERN")
     ] = ()

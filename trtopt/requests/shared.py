@@ -266,9 +266,7 @@ Preprocess = Annotated[
 
 # ── precision ───────────────────────────────────────────────────────────────────────────────────────────
 
-_TARGET = Option("TensorRT to write for.", choices=target_names())
-Target = Annotated[str, _TARGET]
-TargetFound = Annotated[str | None, _TARGET]
+Target = Annotated[str, Option("TensorRT to write for.", choices=target_names())]
 Method = Annotated[str | None, Option("", metavar="NAME", names=method_names)]
 Table = Annotated[
     str | Path | None,

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtopt.records.tensors import read_io_request
-
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
     from trtopt.export.source_module import Subject
@@ -67,7 +65,7 @@ def rewrite(
         check=request.check,
         data=request.data,
         dynamic_batch=request.dynamic_batch,
-        io=read_io_request(request.io or {}, request.normalize or {}, request.preprocess),
+        io=request.io_request,
         keep_going=request.keep_going,
         accept=accept,
         note=note,

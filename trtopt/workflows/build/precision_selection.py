@@ -208,7 +208,7 @@ class _PrecisionSelection:
             only = (Expected(forms, 0.0, 0.0),)
             return {plan.label: FormSearch(only, self._terms.budget) for plan in self._plans}
         # on a processor forms gain nothing
-        source, target = Path(self._base.path), request.graph_target
+        source, target = Path(self._base.path), request.target
         is_gpu = backend.name != ONNXRUNTIME
         places = planned_forms(source, self._base.sha256, target, tuple(request.exclude)) if is_gpu else {}
         if places and all(row.target != target for row in ROWS):

@@ -79,7 +79,7 @@ def quantize(
     if source.resolve() == target.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
-    io, aim = request.io_request, request.graph_target
+    io, aim = request.io_request, request.target
     check_formats(io, target_named(aim), in_engine=False)
     typing = type_graph(model_file.load(source), io, data=request.data)
     original = typing.model
@@ -153,7 +153,7 @@ def evaluated(request: QuantizeOptions) -> tuple[Precision, QdqFormat]:
         )
     if forms not in (None, PLAIN) and precision != "int8":
         raise UsageError(f"--forms {forms} is for INT8", "omit it, or give --precision int8")
-    form = qdq_format_for(precision, request.graph_target, stored=request.store_weights)
+    form = qdq_format_for(precision, request.target, stored=request.store_weights)
     if request.method is not None:
         check_method(request.method)
         if precision == "fp8" and request.method != "max":
@@ -254,7 +254,7 @@ def _report_on(
         out=str(target),
         calibration_table=str(table) if table else None,
         precision=request.precision,
-        target=request.graph_target,
+        target=request.target,
         method=kept.method if kept else None,
         samples=kept.samples if kept else 0,
         held=kept.held if kept else 0,
