@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -67,6 +67,11 @@ class Check:
     find: Callable[[Scope], Iterator[Finding]]
 
 
+def check(effect: str, remedy: str) -> Callable[[Callable[[Scope], Iterator[Finding]]], Check]:
+    """Make a check of a function, called like that."""
+    return lambda find: Check(find.__name__.strip("_").replace("_", "-"), effect, remedy, find)
+
+
 # ── shapes: alignment, axes, sizes ────────────────────────────────────────────────────────────────────────
 
 _LARGE_K = 3840
@@ -87,6 +92,7 @@ def _weight(scope: Scope, node: Any) -> Any | None:
     return tensor if scope.is_constant(tensor) else None
 
 
+@check("Tensor Core kernels need padding, or are not used at all", "widen the layer")
 def _odd_channels(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Conv"):
         weight, unit = _weight(scope, node), _wanted(scope, node)
@@ -99,7 +105,11 @@ def _odd_channels(scope: Scope) -> Iterator[Finding]:
                 yield Finding(node, f"{size} {kind} are not a multiple of {unit}")
 
 
-def _odd_products(scope: Scope) -> Iterator[Finding]:
+@check(
+    "Tensor Core kernels need padding, or are not used at all",
+    "pad the vocabulary, classes or hidden size in the model",
+)
+def _odd_product(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("MatMul", "Gemm"):
         weight, unit = _weight(scope, node), _wanted(scope, node)
         if weight is None or len(weight.shape) < 2:
@@ -110,7 +120,11 @@ def _odd_products(scope: Scope) -> Iterator[Finding]:
                 yield Finding(node, f"{kind} = {size} is not a multiple of {unit}")
 
 
-def _vector_products(scope: Scope) -> Iterator[Finding]:
+@check(
+    "bound by memory, not by arithmetic: INT8 or FP8 compute gains nothing",
+    "raise the batch, or quantise the weight alone",
+)
+def _vector_product(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("MatMul", "Gemm"):
         left, weight = node.inputs[0].shape, _weight(scope, node)
         if node.op == "Gemm" and node.attrs.get("transA", 0):
@@ -123,28 +137,38 @@ def _vector_products(scope: Scope) -> Iterator[Finding]:
             yield Finding(node, f"{'M' if rows == 1 else 'N'} = 1: a matrix times a vector")
 
 
-def _batch_concats(scope: Scope) -> Iterator[Finding]:
+@check("a copy, and no fusion across it", "join along channels in the model")
+def _batch_concat(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Concat"):
         rank = scope.rank(node.outputs[0])
         if len(node.inputs) > 1 and rank is not None and rank > 1 and node.attrs["axis"] % rank == 0:
             yield Finding(node, f"it joins {len(node.inputs)} tensors along axis 0")
 
 
-def _inner_gathers(scope: Scope) -> Iterator[Finding]:
+@check(
+    "a strided Gather, slower than one along axis 0",
+    "gather along axis 0, or use Slice or Split where the indices are a run",
+)
+def _inner_gather(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Gather"):
         axis = node.attrs.get("axis", 0) % (scope.rank(node.inputs[0]) or 1)
         if axis and not scope.is_constant(node.inputs[0]) and not scope.producer(node.inputs[0], "Shape"):
             yield Finding(node, f"it gathers along axis {axis} of a computed tensor")
 
 
-def _leading_reductions(scope: Scope) -> Iterator[Finding]:
+@check(
+    "slower than a reduction of the last axes; may need a transpose",
+    "lay the reduced axes last in the model",
+)
+def _leading_reduction(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes(*REDUCTIONS):
         axes, rank = axes_of(scope, node), scope.rank(node.inputs[0])
         if axes and rank is not None and axes != list(range(rank - len(axes), rank)):
             yield Finding(node, f"it reduces axes {axes} of {rank}, which are not the last")
 
 
-def _hard_selections(scope: Scope) -> Iterator[Finding]:
+@check("a slow sort, or a build that fails", "lower K, or select in two steps")
+def _topk(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("TopK"):
         count = scope.scalar(node.inputs[1]) if len(node.inputs) > 1 else node.attrs.get("k")
         if count is None:
@@ -153,10 +177,75 @@ def _hard_selections(scope: Scope) -> Iterator[Finding]:
             yield Finding(node, f"K = {count:.0f} exceeds {_LARGE_K}")
 
 
-def _huge_batches(scope: Scope) -> Iterator[Finding]:
+@check("beyond 2^16 many kernels do not exist", "split the batch")
+def _huge_batch(scope: Scope) -> Iterator[Finding]:
     for tensor in scope.graph.inputs:
         if tensor.shape and isinstance(tensor.shape[0], int) and tensor.shape[0] > _BATCH_LIMIT:
             yield Finding(None, f"input {tensor.name!r} has batch {tensor.shape[0]}")
+
+
+# ── operators whose output's size depends on data, their static forms, and what both were measured to take
+
+
+class Price(NamedTuple):
+    """Medians in ms of small graphs of either form, as `benchmarks/kernels` measured them."""
+
+    dynamic_ms: float
+    static_ms: float
+    subject: str
+
+
+_MASK = "a mask with Where"
+_FORMS = {
+    "NonZero": _MASK,
+    "Compress": _MASK,
+    "NonMaxSuppression": "the plugin EfficientNMS_TRT, which returns a fixed number of boxes and a count",
+    "TopK": "a constant K",
+}
+"""Static forms; of other operators a size that is a constant."""
+_MEASURED = {
+    "NonZero": Price(0.0642, 0.0083, "half of 8,192 rows of 4"),
+    "NonMaxSuppression": Price(0.4859, 0.4074, "1,000 crowded boxes of one class"),
+}
+"""On `AUDITED`, on one H200 (benchmarks/kernels/results); only static forms ran as a CUDA graph."""
+
+
+@check(
+    "no CUDA graph; the host waits within each inference; where an output has it, no batch is shared",
+    "use a static form",
+)
+def _data_dependent_size(scope: Scope) -> Iterator[Finding]:
+    """Nodes whose output's size is decided by what is computed from the inputs' values."""
+    for node in scope.nodes(*SIZING_OPERANDS):
+        operands = [node.inputs[place] for place in SIZING_OPERANDS[node.op] if place < len(node.inputs)]
+        if any(not item.is_empty() and _is_of_values(scope, item) for item in operands):
+            own = _static_form(node.op, scope.target.name)
+            yield Finding(node, f"the size of what {node.op} makes depends on the data", own)
+
+
+def _is_of_values(scope: Scope, tensor: Any) -> bool:
+    """Whether a tensor is computed from the values of an input, not only from shapes and constants."""
+    waiting, seen = [tensor], set()
+    while waiting:
+        item = waiting.pop()
+        if item.name in seen or item.is_empty() or scope.is_constant(item):
+            continue
+        seen.add(item.name)
+        maker = scope.producer(item)
+        if maker is None:
+            return True
+        if maker.op not in ("Shape", "Size", "Constant"):
+            waiting += maker.inputs
+    return False
+
+
+def _static_form(op: str, target: str) -> str:
+    """What to use instead of an operator, and its price on that target if it has been measured."""
+    form, price = f"use {_FORMS.get(op, 'a size that is a constant')}", _MEASURED.get(op)
+    if price is None or target not in AUDITED:
+        return f"{form}; what that gains has not been measured on TensorRT {target}"
+    times = f"{price.static_ms:.3f} ms instead of {price.dynamic_ms:.3f} on TensorRT {target}"
+    return f"{form}: {times}, measured for {price.subject}"
 
 
 # ── structure: control flow, types, operators that fall back, attention that does not fuse ────────────────
@@ -166,6 +255,10 @@ _MATH = ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "ReduceSum", "ReduceMean",
 _HEAD_MIN, _HEAD_MAX, _HEAD_UNIT = 16, 256, 8
 
 
+@check(
+    "no fusion across its edges, no CUDA graph where a condition is read by the host",
+    "unroll it or take the decision outside the model",
+)
 def _control_flow(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Loop", "If", "Scan"):
         yield Finding(node, f"{node.op} runs its body as a separate graph")
@@ -181,7 +274,11 @@ def _is_shape_math(scope: Scope, tensor: Any, depth: int = 6) -> bool:
     )
 
 
-def _long_integers(scope: Scope) -> Iterator[Finding]:
+@check(
+    "TensorRT 8.6 turns it into INT32; later versions have few INT64 kernels",
+    "use INT32 in the model where the range allows",
+)
+def _int64_math(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes(*_MATH):
         out = node.outputs[0]
         computed = node.inputs[0] if node.op == "Equal" else out  # axes and exponents may be INT64 anywhere
@@ -193,7 +290,11 @@ def _long_integers(scope: Scope) -> Iterator[Finding]:
             yield Finding(node, "it computes in INT64 on data, not on shapes")
 
 
-def _odd_resizes(scope: Scope) -> Iterator[Finding]:
+@check(
+    "a slow generic kernel, or a mode that the parser refuses",
+    "use nearest or linear with half_pixel, align_corners or asymmetric, and constant scales",
+)
+def _resize(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Resize", "Upsample"):
         mode = node.attrs.get("mode", "nearest")
         place = node.attrs.get("coordinate_transformation_mode", "half_pixel")
@@ -216,7 +317,11 @@ def _form(op: str, opset: int) -> Any:
     return schema.min_input, schema.max_input, schema.min_output, schema.max_output, defaults
 
 
-def _foreign_operators(scope: Scope) -> Iterator[Finding]:
+@check(
+    "the build fails unless a plugin has it",
+    "give the plugin with --plugin, or export with standard operators of an opset that the target reads",
+)
+def _foreign_operator(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes():
         if node.domain not in STANDARD:
             yield Finding(node, f"{node.domain}::{node.op} is not a standard operator")
@@ -228,12 +333,20 @@ def _foreign_operators(scope: Scope) -> Iterator[Finding]:
             yield Finding(node, f"this form of {node.op} is newer than TensorRT {scope.target.name}'s parser")
 
 
+@check(
+    "the build fails",
+    "take the float model that this one was quantised from, and quantise it with `trtopt quantize`",
+)
 def _integer_arithmetic(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes(*sorted(INTEGER_ARITHMETIC)):
         yield Finding(node, f"{node.op} is not imported by TensorRT, which takes Q/DQ around float operators")
 
 
-def _cast_inputs(scope: Scope) -> Iterator[Finding]:
+@check(
+    "twice or four times the bytes copied to the device, and a cast that could be spared",
+    "let the input have the type that the network uses",
+)
+def _cast_input(scope: Scope) -> Iterator[Finding]:
     for tensor in scope.graph.inputs:
         users = list(tensor.outputs)
         if not users or any(user.op not in ("Cast", "QuantizeLinear") for user in users):
@@ -254,7 +367,11 @@ def _scores_of(scope: Scope, node: Any) -> Any | None:
     return None
 
 
-def _unfused_attention(scope: Scope) -> Iterator[Finding]:
+@check(
+    "separate kernels, and scores written to memory",
+    "keep the pattern MatMul, scale, mask Add, Softmax, MatMul with a head size in range",
+)
+def _attention(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Softmax"):
         scores = _scores_of(scope, node)
         if scores is None or any(scope.is_constant(tensor) for tensor in scores.inputs):
@@ -271,7 +388,12 @@ def _unfused_attention(scope: Scope) -> Iterator[Finding]:
             yield Finding(node, "the attention weights are used elsewhere too")
 
 
-def _plain_normalisations(scope: Scope) -> Iterator[Finding]:
+@check(
+    "kernels for single steps unless the builder knows the pattern; moments in FP16 where x is",
+    "export at opset 17 for LayerNormalization, at 23 for RMSNormalization where the target reads it; "
+    "compute the moments in FP32",
+)
+def _plain_normalisation(scope: Scope) -> Iterator[Finding]:
     for rule in (layer_norm, rms_norm):
         for match in rule.find(scope):
             if isinstance(match.verdict, str) and match.verdict != BETTER_PLAIN:
@@ -280,168 +402,10 @@ def _plain_normalisations(scope: Scope) -> Iterator[Finding]:
                 )
 
 
-def _data_dependent_sizes(scope: Scope) -> Iterator[Finding]:
-    """Nodes whose output's size is decided by what is computed from the inputs' values."""
-    for node in scope.nodes(*SIZING_OPERANDS):
-        operands = [node.inputs[place] for place in SIZING_OPERANDS[node.op] if place < len(node.inputs)]
-        if any(not item.is_empty() and _is_of_values(scope, item) for item in operands):
-            own = advice_for(node.op, scope.target.name)
-            yield Finding(node, f"the size of what {node.op} makes depends on the data", own)
-
-
-def _is_of_values(scope: Scope, tensor: Any) -> bool:
-    """Whether a tensor is computed from the values of an input, not only from shapes and constants."""
-    waiting, seen = [tensor], set()
-    while waiting:
-        item = waiting.pop()
-        if item.name in seen or item.is_empty() or scope.is_constant(item):
-            continue
-        seen.add(item.name)
-        maker = scope.producer(item)
-        if maker is None:
-            return True
-        if maker.op not in ("Shape", "Size", "Constant"):
-            waiting += maker.inputs
-    return False
-
-
-# ── static forms of operators whose output's size depends on data, with what both were measured to take ───
-
-
-@dataclass(frozen=True)
-class Price:
-    """Medians in ms of small graphs of either form, as `benchmarks/kernels` measured them."""
-
-    dynamic_ms: float
-    static_ms: float
-    subject: str
-
-
-_MASK = "a mask with Where"
-_FIXED = "a size that is a constant"
-_FORMS = {
-    "NonZero": _MASK,
-    "Compress": _MASK,
-    "NonMaxSuppression": "the plugin EfficientNMS_TRT, which returns a fixed number of boxes and a count",
-    "TopK": "a constant K",
-}
-_MEASURED = {
-    "NonZero": Price(0.0642, 0.0083, "half of 8,192 rows of 4"),
-    "NonMaxSuppression": Price(0.4859, 0.4074, "1,000 crowded boxes of one class"),
-}
-"""On one H200 (benchmarks/kernels/results); only static forms ran as a CUDA graph."""
-PRICES: Mapping[tuple[str, str], Price] = {
-    (op, target): price for op, price in _MEASURED.items() for target in AUDITED
-}
-"""By operator and target."""
-
-
-def advice_for(op: str, target: str) -> str:
-    """The static form of an operator, and its price on that target if it has been measured."""
-    form = f"use {_FORMS.get(op, _FIXED)}"
-    price = PRICES.get((op, target))
-    if price is None:
-        return f"{form}; what that gains has not been measured on TensorRT {target}"
-    return (
-        f"{form}: {price.static_ms:.3f} ms instead of {price.dynamic_ms:.3f} on TensorRT {target}, "
-        f"measured for {price.subject}"
-    )
-
-
 # ── all checks, and a model file ──────────────────────────────────────────────────────────────────────────
 
-CHECKS = (
-    Check(
-        "odd-channels",
-        "Tensor Core kernels need padding, or are not used at all",
-        "widen the layer",
-        _odd_channels,
-    ),
-    Check(
-        "odd-product",
-        "Tensor Core kernels need padding, or are not used at all",
-        "pad the vocabulary, classes or hidden size in the model",
-        _odd_products,
-    ),
-    Check(
-        "vector-product",
-        "bound by memory, not by arithmetic: INT8 or FP8 compute gains nothing",
-        "raise the batch, or quantise the weight alone",
-        _vector_products,
-    ),
-    Check(
-        "batch-concat", "a copy, and no fusion across it", "join along channels in the model", _batch_concats
-    ),
-    Check(
-        "inner-gather",
-        "a strided Gather, slower than one along axis 0",
-        "gather along axis 0, or use Slice or Split where the indices are a run",
-        _inner_gathers,
-    ),
-    Check(
-        "leading-reduction",
-        "slower than a reduction of the last axes; may need a transpose",
-        "lay the reduced axes last in the model",
-        _leading_reductions,
-    ),
-    Check("topk", "a slow sort, or a build that fails", "lower K, or select in two steps", _hard_selections),
-    Check("huge-batch", "beyond 2^16 many kernels do not exist", "split the batch", _huge_batches),
-    Check(
-        "data-dependent-size",
-        "no CUDA graph; the host waits within each inference; where an output has it, no batch is shared",
-        "use a static form",
-        _data_dependent_sizes,
-    ),
-    Check(
-        "control-flow",
-        "no fusion across its edges, no CUDA graph where a condition is read by the host",
-        "unroll it or take the decision outside the model",
-        _control_flow,
-    ),
-    Check(
-        "int64-math",
-        "TensorRT 8.6 turns it into INT32; later versions have few INT64 kernels",
-        "use INT32 in the model where the range allows",
-        _long_integers,
-    ),
-    Check(
-        "resize",
-        "a slow generic kernel, or a mode that the parser refuses",
-        "use nearest or linear with half_pixel, align_corners or asymmetric, and constant scales",
-        _odd_resizes,
-    ),
-    Check(
-        "foreign-operator",
-        "the build fails unless a plugin has it",
-        "give the plugin with --plugin, or export with standard operators of an opset that the target reads",
-        _foreign_operators,
-    ),
-    Check(
-        "integer-arithmetic",
-        "the build fails",
-        "take the float model that this one was quantised from, and quantise it with `trtopt quantize`",
-        _integer_arithmetic,
-    ),
-    Check(
-        "cast-input",
-        "twice or four times the bytes copied to the device, and a cast that could be spared",
-        "let the input have the type that the network uses",
-        _cast_inputs,
-    ),
-    Check(
-        "attention",
-        "separate kernels, and scores written to memory",
-        "keep the pattern MatMul, scale, mask Add, Softmax, MatMul with a head size in range",
-        _unfused_attention,
-    ),
-    Check(
-        "plain-normalisation",
-        "kernels for single steps unless the builder knows the pattern; moments in FP16 where x is",
-        "export at opset 17 for LayerNormalization, at 23 for RMSNormalization where the target reads it; "
-        "compute the moments in FP32",
-        _plain_normalisations,
-    ),
-)
+CHECKS = tuple(one for one in vars().values() if isinstance(one, Check))
+"""In the order in which they are written."""
 
 
 def lint_model(source: Path, *, target: str) -> LintReport:
