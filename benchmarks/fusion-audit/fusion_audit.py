@@ -39,8 +39,8 @@ def write_pairs(folder: Path, target: str) -> None:
 
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from tests.rewrite_graphs import FIRES, model
-    from trtopt.rewrite.catalogue import RULES
     from trtopt.rewrite.rewrite import rewrite_model
+    from trtopt.rewrite.rules import RULES
     from trtopt.targets import target_named
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
-from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.explain import evidence_of, use_of
+from trtopt.rewrite.rules import RULES
 from trtopt.targets import target_names
 from trtopt.trtexec.options import OPTIONS
 

@@ -13,7 +13,7 @@ import pytest
 
 import trtopt
 import trtopt.export.spec
-import trtopt.rewrite.catalogue
+import trtopt.rewrite.rules
 from tests.support.paths import ROOT
 from trtopt.errors import UsageError
 from trtopt.recipe import Recipe

@@ -215,7 +215,7 @@ def rewrite(
     from trtopt.report.notes import plain
     from trtopt.report.view import Lines, View
     from trtopt.rewrite import explain as words
-    from trtopt.rewrite.catalogue import RULES
+    from trtopt.rewrite.rules import RULES
     from trtopt.workflows.models import rewrite as run
 
     if listing:

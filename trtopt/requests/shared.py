@@ -45,7 +45,7 @@ def method_names() -> Iterable[str]:
 
 def rule_names() -> Iterable[str]:
     """The rewrite rules."""
-    from trtopt.rewrite.catalogue import RULES
+    from trtopt.rewrite.rules import RULES
 
     return [rule.name for rule in RULES]
 

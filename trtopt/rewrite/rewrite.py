@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from trtopt.data import feeds
-from trtopt.errors import UsageError
+from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
 from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.external_data import size_in_bytes
 from trtopt.onnxio.model_file import MODEL, ModelFile
+from trtopt.onnxio.shape_inference import declare_outputs, fix_inputs
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.records.tensors import NO_REQUEST, IoRequest
-from trtopt.rewrite import batch_check, equivalence
-from trtopt.rewrite.catalogue import RULES
+from trtopt.rewrite import equivalence
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
-from trtopt.rewrite.dynamic_batch import make_dynamic
+from trtopt.rewrite.dynamic_batch import make_dynamic, prove
 from trtopt.rewrite.equivalence import notes_on_branches
 from trtopt.rewrite.rewrite_trace import Deviation, RewriteTrace, Undone
 from trtopt.rewrite.rule import Exactness, Rule
+from trtopt.rewrite.rules import RULES
 from trtopt.rewrite.rules.cleaning import drop_unused, erase_identity, zero_state
-from trtopt.rewrite.rules.folding import keeping
-from trtopt.rewrite.typed_io.int8 import move_quantisation
+from trtopt.rewrite.rules.folding import fold_constants, fold_shapes, growing_weights, keeping
 from trtopt.rewrite.typed_io.requested import check_formats
-from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
+from trtopt.rewrite.typed_io.typed_graph import describe, move_quantisation, type_graph
 from trtopt.targets import Target, target_named
 
 _SHAPES = (erase_identity, zero_state, keeping("Expand"), drop_unused)
@@ -228,7 +228,7 @@ def rewrite_model(
     with scratch_beside(out) as spool:
         model = replace(original, proto=proto, spool=spool)
         if dynamic_batch and check:
-            notes.append(batch_check.prove(original, model, size))
+            notes.append(prove(original, model, size))
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
         was_run = dynamic_batch or typing.checked  # each runs the original
@@ -298,3 +298,37 @@ def _trace_of(
         alarms=weight_alarms(original),
         seconds=0.0,
     )
+
+
+# ── at an engine's own shapes ──────────────────────────────────────────────────────────────────────────────
+
+
+_FOLDING = (erase_identity, fold_shapes, fold_constants, growing_weights())
+
+
+def folded_at(
+    model: ModelFile, shapes: Mapping[str, Sequence[int | None]], target: Target
+) -> ModelFile | None:
+    """The model at `shapes`, None among them leaves an axis open; None if nothing changes or can be proved.
+
+    TensorRT refuses some models only for what is open in them or left to it to compute: a Squeeze without
+    axes whose batch might be 1, weights in INT8 that no DequantizeLinear reads, outputs without a type. Where
+    a rule was applied it was run, as the model was, on one random input of these shapes.
+    """
+    try:
+        proto, _ = prepare.prepare(model.proto)
+        fix_inputs(proto.graph, shapes)
+        for value in proto.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        declare_outputs(proto)
+        folded = rewrite(replace(model, proto=proto), _FOLDING, target)
+        if not folded.applied and (proto.graph.input, proto.graph.output) == (
+            model.proto.graph.input,
+            model.proto.graph.output,
+        ):
+            return None
+        given = feeds.seeded(proto)[: bool(folded.applied)]
+        checked = equivalence.compare(equivalence.run(model, given), folded.model, given, "B")
+    except (ModelError, RuleFailed):
+        return None
+    return folded.model if all(one.ok for one in checked) else None

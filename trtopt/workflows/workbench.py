@@ -165,7 +165,7 @@ def _at_its_shapes(job: BuildJob, scratch: ExitStack) -> BuildJob | None:
     """The job with the graph at the engine's own shapes; None where TensorRT got as plain a graph already."""
     if job.plan.backend.name == ONNXRUNTIME:
         return None
-    from trtopt.rewrite.at_shapes import folded_at
+    from trtopt.rewrite.rewrite import folded_at
 
     shapes = {name: given.fixed for name, given in job.plan.shapes.items()}
     folder = scratch.enter_context(scratch_beside(Path(job.folder) / MODEL_FILE))

@@ -11,9 +11,8 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.rule import Rule
-from trtopt.rewrite.rules import shuffles
+from trtopt.rewrite.rules import RULES, shuffles
 
 ORDER = """
 cast-like inline-if erase-identity plain-shape drop-dead drop-unused erase-arithmetic zero-state
@@ -34,11 +33,13 @@ def added(scope, node):
 """
 
 WITH_ADDED = """
+import importlib
 import sys
 from trtopt.rewrite.evidence import builds
 from trtopt.rewrite.rules import shuffles
 shuffles.builds = builds
 exec(open(sys.argv.pop(1), encoding="utf-8").read(), vars(shuffles))
+importlib.reload(sys.modules["trtopt.rewrite.rules"])
 """
 
 

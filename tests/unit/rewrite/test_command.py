@@ -18,10 +18,10 @@ from trtopt.cli.models import rewrite
 from trtopt.errors import OutputError, UsageError
 from trtopt.records import from_json
 from trtopt.rewrite import rewrite as api
-from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Verdict, at, rule
+from trtopt.rewrite.rules import RULES
 from trtopt.rewrite.rules.cleaning import erase_identity
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import target_names

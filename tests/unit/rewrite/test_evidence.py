@@ -14,7 +14,6 @@ from trtopt.onnxio.model_file import load
 from trtopt.onnxio.prepare import prepare
 from trtopt.precision.placement.draft import PlacementOptions, Plan, View
 from trtopt.precision.placement.place import place
-from trtopt.rewrite.catalogue import RULES, build_rules, quantising_rules
 from trtopt.rewrite.evidence import (
     AUDIT,
     AUDIT_RTX,
@@ -26,6 +25,7 @@ from trtopt.rewrite.evidence import (
     faster,
 )
 from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.rewrite.rules import RULES, build_rules, quantising_rules
 from trtopt.targets import target_names
 
 ROOT = Path(__file__).parents[3]

@@ -23,9 +23,9 @@ from trtopt.errors import (
 from trtopt.onnxio.external_data import weights_of
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.prepare import prepare
-from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import rewrite
 from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.rewrite.rules import RULES
 from trtopt.targets import target_named
 
 _LARGE = (

@@ -14,8 +14,8 @@ import onnx
 from hypothesis import HealthCheck, given, settings, strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.rewrite.rules import RULES
 
 _UNARY = ("Relu", "Identity", "Neg", "Sigmoid", "Abs", "Dropout", "Tanh", "Exp", "Clip", "Cast", "Transpose",
           "Reshape", "Softmax", "Pad", "ReduceMean", "LayerNorm", "WideNorm", "Silu", "Gelu", "Quantise",

@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import DECLINES, FIRES, Case, model
-from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
+from trtopt.rewrite.rules import RULES
 
 
 def _rewrite(case: Case, folder: Path) -> RewriteTrace:

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
+from onnx import GraphProto, NodeProto, TensorProto
 
 from trtopt.data import feeds
-from trtopt.errors import ModelError
+from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import opset_of
+from trtopt.onnxio.graph_walk import graphs_of, opset_of
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
@@ -22,7 +23,18 @@ from trtopt.printable import counted
 from trtopt.records.tensors import IoRequest, TypedTensor
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.rewrite_trace import Deviation
-from trtopt.rewrite.typed_io.graph_edits import TO_NCHW, TO_NHWC, Edit, type_input, type_output
+from trtopt.rewrite.typed_io.graph_edits import (
+    FLOATS,
+    TO_NCHW,
+    TO_NHWC,
+    Chain,
+    Edit,
+    constant_in,
+    readers_of,
+    rename,
+    type_input,
+    type_output,
+)
 from trtopt.rewrite.typed_io.requested import edits_for, record, recorded_in
 
 _BF16_OPSET = 13
@@ -199,3 +211,203 @@ def describe(tensors: Sequence[TypedTensor], checked: Sequence[Deviation]) -> li
         runs = len({item.feed for item in checked})
         lines.append(f"inputs and outputs verified on {counted(runs, 'input')}: largest error {worst:.3g}")
     return lines
+
+
+# ── INT8: Q and DQ move from the quantised graph to the caller ─────────────────────────────────────────────
+
+
+def move_quantisation(model: ModelFile, tensors: Sequence[TypedTensor], *, check: bool = True) -> TypedGraph:
+    """A quantised model whose INT8 inputs and outputs are quantised by the caller: with their scales."""
+    floats = {
+        item.name
+        for item in (*model.proto.graph.input, *model.proto.graph.output)
+        if item.type.tensor_type.elem_type in FLOATS
+    }
+    wanted = [one for one in tensors if one.dtype == "int8" and one.name in floats]
+    if not wanted:
+        return TypedGraph(model, tuple(tensors))
+    made = replace(model, proto=onnx.ModelProto())
+    made.proto.CopyFrom(model.proto)
+    scales = {
+        one.name: (_without_q if one.role == "input" else _without_dq)(made, one.name) for one in wanted
+    }
+    after = tuple(msgspec.structs.replace(one, scale=scales.get(one.name, one.scale)) for one in tensors)
+    moved = tuple(one for one in after if one.name in scales)
+    checked = verified(model, made, moved, None, only_type=True) if check else ()
+    record(made.proto, after)
+    return TypedGraph(made, after, checked)
+
+
+def quantise_ends(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
+    """A model with Q/DQ of the given scales at its INT8 inputs and outputs, whatever it does with them then.
+
+    `move_quantisation` then makes any precision of a model take the same INT8 values.
+    """
+    made = replace(model, proto=onnx.ModelProto())
+    made.proto.CopyFrom(model.proto)
+    graph = made.proto.graph
+    values = {item.name: item for item in (*graph.input, *graph.output)}
+    for tensor in tensors:
+        if tensor.scale is None or tensor.dtype != "int8" or _scale_at(made, tensor) == tensor.scale:
+            continue
+        held = values[tensor.name].type.tensor_type.elem_type
+        chain = Chain(graph, tensor.name)
+        inner, is_input = chain.name("float"), tensor.role == "input"
+        rename(graph, tensor.name, inner, outputs=not is_input)
+        last = tensor.name if is_input else inner
+        last = last if held == TensorProto.FLOAT else chain.add("Cast", last, to=TensorProto.FLOAT)
+        scale, zero = chain.constant(np.float32(tensor.scale), "scale"), chain.constant(np.int8(0), "zero")
+        last = chain.add("DequantizeLinear", chain.add("QuantizeLinear", last, scale, zero), scale, zero)
+        if held != TensorProto.FLOAT:
+            chain.add("Cast", last, to=held)
+        chain.nodes[-1].output[0] = inner if is_input else tensor.name
+        nodes = list(graph.node)
+        del graph.node[:]
+        graph.node.extend([*chain.nodes, *nodes] if is_input else [*nodes, *chain.nodes])
+    return made
+
+
+def _scale_of(model: ModelFile, node: NodeProto) -> float | None:
+    """The scale of a Q or DQ of one symmetric INT8 scale; None for any other."""
+    scale = constant_in(model, node.input[1])
+    zero = constant_in(model, node.input[2]) if len(node.input) > 2 else None
+    if zero is None or zero.dtype != np.int8 or zero.any() or scale is None or scale.size != 1:
+        return None
+    return float(scale.reshape(()))
+
+
+def _outputs(graph: GraphProto) -> set[str]:
+    return {item.name for part in graphs_of(graph) for item in part.output}
+
+
+def _only_moves(node: NodeProto) -> bool:
+    """Whether INT8 values pass through a node as floats do."""
+    if node.op_type == "Cast":
+        return next(item.i for item in node.attribute if item.name == "to") in FLOATS
+    return node.op_type in ("Transpose", "Identity")
+
+
+def _value_readers(graph: GraphProto, name: str) -> list[NodeProto]:
+    """The nodes that read a tensor's values, not its shape alone, which is that of any type."""
+    return [node for node in readers_of(graph, name) if node.op_type not in ("Shape", "Size")]
+
+
+def _behind(graph: GraphProto, name: str) -> tuple[list[NodeProto], str, list[NodeProto]]:
+    """The casts and transposes of an input, what they make of it, and what reads that."""
+    passed, last, outputs = list[NodeProto](), name, _outputs(graph)
+    while True:
+        readers = _value_readers(graph, last)
+        if len(readers) != 1 or not _only_moves(readers[0]) or last in outputs:
+            return passed, last, readers
+        passed.append(readers[0])
+        last = readers[0].output[0]
+
+
+def _before(graph: GraphProto, name: str) -> tuple[list[NodeProto], NodeProto | None]:
+    """The casts and transposes that make an output, the last first, and what makes their input."""
+    passed, first, outputs = list[NodeProto](), name, _outputs(graph)
+    while True:
+        maker = next((node for node in graph.node if first in node.output), None)
+        if maker is None or not _only_moves(maker):
+            return passed, maker
+        first = maker.input[0]
+        if len(_value_readers(graph, first)) != 1 or first in outputs:
+            return passed, maker
+        passed.append(maker)
+
+
+def _scale_read(model: ModelFile, name: str, readers: Sequence[NodeProto]) -> float | None:
+    """The one scale of all that reads a tensor, if it is but quantised."""
+    scales = {_scale_of(model, node) if node.op_type == "QuantizeLinear" else None for node in readers}
+    return scales.pop() if len(scales) == 1 and name not in _outputs(model.proto.graph) else None
+
+
+def _scale_written(model: ModelFile, maker: NodeProto | None) -> float | None:
+    """The scale of the DQ that makes a tensor; None of anything else."""
+    return _scale_of(model, maker) if maker is not None and maker.op_type == "DequantizeLinear" else None
+
+
+def _scale_at(model: ModelFile, tensor: TypedTensor) -> float | None:
+    """The scale that a model itself quantises an input or output with, first or last of all."""
+    graph = model.proto.graph
+    if tensor.role == "input":
+        _, last, readers = _behind(graph, tensor.name)
+        return _scale_read(model, last, readers)
+    return _scale_written(model, _before(graph, tensor.name)[1])
+
+
+def _without_q(model: ModelFile, name: str) -> float:
+    """Make the input INT8, its Q taken out; casts and transposes in front of it stay, in INT8."""
+    graph = model.proto.graph
+    passed, last, readers = _behind(graph, name)
+    found = _scale_read(model, last, readers)
+    if found is None:
+        other = next((node for node in readers if node.op_type != "QuantizeLinear"), None)
+        if other is None:
+            reason = "its QuantizeLinear nodes do not have one symmetric INT8 scale"
+            remedy = "quantise with --precision int8, or request fp16"
+        else:
+            reason = f"node {other.name or other.output[0]!r} ({other.op_type}) uses it as numbers"
+            is_quantised = any(node.op_type == "QuantizeLinear" for node in graph.node)
+            remedy = (
+                "request fp16"
+                if is_quantised
+                else "quantise with --precision int8 (trtopt quantize or build), or request fp16"
+            )
+        raise UsageError(f"--io {name}=int8: {reason}, so its quantisation cannot move to the caller", remedy)
+    for node in [node for node in passed if node.op_type == "Cast"]:
+        _remove(graph, node)
+        rename(graph, node.output[0], node.input[0], outputs=False)
+        last = node.input[0] if last == node.output[0] else last
+    for node in readers:
+        if node.output[0] in _outputs(graph):  # whose name stays
+            node.op_type = "Identity"
+            node.input[:] = [last]
+            del node.attribute[:]
+        else:
+            _remove(graph, node)
+            rename(graph, node.output[0], last, outputs=False)
+    (value,) = (item for item in graph.input if item.name == name)
+    value.type.tensor_type.elem_type = TensorProto.INT8
+    _forget(graph, {name, *(node.output[0] for node in passed)})
+    return found
+
+
+def _remove(graph: GraphProto, node: NodeProto) -> None:
+    """Take a node out of the graph, or of the one inside it, that has it."""
+    next(part for part in graphs_of(graph) if node in part.node).node.remove(node)
+
+
+def _forget(graph: GraphProto, names: set[str]) -> None:
+    """Remove what was known of tensors whose type has changed."""
+    kept = [item for item in graph.value_info if item.name not in names]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+
+
+def _without_dq(model: ModelFile, name: str) -> float:
+    """Make the output INT8, its DQ taken out; casts and transposes behind it stay, in INT8."""
+    graph = model.proto.graph
+    passed, maker = _before(graph, name)
+    scale = _scale_written(model, maker)
+    if maker is None or scale is None or _value_readers(graph, name):
+        raise UsageError(
+            f"--io {name}=int8: the output is not made by a DequantizeLinear of one symmetric INT8 scale "
+            "that it alone has",
+            "request fp16, or quantise the output in the model",
+        )
+    held = maker.input[0]
+    if held in {item.name for item in (*graph.input, *graph.output, *graph.initializer)}:
+        raise UsageError(f"--io {name}=int8: {held!r} is an input, output or weight itself", "request fp16")
+    for node in [node for node in passed if node.op_type == "Cast"]:
+        _remove(graph, node)
+        rename(graph, node.input[0], node.output[0], outputs=True)
+    _remove(graph, maker)
+    if maker.output[0] == name:
+        rename(graph, held, name, outputs=True)
+    else:
+        rename(graph, maker.output[0], held, outputs=False)
+    (value,) = (item for item in graph.output if item.name == name)
+    value.type.tensor_type.elem_type = TensorProto.INT8
+    _forget(graph, {name, *(node.input[0] for node in passed), *(node.output[0] for node in passed)})
+    return scale

@@ -34,9 +34,9 @@ from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
 from trtopt.records.precision import PLAIN, Forms, OutputDifference
 from trtopt.records.tensors import TypedTensor, has_int8
 from trtopt.requests.models import QuantizeOptions
-from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import rewrite
-from trtopt.rewrite.typed_io.int8 import move_quantisation, quantise_ends
+from trtopt.rewrite.rules import RULES
+from trtopt.rewrite.typed_io.typed_graph import move_quantisation, quantise_ends
 from trtopt.targets import target_named
 from trtopt.workflows.build.graph import (
     QUANTISED,

@@ -50,9 +50,9 @@ def rewritten(
         The rewritten model, None if `source` is used unchanged; what the manifest says of the rewrite,
         None if there was none; and a note.
     """
-    from trtopt.rewrite.catalogue import build_rules
     from trtopt.rewrite.driver import RuleFailed
     from trtopt.rewrite.rewrite import rewrite_model
+    from trtopt.rewrite.rules import build_rules
 
     size = sum(file.stat().st_size for file in model_file.load(source).files)
     free = _available_memory()
@@ -354,8 +354,7 @@ def _made_of(
 
 def _exchange_int8(made: PreparedGraph) -> PreparedGraph:
     """The quantised model with the requested INT8 inputs and outputs, all tensors with scales, and notes."""
-    from trtopt.rewrite.typed_io.int8 import move_quantisation
-    from trtopt.rewrite.typed_io.typed_graph import describe
+    from trtopt.rewrite.typed_io.typed_graph import describe, move_quantisation
 
     source = Path(made.onnx.path)
     out = source.with_name(f"{source.stem}.io{source.suffix}")

@@ -53,9 +53,8 @@ from trtopt.precision.running import of_quantising
 from trtopt.printable import counted
 from trtopt.records.precision import PLAIN, CalibrationTable, Forms, QuantizeReport
 from trtopt.requests.models import QuantizeOptions
-from trtopt.rewrite.typed_io.int8 import move_quantisation
 from trtopt.rewrite.typed_io.requested import check_formats
-from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
+from trtopt.rewrite.typed_io.typed_graph import describe, move_quantisation, type_graph
 from trtopt.targets import target_named
 from trtopt.workflows.listener import SILENT, Listener
 
@@ -197,8 +196,8 @@ def rewritten(source: Path, scratch: Path, target: str, forms: Forms = PLAIN) ->
 
     It is verified on seeded inputs; where those do not suit the model a note says that it was not.
     """
-    from trtopt.rewrite.catalogue import quantising_rules
     from trtopt.rewrite.rewrite import rewrite_model
+    from trtopt.rewrite.rules import quantising_rules
 
     rules = (*quantising_rules(target_named(target).name), *_MERGING.get(forms.qkv, ()))
     rewritten, notes = scratch / "float.onnx", list[str]()

@@ -17,8 +17,8 @@ from trtopt.precision.placement.place import with_choice
 from trtopt.records import DevicePeaks, ProfiledLayer, TensorSpec
 from trtopt.records.precision import parse_forms
 from trtopt.records.tensors import IMAGE_RANK, TYPES, VECTORS
-from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed, rewrite
+from trtopt.rewrite.rules import RULES
 from trtopt.targets import ONNXRUNTIME, target_named, target_of
 from trtopt.workflows.build.candidates import planned_forms, planned_regions
 from trtopt.workflows.build.graph import QUANTISED

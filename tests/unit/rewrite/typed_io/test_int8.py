@@ -10,9 +10,8 @@ from tests.support.typed_graphs import MISTAKES, SHAPE, constant, conv, file_of,
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.records.tensors import read_io_request
-from trtopt.rewrite.typed_io import int8
-from trtopt.rewrite.typed_io.int8 import move_quantisation
-from trtopt.rewrite.typed_io.typed_graph import type_graph
+from trtopt.rewrite.typed_io import typed_graph
+from trtopt.rewrite.typed_io.typed_graph import move_quantisation, type_graph
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -36,7 +35,7 @@ def test_a_q_that_moves_with_a_mistake_is_refused(
 ) -> None:
     model = quantised(transposed=True)
     typing = type_graph(file_of(in_half(model) if half else model), read_io_request({"x": "int8"}, {}, None))
-    move = int8._without_q
+    move = typed_graph._without_q
 
     def mistaken(made: ModelFile, name: str) -> float:
         scale = move(made, name)
@@ -44,7 +43,7 @@ def test_a_q_that_moves_with_a_mistake_is_refused(
         return scale
 
     assert {item.error for item in move_quantisation(typing.model, typing.tensors).checked} == {0.0}
-    monkeypatch.setattr(int8, "_without_q", mistaken)
+    monkeypatch.setattr(typed_graph, "_without_q", mistaken)
     with pytest.raises(ModelError, match="output 'y' moved"):
         move_quantisation(typing.model, typing.tensors)
 
