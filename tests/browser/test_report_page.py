@@ -106,7 +106,7 @@ def painted(chart: Locator) -> int:
 
 def test_every_chart_is_drawn_without_a_word_on_the_console(opened: Opener) -> None:
     charts = draw_all(opened(everything()))
-    assert len(charts) == 2 + 1 + 2 + 4 + 6 + 1 + 1 + 1
+    assert len(charts) == 2 + 1 + 2 + 3 + 6 + 1 + 1 + 1
     assert [chart for chart in charts if painted(chart) < 5] == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -15,11 +15,10 @@ from trtopt.records import (
     BenchReport,
     Collected,
     EngineProfile,
-    KernelReport,
     Trust,
 )
 from trtopt.report.bench import distrust
-from trtopt.report.html.charts import BATCH, Channel, batch_scale, chart, times, type_channel
+from trtopt.report.html.charts import BATCH, Channel, Row, batch_scale, chart, times, type_channel
 from trtopt.report.html.page import Chart, Figure, Mark, Spec
 from trtopt.report.kernels import hides_its_time
 from trtopt.report.names import kind_text, type_text
@@ -273,23 +272,24 @@ def warnings(collected: Collected) -> list[str]:
 # ── the charts beside it ────────────────────────────────────────────────────────────────────────────────
 
 
-def colours_of_batches(collected: Collected) -> Spec:
-    """One colour per batch size of the folder, for all charts of the page."""
-    measured = [point.batch for report in collected.results.values() for point in report.points]
-    profiled = [engine.batch for report in collected.profiles.values() for engine in report.engines]
-    return batch_scale([*measured, *profiled])
+def colours_of_batches(folders: Sequence[Collected]) -> Spec:
+    """One colour per batch size of the page's folders, for all of its charts."""
+    reports = [report for one in folders for report in one.reports.values()]
+    return batch_scale(
+        one.batch
+        for report in reports
+        for one in (report.points if isinstance(report, BenchReport) else report.engines)
+    )
 
 
 def overview_charts(
-    collected: Collected, deployed: Deployment | None, engine: EngineProfile | None
+    deployed: Deployment | None, engine: EngineProfile | None, colours: Spec
 ) -> Iterator[Chart]:
     """Latency and throughput over the batch size, and where the time goes against its floor."""
     if deployed is not None and len(deployed.points) > 1:
-        yield _over_batches(deployed.points, colours_of_batches(collected))
-    if engine is not None and engine.kernels is not None and hides_its_time(engine):
-        yield _by_kernels(engine.batch, engine.kernels)
-    elif engine is not None and engine.sum_ms:
-        yield _against_floor(engine)
+        yield _over_batches(deployed.points, colours)
+    if engine is not None and engine.sum_ms:
+        yield _by_what(engine)
 
 
 def _over_batches(points: Sequence[BenchPoint], scale: Spec) -> Chart:
@@ -321,43 +321,36 @@ def _over_batches(points: Sequence[BenchPoint], scale: Spec) -> Chart:
     return chart(title, rows, says, bars, line, height=230, resolve={"scale": {"y": "independent"}})
 
 
-def _by_kernels(batch: int, kernels: KernelReport) -> Chart:
-    """Time by what the kernels do: what the layers would show is one that hides all."""
-    parts: dict[tuple[str, str], float] = defaultdict(float)
-    for row in kernels.rows:
-        parts[row.family, row.dtype or "–"] += row.own_ms
-    families = [group.key for group in kernels.by_family]
-    return _by_type(f"Where the time goes at batch {batch}, by what kernels do", "does", parts, families, {})
+def _by_what(engine: EngineProfile) -> Chart:
+    """Time by kind of layer with the least that the device would need, or by what its kernels do.
 
-
-def _against_floor(engine: EngineProfile) -> Chart:
-    """Time by kind of layer, with a mark at the least that the device would need."""
-    kinds: dict[str, float] = defaultdict(float)
-    for layer in engine.layers:
-        kinds[kind_text(layer)] += layer.ms or 0.0
-    by_time = sorted((kind for kind in kinds if kinds[kind]), key=lambda kind: -kinds[kind])
-    own = by_time[:_KINDS]
+    That where the layers would show is one that hides all.
+    """
     parts: dict[tuple[str, str], float] = defaultdict(float)
     floors: dict[str, float] = defaultdict(float)
-    for layer in engine.layers:
-        kind = kind_text(layer) if kind_text(layer) in own else "others"
-        if layer.ms:
-            parts[kind, type_text(layer)] += layer.ms
+    kernels = engine.kernels if hides_its_time(engine) else None
+    for row in kernels.rows if kernels is not None else ():
+        parts[row.family, row.dtype or "–"] += row.own_ms
+    for layer in engine.layers if kernels is None else ():
+        parts[kind_text(layer), type_text(layer)] += layer.ms or 0.0
         if layer.cost is not None and layer.cost.floor_ms is not None and not layer.is_reformat:
-            floors[kind] += layer.cost.floor_ms
-    order = [*own, *(["others"] if len(by_time) > len(own) else [])]
-    floors = {kind: floors[kind] for kind in order if kind in floors}
-    about = "against its floor" if floors else "(floors unknown: the device's peaks are)"
-    return _by_type(f"Where the time goes at batch {engine.batch} {about}", "kind", parts, order, floors)
-
-
-def _by_type(
-    title: str,
-    what: str,
-    parts: Mapping[tuple[str, str], float],
-    order: Sequence[str],
-    floors: Mapping[str, float],
-) -> Chart:
-    """Times of (what, type) as bars in that order, coloured by type, with a mark at each known floor."""
-    rows = [{what: one, "type": dtype, "ms": ms} for (one, dtype), ms in parts.items()]
-    return times(title, rows, what, order, type_channel(dtype for _, dtype in parts), floors=floors)
+            floors[kind_text(layer)] += layer.cost.floor_ms
+    kinds: dict[str, float] = defaultdict(float)
+    for (kind, _), ms in parts.items():
+        kinds[kind] += ms
+    order = sorted((kind for kind in kinds if kinds[kind]), key=lambda kind: -kinds[kind])
+    others = order[_KINDS:]
+    what = "does" if kernels is not None else "kind"
+    rows: list[Row] = [
+        {what: "others" if kind in others else kind, "type": dtype, "ms": ms}
+        for (kind, dtype), ms in parts.items()
+        if ms
+    ]
+    if others:
+        order = [*order[:_KINDS], "others"]
+        floors["others"] = sum(floors.pop(kind, 0.0) for kind in others)
+    known = {kind: floors[kind] for kind in order if floors.get(kind)}
+    about = "against its floor" if known else "(floors unknown: the device's peaks are)"
+    title = f"Where the time goes at batch {engine.batch}"
+    title += f" {about}" if kernels is None else ", by what kernels do"
+    return times(title, rows, what, order, type_channel(row["type"] for row in rows), floors=known)

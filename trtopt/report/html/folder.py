@@ -86,7 +86,6 @@ _CURVES = (
     ("Median latency", "p50", "ms"),
     ("p99 latency", "p99", "ms"),
     ("Throughput", "samples_per_s", "samples/s"),
-    ("Time of one sample at the best rate", "us", "µs"),
 )
 _PERCENTILES = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9)
 _TAILS = (0.0, 50.0, 90.0, 99.0, 99.9)
@@ -96,8 +95,12 @@ _MIB = 2**20
 _NO_PEAKS = "The device's peaks are unknown: the chart has no roof, and layers have no floors."
 
 
-def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
-    """Everything of one folder; `argv` is the command that makes the page."""
+def report_page(collected: Collected, argv: Sequence[str] = (), *, beside: Collected | None = None) -> Page:
+    """Everything of one folder; `argv` is the command that makes the page.
+
+    `beside` is the other folder on it, whose batch sizes have colours, too.
+    """
+    colours = colours_of_batches([collected] if beside is None else [collected, beside])
     deployed = deployment_of(collected)
     engine = profiled(collected, deployed.point.batch if deployed is not None else None)
     figures: list[Figure] = []
@@ -106,7 +109,7 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
         figures, why = list(headline(collected, deployed)), list(reasons(collected, deployed))
     elif engine is not None and engine.sum_ms:
         figures = [Figure(f"layers at batch {engine.batch}", f"{engine.sum_ms:.3f}", unit="ms")]
-    questions, missing = with_data(_questions(collected, engine, argv))
+    questions, missing = with_data(_questions(collected, engine, colours, argv))
     return Page(
         title=model_name(collected),
         facts=facts(collected),
@@ -114,13 +117,15 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
         figures=figures,
         answer=[Lines(why), Lines(warnings(collected), are_warnings=True)],
         steps=next_steps(collected, deployed, engine),
-        charts=list(overview_charts(collected, deployed, engine)),
+        charts=list(overview_charts(deployed, engine, colours)),
         questions=questions,
         missing=missing,
     )
 
 
-def _questions(collected: Collected, engine: EngineProfile | None, argv: Sequence[str]) -> Iterator[Question]:
+def _questions(
+    collected: Collected, engine: EngineProfile | None, colours: Spec, argv: Sequence[str]
+) -> Iterator[Question]:
     commands = Commands(collected)
     again = commands.profile(_result_with_layers(collected))
     build = f"trtopt build {commands.model} -o ENGINES --batch 1,8,32"
@@ -128,7 +133,7 @@ def _questions(collected: Collected, engine: EngineProfile | None, argv: Sequenc
     kernels, memory = (commands.profile(option) if on_gpu else "" for option in ("--kernels", "--memory"))
     check = f"trtopt check {commands.folder} --against {commands.model} {commands.into('check.json')}"
     difference = commands.profile("--against EARLIER")
-    manifest, scale = collected.manifest, colours_of_batches(collected)
+    manifest = collected.manifest
     verdict = manifest.verdict if manifest is not None else None
 
     def inside(
@@ -148,7 +153,10 @@ def _questions(collected: Collected, engine: EngineProfile | None, argv: Sequenc
             Section(
                 "latency",
                 "Latency distribution",
-                {name: [*_latency(measured[name], scale), *view.blocks[1:]] for name, view in views.items()},
+                {
+                    name: [*_latency(measured[name], colours), *view.blocks[1:]]
+                    for name, view in views.items()
+                },
                 commands.bench(),
             ),
             Section(
@@ -159,6 +167,7 @@ def _questions(collected: Collected, engine: EngineProfile | None, argv: Sequenc
             ),
         ],
     )
+    earlier = (one for report in collected.profiles.values() for one in report.differences)
     roofline = {label: list(_roofline(report, one)) for label, report, one in engine_panels(collected)}
     yield Question(
         "why",
@@ -170,10 +179,8 @@ def _questions(collected: Collected, engine: EngineProfile | None, argv: Sequenc
             inside("fusion", "Fusion", again, lambda one: fusion_blocks(one) if one.sum_ms else ()),
             Section("roofline", "Roofline", roofline, again),
             inside("memory", "Memory", memory, _memory),
-            difference_section(
-                "Difference from an earlier profile",
-                [one for report in collected.profiles.values() for one in report.differences],
-                difference,
+            Section(
+                "difference", "Difference from an earlier profile", difference_panels(earlier), difference
             ),
         ],
     )
@@ -289,12 +296,10 @@ def _curves(measured: Mapping[str, BenchReport]) -> list[Chart]:
             "series": name,
             "p50": p50_of(point),
             "p99": p99_of(point),
-            "samples_per_s": rate,
-            "us": 1e6 / rate if rate else None,
+            "samples_per_s": rate_of(point),
         }
         for name, report in measured.items()
         for point in sampled(report)
-        for rate in [rate_of(point)]
     ]
     return list(curves_over_batches(rows, _CURVES, legend={**LEGEND, "columns": 1}))
 
@@ -357,12 +362,9 @@ def _kernels(engine: EngineProfile) -> Iterator[Block]:
         yield kernels_table(kernels)
 
 
-def difference_section(
-    title: str, differences: Sequence[EngineDifference], command: str | None = None
-) -> Section:
-    """A panel for each difference."""
-    panels = {f"{one.a} → {one.b}": difference_tables(one) for one in differences}
-    return Section("difference", title, panels, command)
+def difference_panels(differences: Iterable[EngineDifference]) -> dict[str, list[Table]]:
+    """Each with its name."""
+    return {f"{one.a} → {one.b}": difference_tables(one) for one in differences}
 
 
 def _roofline(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
@@ -556,14 +558,14 @@ def file_notes(collected: Collected) -> Iterator[str]:
     yield from (f"not on this page: {file}, {reason}" for file, reason in collected.left_out.items())
 
 
-def commands_of(collected: Collected, argv: Sequence[str] = (), side: str = "") -> Lines:
+def commands_of(collected: Collected, argv: Sequence[str]) -> Lines:
     """The commands as they were typed, in the usual order of work, for a shell."""
     manifest = collected.manifest
     made = [("engines", manifest)] if manifest is not None else []
     lines = []
     for what, record in (*made, *collected.reports.items(), *collected.checks.items()):
         if record.argv:
-            lines += [f"# {side}{what}, {date_text(record.created)}", typed(record.argv)]
+            lines += [f"# {what}, {date_text(record.created)}", typed(record.argv)]
     return Lines([*lines, *(["# this page", typed(argv)] if argv else [])], is_copied=True)
 
 

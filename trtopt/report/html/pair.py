@@ -1,39 +1,21 @@
-"""Two folders of one model side by side: A is the baseline, B is compared with it."""
+"""Two folders of one model: how B differs from A, the baseline, then the pages of both side by side."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.outcomes import Comparisons
 from trtopt.measure.analysis.result_comparison import compare_reports
 from trtopt.measure.contracts import THRESHOLD
-from trtopt.records import Collected, EngineDifference, EngineProfile
-from trtopt.report.bench import bench_view, trust_lines
+from trtopt.records import Collected, EngineDifference
 from trtopt.report.comparison import comparison_view, reasons_of, speed
-from trtopt.report.html.answer import (
-    Deployment,
-    deployment_of,
-    facts,
-    mark_of,
-    model_name,
-    p50_of,
-    precision_of,
-    rate_of,
-    sampled,
-)
-from trtopt.report.html.charts import LEGEND, SIDES, Channel, Row, curves_over_batches, shares, times
-from trtopt.report.html.folder import (
-    commands_of,
-    difference_section,
-    file_notes,
-    record_facts,
-    result_name,
-    titled,
-    typed,
-)
-from trtopt.report.html.page import Block, Chart, Figure, Mark, Page, Question, Step, with_data
+from trtopt.report.html.answer import Deployment, deployment_of, p50_of, rate_of, sampled
+from trtopt.report.html.charts import LEGEND, SIDES, Channel, Row, curves_over_batches, times
+from trtopt.report.html.folder import difference_panels, record_facts, report_page, typed
+from trtopt.report.html.page import Block, Chart, Mark, Page, Question, Section, Step, with_data
 from trtopt.report.notes import grouped
 from trtopt.report.view import Column, Lines, Table, table
 
@@ -42,57 +24,78 @@ _KINDS = 10
 _UNLIKE = "Layers are compared where both folders have a profile at one batch size."
 _SCALE = {"domain": list(SIDES), "range": list(SIDES.values())}
 _CURVES = (("Median latency", "p50", "ms"), ("Throughput", "rate", "samples/s"))
-_Sides = dict[str, Collected]
-_Deployed = dict[str, Deployment]
+_Deployed = Mapping[str, Deployment]
 
 
 def pair_page(
     a: Collected, b: Collected, differences: Sequence[EngineDifference], argv: Sequence[str] = ()
 ) -> Page:
     """Two folders on one page; `differences` are those of engines that both have profiled."""
-    sides: _Sides = {"A": a, "B": b}
+    sides = {"A": a, "B": b}
+    pages = {"A": report_page(a, beside=b), "B": report_page(b, beside=a)}
     deployed = {n: one for n, side in sides.items() if (one := deployment_of(side)) is not None}
     compared, notes = _compared(deployed)
-    marks = {n: mark_of(side) for n, side in sides.items()}
-    level = max((mark.level for mark in marks.values()), key=_LEVELS.index)
-    texts = dict.fromkeys(mark.text for mark in marks.values())
-    both = "; ".join(f"{n} {mark.text}" for n, mark in marks.items())
-    titles = dict.fromkeys(map(model_name, sides.values()))
-    reasons = grouped(reasons_of(compared)) if compared is not None else []
-    questions, _ = with_data(
+    difference = Question(
+        "differ",
+        "How do they differ?",
         [
-            Question("fast", "How fast are they?", list(_figures(deployed, compared))),
-            Question(
-                "why",
-                "Where do they differ?",
-                [*_where(sides), Lines([] if differences else [_UNLIKE])],
-                [difference_section("Layer by layer", differences)],
-            ),
-            Question("accurate", "In which types did they run?", list(_types(sides))),
-            Question("trust", "Can I trust it?", [Lines([*reasons, *_trust(sides)])]),
-            Question("made", "How were they made?", list(_made(sides, deployed, argv))),
-        ]
-    )
-    return Page(
-        title=f"{', '.join(titles)}: {a.name} (A) and {b.name} (B)",
-        facts=[f"{n}: {', '.join(facts(side))}" for n, side in sides.items()],
-        mark=Mark(level, both if len(texts) > 1 else next(iter(texts))),
-        figures=[
-            Figure(
-                ", ".join(
-                    filter(None, (f"{n} at batch {one.point.batch}", precision_of(sides[n], one.point.batch)))
-                ),
-                f"{rate_of(one.point) or 0.0:,.0f}",
-                f"{p50_of(one.point):.3f} ms median",
-                "samples/s",
-            )
-            for n, one in deployed.items()
+            *_verdicts(compared),
+            _settings({n: _facts_of(side, deployed.get(n)) for n, side in sides.items()}),
+            Lines([] if differences else [_UNLIKE]),
+            Lines(["# this page", typed(argv)] if argv else [], is_copied=True),
         ],
-        answer=[Lines(list(_verdicts(compared))), Lines(notes, are_warnings=True)],
-        steps=list(_turns(sides)) if compared is not None else [],
-        charts=list(_charts(deployed)),
-        questions=questions,
+        [Section("changes", "Layer by layer", difference_panels(differences))],
     )
+    marks = dict.fromkeys(page.mark.text for page in pages.values())
+    each = "; ".join(f"{n} {page.mark.text}" for n, page in pages.items())
+    names = dict.fromkeys(page.title for page in pages.values())
+    return Page(
+        title=f"{', '.join(names)}: {a.name} (A) and {b.name} (B)",
+        facts=[f"{n}: {', '.join(page.facts)}" for n, page in pages.items()],
+        mark=Mark(
+            max((page.mark.level for page in pages.values()), key=_LEVELS.index),
+            each if len(marks) > 1 else next(iter(marks)),
+        ),
+        figures=[replace(one, name=f"{n}: {one.name}") for n, page in pages.items() for one in page.figures],
+        answer=[
+            Lines(list(_sentences(compared))),
+            Lines(notes, are_warnings=True),
+            *(_of_side(n, block) for n, page in pages.items() for block in page.answer),
+        ],
+        charts=[*_curves(deployed), *_kinds(sides)],
+        questions=[*with_data([difference])[0], *_merged(pages)],
+        steps=list(_turns(sides)) if compared is not None else [],
+    )
+
+
+# ── all that both pages have ────────────────────────────────────────────────────────────────────────────
+
+
+def _merged(pages: Mapping[str, Page]) -> list[Question]:
+    """Each question with the answers of both sides, and panels of both in its sections."""
+    merged: dict[str, Question] = {}
+    for n, page in pages.items():
+        for question in page.questions:
+            before = merged.get(question.id, replace(question, answer=[], sections=[]))
+            sections = {section.id: section for section in before.sections}
+            for section in question.sections:
+                panels = {f"{n} {label}".strip(): blocks for label, blocks in section.panels.items()}
+                known = sections[section.id].panels if section.id in sections else {}
+                sections[section.id] = replace(section, panels={**known, **panels})
+            answer = [*before.answer, *(_of_side(n, block) for block in question.answer)]
+            merged[question.id] = replace(before, answer=answer, sections=list(sections.values()))
+    return list(merged.values())
+
+
+def _of_side(n: str, block: Block) -> Block:
+    if not isinstance(block, Lines):
+        return replace(block, title=f"{n}: {block.title}")
+    if block.is_copied:
+        return replace(block, lines=[f"# {n}", *block.lines])
+    return replace(block, lines=[f"{n}: {line}" for line in block.lines])
+
+
+# ── how they differ ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _compared(deployed: _Deployed) -> tuple[Comparisons | None, list[str]]:
@@ -113,8 +116,8 @@ def _compared(deployed: _Deployed) -> tuple[Comparisons | None, list[str]]:
     return compared, [*compared.notes, *alone]
 
 
-def _verdicts(compared: Comparisons | None) -> Iterator[str]:
-    """Of each batch size, as people say it."""
+def _sentences(compared: Comparisons | None) -> Iterator[str]:
+    """The verdict at each batch size."""
     for row in compared.rows if compared is not None else ():
         ratio, verdict = row.comparison.ratio, row.comparison.verdict.value
         if ratio is None:
@@ -124,7 +127,14 @@ def _verdicts(compared: Comparisons | None) -> Iterator[str]:
         yield f"B is {value:.2f} ± {half_width:.2f} times as fast as A at batch {row.batch}: {verdict}."
 
 
-def _turns(sides: _Sides) -> Iterator[Step]:
+def _verdicts(compared: Comparisons | None) -> Iterator[Block]:
+    """The verdicts with their figures, and why each is what it is."""
+    if compared is not None:
+        yield from (block for block in comparison_view(compared).blocks if isinstance(block, Table))
+        yield Lines(grouped(reasons_of(compared)))
+
+
+def _turns(sides: Mapping[str, Collected]) -> Iterator[Step]:
     """Where both have engines of one backend: a process loads no other."""
     backends = {side.manifest.engines[0].plan.backend if side.manifest else None for side in sides.values()}
     if len(backends) == 1 and None not in backends:
@@ -133,18 +143,7 @@ def _turns(sides: _Sides) -> Iterator[Step]:
         yield Step("Let the engines take turns", why, command)
 
 
-# ── how fast, and where they differ ─────────────────────────────────────────────────────────────────────
-
-
-def _figures(deployed: _Deployed, compared: Comparisons | None) -> Iterator[Block]:
-    """The verdicts, then all figures of both."""
-    if compared is not None:
-        yield from (block for block in comparison_view(compared).blocks if isinstance(block, Table))
-    for n, one in deployed.items():
-        yield titled(f"{n}, {result_name(one.file, one.report)}", bench_view(one.report))
-
-
-def _charts(deployed: _Deployed) -> Iterator[Chart]:
+def _curves(deployed: _Deployed) -> Iterator[Chart]:
     rows = [
         {"series": n, "batch": point.batch, "p50": p50_of(point), "rate": rate_of(point)}
         for n, one in deployed.items()
@@ -153,15 +152,13 @@ def _charts(deployed: _Deployed) -> Iterator[Chart]:
     return curves_over_batches(rows, _CURVES, scale=_SCALE)
 
 
-def _engines(side: Collected) -> dict[int, EngineProfile]:
-    return {one.batch: one for report in side.profiles.values() for one in report.engines}
-
-
-def _where(sides: _Sides) -> Iterator[Block]:
+def _kinds(sides: Mapping[str, Collected]) -> Iterator[Chart]:
     """The kinds of layers of the largest batch size that both have profiled."""
-    first, second = map(_engines, sides.values())
-    common = [batch for batch in first.keys() & second.keys() if first[batch].sum_ms and second[batch].sum_ms]
-    if not common:
+    first, second = (
+        {one.batch: one for report in side.profiles.values() for one in report.engines if one.sum_ms}
+        for side in sides.values()
+    )
+    if not (common := first.keys() & second.keys()):
         return
     batch = max(common)
     rows: list[Row] = [
@@ -175,37 +172,14 @@ def _where(sides: _Sides) -> Iterator[Block]:
     yield times(f"Time by kind of layer at batch {batch}", drawn, "kind", order, side)
 
 
-def _types(sides: _Sides) -> Iterator[Block]:
-    rows = [
-        {"what": f"{n}, batch {batch}", "type": dtype, "share": share}
-        for n, side in sides.items()
-        for batch, engine in sorted(_engines(side).items())
-        for dtype, share in (engine.receipt.time_ran or {}).items()
-    ]
-    if rows:
-        yield shares("Types that ran, as shares of the time", rows)
-
-
-# ── trust and origin ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _trust(sides: _Sides) -> Iterator[str]:
-    for n, side in sides.items():
-        lines = [line for report in side.results.values() for line in trust_lines(report)]
-        yield from (f"{n}: {line}" for line in (*lines, *file_notes(side)))
-
-
-def _made(sides: _Sides, deployed: _Deployed, argv: Sequence[str]) -> Iterator[Block]:
-    """Machine, versions, builder settings and contract, then the commands."""
-    a, b = (_facts_of(side, deployed.get(n)) for n, side in sides.items())
-    names = dict.fromkeys((*a, *b))
-    what: Column[str] = Column("what", str)
-    differing = [one for one in names if a.get(one) != b.get(one)]
-    yield table("What differs", [what, Column("A", a.get), Column("B", b.get)], differing)
-    alike = [one for one in names if a.get(one) == b.get(one)]
-    yield table("What is the same", [what, Column("A and B", a.get)], alike)
-    yield from (commands_of(side, side=f"{n}: ") for n, side in sides.items())
-    yield Lines(["# this page", typed(argv)] if argv else [], is_copied=True)
+def _settings(facts: Mapping[str, Mapping[str, str]]) -> Block:
+    """What of machine, versions, contract and builder settings differs."""
+    a, b = facts.values()
+    differing = [one for one in dict.fromkeys((*a, *b)) if a.get(one) != b.get(one)]
+    if not differing:
+        return Lines(["Machine, versions, contract and builder settings are the same."])
+    columns: list[Column[str]] = [Column("what", str), Column("A", a.get), Column("B", b.get)]
+    return table("What differs", columns, differing)
 
 
 def _facts_of(side: Collected, deployed: Deployment | None) -> dict[str, str]:

@@ -127,6 +127,9 @@ def test_a_build_alone_lists_what_is_missing_once_with_the_commands_that_make_it
     assert "checks (trtopt check '/a folder' --against MODEL.onnx --json '/a folder/check.json')" in text
     assert "Measure it." in shown.text["answer"]
     assert "why" not in shown.text
+    assert [attrs for _, attrs in shown.elements if "warning" in (attrs.get("class") or "")] == [
+        {"class": "warning"}  # where there are no scripts
+    ]
 
 
 def test_results_without_a_build_are_made_from_the_model() -> None:

@@ -11,7 +11,7 @@ from tests.support import examples
 from tests.support.pages import resnet
 from tests.unit.report.html.test_deployment import folder, on_another_backend, point
 from trtopt.records import Collected
-from trtopt.report.html.page import Page, page_of
+from trtopt.report.html.page import Chart, Page, page_of
 from trtopt.report.html.pair import pair_page
 from trtopt.report.view import Lines, Table
 from trtopt.workflows.report import differences_of
@@ -38,8 +38,8 @@ def test_each_batch_size_of_both_has_a_verdict_as_people_say_it() -> None:
     assert "B is 2.00 ± 0.06 times as fast as A at batch 8: FASTER." in text(page)
     (row,) = table(page, "A: ").rows
     assert (*row[:3], row[-1]) == ("8", 4.0, 2.0, "FASTER")
-    assert [row[:2] for row in table(page, "A, result.json").rows] == [["1", 1.0], ["8", 4.0]]
-    assert [row[:2] for row in table(page, "B, result.json").rows] == [["8", 2.0], ["32", 8.0]]
+    assert [row[:2] for row in table(page, "A: result.json").rows] == [["1", 1.0], ["8", 4.0]]
+    assert [row[:2] for row in table(page, "B: result.json").rows] == [["8", 2.0], ["32", 8.0]]
 
 
 def test_sides_on_unlike_terms_are_shown_with_the_reason_and_without_a_verdict() -> None:
@@ -53,7 +53,7 @@ def test_sides_on_unlike_terms_are_shown_with_the_reason_and_without_a_verdict()
     page = pair(folder(point(8, 4.0)), msgspec.structs.replace(b, results={"result.json": report}))
     assert [line for line in text(page) if "times as fast" in line] == []
     assert any("different contracts, own and serving" in line for line in text(page))
-    assert [table(page, f"{side}, result.json").rows[0][1] for side in "AB"] == [4.0, 2.0]
+    assert [table(page, f"{side}: result.json").rows[0][1] for side in "AB"] == [4.0, 2.0]
 
 
 def test_the_worse_sides_mark_is_the_pages() -> None:
@@ -103,13 +103,22 @@ def test_only_engines_that_one_process_can_load_are_to_take_turns() -> None:
     assert commands(on_another_backend()) == []
 
 
-def test_types_of_weights_are_no_shares_of_the_time() -> None:
-    side = resnet()
-    report = side.profiles["profile.json"]
-    engines = tuple(
-        msgspec.structs.replace(one, receipt=msgspec.structs.replace(one.receipt, time_ran=None))
-        for one in report.engines
-    )
-    profiles = {"profile.json": msgspec.structs.replace(report, engines=engines)}
-    unknown = msgspec.structs.replace(side, profiles=profiles)
-    assert "accurate" not in [question.id for question in pair(unknown, unknown).questions]
+def test_all_that_each_folder_has_is_in_panels_of_its_own_in_the_same_colours() -> None:
+    a, b = folder(point(1, 1.0), point(8, 4.0)), folder(point(8, 2.0), point(32, 8.0))
+    page = pair(a, msgspec.structs.replace(b, profiles=resnet().profiles))
+    assert [one.name for one in page.figures][::3] == ["A: deploy", "B: deploy"]
+    sections = {section.id: section for question in page.questions for section in question.sections}
+    assert sections.keys().isdisjoint(question.id for question in page.questions)
+    assert list(sections["latency"].panels) == [
+        "A result.json: own, tensorrt",
+        "B result.json: own, tensorrt",
+    ]
+    assert list(sections["layers"].panels) == ["B batch 1", "B batch 8"]
+    scales = [
+        chart.spec["encoding"]["color"]["scale"]
+        for panel in sections["latency"].panels.values()
+        for chart in panel[:1]
+        if isinstance(chart, Chart)
+    ]
+    assert scales[0] == scales[1]
+    assert scales[0]["domain"] == ["batch 1", "batch 8", "batch 32"]
