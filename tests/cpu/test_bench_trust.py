@@ -118,7 +118,7 @@ def test_an_unsteady_run_is_marked_first_among_its_notes_and_exits_with_4_if_str
     unsteady = steady(compute_ms=cycle(spikes))
     result, _ = scripted_cli(steady(), unsteady, "--strict")
     assert result.exit_code == 4
-    assert "unsteady (~) at batch 8" in result.output
+    assert "note: unsteady (~): p99 is 99 times the median at batch 8: " in result.output
     assert any(line.split()[:1] == ["8~"] for line in result.output.splitlines())
 
 

@@ -245,16 +245,13 @@ def bench(
 
 def _show_measured(report: BenchReport, subject: str, json: JsonOutput | None) -> None:
     """Print the table, to standard error if the result goes to standard output."""
-    from trtopt.cli.console import is_verbose, show_result
+    from trtopt.cli.console import show_result
     from trtopt.records import Trust
-    from trtopt.report.bench import all_notes, bench_view, distrust
-    from trtopt.report.notes import plain
+    from trtopt.report.bench import bench_view, distrust
 
-    view = bench_view(report, subject)
-    if is_verbose():
-        view = replace(view, notes=plain(all_notes(report)))
     unsaved = json if takes_stdout(json) else None
-    show_result(unsaved, report, view, alarms=distrust([report], Trust.NONE), indent=None)
+    alarms = distrust([report], Trust.NONE)
+    show_result(unsaved, report, bench_view(report, subject), alarms=alarms, indent=None)
 
 
 def _export_as_trtexec_does(report: BenchReport, times: Path | None, profile: Path | None) -> None:

@@ -13,7 +13,6 @@ from trtopt.measure.analysis.findings import (
     is_on_host,
     loads_of,
     measurements_of,
-    oddities,
     remarks,
     trust_of,
 )
@@ -40,9 +39,8 @@ from trtopt.records import (
     Trust,
 )
 from trtopt.report.notes import Note, Severity, grouped, plain
-from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, shown, table
+from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, mib, mib_text, shown, table
 
-_MIB = 2**20
 _TOP_LAYERS = 10
 _LAZY_SHARE = 0.1
 """Of the time to the first output, from which on late loading of kernels is worth a line."""
@@ -66,7 +64,7 @@ def bench_view(report: BenchReport, subject: str = "") -> View:
         *_starts(report.points),
         *(_layers(point.batch, point.layers) for point in report.points if point.layers is not None),
         *([_memory(traced)] if traced else []),
-        Lines([*map(_known, report.points), *trust_lines(report)], face="terminal", is_detail=True),
+        Lines([*map(_known, report.points), *_clocks(report)], face="terminal", is_detail=True),
     ]
     return View(where + _best(rows), blocks, bench_notes(report))
 
@@ -100,7 +98,7 @@ def _latencies(report: BenchReport, rows: Sequence[_Row]) -> Table:
     counts = sorted({len(point.latency.samples.start_ms) for point, _ in rows} or {0})
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     columns: list[Column[_Row]] = [
-        Column("batch", lambda row: marked(row[0], on_host=on_host), ""),
+        Column("batch", lambda row: f"{row[0].batch}{trust_of(row[0], on_host=on_host).mark}", ""),
         *map(_figure, FIGURES),
         Column("queries", lambda row: len(row[0].latency.samples.start_ms), ",", face="page"),
     ]
@@ -148,14 +146,10 @@ def _layers(batch: int, layers: LayerPass) -> Table:
 def _memory(traced: Sequence[tuple[int, MemoryPass]]) -> Table:
     columns: list[Column[tuple[int, MemoryPass]]] = [
         Column("batch", lambda row: row[0], ""),
-        Column("peak MiB", lambda row: row[1].peak_bytes / _MIB, ".1f"),
+        Column("peak MiB", lambda row: mib(row[1].peak_bytes), ".1f"),
         Column("calls", lambda row: len(row[1].events), ","),
-        Column("inputs and outputs MiB", lambda row: row[1].buffers_bytes / _MIB, ".1f"),
-        Column(
-            "seen by the driver MiB",
-            lambda row: row[1].driver_used_bytes and row[1].driver_used_bytes / _MIB,
-            ".1f",
-        ),
+        Column("inputs and outputs MiB", lambda row: mib(row[1].buffers_bytes), ".1f"),
+        Column("seen by the driver MiB", lambda row: mib(row[1].driver_used_bytes), ".1f"),
     ]
     return table(
         "device memory: TensorRT's allocations, buffers, and growth seen by the driver", columns, traced
@@ -281,8 +275,7 @@ def _cold_starts(batch: int, cold: ColdStarts) -> Table:
         ),
     ]
     title = (
-        f"batch {batch}: start in a fresh process, medians in ms; "
-        f"the engine is {cold.engine_bytes / _MIB:.2f} MiB"
+        f"batch {batch}: start in a fresh process, medians in ms; the engine is {mib_text(cold.engine_bytes)}"
     )
     caption = (
         "process start: Python and trtopt; the page cache held all libraries, the engine's file where warm"
@@ -340,31 +333,14 @@ def is_trustworthy(report: BenchReport) -> bool:
     return all(trust_of(point, on_host=is_on_host(report)) is Trust.FULL for point in report.points)
 
 
-def marked(point: BenchPoint, *, on_host: bool) -> str:
-    """The point's batch size for a table; with a mark if its figures are doubtful."""
-    return f"{point.batch}{trust_of(point, on_host=on_host).mark}"
-
-
 def trust_lines(report: BenchReport) -> list[str]:
-    """Clocks in one line, then everything that speaks against the figures, and hints with their remedies."""
+    """Clocks in one line, then all that was found, with its figures and remedies."""
+    return [*_clocks(report), *grouped(_findings(report), in_full=True)]
+
+
+def _clocks(report: BenchReport) -> list[str]:
     measurements = [one for point in report.points for one in measurements_of(point)]
-    return [*([clocks_text(measurements)] if measurements else []), *grouped(_remarks(report))]
-
-
-def _remarks(report: BenchReport) -> Iterator[Note]:
-    on_host = is_on_host(report)
-    for point in report.points:
-        trust = trust_of(point, on_host=on_host)
-        if trust is not Trust.FULL:
-            yield Note(Severity.DOUBT, f"{trust.value} ({trust.mark})", point.batch)
-        for measurement in measurements_of(point):
-            stream = " of one stream" if measurement is point.single_stream else ""
-            for remark in remarks(measurement):
-                yield Note(Severity.FINDING, f"{measurement.mode} pass{stream}: {remark}", point.batch)
-        if point.failure is not None:
-            yield Note(Severity.FAILURE, f"passes are missing: {point.failure}", point.batch)
-        for hint in hints_of(point, on_host=on_host):
-            yield Note(Severity.HINT, f"hint: {hint.text}", point.batch, hint.remedy)
+    return [clocks_text(measurements)] if measurements else []
 
 
 def distrust(reports: Iterable[BenchReport], trust: Trust) -> list[str]:
@@ -380,35 +356,37 @@ def distrust(reports: Iterable[BenchReport], trust: Trust) -> list[str]:
 
 
 def bench_notes(report: BenchReport) -> list[Note]:
-    """Findings, hints and notes of all points, without what makes figures not trustworthy."""
-    whole = list(dict.fromkeys(report.notes))
-    others = [text for text in all_notes(report) if text not in whole]
-    return [*(Note(Severity.FINDING, text) for text in whole), *_findings(report), *plain(others)]
-
-
-def all_notes(report: BenchReport) -> list[str]:
-    """Every recorded note once, the report's first."""
-    notes = [note for point in report.points for m in measurements_of(point) for note in m.notes]
+    """Findings, hints and recorded notes, each once; what makes figures not trustworthy only in full."""
+    notes = [note for point in report.points for taken in measurements_of(point) for note in taken.notes]
     notes += [note for point in report.points for load in loads_of(point) for note in load.notes]
-    return list(dict.fromkeys((*report.notes, *notes)))
+    others = dict.fromkeys(note for note in notes if note not in report.notes)
+    whole = (Note(Severity.FINDING, text) for text in dict.fromkeys(report.notes))
+    return [*whole, *_findings(report), *plain(others)]
 
 
 def _findings(report: BenchReport) -> Iterator[Note]:
     on_host = is_on_host(report)
     for point in report.points:
+        batch, doubts = point.batch, doubts_of(point, on_host=on_host)
         if point.failure is not None:
-            yield Note(Severity.FAILURE, f"passes are missing: {point.failure}", point.batch)
+            yield Note(Severity.FAILURE, f"passes are missing: {point.failure}", batch)
         for load in loads_of(point):
             if load.failure is None and not keeps_up(load):
-                yield Note(Severity.FAILURE, "the target cannot keep up with the load", point.batch)
-        doubts = [one for one in doubts_of(point, on_host=on_host) if one.trust is Trust.UNSTEADY]
-        for place, doubt in enumerate(doubts):
+                yield Note(Severity.FAILURE, "the target cannot keep up with the load", batch)
+        if doubts and doubts[0].trust is Trust.NONE:
+            yield Note(Severity.DOUBT, "", batch, in_full=f"{Trust.NONE.value} ({Trust.NONE.mark})")
+        unsteady = {doubt.short: doubt for doubt in doubts if doubt.trust is Trust.UNSTEADY}
+        for place, doubt in enumerate(unsteady.values()):
             severity = Severity.FINDING if place else Severity.DOUBT
-            yield Note(severity, f"unsteady (~): {doubt.short}", point.batch, doubt.remedy)
-        found = [finding.short for m in measurements_of(point) for finding in oddities(m)]
-        for text in dict.fromkeys(found):
-            if text not in {doubt.short for doubt in doubts}:
-                yield Note(Severity.FINDING, text, point.batch)
+            text, in_full = (f"unsteady (~): {words}" for words in (doubt.short, doubt.text))
+            yield Note(severity, text, batch, doubt.remedy, in_full)
+        for taken in measurements_of(point):
+            stream = " of one stream" if taken is point.single_stream else ""
+            for remark in remarks(taken):
+                text = "" if remark.short in unsteady else remark.short
+                if text or not remark.short or taken is not point.latency:  # else it is said above
+                    in_full = f"{taken.mode} pass{stream}: {remark.text}"
+                    yield Note(Severity.FINDING, text, batch, in_full=in_full)
         for hint in hints_of(point, on_host=on_host):
-            if hint.short != UNSTABLE:
-                yield Note(Severity.HINT, hint.short, point.batch, hint.remedy)
+            if hint.short != UNSTABLE:  # which is a doubt
+                yield Note(Severity.HINT, hint.short, batch, hint.remedy, f"hint: {hint.text}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 MOST_NOTES = 3
@@ -24,20 +24,28 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Note:
-    """A finding on one batch size, or on all (None); `remedy` is what to do about it."""
+    """A finding on one batch size, or on all (None); `remedy` is what to do about it.
+
+    `in_full` is the text with its figures, if there is another, for -v and the page; where `text` is empty,
+    the note is only there.
+    """
 
     severity: Severity
     text: str
     batch: int | None = None
     remedy: str = ""
+    in_full: str = ""
 
 
-def grouped(notes: Iterable[Note]) -> list[str]:
+def grouped(notes: Iterable[Note], *, in_full: bool = False) -> list[str]:
     """One line per finding, with the batch sizes that have it, and the ranges of figures that differ."""
     groups: dict[tuple[Severity, str], list[Note]] = {}
     for note in notes:
-        alike = note.text if note.batch is None else _NUMBER.sub("#", note.text)
-        groups.setdefault((note.severity, alike), []).append(note)
+        if in_full and note.in_full:
+            note = replace(note, text=note.in_full)
+        if note.text:
+            alike = note.text if note.batch is None else _NUMBER.sub("#", note.text)
+            groups.setdefault((note.severity, alike), []).append(note)
     return [_line(members) for _, members in sorted(groups.items(), key=lambda item: item[0][0])]
 
 
@@ -52,7 +60,7 @@ def note_lines(notes: Iterable[Note], *, verbose: bool = False) -> list[str]:
     With `verbose` all.
     """
     notes = list(notes)
-    lines = [f"note: {line}" for line in grouped(notes)]
+    lines = [f"note: {line}" for line in grouped(notes, in_full=verbose)]
     shown = max(MOST_NOTES - 1, len(grouped(note for note in notes if note.severity <= Severity.DOUBT)))
     if verbose or len(lines) <= max(MOST_NOTES, shown):
         return lines

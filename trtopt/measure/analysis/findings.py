@@ -71,22 +71,16 @@ class Finding:
     trust: Trust = Trust.FULL
 
 
-def remarks(measurement: Measurement) -> tuple[str, ...]:
-    """What of its samples was discarded, and what is odd about those that count."""
-    found = [*measurement.untrustworthy]
+def remarks(measurement: Measurement) -> Iterator[Finding]:
+    """What of its samples was discarded, with no `short`; then what is odd about those that count."""
     interference = recorded(measurement.groups)
-    if interference.discarded and interference.text not in found:
-        found.append(interference.text)
-    return (*found, *(finding.text for finding in oddities(measurement)))
-
-
-def oddities(measurement: Measurement) -> tuple[Finding, ...]:
-    """What is odd about the latencies that count."""
+    discarded = (interference.text,) if interference.discarded else ()
+    for text in dict.fromkeys((*measurement.untrustworthy, *discarded)):
+        yield Finding("", text)
     latency = measurement.samples.latency_ms
-    found = [*_drift(latency)]
+    yield from _drift(latency)
     if measurement.mode == "latency":  # with a queue, latency is mostly waiting
-        found += [*_modes(latency)] or [*_outliers(latency)]
-    return tuple(found)
+        yield from [*_modes(latency)] or _outliers(latency)
 
 
 _TURNS = "the next run may differ: sample for longer with --duration, or compare engines in turns"
