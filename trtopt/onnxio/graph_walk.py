@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -64,13 +64,6 @@ def refill(field: Any, items: Iterable[Any]) -> None:
     items = list(items)
     del field[:]
     field.extend(items)
-
-
-def set_nodes(part: Part, nodes: Sequence[onnx.NodeProto]) -> None:
-    """Give a part of a model these nodes, some of which may be its own."""
-    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
-    del part.node[:]
-    part.node.extend(copies)
 
 
 def reads_of(node: onnx.NodeProto) -> set[str]:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from copy import deepcopy
 from dataclasses import replace
 
 import onnx
 from onnx import TensorProto
 
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, TYPE_ATTRIBUTES, Part, graphs_of, name_apart, subgraphs_of
+from trtopt.onnxio.graph_walk import (
+    OWN_DOMAINS,
+    TYPE_ATTRIBUTES,
+    Part,
+    graphs_of,
+    name_apart,
+    refill,
+    subgraphs_of,
+)
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT, LOW, types_of
 from trtopt.onnxio.weights import converted
@@ -29,8 +38,7 @@ def _emulated(model: onnx.ModelProto, types: Mapping[str, int]) -> onnx.ModelPro
     and BF16 does not run at all. `types` are those of its tensors; large weights stay where they are and are
     widened when it runs.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     parts = list(graphs_of(copy.graph))
     stem = _unused_stem({*types, *(name for part in parts for node in part.node for name in node.output)})
     for index, part in reversed(list(enumerate(parts))):  # inner graphs first: nodes around them are copied
@@ -51,8 +59,7 @@ def _widen(part: Part, types: Mapping[str, int], prefix: str) -> None:
     nodes: list[onnx.NodeProto] = []
     wide: dict[str, str] = {}
     for old in part.node:
-        node = onnx.NodeProto()
-        node.CopyFrom(old)
+        node = deepcopy(old)
         if any(True for _ in subgraphs_of(node)):  # what enters and leaves subgraphs is as they declare it
             nodes.append(node)
             continue
@@ -69,8 +76,7 @@ def _widen(part: Part, types: Mapping[str, int], prefix: str) -> None:
             if types.get(name) in _LOW:
                 node.output[index] = f"{prefix}raw:{name}"
                 nodes.append(_cast(node.output[index], name, types[name]))
-    del part.node[:]
-    part.node.extend(nodes)
+    refill(part.node, nodes)
     del part.value_info[:]
 
 
@@ -90,8 +96,7 @@ def in_fp32(model: ModelFile) -> ModelFile:
     """
     if not _has_low(types_of(model.proto)):
         return model
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     name_apart(proto.graph)
     types = types_of(proto)
     outputs = {item.name for item in proto.graph.output}
@@ -125,8 +130,7 @@ def widened(model: ModelFile, *, with_ends: bool = False) -> ModelFile:
     What it computes is the same but for the roundings that are left out. Large weights go to the spool. With
     its ends, inputs and outputs become FP32 too.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     aside = {} if with_ends else _cast_ends(proto.graph)
     for part in graphs_of(proto.graph):
         for tensor in part.initializer:
@@ -203,5 +207,4 @@ def _add_casts(graph: onnx.GraphProto, aside: Mapping[str, str]) -> None:
         if item.name in aside and item.name not in given:
             kind = item.type.tensor_type.elem_type
             nodes.append(onnx.helper.make_node("Cast", [aside[item.name]], [item.name], to=kind))
-    del graph.node[:]
-    graph.node.extend(nodes)
+    refill(graph.node, nodes)

@@ -18,6 +18,7 @@ import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,7 @@ from trtopt.onnxio.external_data import (
     take_in_inner,
     tensors_of,
 )
-from trtopt.onnxio.graph_walk import check_texts, check_types, name_nodes, reads_of
+from trtopt.onnxio.graph_walk import check_texts, check_types, name_nodes, reads_of, refill
 from trtopt.onnxio.shape_inference import LARGE_BYTES, declare_outputs
 
 _LENGTH_DELIMITED = 2
@@ -125,8 +126,7 @@ def sealed(chunks: Iterable[Any]) -> Iterator[Any]:
 def remove_seal(model: onnx.ModelProto) -> None:
     """Take a seal off a model that is written again."""
     kept = [entry for entry in model.metadata_props if entry.key != _KEY]
-    del model.metadata_props[:]
-    model.metadata_props.extend(kept)
+    refill(model.metadata_props, kept)
 
 
 def is_sealed(path: Path) -> bool:
@@ -286,14 +286,12 @@ def runnable(
     bytes one after the other in PACKED_FILE. What nothing reads is left out: ONNX Runtime drops it before it
     looks for the array that is to stand for it.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     read = {item.name for item in proto.graph.output}.union(*map(reads_of, proto.graph.node))
     left_out = {item.name for item in proto.graph.initializer} - read
     for field in (proto.graph.initializer, proto.graph.input):  # a default value's input goes with it
         kept = [item for item in field if item.name not in left_out]
-        del field[:]
-        field.extend(kept)
+        refill(field, kept)
     weights, packed, end = {}, [], 0
     for item in filter(is_external, proto.graph.initializer):
         if item.data_type not in _NARROW:
@@ -489,13 +487,11 @@ def save(model: ModelFile, path: Path) -> Path | None:
     its name. Then what trtopt wrote of the weights of an earlier `path` is removed, if no model needs it.
     """
     _refuse_own_files(model, path)
-    rest = onnx.ModelProto()
-    rest.CopyFrom(model.proto)
+    rest = deepcopy(model.proto)
     remove_seal(rest)
     heavy = [tensor for tensor in model.proto.graph.initializer if _large(tensor)]
     small = [tensor for tensor in model.proto.graph.initializer if not _large(tensor)]
-    del rest.graph.initializer[:]
-    rest.graph.initializer.extend(small)
+    refill(rest.graph.initializer, small)
     outside = bool(heavy) and (model.external or sum(map(size_in_bytes, heavy)) > _INLINE_LIMIT)
     weights: Path | None = None
     try:

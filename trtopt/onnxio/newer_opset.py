@@ -25,7 +25,7 @@ from trtopt.onnxio.graph_walk import (
     opset_of,
     parts_of,
     reads_of,
-    set_nodes,
+    refill,
     subgraphs_of,
     unused_name,
 )
@@ -391,7 +391,7 @@ class _Raiser:
                 self.graph(inner, inner_known, types, constants, now)
             nodes += self._raised(node, now, around)
         graph.initializer.extend(around.made)
-        set_nodes(graph, nodes)
+        refill(graph.node, nodes)
 
     def function(self, function: onnx.FunctionProto) -> None:
         """Rewrite a function; the constants that it needs become nodes."""
@@ -406,7 +406,7 @@ class _Raiser:
             raised = self._raised(node, now, around)
             nodes += [onnx.helper.make_node("Constant", [], [item.name], value=item) for item in around.made]
             nodes += raised
-        set_nodes(function, nodes)
+        refill(function.node, nodes)
         for entry in function.opset_import:
             if entry.domain in OWN_DOMAINS:
                 entry.version = self._to

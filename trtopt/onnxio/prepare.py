@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -11,7 +12,15 @@ import onnx.inliner
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxio import graph_walk as onnxgraph, model_file
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, name_apart, parts_of, reads_of, subgraphs_of
+from trtopt.onnxio.graph_walk import (
+    OWN_DOMAINS,
+    graphs_of,
+    name_apart,
+    parts_of,
+    reads_of,
+    refill,
+    subgraphs_of,
+)
 from trtopt.onnxio.shape_inference import EXPORT_AGAIN, check, check_functions, forget_placeholders
 
 _CARRIED = {
@@ -83,8 +92,7 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
         raise InvalidModelError(f"the graph has a cycle through node {stuck!r}", EXPORT_AGAIN)
     if order != list(range(len(order))):
         nodes = [graph.node[index] for index in order]
-        del graph.node[:]
-        graph.node.extend(nodes)
+        refill(graph.node, nodes)
     visible = frozenset(known | set(maker))
     for node in graph.node:
         for inner in subgraphs_of(node):
@@ -164,8 +172,7 @@ def lower_constants(graph: onnx.GraphProto) -> int:
                 inner.initializer.append(tensor)
                 count += 1
         if len(kept) < len(inner.node):
-            del inner.node[:]
-            inner.node.extend(kept)
+            refill(inner.node, kept)
     return count
 
 
@@ -212,8 +219,7 @@ def _spell_plainly(model: onnx.ModelProto) -> None:
     default = {item.name for item in model.graph.initializer}
     own = [item for item in model.graph.input if item.name not in default]
     if len(own) < len(model.graph.input):
-        del model.graph.input[:]
-        model.graph.input.extend(own)
+        refill(model.graph.input, own)
     model.ir_version = max(model.ir_version, 4)  # older ones want every initializer among the inputs
 
 
@@ -227,8 +233,7 @@ def _refuse_functions_left(model: onnx.ModelProto) -> None:
 
 def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     """A sound copy of the model, its functions inlined, and how many Constant nodes became initializers."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     _spell_plainly(copy)
     opset_of(copy)
     if copy.functions:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from onnx import TensorProto
 
 from trtopt.errors import InvalidModelError
 from trtopt.onnxio.external_data import refers_to_file
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, names_length, opset_of, parts_of, set_nodes
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, names_length, opset_of, parts_of, refill
 
 _MATH = ("Add", "Sub", "Mul")
 _FIRST = ("Gather", "Slice", "Cast", "Squeeze", "Unsqueeze")
@@ -52,8 +53,7 @@ def forget_placeholders(graph: onnx.GraphProto) -> None:
 
 
 def _with_named_axes(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     forget_placeholders(copy.graph)
     for item in copy.graph.input:
         for place, axis in enumerate(item.type.tensor_type.shape.dim):
@@ -138,8 +138,7 @@ def _unused_names(model: onnx.ModelProto, outputs: Iterable[str], first: int) ->
 
 
 def _with_barriers(model: onnx.ModelProto, barred: dict[str, str]) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for part in parts_of(copy):
         nodes = []
         for node in part.node:
@@ -149,20 +148,18 @@ def _with_barriers(model: onnx.ModelProto, barred: dict[str, str]) -> onnx.Model
                 node.output[0] = barred[name]
                 nodes.append(onnx.helper.make_node("Abs", [barred[name]], [name]))
         if len(nodes) > len(part.node):
-            set_nodes(part, nodes)
+            refill(part.node, nodes)
     return copy
 
 
 def _shapes_of(found: onnx.ModelProto, model: onnx.ModelProto, barred: set[str]) -> onnx.ModelProto:
     """`model` with the types and shapes of `found`, less those of the barriers."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for own, other in zip(graphs_of(copy.graph), graphs_of(found.graph), strict=True):
         for values, others in ((own.input, other.input), (own.output, other.output)):
             for value, its in zip(values, others, strict=True):
                 value.CopyFrom(its)
-        del own.value_info[:]
-        own.value_info.extend(item for item in other.value_info if item.name not in barred)
+        refill(own.value_info, (item for item in other.value_info if item.name not in barred))
     return copy
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.outputs import Kind
+from trtopt.onnxio.graph_walk import refill
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.precision.compare import Deviation, First, at_most, decibels
 from trtopt.precision.observe import BINS, Histogram, Ranges, check_finite, observe
@@ -492,8 +494,7 @@ def _check_weights(model: ModelFile, plan: Plan) -> None:
 
 def copied(model: ModelFile) -> ModelFile:
     """A copy to write into; large weights are shared."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     return replace(model, proto=proto)
 
 
@@ -508,8 +509,7 @@ def _with_open_scales(
     names = {name: names[name] for name in calibrated}
     graph, opened_up = trial.proto.graph, set(names.values())
     kept = [item for item in graph.initializer if item.name not in opened_up]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    refill(graph.initializer, kept)
     graph.input.extend(
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in names.values()
     )

@@ -23,7 +23,7 @@ from trtopt.data.readers import Arrays
 from trtopt.device.ort.reference import crash_context
 from trtopt.errors import DataError
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.shape_inference import inferred, types_of
+from trtopt.onnxio.shape_inference import inferred, skeleton_at, types_of
 from trtopt.precision.running import cut, open_proto
 
 LIMIT_BYTES = 512 << 20
@@ -69,7 +69,7 @@ def observe(
     specs = specs_of(model.proto)
     first = next(source.batches(specs, 1))
     batch, shards = _plan(model, first, names, limit_bytes, at_once)
-    types = {name: info.elem_type for name, info in _inferred_types(model.proto).items()}
+    types = {name: info.elem_type for name, info in _types_in(inferred(model.proto)).items()}
     stages = cut(model.proto, shards, types)
     sessions = [open_proto(model, stage.proto) if stage.proto.graph.output else None for stage in stages]
     samples = 0
@@ -121,17 +121,7 @@ def _in_order(model: onnx.ModelProto, names: Collection[str]) -> Iterator[str]:
 
 def _sizes(model: onnx.ModelProto, feed: Arrays, names: Collection[str]) -> dict[str, int]:
     """Bytes of each tensor for the shapes in `feed`; where a shape is unknown, as many as the largest."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
-    for item in fixed.graph.input:
-        for axis, length in zip(
-            item.type.tensor_type.shape.dim, feed[item.name].shape if item.name in feed else (), strict=False
-        ):
-            axis.dim_value = length
-    del fixed.graph.value_info[:]
-    for item in fixed.graph.output:
-        item.type.tensor_type.ClearField("shape")
-    types = _inferred_types(fixed)
+    types = _types_in(inferred(skeleton_at(model, {name: array.shape for name, array in feed.items()})))
     known: dict[str, int] = {}
     for name in names:
         axes = types[name].shape.dim if name in types and types[name].HasField("shape") else None
@@ -141,8 +131,8 @@ def _sizes(model: onnx.ModelProto, feed: Arrays, names: Collection[str]) -> dict
     return {name: known.get(name, largest) for name in names}
 
 
-def _inferred_types(model: onnx.ModelProto) -> dict[str, Any]:
-    graph = inferred(model).graph
+def _types_in(model: onnx.ModelProto) -> dict[str, Any]:
+    graph = model.graph
     return {
         item.name: item.type.tensor_type
         for item in (*graph.input, *graph.value_info, *graph.output)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import WEAK_TYPES, graphs_of, reads_of, unused_name
+from trtopt.onnxio.graph_walk import WEAK_TYPES, graphs_of, reads_of, refill, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.weights import constant, constant_of_parts, runs_of_rows
 from trtopt.precision.placement.draft import Edge, Plan, Precision, WeightEdge
@@ -365,13 +365,11 @@ class _Writer:
             for name in node.output:
                 order += self._after.get(name, [])
         nodes = _alive(order, {value.name for value in graph.output})
-        del graph.node[:]
-        graph.node.extend(nodes)
+        refill(graph.node, nodes)
         drop_unread(self.model)
         if not self.form.strongly_typed:
             kept = [item for item in self.model.metadata_props if item.key != WEAK_TYPES]
-            del self.model.metadata_props[:]
-            self.model.metadata_props.extend(kept)
+            refill(self.model.metadata_props, kept)
             self.model.metadata_props.add(key=WEAK_TYPES, value=_REST)
 
 

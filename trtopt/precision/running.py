@@ -6,6 +6,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from trtopt.device.ort.reference import Unoptimised
 from trtopt.files.atomic import cannot_write, scratch_folder
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.external_data import size_in_bytes
-from trtopt.onnxio.graph_walk import reads_of
+from trtopt.onnxio.graph_walk import reads_of, refill
 from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import ModelFile, array_of, runnable
 from trtopt.onnxio.shape_inference import LARGE_BYTES
@@ -92,8 +93,7 @@ def _part(model: onnx.ModelProto, names: Sequence[str], given: Set[str]) -> tupl
         if not needed.isdisjoint(node.output) and given.isdisjoint(node.output):
             nodes.append(node)
             needed |= reads_of(node)
-    part = onnx.ModelProto()
-    part.CopyFrom(model)
+    part = deepcopy(model)
     graph = part.graph
     default = {item.name for item in graph.initializer}
     inputs = [item for item in graph.input if item.name in needed or item.name not in default]
@@ -191,15 +191,13 @@ def with_weights_dequantised(model: ModelFile) -> ModelFile:
     taken = sum(4 * int(np.prod(one.source.dims, dtype=np.int64)) for one in weights.values())
     if not weights or (model.spool is None and taken > _MOST_HELD_BYTES):
         return model
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     for name, weight in weights.items():
         proto.graph.initializer.append(_dequantised(name, weight, model, constants))
     nodes = [node for node in proto.graph.node if node.output[0] not in weights]
     read = {item.name for item in proto.graph.output}.union(*map(reads_of, nodes))
     unread = {one.quantize.output[0] for one in weights.values() if one.quantize is not None} - read
-    del proto.graph.node[:]
-    proto.graph.node.extend(node for node in nodes if node.output[0] not in unread)
+    refill(proto.graph.node, [node for node in nodes if node.output[0] not in unread])
     drop_unread(proto)
     return replace(model, proto=proto)
 

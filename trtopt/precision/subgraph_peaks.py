@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import onnx
 from numpy.typing import ArrayLike
 from onnx.helper import make_node, make_tensor_value_info
 
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, opset_of, subgraphs_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, opset_of, refill, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT, types_of
 
@@ -45,8 +46,7 @@ def with_subgraph_peaks(model: ModelFile) -> WithPeaks:
     if not any(gives_peaks(node, opset) for node in model.proto.graph.node):
         return WithPeaks(model, {})
     floats = {name for name, kind in types_of(model.proto).items() if kind == FLOAT}
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     found = {_vector_of(node): _watch(node, proto.graph, floats) for node in proto.graph.node}
     return WithPeaks(replace(model, proto=proto), {vector: names for vector, names in found.items() if names})
 
@@ -107,8 +107,7 @@ def _watch_body(node: onnx.NodeProto, graph: onnx.GraphProto, floats: Collection
 def _insert(field: Any, place: int, item: object) -> None:
     """Into a repeated field, which has no insert for messages."""
     items = [*field]
-    del field[:]
-    field.extend([*items[:place], item, *items[place:]])
+    refill(field, [*items[:place], item, *items[place:]])
 
 
 def _add_peaks(graph: onnx.GraphProto, vector: str, floats: Collection[str]) -> tuple[str, ...]:

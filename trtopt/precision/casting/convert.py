@@ -7,11 +7,12 @@ tensor and graph gives it under the name with `:fp16`, `:bf16` or `:fp32` behind
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 
 import onnx
 
-from trtopt.onnxio.graph_walk import Part, graphs_of, subgraphs_of
+from trtopt.onnxio.graph_walk import Part, graphs_of, refill, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT
 from trtopt.onnxio.weights import converted
@@ -29,8 +30,7 @@ def convert(
     model: ModelFile, types: Mapping[str, int], places: Mapping[str, Places], low: int, *, cast_io: bool
 ) -> ModelFile:
     """The model with the nodes in `places` made `low`; inputs and outputs only if requested."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     converter = _Converter(replace(model, proto=proto), types, places, low, cast_io)
     converter.weights()
     converter.graph(proto.graph, is_main=True)
@@ -99,8 +99,7 @@ class _Converter:
         nodes: list[onnx.NodeProto] = []
         named = {item.name for item in part.output} - moved.keys()
         for old in list(part.node):
-            node = onnx.NodeProto()
-            node.CopyFrom(old)
+            node = deepcopy(old)
             self._read(node, nodes, local)
             if self._is_needless(node, named):
                 self._alias[node.output[0]] = moved[node.output[0]] = node.input[0]
@@ -111,8 +110,7 @@ class _Converter:
                 if name in moved and name in outside:
                     nodes.append(self._cast(moved[name], name, outside[name]))
                     local[moved[name], outside[name]] = name
-        del part.node[:]
-        part.node.extend(nodes)
+        refill(part.node, nodes)
 
     def _outside(self, part: Part, is_main: bool) -> dict[str, int]:
         """The type that each floating output of the graph must have."""
