@@ -33,11 +33,11 @@ def _before(call: Callable[..., Any], passed: Callable[[], None]) -> Callable[..
 
 
 def _die_at(calls: str, number: int) -> None:
-    counted = count(1)
+    counted, victim = count(1), os.getpid()
 
     def passed() -> None:
         if next(counted) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(victim, signal.SIGKILL)
 
     import trtopt.files.outputs
 

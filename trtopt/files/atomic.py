@@ -15,10 +15,12 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -244,6 +246,33 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def replace_together(moves: Sequence[tuple[Path, Path]]) -> None:
+    """Rename complete files, all or none, whoever kills this process: one of its own goes on with it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with warnings.catch_warnings():  # of forks beside threads: the child does nothing but system calls
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if not child:
+            status = 1
+            try:
+                os.setsid()
+                for new, path in moves:
+                    os.replace(new, path)
+                status = 0
+            except OSError as error:
+                status = error.errno or status
+            finally:
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if status:
+        raise OSError(
+            abs(status), os.strerror(status) if status > 0 else "the process that renames was killed"
+        )
 
 
 def check_regular(path: Path) -> None:

@@ -29,7 +29,13 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
-from trtopt.files.atomic import flush_names, remove_if_abandoned, remove_unfinished, temporary_file
+from trtopt.files.atomic import (
+    flush_names,
+    remove_if_abandoned,
+    remove_unfinished,
+    replace_together,
+    temporary_file,
+)
 from trtopt.files.bounded_reading import open_regular
 from trtopt.files.outputs import Kind
 from trtopt.onnxio.external_data import (
@@ -480,11 +486,12 @@ def _refuse_own_files(model: ModelFile, path: Path) -> None:
         raise OutputError(f"{path} is a file of the model itself", "choose another place with -o")
 
 
-def save(model: ModelFile, path: Path) -> Path | None:
+def save(model: ModelFile, path: Path, beside: tuple[Path, bytes] | None = None) -> Path | None:
     """Write `model` to `path`, its weights next to it if they were kept so or exceed 2 GiB; their file if so.
 
     That file has a name that was free, `PATH.data` if possible: all changes in one step, when the model takes
-    its name. Then what trtopt wrote of the weights of an earlier `path` is removed, if no model needs it.
+    its name, and `beside`, another file and its content, with it. Then what trtopt wrote of the weights of an
+    earlier `path` is removed, if no model needs it.
     """
     _refuse_own_files(model, path)
     rest = deepcopy(model.proto)
@@ -508,9 +515,13 @@ def save(model: ModelFile, path: Path) -> Path | None:
             else:
                 whole = _inline(model, rest, heavy)
             written = _write(path, sealed(whole), made)
+            other = None if beside is None else (_write(beside[0], iter([beside[1]]), made), beside[0])
             check_unchanged(model)
             flush_names(path.parent)  # the weights' name is on the disk before the model needs it
-            os.replace(written, path)
+            if other is None:
+                os.replace(written, path)
+            else:
+                replace_together([other, (written, path)])
             unfinished.pop_all()
             _remove_unneeded_weights(path)
     except OSError as error:

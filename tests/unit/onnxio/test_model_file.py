@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from itertools import count
 from pathlib import Path
 
@@ -56,7 +57,8 @@ SAVE = """
 import sys
 from pathlib import Path
 from trtopt.onnxio.model_file import load, save
-save(load(Path(sys.argv[1])), Path("out.onnx"))
+beside = (Path("out.onnx.json"), b"2.0") if len(sys.argv) > 2 else None
+save(load(Path(sys.argv[1])), Path("out.onnx"), beside)
 """
 
 
@@ -99,6 +101,38 @@ def test_a_model_and_its_weights_are_the_earlier_or_the_new_ones_wherever_the_wr
     assert seen == {1.0, 2.0}
     assert value_in(out) == 2.0
     assert len(list(tmp_path.glob("*out.onnx*"))) == 2
+
+
+def test_a_model_and_what_is_beside_it_are_both_earlier_or_both_new_wherever_the_writer_is_killed(
+    tmp_path: Path,
+) -> None:
+    first, second = (external(tmp_path / f"{value}.onnx", value) for value in (1.0, 2.0))
+    out, table = tmp_path / "out.onnx", tmp_path / "out.onnx.json"
+    save(load(first), out, (table, b"1.0"))
+    seen = set()
+    for number in count(1):
+        ended = run_killed(
+            "replace,link,unlink,fsync",
+            number,
+            "-c",
+            SAVE,
+            str(second),
+            "beside",
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        until = time.monotonic() + 60
+        while value_in(out) != float(table.read_text()) and time.monotonic() < until:
+            time.sleep(0.01)  # what renames the files may end after its parent was killed
+        assert value_in(out) == float(table.read_text())
+        if ended == 0:
+            break
+        assert ended == -signal.SIGKILL
+        seen.add(value_in(out))
+        save(load(first), out, (table, b"1.0"))
+        assert len(list(tmp_path.glob("*out.onnx*"))) == 3  # nothing of the killed one stays
+    assert seen == {1.0, 2.0}
+    assert value_in(out) == 2.0
 
 
 def test_weights_that_another_model_needs_stay(tmp_path: Path) -> None:

@@ -18,11 +18,10 @@ from trtopt.inspect.graph import read_graph
 from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
-from trtopt.precision.calibrate import TABLE, Quantisation, read_table, table_beside
+from trtopt.precision.calibrate import TABLE, table_beside
 from trtopt.precision.casting.decide import CastOptions
 from trtopt.precision.casting.rules import check_patterns
 from trtopt.precision.existing_qdq import is_quantised
-from trtopt.precision.placement.draft import PlacementOptions
 from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
 from trtopt.precision.variants import CastVariants, QuantisedVariants, Variant, Variants, pattern_for
 from trtopt.recipe import batch_sizes, check_timeout
@@ -32,7 +31,7 @@ from trtopt.targets import target_named
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.evaluators import EngineTerms, Evaluator, evaluator_for
-from trtopt.workflows.precision.quantize import evaluated, rewritten, save
+from trtopt.workflows.precision.quantize import quantisation, rewritten, save
 from trtopt.workflows.provenance import command_line, now
 
 
@@ -222,11 +221,13 @@ def _variants(
         listener.note("measuring values")
         cast_options = CastOptions(request.precision, target, keep=exclude, keep_op=exclude, include=include)
         return CastVariants(checker.model, samples, cast_options, scratch), checker.model
-    precision, form = evaluated(
+    job = quantisation(
         QuantizeOptions(
             precision=request.precision,
             target=target,
             data=request.calib,
+            exclude=exclude,
+            include=include,
             table=request.table,
             method=request.method,
         )
@@ -236,19 +237,10 @@ def _variants(
             f"{source} already contains Q/DQ, so it has no error against itself",
             "give the float model; trtopt check --layers compares the two",
         )
-    table = read_table(Path(request.table)) if request.table else None
     listener.note("rewriting the graph")
     file, _ = rewritten(source, scratch, target)
     listener.note("placing Q/DQ and calibrating")
-    job = Quantisation(
-        PlacementOptions(precision, exclude, include),
-        form,
-        request.method,
-        source=samples,
-        table=table,
-        table_name=str(request.table),
-        model_sha256=checker.artifact.sha256,
-    )
+    job = replace(job, source=samples, model_sha256=checker.artifact.sha256)
     return QuantisedVariants(file, samples, job, target), file
 
 

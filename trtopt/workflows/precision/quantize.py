@@ -14,9 +14,9 @@ from onnx import GraphProto
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.source import range_notes
-from trtopt.errors import ModelError, OutputError, UsageError
+from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
-from trtopt.files.outputs import check_output, write_output
+from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import check_output_room
 from trtopt.onnxio.graph_walk import graphs_of, name_apart
@@ -40,9 +40,8 @@ from trtopt.precision.calibrate import (
 )
 from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.draft import PlacementOptions, Precision
-from trtopt.precision.qdq import QdqFormat, qdq_format_for
+from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import (
-    Quantised,
     half_nodes,
     make_rest_half,
     measured_for_rest,
@@ -74,7 +73,7 @@ def quantize(
     """
     began = time.perf_counter()
     source, target = Path(model), Path(out)
-    (precision, form), forms = evaluated(request), request.graph_forms or PLAIN
+    job, forms = quantisation(request), request.graph_forms or PLAIN
     if source.resolve() == target.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
@@ -83,8 +82,7 @@ def quantize(
     typing = type_graph(model_file.load(source), io, data=request.data)
     original = typing.model
     name_apart(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
-    samples = _source(request, original, precision)
-    table = read_table(Path(request.table)) if request.table else None
+    samples = _source(request, original, job.options.precision)
     check_output(target, MODEL)
     check_output(table_beside(target), TABLE)
     check_output_room(target, of_quantising(original), listener.note)
@@ -94,56 +92,61 @@ def quantize(
             model_file.save(original, source := scratch / "typed.onnx")
         file, rewrite_notes = rewritten(source, scratch, aim, forms)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
-        job = Quantisation(
-            PlacementOptions(precision, tuple(request.exclude), tuple(request.include), forms),
-            form,
-            request.method,
-            cast(Smoothing, request.smoothquant),
-            samples,
-            request.random_data,
-            table,
-            str(request.table),
-            onnx.sha256,
-        )
-        made = quantise(file, job)
-        made.notes += [*rewrite_notes]
+        made = quantise(file, replace(job, source=samples, model_sha256=onnx.sha256))
+        notes = [*made.notes, *rewrite_notes]
         if samples is not None and not request.random_data:
-            made.notes += range_notes(specs_of(original.proto), samples)
+            notes += range_notes(specs_of(original.proto), samples)
         tried = samples or seeded_source(original)
-        if form.strongly_typed or half_nodes(made.model.proto, forms):
+        if job.form.strongly_typed or half_nodes(made.model.proto, forms):
             listener.note("making the rest FP16")
             ranges = measured_for_rest(made.model, tried)
             make_rest_half(made, aim, ranges, forms, is_real=request.data is not None)
         listener.note("comparing with the original")
         errors, differences, compared = output_error(original, made.model, tried)
         model_file.check_unchanged(original)
-        alarms = accuracy_alarms(differences)
-        if alarms and made.table is not None and made.table.scores and made.table.method != MAX:
-            made.notes.append(
-                f"{made.table.method} was chosen on {counted(made.table.held, 'held-out sample')}: "
+        table, alarms = made.table, accuracy_alarms(differences)
+        if alarms and table is not None and table.scores and table.method != MAX:
+            notes.append(
+                f"{table.method} was chosen on {counted(table.held, 'held-out sample')}: "
                 f"--method {MAX} clips no value"
             )
         if samples is None:
-            made.notes.append("the output error was taken on random inputs")
-        made.notes += [
+            notes.append("the output error was taken on random inputs")
+        notes += [
             f"output {name!r} errs by more than it is large: see where with `trtopt check --layers`"
             for name, value in errors.items()
             if value < 0
         ]
         final = move_quantisation(made.model, typing.tensors)
-        made.notes += describe(final.tensors, (*typing.checked, *final.checked))
-        table_file = table_beside(target) if made.table is not None else None
-        report = msgspec.structs.replace(
-            _report_on(Path(model), target, table_file, request, made, errors, compared),
+        notes += describe(final.tensors, (*typing.checked, *final.checked))
+        report = QuantizeReport(
+            source=str(model),
+            out=str(target),
+            calibration_table=str(table_beside(target)) if table else None,
+            precision=request.precision,
+            target=aim,
+            method=table.method if table else None,
+            samples=table.samples if table else 0,
+            held=table.held if table else 0,
+            compared=compared,
+            random_data=table.random_data if table else False,
+            pairs=len({edge.tensor for edge in made.plan.edges}),
+            weights=len(made.plan.weights),
+            decisions=made.plan.decisions,
+            scores=table.scores if table else (),
+            sqnr_db=errors,
+            fp32=made.fp32,
+            notes=tuple(notes),
             alarms=(*weight_alarms(original), *alarms),
+            seconds=0.0,
         )
         accept(report)
-        save(final.model, made.table, target)
+        save(final.model, table, target)
     return msgspec.structs.replace(report, seconds=round(time.perf_counter() - began, 3))
 
 
-def evaluated(request: QuantizeOptions) -> tuple[Precision, QdqFormat]:
-    """The request's own contradictions, before any work."""
+def quantisation(request: QuantizeOptions) -> Quantisation:
+    """What is requested, without contradictions; samples and the model's hash are to be added."""
     precision, forms = request.precision, request.graph_forms
     if precision not in get_args(Precision):
         raise UsageError(
@@ -162,7 +165,15 @@ def evaluated(request: QuantizeOptions) -> tuple[Precision, QdqFormat]:
     if request.random_data and (request.data is not None or request.table is not None):
         raise UsageError("--random-data and --data or --table exclude one another", "omit --random-data")
     _check_smoothing(request)
-    return precision, form
+    return Quantisation(
+        PlacementOptions(precision, tuple(request.exclude), tuple(request.include), forms or PLAIN),
+        form,
+        request.method,
+        cast(Smoothing, request.smoothquant),
+        random_data=request.random_data,
+        table=read_table(Path(request.table)) if request.table else None,
+        table_name=str(request.table),
+    )
 
 
 def _check_smoothing(request: QuantizeOptions) -> None:
@@ -226,45 +237,10 @@ def _has_namesakes(graph: GraphProto) -> bool:
 
 
 def save(model: ModelFile, table: CalibrationTable | None, target: Path) -> Path | None:
-    """Write the model, and its table if there is one; where the table is."""
-    try:
-        model_file.save(model, target)
-    except OSError as error:
-        raise OutputError(f"cannot write {target}: {error}", "choose another place with -o") from None
+    """Write the model, and with it its table if there is one; where the table is."""
     if table is None:
+        model_file.save(model, target)
         return None
-    write_output(table_beside(target), table_text(table), TABLE)
+    check_output(table_beside(target), TABLE)
+    model_file.save(model, target, (table_beside(target), table_text(table)))
     return table_beside(target)
-
-
-def _report_on(
-    source: Path,
-    target: Path,
-    table: Path | None,
-    request: QuantizeOptions,
-    made: Quantised,
-    errors: dict[str, float],
-    compared: int,
-) -> QuantizeReport:
-    """All of it as a record, but for how long it takes."""
-    kept: CalibrationTable | None = made.table
-    return QuantizeReport(
-        source=str(source),
-        out=str(target),
-        calibration_table=str(table) if table else None,
-        precision=request.precision,
-        target=request.target,
-        method=kept.method if kept else None,
-        samples=kept.samples if kept else 0,
-        held=kept.held if kept else 0,
-        compared=compared,
-        random_data=kept.random_data if kept else False,
-        pairs=len({edge.tensor for edge in made.plan.edges}),
-        weights=len(made.plan.weights),
-        decisions=made.plan.decisions,
-        scores=kept.scores if kept else (),
-        sqnr_db=errors,
-        fp32=made.fp32,
-        notes=tuple(made.notes),
-        seconds=0.0,
-    )
