@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 import traceback
+from functools import cache
 from io import TextIOWrapper
 from types import FrameType
 
 import click
 
 from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
-from trtopt.cli.outputs import with_guard, with_log_options
+from trtopt.cli.outputs import add_log_options, check_outputs_first
 from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.printable import spelled_out, visible_lines
 from trtopt.version import __version__
@@ -74,13 +75,8 @@ class LateGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of its section and take its function."""
-        if cmd_name not in COMMANDS:
-            return None
-        section = next(title for title, commands in SECTIONS.items() if cmd_name in commands)
-        module = importlib.import_module(f"trtopt.cli.{MODULES[section]}")
-        command: click.Command = getattr(module, cmd_name)
-        return with_required_options_in_usage(with_guard(with_log_options(command)))
+        """Import the command."""
+        return _load(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -100,23 +96,27 @@ class LateGroup(click.Group):
                 formatter.write_dl(list(commands.items()))
 
 
-def with_required_options_in_usage(command: click.Command) -> click.Command:
-    """The command, or every command of the group, with a usage line that names the options it needs.
-
-    A usage error prints the line, and thereby all that is missing at once.
-    """
-    if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            with_required_options_in_usage(inner)
-    else:
-        context = click.Context(command)
-        needed = [
-            f"{option.opts[0]} {option.make_metavar(context).strip('[]')}"
-            for option in command.params
-            if isinstance(option, click.Option) and option.required
-        ]
-        command.options_metavar = " ".join([*needed, "[OPTIONS]"])
+@cache
+def _load(name: str) -> click.Command:
+    """Import the module of its section and take its function; every command in it logs, and checks first."""
+    section = next(title for title, commands in SECTIONS.items() if name in commands)
+    command: click.Command = getattr(importlib.import_module(f"trtopt.cli.{MODULES[section]}"), name)
+    for one in command.commands.values() if isinstance(command, click.Group) else [command]:
+        add_log_options(one)
+        check_outputs_first(one)
+        _name_required_options(one)
     return command
+
+
+def _name_required_options(command: click.Command) -> None:
+    """In its usage line: a usage error prints the line, and thereby all that is missing at once."""
+    context = click.Context(command)
+    needed = [
+        f"{option.opts[0]} {option.make_metavar(context).strip('[]')}"
+        for option in command.params
+        if isinstance(option, click.Option) and option.required
+    ]
+    command.options_metavar = " ".join([*needed, "[OPTIONS]"])
 
 
 @click.group(
@@ -157,41 +157,25 @@ def _status() -> int:
         status = cli.main(prog_name="trtopt", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()  # what cannot be written is reported here, not when Python ends
+        return status if isinstance(status, int) else 0
     except click.exceptions.Exit as error:
-        status = error.exit_code
+        return error.exit_code
     except click.ClickException as error:
         error = _explained(error)
         error.show()
         _log("error", error.format_message())
-        status = error.exit_code
-    except TrtoptError as error:
-        _fail(_described(error))
-        status = error.exit_code
-    except MemoryError as error:
-        _fail(f"out of memory: {error}\n  → choose a smaller --batch or --shape, or a host with more memory")
-        status = 1
+        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; nothing unfinished is left behind")
-        status = INTERRUPTED
-    except UnicodeEncodeError as error:
-        if error.reason != "surrogates not allowed":
-            raise
-        refused = UsageError(  # libraries, records and worker processes accept only text
-            f"{error.object!r}: has a name that is not UTF-8", "rename the file or folder"
-        )
-        _fail(_described(refused))
-        status = refused.exit_code
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         _drop_output()
-        status = 1
-    except OSError as error:
-        _log("verbose", traceback.format_exc())
-        if error.filename is None:
-            _drop_output()
-        problem = _refused(error)
-        _fail(_described(problem))
-        status = problem.exit_code
-    return status if isinstance(status, int) else 0
+        return 1
+    except (TrtoptError, MemoryError, UnicodeEncodeError, OSError) as error:
+        problem = _problem(error)
+        remedy = f"\n  → {visible_lines(problem.remedy)}" if problem.remedy else ""
+        _fail(visible_lines(problem.problem) + remedy)  # quoted text cannot forge a line
+        return problem.exit_code
 
 
 def _drop_output() -> None:
@@ -210,10 +194,24 @@ _WRONG_PATH = {
 """What to do about a path that the operating system refuses, wherever a command comes upon it."""
 
 
-def _refused(error: OSError) -> TrtoptError:
-    """What the operating system refused, as a user's mistake or as a failure."""
+def _problem(error: Exception) -> TrtoptError:
+    """What a command ended with, as a user's mistake or as a failure."""
+    if isinstance(error, TrtoptError):
+        return error
+    if isinstance(error, MemoryError):
+        return TrtoptError(
+            f"out of memory: {error}", "choose a smaller --batch or --shape, or a host with more memory"
+        )
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return UsageError(  # libraries, records and worker processes accept only text
+            f"{error.object!r}: has a name that is not UTF-8", "rename the file or folder"
+        )
+    if not isinstance(error, OSError):
+        raise error
+    _log("verbose", traceback.format_exc())
     reason = error.strerror or str(error)
     if error.filename is None:
+        _drop_output()
         return OutputError(f"standard output or a pipe: {reason}", "free some space, or send it elsewhere")
     if error.errno in _WRONG_PATH:
         return UsageError(f"{error.filename}: {reason}", _WRONG_PATH[error.errno])
@@ -228,12 +226,6 @@ def _explained(error: click.ClickException) -> click.ClickException:
 
     text = answer(error.option_name, sys.argv[1:], error.ctx)
     return error if text is None else click.UsageError(text, error.ctx)
-
-
-def _described(error: TrtoptError) -> str:
-    """The error's message; quoted text cannot forge a line."""
-    remedy = f"\n  → {visible_lines(error.remedy)}" if error.remedy else ""
-    return visible_lines(error.problem) + remedy
 
 
 def _fail(text: str) -> None:

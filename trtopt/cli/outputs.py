@@ -213,37 +213,22 @@ _OPTIONS = (
 )
 
 
-def with_log_options(command: click.Command) -> click.Command:
-    """The command, or every command of the group, with these options."""
-    if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            with_log_options(inner)
-    elif _OPTIONS[0] not in command.params:
-        command.params += _OPTIONS
-    return command
+def add_log_options(command: click.Command) -> None:
+    """Give a command these options."""
+    command.params += _OPTIONS
 
 
 # ── the check of what is written, by what the parameters declare ──────────────────────────────────────────
 
 _LONGEST = 4096
-_MARK = "is_guarded"
 
 
-def with_guard(command: click.Command) -> click.Command:
-    """The command, or every command of the group, with its outputs checked before it begins."""
-    if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            with_guard(inner)
-    elif command.callback is not None and not hasattr(command.callback, _MARK):
-        command.callback = _guarded(command.callback)
-        setattr(command.callback, _MARK, True)
-    return command
+def check_outputs_first(command: click.Command) -> None:
+    """Begin the command only if nothing that it writes is what it reads, another's, or not trtopt's."""
+    begin = command.callback
+    assert begin is not None
 
-
-def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command, begun only if nothing that it writes is what it reads, another's, or not trtopt's."""
-
-    @functools.wraps(command)
+    @functools.wraps(begin)
     def checked(*arguments: Any, **options: Any) -> Any:
         from trtopt.errors import OutputError, UsageError
         from trtopt.files.outputs import check_output, reading
@@ -260,9 +245,9 @@ def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
                 except (UsageError, OutputError) as error:
                     raise type(error)(f"{option} {error.problem}", error.remedy) from None
             open_log(context)
-            return command(*arguments, **options)
+            return begin(*arguments, **options)
 
-    return checked
+    command.callback = checked
 
 
 def _outputs(context: click.Context) -> Iterator[tuple[str, Path, Kind]]:
