@@ -1,4 +1,4 @@
-"""What is known of a rule's worth on a target, each with its source; what of it earns a place in builds."""
+"""What is known of a rule's worth on a target, each with its source."""
 
 from __future__ import annotations
 
@@ -141,33 +141,3 @@ PAIRS = (
     ),
 )
 """Every pair with a verdict but SAME and UNDECIDED. `layer-norm` has become narrower since unet3d's."""
-
-
-def of_rule(name: str, own: tuple[Evidence, ...], target: str) -> tuple[Evidence, ...]:
-    """All that is known of the rule called `name` on a target: its own findings, then what was measured."""
-    measured = (
-        Evidence("slower" if pair.is_slower else "faster", AUDITED, pair.shows, MEASURED)
-        for pair in PAIRS
-        if name in pair.rules
-    )
-    return tuple(one for one in (*own, *measured) if target in one.targets)
-
-
-def earns_quantising(name: str, own: tuple[Evidence, ...], target: str) -> bool:
-    """Whether quantising for the target applies the rule: builds do, or placement does more with it."""
-    return earns_a_build(name, own, target) or any(one.kind == "stage" for one in of_rule(name, own, target))
-
-
-def earns_a_build(name: str, own: tuple[Evidence, ...], target: str) -> bool:
-    """Whether builds for the target apply the rule.
-
-    They do if models build only with it; or if an engine was faster by it alone, or by more than builds of
-    one model differ whatever other rules it had, and none was slower.
-    """
-    kinds = {one.kind for one in of_rule(name, own, target)}
-    if "builds" in kinds:
-        return True
-    ratios = [ratio for pair in PAIRS if name in pair.rules for ratio in pair.ratios.values()]
-    gained = "faster" in kinds and min(ratios, default=1.0) < 1 - BUILD_SPREAD
-    alone = any(one.kind == "faster" and target in one.targets for one in own)
-    return "slower" not in kinds and (alone or gained)

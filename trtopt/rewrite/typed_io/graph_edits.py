@@ -15,7 +15,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import graphs_of, unused_name
+from trtopt.onnxio.graph_walk import graphs_of, names_in, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.records.tensors import TypedTensor
 
@@ -72,22 +72,12 @@ def readers_of(graph: GraphProto, name: str) -> list[NodeProto]:
     return [node for part in graphs_of(graph) for node in part.node if name in node.input]
 
 
-def _names(graph: GraphProto) -> set[str]:
-    return {
-        name
-        for part in graphs_of(graph)
-        for name in (
-            *(name for node in part.node for name in (*node.input, *node.output, node.name)),
-            *(item.name for item in (*part.input, *part.output, *part.initializer, *part.value_info)),
-        )
-    }
-
-
 class Chain:
     """Nodes one after the other, with names that the graph does not have."""
 
     def __init__(self, graph: GraphProto, like: str) -> None:
-        self._graph, self._like, self._taken = graph, like, _names(graph)
+        self._graph, self._like = graph, like
+        self._taken = names_in(graph) | {node.name for part in graphs_of(graph) for node in part.node}
         self.nodes: list[NodeProto] = []
 
     def name(self, what: str) -> str:
