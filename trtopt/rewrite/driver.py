@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from trtopt.errors import ModelError, TrtoptError, UnsupportedOpError
 from trtopt.onnxio import prepare, shape_inference
-from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.graph_walk import graphs_of, names_in
 from trtopt.onnxio.model_file import ModelFile, is_external
 from trtopt.onnxio.shape_inference import check
 from trtopt.rewrite.rewrite_trace import Applied, Declined
@@ -53,16 +53,6 @@ def _scopes(graph: Any, context: Context) -> list[Scope]:
         for inner in node.subgraphs():
             found += _scopes(inner, context)
     return found
-
-
-def _names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
-    taken: set[str] = set()
-    fixed: set[str] = set()
-    for inner in graphs_of(graph):
-        fixed |= {item.name for item in inner.output}
-        taken |= {item.name for item in (*inner.input, *inner.initializer, *inner.node)}
-        taken |= {name for node in inner.node for name in node.output}
-    return taken, fixed
 
 
 def _hoist_outer_weights(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
@@ -207,7 +197,9 @@ def _sweep(rule: Rule, scope: Scope) -> tuple[list[Applied], list[Declined]]:
 
 def _open(model: ModelFile, target: Target) -> Context:
     gs.logger.G_LOGGER.severity = gs.logger.G_LOGGER.CRITICAL  # it reports on its own folding, not on ours
-    taken, fixed = _names(model.proto.graph)
+    parts = list(graphs_of(model.proto.graph))
+    taken = names_in(model.proto.graph) | {node.name for part in parts for node in part.node}
+    fixed = {item.name for part in parts for item in part.output}
     return Context(target, prepare.opset_of(model.proto), model.folder, model.spool, taken, fixed)
 
 

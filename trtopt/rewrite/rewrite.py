@@ -41,13 +41,6 @@ An Expand may repeat a constant for the batch: it stays.
 """
 
 
-def _temporary_bytes(model: ModelFile) -> int:
-    """At most: what rules make of the weights, and the result."""
-    return 2 * sum(
-        size_in_bytes(item) for item in model.proto.graph.initializer if model_file.is_external(item)
-    )
-
-
 def select(
     names: Sequence[str] | None,
     skip: Sequence[str],
@@ -132,22 +125,15 @@ class _Proof:
         feeds.on_seeded(self._model.proto, run, one_batch=False, spared=bool(self._real))
 
 
-def _class_of(rules: Sequence[Rule], outcome: Outcome) -> Exactness:
-    """The looser class if a rule of it was applied."""
-    used = {item.rule for item in outcome.applied}
-    return "N" if any(rule.exactness == "N" for rule in rules if rule.name in used) else "B"
-
-
 def _prove(
     proof: _Proof, outcome: Outcome, model: ModelFile, rules: Sequence[Rule], target: Target
 ) -> tuple[Deviation, ...]:
     """Check what `rules` made of the model: the bit-exact ones on their own first, then all together."""
-    kind = _class_of(rules, outcome)
+    applied = {item.rule for item in outcome.applied}
+    used = {rule.exactness for rule in rules if rule.name in applied}
     exact = [rule for rule in rules if rule.exactness == "B"]
-    checked: tuple[Deviation, ...] = ()
-    if kind != "B" and any(item.rule in {rule.name for rule in exact} for item in outcome.applied):
-        checked = proof.of(rewrite(model, exact, target), "B")
-    return (*checked, *(proof.of(outcome, kind) if outcome.applied else ()))
+    first = proof.of(rewrite(model, exact, target), "B") if used == {"B", "N"} else ()
+    return (*first, *(proof.of(outcome, "N" if "N" in used else "B") if used else ()))
 
 
 def _culprit(proof: _Proof, model: ModelFile, rules: Sequence[Rule], target: Target) -> Rule:
@@ -250,7 +236,8 @@ def _loaded(source: Path, out: Path, note: Note) -> ModelFile:
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     check_output(out, MODEL)
     model = model_file.load(source)
-    check_output_room(out, _temporary_bytes(model), note)
+    held = sum(size_in_bytes(item) for item in model.proto.graph.initializer if model_file.is_external(item))
+    check_output_room(out, 2 * held, note)  # at most: what rules make of the weights, and the result
     return model
 
 
