@@ -1,0 +1,356 @@
+"""Kinds that change the graph: precisions, forms, regions, types of inputs and outputs, rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.rewrite_graphs.case import model
+from tests.support.inspected import graph, node, profiled
+from tests.support.networks import Net
+from tests.support.trt_exercise import VERSIONS, target
+from tests.support.tuning import evidence, gain, proposed, situation
+from trtopt.inspect.graph import read_graph
+from trtopt.recipe import Recipe, io_request
+from trtopt.records import DevicePeaks, EngineTensor, LayerCost, Peak
+from trtopt.rewrite.typed_io.requested import check_formats
+from trtopt.workflows.tune.candidates import Situation
+from trtopt.workflows.tune.graph_kinds import IO_TYPES, PLACEMENT, PRECISION, REGION, REWRITE
+
+PEAKS = DevicePeaks(
+    device="A GPU",
+    bandwidth=Peak(value=1e12, source=""),
+    flops={name: Peak(value=rate, source="") for name, rate in (("float32", 1e12), ("float16", 4e12))},
+)
+HALF = graph(node("Relu", "x", "y"), inputs={"x": (8, 4)}, dtype="float16")
+QUANTISED = graph(
+    node("QuantizeLinear", "x s", "q"), node("DequantizeLinear", "q s", "y"), inputs={"x": (8, 4), "s": ()}
+)
+
+
+def test_int8_is_offered_with_samples_alone() -> None:
+    assert [*proposed(PRECISION, situation())] == ["precision=fp16", "precision=bf16"]
+    assert "precision=best" in proposed(PRECISION, situation(data="samples.npz"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        situation(data="s.npz", recipe=Recipe(precision="best"), selected="int8"),
+        situation(data="s.npz", evidence=evidence(of=QUANTISED)),
+        situation(data="s.npz", evidence=evidence(of=HALF)),
+    ],
+)
+def test_a_graph_that_has_a_precision_keeps_it(given: object) -> None:
+    assert proposed(PRECISION, given) == {}  # type: ignore[arg-type]
+
+
+def test_int8_is_still_offered_once_the_graph_was_cast_to_fp16() -> None:
+    cast = situation(data="s.npz", recipe=Recipe(precision="fp16"), evidence=evidence(of=HALF))
+    assert [*proposed(PRECISION, cast)] == ["precision=best"]
+
+
+def test_selecting_among_precisions_costs_the_measurement_of_each() -> None:
+    found = proposed(PRECISION, situation("onnxruntime", "1", data="samples.npz"))
+    assert found["precision=best"].measurements == 1 + len(("fp32", "fp16", "int8"))
+    assert found["precision=fp16"].measurements == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "builds"),
+    [
+        (situation("tensorrt", "8.6.0", data="s.npz"), 2 + 1),
+        (situation("tensorrt", "8.6.0", data="s.npz", recipe=Recipe(selection_budget=5)), 2 + 2),
+        (situation(data="s.npz"), 4 + 2),
+        (situation("onnxruntime", "1", data="s.npz"), 3 + 1),
+    ],
+)
+def test_selecting_among_precisions_costs_a_build_of_each_and_more_in_int8(
+    given: Situation, builds: int
+) -> None:
+    assert proposed(PRECISION, given)["precision=best"].builds == builds
+
+
+def test_what_computes_gains_by_rates_and_what_moves_by_bytes() -> None:
+    cost = LayerCost(flops=1, bytes_moved=1, floor_ms=1.0, bound="compute")
+    computing = profiled("1", "a", 1.0, dtype="float32", cost=cost, weights_count=1)
+    moving = profiled("2", "b", 1.0, dtype="float32", cost=LayerCost(flops=1, bytes_moved=1, bound="memory"))
+    already = profiled("3", "c", 1.0, dtype="float16", cost=cost)
+    for layer, saved in ((computing, 0.75), (moving, 0.5), (already, 0.0)):
+        given = situation(evidence=evidence(layer, peaks=PEAKS))
+        assert gain(proposed(PRECISION, given)["precision=fp16"]) == pytest.approx(0.7 * saved)
+
+
+def test_16_bits_promise_little_on_a_processor() -> None:
+    prior = proposed(PRECISION, situation("onnxruntime", "1"))["precision=fp16"].prior
+    assert prior is not None
+    assert prior.risk > prior.probability
+
+
+def gated(folder: Path) -> Path:
+    """A convolution behind a squeeze-and-excitation gate."""
+    net = Net(x=["N", 32, 16, 16])
+    pooled = net.node("GlobalAveragePool", "pool", net.conv("first", "x", 32, 32))
+    gate = net.node("Sigmoid", "sigmoid", net.conv("squeeze", pooled, 32, 32, kernel=1))
+    net.conv("last", net.node("Mul", "gate", "first", gate), 32, 32)
+    onnx.save(net.model("last"), folder / "gated.onnx")
+    return folder / "gated.onnx"
+
+
+def of(model: Path, selected: str = "int8", data: str | None = "samples.npz", **recipe: str) -> Situation:
+    known = replace(evidence(of=read_graph(onnx.load(model), {})), model=model)
+    built = Recipe(**{"precision": "int8", **recipe})
+    return replace(situation(evidence=known), recipe=built, selected=selected, data=data)
+
+
+def test_what_the_graph_has_a_place_for_is_tried_beside_what_is_chosen(tmp_path: Path) -> None:
+    found = proposed(PLACEMENT, of(gated(tmp_path)))
+    assert [*found] == ["forms=gates=int8"]
+    assert dict(found["forms=gates=int8"].recipe) == {"forms": "gates=int8", "precision": "int8"}
+    assert found["forms=gates=int8"].makes_graph
+    assert [*proposed(PLACEMENT, of(gated(tmp_path), forms="smoothing=off"))] == [
+        "forms=gates=int8,smoothing=off"
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"precision": "fp16"},
+        {"forms": "gates=int8"},
+        {"selected": "fp16", "precision": "best"},
+        {"data": None},
+    ],
+    ids=["float", "done already", "float was faster", "no data"],
+)
+def test_nothing_is_tried_where_it_would_change_nothing(tmp_path: Path, given: dict[str, str]) -> None:
+    assert proposed(PLACEMENT, of(gated(tmp_path), **given)) == {}
+
+
+THREE = """g (float[2,8] x, float[8,8] w) => (float[2,8] y) <float s = {0.1}, int8 z = {0}> {
+    q0 = QuantizeLinear(x, s, z)
+    d0 = DequantizeLinear(q0, s, z)
+    a = MatMul(d0, w)
+    f = Softmax(a)
+    q1 = QuantizeLinear(f, s, z)
+    d1 = DequantizeLinear(q1, s, z)
+    b = MatMul(d1, w)
+    g = Softmax(b)
+    q2 = QuantizeLinear(g, s, z)
+    d2 = DequantizeLinear(q2, s, z)
+    y = MatMul(d2, w)
+}"""
+"""Three regions of a product each, between float layers."""
+
+
+def quantised(**changes: object) -> Situation:
+    made = model(THREE)
+    for one in made.graph.node:
+        one.name = "a[1]" if one.output[0] == "a" else one.output[0]
+    layers = [
+        profiled("q a", "q0 d0", 3.0, dtype="float16", onnx_ops=("QuantizeLinear", "DequantizeLinear")),
+        profiled("a", "a[1]", 1.0, dtype="int8"),
+        profiled("q b", "q1", 1.5, is_reformat=True),
+        profiled("b", "b", 1.0, dtype="int8"),
+        profiled("y", "y", 4.0, dtype="int8"),
+        profiled("rest", "f g", 1.0, dtype="float16"),
+    ]
+    timed = evidence(*layers, of=read_graph(made, {}))
+    built = Recipe(precision="int8", verdict=False, exclude=("head",))
+    whole = {"recipe": built, "data": "samples.npz", **changes}
+    return replace(situation(evidence=timed), **whole)
+
+
+def test_each_region_that_may_gain_is_tried_and_all_together() -> None:
+    """INT8 doubles in FP16: a saves 3 - 1, b 1.5 - 1, and y, which has no Q of its own time, loses."""
+    found = proposed(REGION, quantised())
+    assert [*found] == ["float=a[1]", "float=b", "float=a[1]+1"]
+    assert [gain(change) for change in found.values()] == pytest.approx([2 / 11.5, 0.5 / 11.5, 2.5 / 11.5])
+    both = found["float=a[1]+1"]
+    assert both.makes_graph
+    assert both.recipe == {"precision": "int8", "verdict": False, "exclude": ("head", "a[[]1]", "b")}
+
+
+def test_what_a_selection_left_in_float_stays_there() -> None:
+    chosen = quantised(recipe=Recipe(precision="best"), selected="int8.part1", left=("c",))
+    assert proposed(REGION, chosen)["float=b"].recipe["exclude"] == ("c", "b")
+
+
+def test_the_forms_that_a_selection_chose_stay() -> None:
+    chosen = quantised(recipe=Recipe(precision="best"), selected="int8.attention=on,gelu=half.part1")
+    assert proposed(REGION, chosen)["float=b"].recipe["forms"] == "attention=on,gelu=half"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        quantised(recipe=Recipe(precision="fp16")),
+        quantised(data=None),
+        quantised(threshold=0.2),
+        situation(recipe=Recipe(precision="int8"), data="samples.npz"),
+    ],
+    ids=["float", "no data", "below the threshold", "no profile"],
+)
+def test_nothing_is_tried_where_nothing_can_be_gained(given: Situation) -> None:
+    assert proposed(REGION, given) == {}
+
+
+CHW32 = "Thirty-two wide channel vectorized row major FP16 format"
+QUANTISED_FIRST = graph(
+    node("QuantizeLinear", "x s", "q"), node("DequantizeLinear", "q s", "y"), inputs={"x": (8, 4), "s": ()}
+)
+
+
+def reformat(name: str, made: str = "", ms: float = 1.0, *, output: bool = False) -> object:
+    own, other = EngineTensor(name=name), EngineTensor(name="inner", format=made)
+    inputs, outputs = ((other,), (own,)) if output else ((own,), (other,))
+    return profiled("reformat", "", ms, is_reformat=True, inputs=inputs, outputs=outputs)
+
+
+def shown(*layers: object, **fields: object) -> object:
+    return evidence(*layers, profiled("rest", "y", 9.0), **fields)  # type: ignore[arg-type]
+
+
+def test_the_format_that_a_conversion_makes_is_tried_with_its_share_of_the_time() -> None:
+    found = proposed(IO_TYPES, situation("tensorrt-rtx", "1.7", evidence=shown(reformat("x", CHW32))))
+    assert [*found] == ["io x=fp16", "io x=fp16:chw32"]
+    assert found["io x=fp16:chw32"].recipe == {"io": {"x": "fp16:chw32"}}
+    assert gain(found["io x=fp16:chw32"]) == pytest.approx(0.8 * 0.1)
+    assert "10.0%" in found["io x=fp16:chw32"].evidence
+
+
+def test_samples_keep_their_layout() -> None:
+    made = reformat("x", "Channel major FP16 format")
+    shape = {"x": (8, 3, 4, 4)}
+    given = situation(
+        "tensorrt-rtx", "1.7", evidence=shown(made, of=graph(node("Relu", "x", "y"), inputs=shape))
+    )
+    assert "io x=fp16:nhwc" in proposed(IO_TYPES, given)
+    assert "io x=fp16:nhwc" not in proposed(IO_TYPES, replace(given, data="samples.npz"))
+
+
+def test_what_is_not_converted_or_copied_stays_as_it_is() -> None:
+    assert proposed(IO_TYPES, situation(evidence=shown())) == {}
+    assert proposed(IO_TYPES, situation()) == {}
+    typed = situation(evidence=shown(reformat("x")), recipe=Recipe(io={"x": "fp16"}))
+    assert proposed(IO_TYPES, typed) == {}
+
+
+def test_copies_shrink_with_the_type() -> None:
+    found = proposed(IO_TYPES, situation(evidence=shown(), copied={"y": 0.2}))
+    assert [*found] == ["io y=fp16"]
+    assert gain(found["io y=fp16"]) == pytest.approx(0.1)
+
+
+def test_an_input_that_is_quantised_first_is_taken_in_int8() -> None:
+    given = situation(
+        evidence=shown(reformat("x"), of=QUANTISED_FIRST), selected="int8", recipe=Recipe(precision="best")
+    )
+    int8 = proposed(IO_TYPES, given)["io x=int8"]
+    assert int8.recipe == {"io": {"x": "int8"}, "precision": "int8", "verdict": False}
+    assert int8.makes_graph
+    assert not any("int8" in name for name in proposed(IO_TYPES, replace(given, selected="int8.part1")))
+
+
+@pytest.mark.parametrize("dump", VERSIONS)
+def test_every_format_is_one_of_the_target(dump: str) -> None:
+    version = dump.rpartition("-")[2]
+    given = situation(
+        target(dump).backend,
+        version,
+        evidence=shown(reformat("x"), reformat("y", output=True), of=QUANTISED_FIRST),
+    )
+    found = proposed(IO_TYPES, given)
+    assert len(found) > 4
+    for change in found.values():
+        check_formats(io_request(Recipe(**change.recipe)), target(dump), in_engine=True)
+
+
+TWO_PRODUCTS = """
+    # w: float[8,16]
+    # u: float[8,16]
+    g (float[2,8] x) => (float[2,16] y) {
+        a = MatMul(x, w)
+        b = MatMul(x, u)
+        c = Relu(a)
+        y = Add(c, b)
+    }"""
+
+
+def saved(text: str, path: Path) -> onnx.ModelProto:
+    """A model whose nodes are called like what they make, in a file."""
+    made = model(text)
+    for one in made.graph.node:
+        one.name = one.output[0]
+    onnx.save(made, path)
+    return made
+
+
+def test_a_rule_is_tried_where_it_finds_something_with_the_time_that_it_touches(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    made = saved(TWO_PRODUCTS, path)
+    timed = evidence(profiled("1", "a", 1.0), profiled("2", "rest", 3.0), of=read_graph(made, {}))
+    found = proposed(REWRITE, situation(evidence=replace(timed, model=path)))
+    assert [*found] == ["rule=merge-matmuls"]
+    change = found["rule=merge-matmuls"]
+    assert change.rule == "merge-matmuls"
+    assert gain(change) == pytest.approx(0.15 * 0.25)
+    assert change.evidence == "it changes 1 places, in 25.0% of the time"
+
+
+def test_rules_that_builds_leave_out_are_tried_alone_and_all_together(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    made = model(
+        "g (float[2,8] x) => (float[2,8] y) <float one = {1.0}>"
+        "{a = Identity(x) b = Relu(a) c = Mul(b, one) y = Abs(c)}"
+    )
+    onnx.save(made, path)
+    given = situation(evidence=replace(evidence(of=read_graph(made, {})), model=path))
+    found = proposed(REWRITE, given)
+    assert [*found] == ["rewrite=all", "rule=erase-identity", "rule=erase-arithmetic"]
+    assert dict(found["rewrite=all"].recipe) == {"rewrite": "all"}
+    without = replace(given, recipe=Recipe(rewrite="none"))
+    assert "rewrite=all" not in proposed(REWRITE, without)
+
+
+SHARED_INPUT = """
+    # w: float[8,16]
+    # u: float[8,16]
+    # s: float[]
+    # z: int8[]
+    g (float[2,8] x) => (float[2,16] y) {
+        xq = QuantizeLinear(x, s, z)
+        xd = DequantizeLinear(xq, s, z)
+        wq = QuantizeLinear(w, s, z)
+        wd = DequantizeLinear(wq, s, z)
+        uq = QuantizeLinear(u, s, z)
+        ud = DequantizeLinear(uq, s, z)
+        a = MatMul(xd, wd)
+        b = MatMul(xd, ud)
+        c = Relu(a)
+        y = Add(c, b)
+    }"""
+
+
+def test_what_a_rule_finds_before_quantising_alone_is_tried_by_quantising_again(tmp_path: Path) -> None:
+    saved(TWO_PRODUCTS, tmp_path / "float.onnx")
+    quantised = saved(SHARED_INPUT, tmp_path / "int8.onnx")
+    timed = evidence(
+        profiled("1", "a", 1.0),
+        profiled("2", "rest", 3.0),
+        of=read_graph(quantised, {}),
+        float_model=tmp_path / "float.onnx",
+        float_sha256="b" * 64,
+    )
+    given = situation(evidence=replace(timed, model=tmp_path / "int8.onnx"), data="samples.npz")
+    found = proposed(REWRITE, given)
+    change = found["add-rule=merge-matmuls"]
+    assert (dict(change.recipe), change.rule) == ({"add_rule": ("merge-matmuls",)}, None)
+    assert change.makes_graph
+    assert gain(change) == pytest.approx(0.15 * 0.25)
+    again = replace(given, recipe=Recipe(add_rule=("merge-matmuls",)))
+    for unchanged in (replace(given, data=None), again):
+        assert "add-rule=merge-matmuls" not in proposed(REWRITE, unchanged)
