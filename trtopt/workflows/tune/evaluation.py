@@ -32,7 +32,7 @@ from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
 from trtopt.workflows.race import Setting, fitting_data, loaded
 from trtopt.workflows.tune.candidates import Change, Queued
-from trtopt.workflows.tune.race import Cost, Racer, cost_of, race
+from trtopt.workflows.tune.race import Cost, Racer, Track
 from trtopt.workflows.tune.setup import Setup, samples_for
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
 from trtopt.workflows.workbench import TIMING_CACHE_FILE, Workbench, make_plans
@@ -239,13 +239,10 @@ class Evaluation:
 
     def measure(self, built: Built, limit_s: float) -> Cost:
         """What it costs on its own."""
-        given = self._setup
-        setting = self._setting(built, limit_s)
-        return cost_of(_racer(built), given.measure, setting, given.executor, given.listener)
+        return self._track(built, limit_s, self._setup.listener).cost_of(_racer(built))
 
     def race(self, built: Built, incumbent: Built, limit_s: float, own: Listener) -> Outcome:
         """What becomes of a candidate: checked, then measured in turns with the incumbent."""
-        given = self._setup
         terms = [(one.engine.sha256, one.batch, one.streams) for one in (built, incumbent)]
         if terms[0] == terms[1]:
             selection = built.manifest.verdict
@@ -255,15 +252,7 @@ class Evaluation:
         accuracy = lowest_cosine(checked)
         if checked.violations:
             return Outcome("inaccurate", checked.violations[0].text, accuracy=accuracy)
-        comparison = race(
-            _racer(incumbent),
-            _racer(built),
-            given.measure,
-            self._setting(built, limit_s),
-            given.terms.threshold,
-            given.executor,
-            own,
-        )
+        comparison = self._track(built, limit_s, own).race(_racer(incumbent), _racer(built))
         reason = comparison.reasons[0].text if comparison.reasons else ""
         return Outcome(_VERDICTS[comparison.verdict], reason, comparison, accuracy)
 
@@ -274,15 +263,7 @@ class Evaluation:
         (batch, *_) = given.terms.batch
         baseline = Racer(loaded(incumbent.folder, start.inputs, start.engine, batch), batch, 1)
         try:
-            found = race(
-                baseline,
-                _racer(incumbent),
-                given.measure,
-                self._setting(incumbent, limit_s),
-                given.terms.threshold,
-                given.executor,
-                given.quiet,
-            )
+            found = self._track(incumbent, limit_s, given.quiet).race(baseline, _racer(incumbent))
         except TrtoptError as error:
             given.notes.append(f"the result was not raced against the baseline: {error.problem}")
             return None
@@ -310,12 +291,13 @@ class Evaluation:
         else:
             write_atomically(built.folder / PROFILE_FILE, to_json(report, indent=None))
 
-    def _setting(self, built: Built, limit_s: float) -> Setting:
+    def _track(self, built: Built, limit_s: float, listener: Listener) -> Track:
         """On the user's samples, if they have the engine's shapes; else on random input."""
         given, inputs = self._setup, built.manifest.onnx.inputs
         shapes = shapes_at(inputs, built.engine.plan, built.batch)
         data = fitting_data(given.samples.data, inputs, [shapes], given.notes.append)
-        return Setting(None, None, given.terms.contract, given.request.duration, data, timeout=limit_s)
+        setting = Setting(None, None, given.terms.contract, given.request.duration, data, timeout=limit_s)
+        return Track(given.measure, setting, given.terms.threshold, given.executor, listener)
 
 
 def lowest_cosine(checked: CheckedSubject) -> float:

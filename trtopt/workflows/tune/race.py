@@ -132,27 +132,6 @@ class Racer:
     streams: int
 
 
-def race(
-    incumbent: Racer,
-    candidate: Racer,
-    measure: Measure,
-    setting: Setting,
-    threshold: float,
-    executor: Executor,
-    listener: Listener,
-) -> Comparison:
-    """The candidate's cost against the incumbent's; one that is slower after a few rounds gets no more."""
-    racers = (incumbent, candidate)
-    for rounds in (MIN_BLOCKS, None):
-        run = _run(racers, measure, setting, rounds, executor, listener)
-        found = compare_turns(
-            valid_rounds(run), threshold=threshold, blocks=_blocks(run, racers, measure), what=measure.cost
-        )
-        if found.verdict is Verdict.SLOWER:
-            break
-    return found
-
-
 @dataclass(frozen=True)
 class Cost:
     """What an engine costs on its own, and the share of a query that copying each input and output takes."""
@@ -161,17 +140,86 @@ class Cost:
     copied: dict[str, float]
 
 
-def cost_of(racer: Racer, measure: Measure, setting: Setting, executor: Executor, listener: Listener) -> Cost:
-    """The typical cost of an engine on its own."""
-    run = _run((racer,), measure, setting, None, executor, listener)
-    served = None if measure.rate is None else capacity(run.turns[0].blocks)
-    if served is not None:
-        raise UsageError(
-            f"--rate {measure.rate:g}: the baseline serves {served:.4g} requests per second, and a queue "
-            "would grow without end",
-            f"give --rate {max(1, int(_SUSTAINED * served))} or less, or requests of a larger batch",
+@dataclass(frozen=True)
+class Track:
+    """What engines are raced on: an objective, how it is measured, where, and who hears of it."""
+
+    measure: Measure
+    setting: Setting
+    threshold: float
+    executor: Executor
+    listener: Listener
+
+    def race(self, incumbent: Racer, candidate: Racer) -> Comparison:
+        """The candidate's cost against the incumbent's; one slower after a few rounds gets no more."""
+        racers = (incumbent, candidate)
+        for rounds in (MIN_BLOCKS, None):
+            run = self._run(racers, rounds)
+            found = compare_turns(
+                valid_rounds(run),
+                threshold=self.threshold,
+                blocks=self._blocks(run, racers),
+                what=self.measure.cost,
+            )
+            if found.verdict is Verdict.SLOWER:
+                break
+        return found
+
+    def cost_of(self, racer: Racer) -> Cost:
+        """The typical cost of an engine on its own."""
+        run = self._run((racer,), None)
+        rate = self.measure.rate
+        served = None if rate is None else capacity(run.turns[0].blocks)
+        if served is not None:
+            raise UsageError(
+                f"--rate {rate:g}: the baseline serves {served:.4g} requests per second, and a queue "
+                "would grow without end",
+                f"give --rate {max(1, int(_SUSTAINED * served))} or less, or requests of a larger batch",
+            )
+        return Cost(typical(self._blocks(run, (racer,))[0]), _copied(run, racer))
+
+    def _run(self, racers: Sequence[Racer], rounds: int | None) -> InterleavedRun:
+        names, measure, setting = ("incumbent", "candidate")[: len(racers)], self.measure, self.setting
+        variants = tuple(
+            Variant(
+                name=name,
+                engine=index,
+                contract=with_streams(setting.contract, one.streams),
+                mode=measure.mode,
+                rate=measure.rate,
+            )
+            for index, (name, one) in enumerate(zip(names, racers, strict=True))
         )
-    return Cost(typical(_blocks(run, (racer,), measure)[0]), _copied(run, racer))
+        one = heat(
+            " against ".join(reversed(names)),
+            [racer.engine for racer in racers],
+            (),
+            "tuning",
+            racers[-1].batch,
+            setting,
+            rounds,
+            variants=variants,
+            block_s=setting.duration / ROUNDS,  # of a short race, too
+            block_queries=measure.block_queries,
+        )
+        (run,) = run_heats([one], self.listener, setting.timeout, self.executor)
+        if run.failure is not None:
+            raise DeviceError(run.failure, "check the GPU with nvidia-smi")
+        return run
+
+    def _blocks(self, run: InterleavedRun, racers: Sequence[Racer]) -> list[list[Block]]:
+        measure = self.measure
+        if not measure.needs_energy:
+            kept = valid_rounds(run).turns
+            return [cost_blocks(measure, turns, one.batch) for turns, one in zip(kept, racers, strict=True)]
+        found = [joules(run, index, one.batch) for index, one in enumerate(racers)]
+        blocks = [one for one in found if one is not None]
+        if len(blocks) < len(racers):
+            raise UsageError(
+                f"--objective energy: {run.environment.device.name} reports neither energy nor power",
+                "choose latency, p99 or throughput",
+            )
+        return blocks
 
 
 def _copied(run: InterleavedRun, racer: Racer) -> dict[str, float]:
@@ -199,55 +247,3 @@ def _bytes_at(spec: TensorSpec, batch: int) -> int:
         *(one if isinstance(one, int) else 1 for one in others),
     ]
     return math.prod(axes) * numpy_dtype(spec.dtype).itemsize
-
-
-def _run(
-    racers: Sequence[Racer],
-    measure: Measure,
-    setting: Setting,
-    rounds: int | None,
-    executor: Executor,
-    listener: Listener,
-) -> InterleavedRun:
-    names = ("incumbent", "candidate")[: len(racers)]
-    variants = tuple(
-        Variant(
-            name=name,
-            engine=index,
-            contract=with_streams(setting.contract, one.streams),
-            mode=measure.mode,
-            rate=measure.rate,
-        )
-        for index, (name, one) in enumerate(zip(names, racers, strict=True))
-    )
-    block_s = setting.duration / ROUNDS  # of a short race, too
-    one = heat(
-        " against ".join(reversed(names)),
-        [racer.engine for racer in racers],
-        (),
-        "tuning",
-        racers[-1].batch,
-        setting,
-        rounds,
-        variants=variants,
-        block_s=block_s,
-        block_queries=measure.block_queries,
-    )
-    (run,) = run_heats([one], listener, setting.timeout, executor)
-    if run.failure is not None:
-        raise DeviceError(run.failure, "check the GPU with nvidia-smi")
-    return run
-
-
-def _blocks(run: InterleavedRun, racers: Sequence[Racer], measure: Measure) -> list[list[Block]]:
-    if not measure.needs_energy:
-        kept = valid_rounds(run).turns
-        return [cost_blocks(measure, turns, one.batch) for turns, one in zip(kept, racers, strict=True)]
-    found = [joules(run, index, one.batch) for index, one in enumerate(racers)]
-    blocks = [one for one in found if one is not None]
-    if len(blocks) < len(racers):
-        raise UsageError(
-            f"--objective energy: {run.environment.device.name} reports neither energy nor power",
-            "choose latency, p99 or throughput",
-        )
-    return blocks
