@@ -70,7 +70,7 @@ class Setting:
     """Shapes of inputs and lengths of axes, of engines that admit several."""
 
 
-def loaded(
+def engine_at(
     folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, size: int, sizes: Recipe = _ANY_SIZES
 ) -> LoadedEngine:
     """An engine of a folder at one batch size, for a worker to load; `inputs` are its model's."""

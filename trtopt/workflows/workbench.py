@@ -141,7 +141,7 @@ class Workbench:
                 ):
                     refused[index] = result, job
                 else:
-                    yield index, _explained(result, requested[index])
+                    yield index, _explain(result, requested[index])
             folded = self._run([job for _, job in refused.values()]) if refused else iter(())
             for place, result in folded:
                 index, (refusal, _) = list(refused.items())[place]
@@ -151,7 +151,7 @@ class Workbench:
                     )
                     yield index, msgspec.structs.replace(result, notes=(*result.notes, note))
                 else:
-                    yield index, _explained(refusal, requested[index])
+                    yield index, _explain(refusal, requested[index])
 
     def _run(self, jobs: Sequence[BuildJob]) -> Iterator[tuple[int, EngineArtifact | TrtoptError]]:
         results = self.executor.run_all_jobs(jobs, limit_s=self.limit_s, on_progress=self.listener.progress)
@@ -177,11 +177,11 @@ def _at_its_shapes(job: BuildJob, scratch: ExitStack) -> BuildJob | None:
     return msgspec.structs.replace(job, onnx=str(folder / MODEL_FILE))
 
 
-def _explained(result: EngineArtifact | TrtoptError, one: EngineRequest) -> EngineArtifact | TrtoptError:
-    return explained(result, one.onnx, one.plan) if isinstance(result, BuildError) else result
+def _explain(result: EngineArtifact | TrtoptError, one: EngineRequest) -> EngineArtifact | TrtoptError:
+    return explain_oversize(result, one.onnx, one.plan) if isinstance(result, BuildError) else result
 
 
-def explained(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> BuildError:
+def explain_oversize(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> BuildError:
     """The error, with the largest tensor in front of what TensorRT said, if that breaks its bound.
 
     TensorRT itself says only that some shape cannot be computed, and names nodes far behind the cause.

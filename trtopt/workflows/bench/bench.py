@@ -160,7 +160,7 @@ def _run(
             for index, result in outcomes:
                 if isinstance(result, ArtifactError):
                     lost.append(result)
-                    notes.append(_not_measured(jobs[index], result))
+                    notes.append(_failure_note(jobs[index], result))
                     continue
                 if isinstance(result, TrtoptError):
                     raise result
@@ -189,7 +189,7 @@ def _run(
         done = len(lost) + (len(report.points) if report is not None else 0)
         if report is not None and done < len(jobs) and report.points[-1].failure is None:
             failed, *others = jobs[done:]
-            notes.append(_not_measured(failed, error))
+            notes.append(_failure_note(failed, error))
             if others:
                 notes.append(f"not measured after that: batch {', '.join(str(job.batch) for job in others)}")
             listener.report(msgspec.structs.replace(report, notes=tuple(notes)))
@@ -202,7 +202,7 @@ def _run(
     return report
 
 
-def _not_measured(job: BenchJob, error: TrtoptError) -> str:
+def _failure_note(job: BenchJob, error: TrtoptError) -> str:
     return f"batch {job.batch} could not be measured: {error.problem.splitlines()[0]}"
 
 
@@ -214,7 +214,7 @@ def _with_further_processes(
         starts = measure_cold_starts(job, index, request.timeout, listener.progress)
         point = msgspec.structs.replace(point, cold_start=starts)
     if request.kernels:
-        kernels = _recorded_kernels(
+        kernels = _record_kernels(
             job,
             request.timeout,
             lambda _, phase, fraction: listener.progress(index, phase, fraction),
@@ -223,7 +223,7 @@ def _with_further_processes(
     return point
 
 
-def _recorded_kernels(job: BenchJob, timeout: float | None, on_progress: OnProgress) -> KernelPass:
+def _record_kernels(job: BenchJob, timeout: float | None, on_progress: OnProgress) -> KernelPass:
     """The kernels, with the ranges that name their layers where these can be had."""
     recorded = run_job(KernelJob(bench=job), KernelsRecorded, limit_s=timeout, on_progress=on_progress)
     found = recorded.kernels
@@ -252,7 +252,7 @@ def measure_cold_starts(
     states: list[Literal["warm", "cold"]] = ["warm", "cold"]
     for number in range(STARTS):
         for state in tuple(states):
-            if state == "cold" and not _dropped(Path(job.path)):
+            if state == "cold" and not _drop(Path(job.path)):
                 states.remove("cold")
                 notes.append("the system keeps the engine's file in its page cache: no cold reads")
                 continue
@@ -280,7 +280,7 @@ def measure_cold_starts(
     )
 
 
-def _dropped(path: Path) -> bool:
+def _drop(path: Path) -> bool:
     try:
         return drop_from_cache(path)
     except OSError:

@@ -59,7 +59,7 @@ class ResolvedEngines:
     """What was typed of that file's inputs and outputs."""
 
 
-def resolved(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> ResolvedEngines:
+def engines_of_build(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> ResolvedEngines:
     """Engines whose manifest names the model."""
     model = manifest.onnx
     source = manifest.source_sha256
@@ -84,7 +84,7 @@ def resolve_engines(
     they are loaded.
     """
     if is_external(path, trust):
-        choice = _chosen((), backend)
+        choice = _choose((), backend)
         notes.append(
             f"{path.name}: no manifest describes it, loaded because of --trust; "
             f"loaded with {choice.name}: {choice.reason}",
@@ -92,9 +92,9 @@ def resolve_engines(
         engine = external_engine(path, choice.name)
         yield ResolvedEngines(path.parent, engine.inputs, "", (engine,))
         return
-    folder, manifest, engines = _found(path)
-    engines = _trusted(folder, engines, trust, notes)
-    choice = _chosen(engines, backend)
+    folder, manifest, engines = _find(path)
+    engines = _trust(folder, engines, trust, notes)
+    choice = _choose(engines, backend)
     if manifest is None or not engines:
         notes.append(f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
         with scratch_folder() as scratch:
@@ -103,12 +103,12 @@ def resolve_engines(
                 sizes, batch=tuple(batch) if batch else None, backend=choice.name
             )
             manifest = build(path, folder, recipe, listener=listener)
-            yield resolved(folder, manifest, manifest.engines)
+            yield engines_of_build(folder, manifest, manifest.engines)
         return
     own = engines[0].plan.backend.name
     if choice.name == own:
         check_plugins(engines, trust)
-        yield resolved(folder, manifest, engines)
+        yield engines_of_build(folder, manifest, engines)
         return
     notes.append(f"the engines (of {own}) are not run: {choice.reason}")
     plans = {engine.plan.label: engine.plan for engine, _ in points(engines, batch)}
@@ -117,13 +117,13 @@ def resolve_engines(
     graphs = verified_graphs(folder, manifest)
     with scratch_folder() as scratch:
         rebuilt = workbench.build_again(graphs, [*plans.values()], scratch)
-        yield resolved(scratch, manifest, rebuilt)
+        yield engines_of_build(scratch, manifest, rebuilt)
 
 
 def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
     """The backend of the engines that `resolve_engines` yields."""
-    engines = () if is_external(path, trust) else _found(path)[2]
-    return _chosen(engines, backend).name
+    engines = () if is_external(path, trust) else _find(path)[2]
+    return _choose(engines, backend).name
 
 
 def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
@@ -131,7 +131,7 @@ def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
     known: dict[str, None] = {}
     libraries: set[str] = set()
     for path in paths if names else ():
-        engines = () if is_external(path, names) else _found(path)[2]
+        engines = () if is_external(path, names) else _find(path)[2]
         known |= dict.fromkeys([engine.path for engine in engines] or [path.name])
         libraries |= plugin_libraries(engines)
     there = {path.resolve() for path in paths}
@@ -146,7 +146,7 @@ def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
             )
 
 
-def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
+def _find(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
     """The folder that `path` is or lies in, its manifest, and the selected engines."""
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file")
@@ -156,7 +156,7 @@ def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...
     folder = path if path.is_dir() else path.parent
     has_manifest = (folder / MANIFEST).is_file()
     manifest = read_manifest(folder) if path.is_dir() or has_manifest else None
-    engines = () if manifest is None else _listed(manifest, path)
+    engines = () if manifest is None else _select_listed(manifest, path)
     if not engines and path.suffix != ".onnx":
         raise ArtifactError(
             f"{path}: no manifest lists this file; an engine is native code and was not loaded",
@@ -165,7 +165,7 @@ def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...
     return folder, manifest, engines
 
 
-def _trusted(
+def _trust(
     folder: Path, engines: Sequence[EngineArtifact], names: Sequence[str], notes: list[str]
 ) -> tuple[EngineArtifact, ...]:
     """The engines, those of `names` as they are now; names may be those of other folders' engines."""
@@ -188,12 +188,12 @@ def _is_engine(path: Path) -> bool:
         return False
 
 
-def _chosen(engines: Sequence[EngineArtifact], backend: str | None) -> BackendChoice:
+def _choose(engines: Sequence[EngineArtifact], backend: str | None) -> BackendChoice:
     own = engines[0].plan.backend.name if engines else None
     return choose_for_running(backend, own)
 
 
-def _listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
+def _select_listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
     """The manifest's engines that `path` (a folder or a file in it) means; none for its ONNX file."""
     if path.is_dir():
         return manifest.engines

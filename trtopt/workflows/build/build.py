@@ -89,14 +89,14 @@ def build(
     """
     check_recipe(recipe)
     onnx = read_onnx(source := Path(model))
-    builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
+    builder, why = _open(recipe, nvtx=nvtx, memory=memory)
     check_opset(onnx, builder)
     # flags are validated before anything is written
     plans = make_plans(with_typed_io(onnx, io_request(recipe), builder.backend), recipe, builder.backend)
     check_request(onnx, recipe, builder.backend)
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
-    replaced = _to_be_replaced(target, onnx, force)
+    replaced = _check_replaced(target, onnx, force)
     listener.notes([f"building with {builder.backend}{why}", *replaced])
     with folder_in_progress(target) as folder:
         kept = keep_model(onnx, source, folder, recipe, builder.backend, listener)
@@ -142,7 +142,7 @@ def _named_as_given(kept: str, source: Path) -> Iterator[None]:
         raise type(error)(error.problem.replace(kept, str(source)), error.remedy) from error
 
 
-def _opened(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder, str]:
+def _open(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder, str]:
     """The builder, and why it was chosen if not named; refuses what it cannot do."""
     choice = choose_for_building(recipe.backend)
     if nvtx:
@@ -152,7 +152,7 @@ def _opened(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder,
     return open_builder(choice.name), f": {choice.reason}" if recipe.backend == "auto" else ""
 
 
-def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
+def _check_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
     """A message about the existing build that the new one will replace."""
     try:
         with locked_folder(target.resolve().parent):  # another build may be replacing it

@@ -111,7 +111,7 @@ class FormSearch:
     def _hopeful(self) -> list[Expected]:
         changes = [change for change in self.measured.values() if change is not None]
         best = min(changes, default=None)
-        hopes = {one: self._hope(one) for one in self.expected} | {one: one.hope for one in self._combined()}
+        hopes = {one: self._hope(one) for one in self.expected} | {one: one.hope for one in self._combine()}
         open_ones = [
             one
             for one, hope in hopes.items()
@@ -132,7 +132,7 @@ class FormSearch:
         ]
         return one.hope_beside(fmean(misses)) if misses else one.hope
 
-    def _combined(self) -> list[Expected]:
+    def _combine(self) -> list[Expected]:
         """The two fastest in one, if both are faster than the baseline and nothing is known of it."""
         ahead = sorted(
             ((change, forms) for forms, change in self.measured.items() if change is not None and change < 0),
@@ -221,7 +221,7 @@ class Candidates:
         if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
             onnx = apply_cast(self._base, precision, self._request.data, self._backend, folder).onnx
             return self._entry(precision, precision, onnx, folder, None)
-        return self._quantised(precision, replace(self._request, precision=precision, forms=None))
+        return self._quantise(precision, replace(self._request, precision=precision, forms=None))
 
     def make_int8(self, name: str, forms: Forms, others: Sequence[Entry] = ()) -> Entry:
         """The model in INT8 in a form, on the ranges of one of the `others` that is smoothed alike."""
@@ -229,16 +229,16 @@ class Candidates:
         alike = (
             one for one in others if one.request and _is_smoothed_as(one.request.graph_forms or PLAIN, forms)
         )
-        return self._quantised(name, request, next(alike, None))
+        return self._quantise(name, request, next(alike, None))
 
-    def reduced(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
+    def reduce(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
         """A quantised candidate with some nodes left in float, on the ranges that are there already."""
         assert entry.request is not None
         excluded = (*entry.request.exclude, *map(glob.escape, left))
         request = replace(entry.request, exclude=excluded)
-        return self._quantised(f"{entry.name}.part{number}", request, entry, tuple(left))
+        return self._quantise(f"{entry.name}.part{number}", request, entry, tuple(left))
 
-    def _quantised(
+    def _quantise(
         self, name: str, request: QuantizeOptions, known: Entry | None = None, left: tuple[str, ...] = ()
     ) -> Entry:
         """By a request, on the ranges of a `known` one."""
@@ -266,7 +266,7 @@ class Candidates:
             self.io = moved.tensors
         differences = () if precision == AS_GIVEN else self._differences(model)
         if self._exchanges_int8:
-            onnx = self._saved(moved.model, folder, onnx, name)
+            onnx = self._save(moved.model, folder, onnx, name)
         candidate = Candidate(
             name=name,
             precision=precision,
@@ -277,7 +277,7 @@ class Candidates:
         )
         return Entry(candidate, onnx, folder, request, {})
 
-    def _saved(self, model: ModelFile, folder: Path, before: OnnxArtifact, name: str) -> OnnxArtifact:
+    def _save(self, model: ModelFile, folder: Path, before: OnnxArtifact, name: str) -> OnnxArtifact:
         """A candidate that exchanges INT8, in place of the one that it was made of."""
         source = Path(before.path)
         place = folder / (source.name if source.parent == folder else f"{source.stem}.{name}{source.suffix}")
@@ -300,7 +300,7 @@ def _is_smoothed_as(one: Forms, other: Forms) -> bool:
     return one.smoothing == other.smoothing and (one.residual == "none") == (other.residual == "none")
 
 
-def moved(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifact, list[EngineArtifact]]:
+def move_into(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifact, list[EngineArtifact]]:
     """Bring a candidate's graph, its traces and the engines of these labels into the build folder.
 
     If another candidate has left a trace there, the candidate's name goes into the file's name.

@@ -140,12 +140,12 @@ def check_receipts(
 
 def check_folder(folder: Path) -> FolderCheck:
     """Hash every file of a build folder again."""
-    return compared_files(folder, read_manifest(folder))
+    return compare_with_manifest(folder, read_manifest(folder))
 
 
-def compared_files(folder: Path, manifest: Manifest) -> FolderCheck:
+def compare_with_manifest(folder: Path, manifest: Manifest) -> FolderCheck:
     """The folder's files against the hashes in its manifest."""
-    expected, found = _expected(manifest), hashes_of(folder)
+    expected, found = _expected_hashes(manifest), hashes_of(folder)
     both = expected.keys() & found.keys()
     return FolderCheck(
         missing=tuple(sorted(expected.keys() - found.keys())),
@@ -155,7 +155,7 @@ def compared_files(folder: Path, manifest: Manifest) -> FolderCheck:
     )
 
 
-def _expected(manifest: Manifest) -> dict[str, str]:
+def _expected_hashes(manifest: Manifest) -> dict[str, str]:
     """Builds of before every file's hash was kept name their engines' at least."""
     return manifest.files or {engine.path: engine.sha256 for engine in manifest.engines}
 
@@ -170,7 +170,7 @@ def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
         )
     engines = [as_it_is(folder, one) if one.path in names else one for one in manifest.engines]
     write_manifest(
-        folder, msgspec.structs.replace(manifest, engines=tuple(engines)), files=_expected(manifest)
+        folder, msgspec.structs.replace(manifest, engines=tuple(engines)), files=_expected_hashes(manifest)
     )
     return check_folder(folder)
 
@@ -202,7 +202,7 @@ def rebuild_locked(
         raise ArtifactError(
             f"{source}: built before trtopt kept every file's hash", "build it again with `trtopt build`"
         )
-    check = compared_files(source, manifest)
+    check = compare_with_manifest(source, manifest)
     engines_files = {name for engine in manifest.engines for name in engine.files}
     if lost := {*check.missing, *check.changed} - engines_files - {TIMING_CACHE_FILE}:
         raise ArtifactError(
@@ -210,7 +210,7 @@ def rebuild_locked(
         )
     with folder_in_progress(target) as folder:
         # everything that is no engine's: the models with their weights, traces, calibration tables
-        for name in _expected(manifest).keys() - engines_files - {TIMING_CACHE_FILE}:
+        for name in _expected_hashes(manifest).keys() - engines_files - {TIMING_CACHE_FILE}:
             _copy(source / name, folder / name)
         engines = _engines_again(source, manifest, folder, listener)
         made = stamp(msgspec.structs.replace(manifest, engines=engines))

@@ -135,8 +135,8 @@ def keep_model(
     _check_roles(onnx)
     io = io_request(recipe)
     if io.is_empty:
-        kept = _rewritten_or_copied(onnx, source, folder, recipe, backend, listener)
-        return replace(kept, io=_recorded(source))
+        kept = _rewrite_or_copy(onnx, source, folder, recipe, backend, listener)
+        return replace(kept, io=_recorded_io(source))
     from trtopt.rewrite.typed_io.requested import check_formats
     from trtopt.rewrite.typed_io.typed_graph import describe, type_graph
 
@@ -146,22 +146,22 @@ def keep_model(
         made = type_graph(model_file.load(source), io, data=recipe.calib)
         file = scratch / MODEL_FILE
         model_file.save(made.model, file)
-        kept = _rewritten_or_copied(read_onnx(file), file, folder, recipe, backend, listener)
+        kept = _rewrite_or_copy(read_onnx(file), file, folder, recipe, backend, listener)
     stated = tuple(one for one in made.tensors if one.dtype != "int8" or one.scale is not None)
     typed = msgspec.structs.replace(kept.onnx, parent=onnx.sha256)
     notes = (*describe(stated, made.checked), *kept.notes)
     return replace(kept, onnx=typed, notes=notes, io=made.tensors)
 
 
-def _rewritten_or_copied(
+def _rewrite_or_copy(
     onnx: OnnxArtifact, source: Path, folder: Path, recipe: Recipe, backend: Backend, listener: Listener
 ) -> Kept:
     if recipe.rewrite == "none" and not recipe.add_rule:
-        return Kept(_copied(onnx, source, folder), None, ())
+        return Kept(_copy(onnx, source, folder), None, ())
     listener.phase(source.name, "rewriting the graph")
     copy = folder / MODEL_FILE
     kept, summary, note = rewritten(onnx, source, copy, backend, recipe.rewrite, recipe.add_rule)
-    return Kept(kept or _copied(onnx, source, folder), summary, (note,))
+    return Kept(kept or _copy(onnx, source, folder), summary, (note,))
 
 
 def _check_roles(onnx: OnnxArtifact) -> None:
@@ -175,7 +175,7 @@ def _check_roles(onnx: OnnxArtifact) -> None:
             )
 
 
-def _recorded(source: Path) -> tuple[TypedTensor, ...]:
+def _recorded_io(source: Path) -> tuple[TypedTensor, ...]:
     """What a file says of its inputs and outputs, if trtopt typed them."""
     from trtopt.rewrite.typed_io.requested import recorded_in
 
@@ -189,7 +189,7 @@ def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxAr
     from trtopt.rewrite.typed_io.requested import check_formats, typed_specs
 
     check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
-    recorded = _recorded(Path(onnx.path))
+    recorded = _recorded_io(Path(onnx.path))
     return msgspec.structs.replace(
         onnx,
         inputs=typed_specs(onnx.inputs, io, recorded),
@@ -197,7 +197,7 @@ def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxAr
     )
 
 
-def _copied(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
+def _copy(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
     """Copy the model, and its external data under the names that the model knows, into the build folder."""
     _, *files = model_file.load(source).files
     for name in {str(file.relative_to(source.parent)) for file in files} & _OWN_NAMES:

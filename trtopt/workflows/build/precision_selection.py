@@ -56,10 +56,25 @@ from trtopt.records.tensors import TypedTensor, has_int8
 from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
-from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, FormSearch, moved, planned_forms
+from trtopt.workflows.build.candidates import (
+    AS_GIVEN,
+    Candidates,
+    Entry,
+    FormSearch,
+    move_into,
+    planned_forms,
+)
 from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.build.graph import QUANTISED, Precision
-from trtopt.workflows.race import Setting, compare_turns, fitting_data, heat, loaded, race, verdict_record
+from trtopt.workflows.race import (
+    Setting,
+    compare_turns,
+    engine_at,
+    fitting_data,
+    heat,
+    race,
+    verdict_record,
+)
 from trtopt.workflows.workbench import Workbench
 
 _DURATION_S = 2.0
@@ -123,7 +138,7 @@ def select_precision(
         held.report_times(first)
         held.leave_out_what_loses(first)
         last = held.run_in_turns(known=first)
-        return held.selected(last, folder)
+        return held.select(last, folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -234,7 +249,7 @@ class _PrecisionSelection:
             runs = self.run_in_turns(known=runs)
             self._learn(runs)
             if not wanted:
-                self._tell_what_is_not_tried()
+                self._note_untried()
                 return runs
 
     def _try_form(self, forms: Forms, plans: Sequence[BuildPlan]) -> None:
@@ -278,7 +293,7 @@ class _PrecisionSelection:
                     change = ms[entry.name] / ms[self._baseline.name] - 1
                     self._searches[plan.label].measured[forms] = change
 
-    def _tell_what_is_not_tried(self) -> None:
+    def _note_untried(self) -> None:
         for label, search in self._searches.items():
             if untried := search.untried():
                 names = "; ".join(
@@ -327,7 +342,7 @@ class _PrecisionSelection:
         for plan in stale:
             entries, size = self._entries_of(plan), plan.batch.opt[0]
             engines = [
-                loaded(one.folder, self._base.inputs, one.engines[plan.label], size) for one in entries
+                engine_at(one.folder, self._base.inputs, one.engines[plan.label], size) for one in entries
             ]
             names, label = [one.name for one in entries], f"{plan.label}: {len(entries)} in turns"
             heats.append(heat(label, engines, names, "precisions", size, self._setting))
@@ -409,7 +424,7 @@ class _PrecisionSelection:
             self._listener.note(f"{name}: {len(left)} nodes lose at {', '.join(one.label for one in plans)}")
             whole = next(entry for entry in self.entries if entry.name == name)
             try:
-                entry = self._candidates.reduced(whole, left, number)
+                entry = self._candidates.reduce(whole, left, number)
             except (ModelError, UsageError) as error:  # what is left may be nothing that can be quantised
                 self._listener.note(f"{name} stays whole: {error.problem}")
                 continue
@@ -429,7 +444,7 @@ class _PrecisionSelection:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def selected(self, runs: dict[str, InterleavedRun], folder: Path) -> SelectedEngines:
+    def select(self, runs: dict[str, InterleavedRun], folder: Path) -> SelectedEngines:
         """Select for every plan, and move the selected files into `folder`."""
         verdicts = [self._verdict(plan, runs[plan.label]) for plan in self._plans]
         by_name = {entry.name: entry for entry in self.entries}
@@ -437,7 +452,7 @@ class _PrecisionSelection:
         engines: dict[str, EngineArtifact] = {}
         for name in dict.fromkeys(one.chosen for one in verdicts):
             labels = [one.engine for one in verdicts if one.chosen == name]
-            graphs[name], own = moved(by_name[name], labels, folder)
+            graphs[name], own = move_into(by_name[name], labels, folder)
             engines |= dict(zip(labels, own, strict=True))
         environment = runs[self._plans[0].label].environment
         contracts = dict.fromkeys(turns.contract.name for run in runs.values() for turns in run.turns)

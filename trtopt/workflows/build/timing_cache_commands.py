@@ -72,7 +72,7 @@ def take_in(files: Sequence[Path], cache_dir: str | Path | None = None) -> tuple
             raise TimingCacheError(
                 f"{file}: does not say where it was made: another tool's", "use it with --timing-cache"
             )
-        taken.append(store.take_in(cache, partial(_merged, cache.header.backend.name)))
+        taken.append(store.take_in(cache, partial(_merge, cache.header.backend.name)))
     return tuple(taken)
 
 
@@ -111,7 +111,7 @@ def _cache(name: str, cache_dir: str | Path | None) -> StoredCache:
     return read_cache(path if path.is_file() else _store(cache_dir).find(name))
 
 
-def _merged(backend: str, ours: bytes, theirs: bytes) -> bytes:
+def _merge(backend: str, ours: bytes, theirs: bytes) -> bytes:
     """TensorRT's union of two caches, in a process of its own: a cache from elsewhere may crash it."""
     return run_job(MergeJob(backend=backend, ours=ours, theirs=theirs), Merged).blob
 

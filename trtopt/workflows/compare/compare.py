@@ -26,7 +26,7 @@ from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file, read_result
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
-from trtopt.workflows.race import Setting, heat, loaded, race, verdict_record
+from trtopt.workflows.race import Setting, engine_at, heat, race, verdict_record
 
 MAX_DURATION_S = 86400.0
 TURNS_LIMIT = 0.02
@@ -272,7 +272,7 @@ def explain_engines(
     check_trust(setting.trust, [path])
     with resolve_engines(path, setting.batch, setting.backend, notes, listener, setting.trust) as found:
         subjects = [
-            _Subject(size, loaded(found.folder, found.inputs, engine, size))
+            _Subject(size, engine_at(found.folder, found.inputs, engine, size))
             for engine, size in points(found.engines, setting.batch)
         ]
         return _explain(path.name, subjects, ends, setting, notes, listener)
@@ -342,7 +342,7 @@ def _subject_of(
         raise ArtifactError(
             f"{path}: is another engine than the files measured", "measure again, or restore that engine"
         )
-    return _Subject(a.batch, loaded(found.folder, found.inputs, found.engines[0], a.batch), *ends_of(a, b))
+    return _Subject(a.batch, engine_at(found.folder, found.inputs, found.engines[0], a.batch), *ends_of(a, b))
 
 
 def _explain(

@@ -32,9 +32,9 @@ from trtopt.workflows.race import (
     Setting,
     check_repeats,
     compare_turns,
+    engine_at,
     heat,
     keep_run_spread,
-    loaded,
     race,
     short_turns,
     terms_shown,
@@ -67,7 +67,7 @@ def compare_engines(
     check_trust(setting.trust, [path for path in (a, b) if path is not None])
     notes: list[str] = []
     with ExitStack() as resources:
-        found = [_sized(path, setting, notes, listener, resources) for path in (a, b) if path is not None]
+        found = [_side_of(path, setting, notes, listener, resources) for path in (a, b) if path is not None]
         sides = [side for side, _ in found]
         sizes = paired_sizes(sides[0], sides[-1])
         notes += require_alike(unlike_work(found[0][1], found[-1][1]), force=setting.force)
@@ -81,7 +81,7 @@ def compare_engines(
                 heats.append(heat(label, twice, ("A", "A again"), "control", size, setting, rounds))
         runs = race(heats, listener, setting.timeout)
     notes += notes_of(runs)
-    notes += _kept_spread(runs)
+    notes += _keep_spread(runs)
     rows, controls = evaluate_turns(runs, threshold)
     comparisons = Comparisons(
         a=a.name,
@@ -119,7 +119,7 @@ def evaluate_turns(runs: Sequence[InterleavedRun], threshold: float) -> tuple[li
     return rows, controls
 
 
-def _kept_spread(runs: Sequence[InterleavedRun]) -> list[str]:
+def _keep_spread(runs: Sequence[InterleavedRun]) -> list[str]:
     """Keep how much the control's processes differ for this device; a note on it, if they show that."""
     medians: dict[int, list[list[float]]] = {}
     for run in runs:
@@ -130,7 +130,7 @@ def _kept_spread(runs: Sequence[InterleavedRun]) -> list[str]:
     return [] if known is None else [keep_run_spread(runs[0].environment.device, known)]
 
 
-def _sized(
+def _side_of(
     path: Path, setting: Setting, notes: list[str], listener: Listener, resources: ExitStack
 ) -> tuple[dict[int, LoadedEngine], Work]:
     found = resources.enter_context(
@@ -147,7 +147,7 @@ def _by_size(
     batch: Sequence[int] | None,
     sizes: Recipe,
 ) -> dict[int, LoadedEngine]:
-    return {size: loaded(folder, inputs, engine, size, sizes) for engine, size in points(engines, batch)}
+    return {size: engine_at(folder, inputs, engine, size, sizes) for engine, size in points(engines, batch)}
 
 
 def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
@@ -200,7 +200,7 @@ def compare_recipes(
     with scratch_folder() as scratch, open_executor(recipe, builder, listener.note) as executor:
         executor.require_measuring()
         sides = [
-            _built(path, count, recipe, setting, scratch / name, notes, listener, executor)
+            _build_side(path, count, recipe, setting, scratch / name, notes, listener, executor)
             for name, path in zip("AB", paths, strict=False)
         ]
         sizes = paired_sizes(sides[0][0], sides[-1][0])
@@ -236,7 +236,7 @@ def compare_recipes(
 # ── building ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _built(
+def _build_side(
     path: Path,
     count: int,
     recipe: Recipe,
@@ -340,13 +340,13 @@ def _medians(runs: Sequence[InterleavedRun], side: str) -> list[list[float]]:
     return [found[build] for build in sorted(found)]
 
 
-def _disturbed(runs: Sequence[InterleavedRun]) -> list[str]:
+def _disturbances(runs: Sequence[InterleavedRun]) -> list[str]:
     return [text for run in map(valid_rounds, runs) for text in (*run.failures, *run.interfered)]
 
 
 def _builds_row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> Row:
     evaluated = compare_builds(
-        _medians(runs, "A"), _medians(runs, "B"), threshold=threshold, interfered=_disturbed(runs)
+        _medians(runs, "A"), _medians(runs, "B"), threshold=threshold, interfered=_disturbances(runs)
     )
     return Row(
         batch=size,
@@ -358,7 +358,7 @@ def _builds_row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> 
 
 
 def _lottery(size: int, side: _Side, runs: Sequence[InterleavedRun], threshold: float) -> LotteryBatch:
-    medians, interfered = _medians(runs, "A"), _disturbed(runs)
+    medians, interfered = _medians(runs, "A"), _disturbances(runs)
     engines = [build[size].artifact for build in side]
     rows = [
         BuiltRow(

@@ -164,7 +164,7 @@ class _Planner:
             ),
             memory_limit_bytes=self.bounds.memory_bytes,
             max_engines=self.bounds.max_engines,
-            engines=tuple(_planned(engine, output, measured) for engine in setup.fleet.engines),
+            engines=tuple(_plan_engine(engine, output, measured) for engine in setup.fleet.engines),
             buckets={
                 length: shapes
                 for length, shapes in sorted(measured.buckets.items())
@@ -183,7 +183,7 @@ def _reason(error: TrtoptError) -> str:
     return error.problem.splitlines()[0].removesuffix(" Its last words:")
 
 
-def _planned(engine: MeasuredEngine, output: Path, measured: Measured) -> PlannedEngine:
+def _plan_engine(engine: MeasuredEngine, output: Path, measured: Measured) -> PlannedEngine:
     artifact = measured.artifacts[engine.sha256]
     file = measured.folders[engine.sha256] / artifact.path
     # links would lead elsewhere from where they point to

@@ -84,7 +84,7 @@ def trial_cost(
     What simulations of the same arrivals still miss at `percentiles`, such as stalls that hit several
     requests, becomes factors. A run that the machine delayed does not count.
     """
-    cost = _scattered(full, setup, [run for _, run in trials])
+    cost = _with_scatter(full, setup, [run for _, run in trials])
     compared = [_trial_of(cost, setup, *one) for one in trials]
     if (found := held_up(compared, percentiles)) is not None:
         index, outlier = found
@@ -97,7 +97,7 @@ def trial_cost(
     )
 
 
-def _scattered(full: ServingCost, setup: Setup, runs: Sequence[TrialRun]) -> ServingCost:
+def _with_scatter(full: ServingCost, setup: Setup, runs: Sequence[TrialRun]) -> ServingCost:
     longer_ms = [
         took.ms
         - setup.fleet.services[took.bucket].typical_ms(took.requests, took.running)

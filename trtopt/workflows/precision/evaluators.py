@@ -16,7 +16,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.recipe import make_recipe
 from trtopt.records.precision import CheckedSubject
 from trtopt.targets import DEFAULT, ONNXRUNTIME, target_of
-from trtopt.workflows.bench.resolve_engines import points, resolved
+from trtopt.workflows.bench.resolve_engines import engines_of_build, points
 from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import SILENT
 from trtopt.workflows.precision.check import Checker
@@ -114,7 +114,7 @@ class EngineEvaluator:
             },
         )
         manifest = build(source, built, recipe)
-        there = resolved(built, manifest, manifest.engines)
+        there = engines_of_build(built, manifest, manifest.engines)
         return tuple(
             self._checker.engine(there, engine, size, self._data, SILENT, self._terms.timeout)
             for engine, size in points(manifest.engines, None)

@@ -149,7 +149,7 @@ def product(dtype: str, size: int) -> onnx.ModelProto:
     values = np.random.default_rng(0).standard_normal((size, size), np.float32)
     if dtype == "int8":
         values = np.clip(np.rint(values / _SCALE), -127, 127)
-    nodes = list(_quantised()) if is_quantised else []
+    nodes = list(_pairs()) if is_quantised else []
     operands = ["x_read", "w_read"] if is_quantised else ["x", "w"]
     nodes.append(helper.make_node("MatMul", operands, ["y"], name="product"))
     weights = [numpy_helper.from_array(values.astype(numpy_dtype(dtype)), "w")]
@@ -168,7 +168,7 @@ def product(dtype: str, size: int) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(made)
 
 
-def _quantised() -> Iterator[onnx.NodeProto]:
+def _pairs() -> Iterator[onnx.NodeProto]:
     yield helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["x_stored"], name="quantise")
     for name, stored in (("x", "x_stored"), ("w", "w")):
         yield helper.make_node(

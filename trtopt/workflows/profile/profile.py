@@ -91,13 +91,15 @@ def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileRepo
             if manifest is None:
                 raise
             engines = manifest.engines if engine is None else (engine,)
-            made = _not_run(manifest, engines, model, request, f"the engines were not run: {error.problem}")
+            made = _profile_graphs(
+                manifest, engines, model, request, f"the engines were not run: {error.problem}"
+            )
         else:
             if given is not None:
                 _check_belongs(given, manifest, model, Path(str(request.result)))
-                report = _requested(given, engine, batch_sizes(request.batch), Path(str(request.result)))
+                report = _choose_points(given, engine, batch_sizes(request.batch), Path(str(request.result)))
             peaks = _peaks_for(report, manifest, request, notes, listener)
-            made = _looked_into(report, _Graphs(model, manifest), peaks)
+            made = _profile_points(report, _Graphs(model, manifest), peaks)
         made = _with_build_memory(made, model.parent, manifest)
     made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
     return _with_differences(made, earlier, Path(str(request.against)))
@@ -179,7 +181,7 @@ def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, 
         check_engines(report, manifest, result, model.parent, remedy)
 
 
-def _requested(
+def _choose_points(
     report: BenchReport, engine: EngineArtifact | None, batch: Sequence[int] | None, result: Path
 ) -> BenchReport:
     """The measurements of the engine, at the requested batch sizes."""
@@ -214,7 +216,7 @@ def _peaks_for(
     return peaks
 
 
-def _looked_into(report: BenchReport, graphs: _Graphs, peaks: DevicePeaks | None) -> ProfileReport:
+def _profile_points(report: BenchReport, graphs: _Graphs, peaks: DevicePeaks | None) -> ProfileReport:
     environment = report.environment
     missing: list[str] = []
     if peaks is None:
@@ -269,7 +271,7 @@ def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest |
     return msgspec.structs.replace(report, engines=tuple(engines))
 
 
-def _not_run(
+def _profile_graphs(
     manifest: Manifest,
     artifacts: Sequence[EngineArtifact],
     model: Path,

@@ -134,7 +134,7 @@ def result_path(folder: Path, setting: SweepSetting, terms: SweepTerms) -> Path:
     return folder / "results" / name
 
 
-def drawn(
+def draw_point(
     folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine
 ) -> tuple[SweepPoint, Environment] | None:
     """The point from its result file, if that is there, is whole and is of this engine."""
@@ -168,7 +168,7 @@ def job_of(setting: SweepSetting, terms: SweepTerms, engine: PointEngine, data: 
     )
 
 
-def measured_point(
+def record_point(
     folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine, result: Benched
 ) -> tuple[SweepPoint, Environment]:
     """What the job of a point has come to. Only a point that went through leaves a result file."""
@@ -328,7 +328,7 @@ class Builds:
             if self.found(setting) is not None:
                 continue
             with suppress(TrtoptError):
-                one = self._requested(setting)
+                one = self._request(setting)
                 requested[one.folder, one.plan.key] = setting, one
         wanted = list(requested.values())
         self._listener.plans([setting.label for setting, _ in wanted])
@@ -341,7 +341,7 @@ class Builds:
 
     def build(self, setting: SweepSetting) -> PointEngine:
         """Build it, with the timing cache that all share, and enter it into its folder's manifest."""
-        requested = self._requested(setting)
+        requested = self._request(setting)
         if requested.plan.key in self._failed:
             raise self._failed[requested.plan.key]
         self._listener.plans([requested.plan.label])
@@ -350,9 +350,9 @@ class Builds:
             raise outcome
         return self._enter(setting, outcome)
 
-    def _requested(self, setting: SweepSetting) -> EngineRequest:
+    def _request(self, setting: SweepSetting) -> EngineRequest:
         """The engine that a setting needs; its folder is there, with the graph."""
-        folder, prepared = self._folder(setting), self._prepared(setting.precision)
+        folder, prepared = self._folder(setting), self._graph_folder(setting.precision)
         if not folder.exists():
             with folder_in_progress(folder) as work:
                 without = shutil.ignore_patterns(_PREPARED)
@@ -370,7 +370,7 @@ class Builds:
         others = [one for one in manifest.engines if one.plan.key != engine.plan.key]
         engines = tuple(sorted((*others, engine), key=lambda one: one.plan.batch.opt))
         made = stamp(msgspec.structs.replace(manifest, engines=engines))
-        graphs = dict(manifest.files or hashes_of(self._prepared(setting.precision)))
+        graphs = dict(manifest.files or hashes_of(self._graph_folder(setting.precision)))
         graphs.pop(_PREPARED, None)
         own = {name: sha256_of(folder / name) for name in engine.files}
         write_manifest(folder, made, files=graphs | own)  # what others have put there is not vouched for
@@ -380,7 +380,7 @@ class Builds:
         """That of the setting's folder; one without engines where none is built yet."""
         folder = self._folder(setting)
         has_engines = (folder / MANIFEST).exists()
-        return read_manifest(folder) if has_engines else _read_prepared(self._prepared(setting.precision))
+        return read_manifest(folder) if has_engines else _read_prepared(self._graph_folder(setting.precision))
 
     def _folder(self, setting: SweepSetting) -> Path:
         axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
@@ -396,7 +396,7 @@ class Builds:
         (plan,) = make_plans(self._graphs_of(folder, manifest)[0], recipe, self._swept.builder.backend)
         return plan
 
-    def _prepared(self, precision: str | None) -> Path:
+    def _graph_folder(self, precision: str | None) -> Path:
         """The folder of the model in that precision; made if it is not there."""
         folder = self._swept.folder / "graphs" / _name(precision)
         if (folder / _PREPARED).exists():

@@ -43,10 +43,10 @@ from trtopt.workflows.sweep.folder import (
     Builds,
     PointEngine,
     Swept,
-    drawn,
+    draw_point,
     is_sweep,
     job_of,
-    measured_point,
+    record_point,
     save_sweep,
     sweep_in_progress,
 )
@@ -210,7 +210,7 @@ def sweep(request: SweepRequest, listener: Listener = SILENT) -> SweepReport:
     folder = Path(request.output) if request.output is not None else Path(f"{source.stem}.sweep")
     onnx = read_onnx(source)
     with executor_for([onnx], request, listener) as (builder, executor):
-        return checked(onnx, source, folder, request, builder, executor).run(listener)
+        return check_sweep(onnx, source, folder, request, builder, executor).run(listener)
 
 
 @contextmanager
@@ -228,7 +228,7 @@ def executor_for(
         yield builder, executor
 
 
-def checked(
+def check_sweep(
     onnx: OnnxArtifact,
     source: Path,
     folder: Path,
@@ -293,7 +293,7 @@ class _Run:
         terms, wanted = self.report.terms, list[tuple[SweepSetting, PointEngine]]()
         for setting in settings:
             engine = self._builds.found(setting)
-            if engine is not None and drawn(self._swept.folder, setting, terms, engine) is None:
+            if engine is not None and draw_point(self._swept.folder, setting, terms, engine) is None:
                 wanted.append((setting, engine))
         self._listener.plans([setting.label for setting, _ in wanted])
         jobs = [job_of(setting, terms, engine, self._data) for setting, engine in wanted]
@@ -303,7 +303,7 @@ class _Run:
         with closing(results):
             for index, outcome in results:
                 setting, engine = wanted[index]
-                point, environment = self._tried(setting, partial(self._recorded, setting, engine, outcome))
+                point, environment = self._try(setting, partial(self._record, setting, engine, outcome))
                 self._ahead[point.key] = point
                 self._add(point, environment, at_once=False)
         save_sweep(self._swept.folder, self.report)
@@ -311,13 +311,14 @@ class _Run:
     def _point(self, setting: SweepSetting) -> SweepPoint:
         if (known := self._ahead.get(setting.key(self.report.terms))) is not None:
             return known
-        point, environment = self._tried(setting, partial(self._drawn_or_measured, setting))
+        point, environment = self._try(setting, partial(self._draw_or_measure, setting))
         self._add(point, environment)
         return point
 
-    def _drawn_or_measured(self, setting: SweepSetting) -> tuple[SweepPoint, Environment]:
+    def _draw_or_measure(self, setting: SweepSetting) -> tuple[SweepPoint, Environment]:
         terms, engine = self.report.terms, self._builds.found(setting)
-        if engine is not None and (there := drawn(self._swept.folder, setting, terms, engine)) is not None:
+        there = None if engine is None else draw_point(self._swept.folder, setting, terms, engine)
+        if there is not None:
             return there
         engine = engine or self._builds.build(setting)
         self._listener.plans([setting.label])
@@ -326,18 +327,18 @@ class _Run:
             limit_s=self._limit_s,
             on_progress=self._listener.progress,
         )
-        return self._recorded(setting, engine, outcome)
+        return self._record(setting, engine, outcome)
 
-    def _recorded(
+    def _record(
         self, setting: SweepSetting, engine: PointEngine, outcome: Result | TrtoptError
     ) -> tuple[SweepPoint, Environment]:
         """The point that a job's outcome makes."""
         if isinstance(outcome, TrtoptError):
             raise outcome
         assert isinstance(outcome, Benched)
-        return measured_point(self._swept.folder, setting, self.report.terms, engine, outcome)
+        return record_point(self._swept.folder, setting, self.report.terms, engine, outcome)
 
-    def _tried(
+    def _try(
         self, setting: SweepSetting, make: Callable[[], tuple[SweepPoint, Environment]]
     ) -> tuple[SweepPoint, Environment | None]:
         """A point, or what kept it from being one."""
@@ -383,7 +384,7 @@ def sweep_models(models: Sequence[Path], request: SweepRequest, listener: Listen
         for model, onnx in graphs.items():
             with _naming(model):
                 folder = Path(request.output or "") / f"{model.stem}.sweep"
-                sweeps.append(checked(onnx, model, folder, request, builder, executor))
+                sweeps.append(check_sweep(onnx, model, folder, request, builder, executor))
         listener.plans([model.name for model in models])
         together = listener.for_threads()
 

@@ -266,8 +266,8 @@ def predict(
     setting = _setting_of(candidate)
     past = [one for one in history if one.verdict != "unchanged" and _setting_of(one.candidate) == setting]
     own = [entry for entry in past if entry.candidate == candidate]
-    by_setting = _scaled(prior, usual, [entry for entry in past if entry.candidate != candidate])
-    made = _averaged(by_setting, own)
+    by_setting = _scale(prior, usual, [entry for entry in past if entry.candidate != candidate])
+    made = _average(by_setting, own)
     tail = (1 - INTERVAL) / 2
     low, high = (_quantile(share, made, spread) for share in (tail, 1 - tail))
     return Prediction(prior, made.gain, made.probability, made.loss, made.risk, low, high)
@@ -305,7 +305,7 @@ def predicted_cost_s(prior_s: float, history: Iterable[LedgerEntry]) -> float:
     return prior_s * (PRIOR_WEIGHT + sum(ratios)) / (PRIOR_WEIGHT + len(ratios))
 
 
-def _scaled(prior: Prior, usual: Prior, past: Sequence[LedgerEntry]) -> Prior:
+def _scale(prior: Prior, usual: Prior, past: Sequence[LedgerEntry]) -> Prior:
     """By ratios of what came out to what was believed."""
     won, lost = _won(past), _lost(past)
 
@@ -324,7 +324,7 @@ def _scaled(prior: Prior, usual: Prior, past: Sequence[LedgerEntry]) -> Prior:
     )
 
 
-def _averaged(prior: Prior, past: Sequence[LedgerEntry]) -> Prior:
+def _average(prior: Prior, past: Sequence[LedgerEntry]) -> Prior:
     """By the candidate's own outcomes, of which each weighs as much as a share of what was believed."""
     won, lost = _won(past), _lost(past)
 

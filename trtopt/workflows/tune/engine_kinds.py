@@ -116,19 +116,19 @@ def propose_settings(situation: Situation) -> Iterator[Change]:
 def _tensorrt(situation: Situation) -> Iterator[_Setting]:
     evidence, recipe, target = situation.evidence, situation.recipe, target_of(situation.backend)
     above = _above_floor(evidence)
-    text = _seen(evidence, f"layers take {above:.0%} more than the roofline's floor")
+    text = _if_profiled(evidence, f"layers take {above:.0%} more than the roofline's floor")
     yield "opt_level", 5, Prior(0.05 * (0.2 + above), 0.3), text
     if recipe.opt_level != 5:  # which searches all that level 4 does
         yield "opt_level", 4, Prior(0.04 * (0.2 + above), 0.25), text
     beside = parallel_share(evidence)
-    text = _seen(evidence, f"{beside:.0%} of the layers' time lies off the longest path")
+    text = _if_profiled(evidence, f"{beside:.0%} of the layers' time lies off the longest path")
     yield "aux_streams", 0, Prior(0.005 + 0.1 * beside, 0.2, 0.02 + 0.3 * beside, 0.25), text
     for count, likely in ((1, 0.3), (4, 0.2)):
         yield "aux_streams", count, Prior(0.005 + 0.3 * beside, likely, 0.02, 0.25), text
     if target.tiling:
         known = [layer for layer in evidence.layers if layer.cost is not None and layer.cost.bound]
         bound = _share(evidence, known, lambda one: one.cost is not None and one.cost.bound == "memory")
-        text = _seen(evidence, f"{bound:.0%} of the time is in layers bound by memory")
+        text = _if_profiled(evidence, f"{bound:.0%} of the time is in layers bound by memory")
         choices = next(one.choices for one in SETTINGS if one.name == "tiling")
         for level, likely in zip(reversed(choices), (0.3, 0.25, 0.2), strict=False):
             yield "tiling", level, Prior(0.01 + 0.1 * bound, likely, 0.02, 0.15), text
@@ -139,7 +139,7 @@ def _tensorrt(situation: Situation) -> Iterator[_Setting]:
             yield "l2_limit_mib", max(1, cache // streams >> 20), Prior(0.02, 0.2), text
     if _EXTERNAL in target.tactic_sources:
         share = _share(evidence, evidence.layers, lambda one: not _PRODUCTS.isdisjoint(one.onnx_ops))
-        text = _seen(evidence, f"{share:.0%} of the time is in products and convolutions")
+        text = _if_profiled(evidence, f"{share:.0%} of the time is in products and convolutions")
         yield "tactic_sources", target.tactic_sources, Prior(0.05 * share, 0.15), text
     for option in situation.build_options:
         route = with_option(recipe.build_route, option)
@@ -157,24 +157,24 @@ def _onnxruntime(situation: Situation) -> Iterator[_Setting]:
     for count in sorted({1, 2, cores // 2, cores}):
         if 1 <= count < cores:
             slower = Prior(waking, 0.3 * waking + 0.05, 1 - count / cores, 0.9 * (1 - waking) + 0.05)
-            yield "intra_op_threads", count, slower, _seen(evidence, spent)
+            yield "intra_op_threads", count, slower, _if_profiled(evidence, spent)
         elif count == cores:
             same = Prior(0.02, 0.05, 0.02, 0.1)
             yield "intra_op_threads", count, same, "the default where nothing else runs"
     if situation.recipe.graph_optimization is not None:
         yield "graph_optimization", "all", Prior(0.1, 0.6, 0.05, 0.1), "the default, which the recipe lowers"
     fused = _share(evidence, evidence.layers, lambda one: len(one.onnx_nodes) > 1)
-    text = _seen(evidence, f"{fused:.0%} of the time is in layers that are fused of several nodes")
+    text = _if_profiled(evidence, f"{fused:.0%} of the time is in layers that are fused of several nodes")
     for level, risk in (("extended", 0.4), ("basic", 0.6), ("disable", 0.8)):
         prior = Prior(0.02, 0.05, 0.05 + 0.5 * fused, 0.1 + risk * min(1.0, 2 * fused))
         yield "graph_optimization", level, prior, text
     beside = parallel_share(evidence)
-    text = _seen(evidence, f"{beside:.0%} of the layers' time lies off the longest path")
+    text = _if_profiled(evidence, f"{beside:.0%} of the layers' time lies off the longest path")
     parallel = Prior(0.01 + 0.5 * beside, 0.05 + 0.4 * beside, _QUEUEING, 0.6 * (1 - beside))
     yield "execution_mode", "parallel", parallel, text
 
 
-def _seen(evidence: Evidence, text: str) -> str:
+def _if_profiled(evidence: Evidence, text: str) -> str:
     """What the layers say; nothing without a profile."""
     return text if evidence.layers else ""
 

@@ -24,13 +24,13 @@ from trtopt.records.tune import TuneVerdict
 from trtopt.requests.measure import ProfileRequest
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.targets import target_of
-from trtopt.workflows.bench.resolve_engines import resolved
+from trtopt.workflows.bench.resolve_engines import engines_of_build
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.folder import in_folder, stamp, verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
-from trtopt.workflows.race import Setting, fitting_data, loaded
+from trtopt.workflows.race import Setting, engine_at, fitting_data
 from trtopt.workflows.tune.candidates import Change, Queued
 from trtopt.workflows.tune.race import Cost, Racer, Track
 from trtopt.workflows.tune.setup import Setup, samples_for
@@ -92,17 +92,17 @@ class Maker:
 
     def baseline(self, folder: Path, batch: int) -> Built:
         """Today's defaults."""
-        recipe = self._limited(msgspec.structs.replace(self.recipe, batch=(batch,)))
+        recipe = self._with_limit(msgspec.structs.replace(self.recipe, batch=(batch,)))
         return Built(folder, self._build(recipe, folder), recipe, batch, 1)
 
     def make(self, incumbent: Built, change: Change, folder: Path) -> Built:
         """The incumbent with a change, in a folder to be made."""
-        recipe = self._limited(msgspec.structs.replace(incumbent.recipe, **change.recipe))
+        recipe = self._with_limit(msgspec.structs.replace(incumbent.recipe, **change.recipe))
         assert recipe.batch is not None
         manifest = (
             self._build(recipe, folder)
             if change.makes_graph
-            else self._derived(incumbent, change, recipe, folder)
+            else self._derive(incumbent, change, recipe, folder)
         )
         return Built(
             folder,
@@ -113,7 +113,7 @@ class Maker:
             (*incumbent.changes, change.name),
         )
 
-    def _limited(self, recipe: Recipe) -> Recipe:
+    def _with_limit(self, recipe: Recipe) -> Recipe:
         backend, limit_s = self.workbench.builder.backend.name, self.workbench.limit_s
         return msgspec.structs.replace(recipe, backend=backend, build_timeout=limit_s)
 
@@ -136,7 +136,7 @@ class Maker:
         named = msgspec.structs.replace(manifest.verdict, data=self.data_name)
         return write_manifest(folder, msgspec.structs.replace(manifest, verdict=named))
 
-    def _derived(self, incumbent: Built, change: Change, recipe: Recipe, folder: Path) -> Manifest:
+    def _derive(self, incumbent: Built, change: Change, recipe: Recipe, folder: Path) -> Manifest:
         """The incumbent's folder with one more rule, other settings or another build."""
         manifest, engine = incumbent.manifest, incumbent.engine
         _copy_without(incumbent.folder, folder, manifest)
@@ -223,7 +223,7 @@ class Evaluation:
 
     def check(self, built: Built, limit_s: float, own: Listener) -> CheckedSubject:
         """Its outputs against those of the model with the build's inputs and outputs."""
-        there = resolved(built.folder, built.manifest, (built.engine,))
+        there = engines_of_build(built.folder, built.manifest, (built.engine,))
         with self._checking, samples_for(built.manifest, self._setup.samples.data) as data:
             checker = self._checker_of(there.io)
             return checker.engine(there, built.engine, built.batch, data, own, limit_s)
@@ -261,7 +261,7 @@ class Evaluation:
         given, start = self._setup, ledger.baseline
         assert start.engine is not None
         (batch, *_) = given.terms.batch
-        baseline = Racer(loaded(incumbent.folder, start.inputs, start.engine, batch), batch, 1)
+        baseline = Racer(engine_at(incumbent.folder, start.inputs, start.engine, batch), batch, 1)
         try:
             found = self._track(incumbent, limit_s, given.quiet).race(baseline, _racer(incumbent))
         except TrtoptError as error:
@@ -306,5 +306,5 @@ def lowest_cosine(checked: CheckedSubject) -> float:
 
 
 def _racer(built: Built) -> Racer:
-    engine = loaded(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)
+    engine = engine_at(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)
     return Racer(engine, built.batch, built.streams)

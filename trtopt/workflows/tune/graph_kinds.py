@@ -331,7 +331,7 @@ def propose_rules(situation: Situation) -> Iterator[Change]:
     touched = {
         rule.name: nodes
         for rule in left
-        if (nodes := _touched(evidence.model, evidence.model_sha256, rule.name, target))
+        if (nodes := _nodes_of_rule(evidence.model, evidence.model_sha256, rule.name, target))
     }
     together = {rule.name for rule in left if target in rule.targets} & touched.keys()
     if situation.recipe.rewrite == "default" and len(together) > 1:
@@ -344,7 +344,7 @@ def propose_rules(situation: Situation) -> Iterator[Change]:
     if model is None or evidence.float_sha256 is None or situation.data is None or not is_quantised:
         return
     for rule in (one.name for one in left if one.name not in (*touched, *added)):
-        if nodes := _touched(model, evidence.float_sha256, rule, target):
+        if nodes := _nodes_of_rule(model, evidence.float_sha256, rule, target):
             change = _rule_change(evidence, f"add-rule={rule}", nodes)
             yield replace(change, recipe={"add_rule": (*added, rule)})
 
@@ -360,7 +360,7 @@ def _rule_change(evidence: Evidence, name: str, nodes: tuple[str, ...]) -> Chang
 
 
 @lru_cache(_REMEMBERED)
-def _touched(model: Path, sha256: str, rule: str, target: str) -> tuple[str, ...]:
+def _nodes_of_rule(model: Path, sha256: str, rule: str, target: str) -> tuple[str, ...]:
     """The nodes at which a rule applies; `sha256`: graphs lie in one place one after the other."""
     wanted = [one for one in RULES if one.name == rule]
     try:

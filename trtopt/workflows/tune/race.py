@@ -176,7 +176,7 @@ class Track:
                 "would grow without end",
                 f"give --rate {max(1, int(_SUSTAINED * served))} or less, or requests of a larger batch",
             )
-        return Cost(typical(self._blocks(run, (racer,))[0]), _copied(run, racer))
+        return Cost(typical(self._blocks(run, (racer,))[0]), _copy_shares(run, racer))
 
     def _run(self, racers: Sequence[Racer], rounds: int | None) -> InterleavedRun:
         names, measure, setting = ("incumbent", "candidate")[: len(racers)], self.measure, self.setting
@@ -222,7 +222,7 @@ class Track:
         return blocks
 
 
-def _copied(run: InterleavedRun, racer: Racer) -> dict[str, float]:
+def _copy_shares(run: InterleavedRun, racer: Racer) -> dict[str, float]:
     """By the bytes of each tensor; none under a contract without transfers."""
     artifact, blocks = racer.engine.artifact, run.turns[0].blocks
     whole = median(value for block in blocks for value in block.latency_ms)

@@ -52,7 +52,7 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
         scratch = temporary / "work"  # the outer one is locked, and builds lock the folder that they are in
         scratch.mkdir()
         evaluation = Evaluation(setup)
-        ledger, incumbent = _continued(setup) if setup.continues else _begun(setup, evaluation, scratch)
+        ledger, incumbent = _continue(setup) if setup.continues else _begin(setup, evaluation, scratch)
         candidates, trials = Candidates(setup), Trials(setup, evaluation, scratch)
         while True:
             waiting, left_s = candidates.waiting(ledger, incumbent), setup.left_for_candidates_s(ledger)
@@ -74,7 +74,7 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
             else:
                 setup.folder.save(ledger)
         setup.folder.save(ledger)
-        ledger = _raced(setup, evaluation, ledger, incumbent)
+        ledger = _race_result(setup, evaluation, ledger, incumbent)
         candidates.note_barren_kinds()
         return Tuned(
             folder=str(setup.folder.path),
@@ -87,7 +87,7 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
         )
 
 
-def _begun(setup: Setup, evaluation: Evaluation, scratch: Path) -> tuple[Ledger, Built]:
+def _begin(setup: Setup, evaluation: Evaluation, scratch: Path) -> tuple[Ledger, Built]:
     """The baseline in its place, with a ledger without entries."""
     ledger, built = _build_baseline(setup, evaluation, scratch / "baseline")
     return ledger, setup.folder.replace(built, ledger)
@@ -140,7 +140,7 @@ def _build_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple
     return ledger, built
 
 
-def _continued(setup: Setup) -> tuple[Ledger, Built]:
+def _continue(setup: Setup) -> tuple[Ledger, Built]:
     """Where an earlier run ended."""
     ledger, incumbent = setup.folder.read(setup.terms)
     setup.listener.note(f"continuing after {len(ledger.entries)} candidates")
@@ -148,7 +148,7 @@ def _continued(setup: Setup) -> tuple[Ledger, Built]:
     return msgspec.structs.replace(ledger, run_spread=setup.run_spread, lost_s=lost_s), incumbent
 
 
-def _raced(setup: Setup, evaluation: Evaluation, ledger: Ledger, incumbent: Built) -> Ledger:
+def _race_result(setup: Setup, evaluation: Evaluation, ledger: Ledger, incumbent: Built) -> Ledger:
     """With the race of the result against the baseline, unless it was run or there is nothing to race."""
     if not ledger.accepted or ledger.raced is not None or ledger.baseline.engine is None:
         return ledger
@@ -297,7 +297,7 @@ def next_of(waiting: Sequence[Queued], left_s: float) -> Next:
         least = min(one.cost_s for one in paying)
         return Next(
             None,
-            f"the budget has {max(left_s, 0.0):.0f} s left, and {_counted(len(paying))} from "
+            f"the budget has {max(left_s, 0.0):.0f} s left, and {_in_words(len(paying))} from "
             f"{least:.0f} s each: continue with --resume and a larger --budget",
         )
     return Next(max(fitting, key=lambda one: one.gain_per_s))
@@ -315,7 +315,7 @@ def first_of(waiting: Sequence[Queued], left_s: float, count: int) -> list[Queue
     return found
 
 
-def _counted(waiting: int) -> str:
+def _in_words(waiting: int) -> str:
     return "1 candidate waits that takes" if waiting == 1 else f"{waiting} candidates wait that take"
 
 

@@ -31,7 +31,7 @@ from trtopt.records import (
     to_json,
 )
 from trtopt.records.build import FolderCheck
-from trtopt.workflows.build.folder import check_folder, compared_files
+from trtopt.workflows.build.folder import check_folder, compare_with_manifest
 from trtopt.workflows.build.timing_cache_commands import store_folder
 from trtopt.workflows.profile.profile import PROFILE_FILE
 from trtopt.workflows.provenance import check_same_terms
@@ -167,7 +167,7 @@ class TunedFolder:
 
     def check_undamaged(self, when: str) -> None:
         """Refuse a best engine so far that is not as it was put there; `when` ends the message."""
-        _refuse_damage(self.path, compared_files(self.path, self._manifest()), when)
+        _refuse_damage(self.path, compare_with_manifest(self.path, self._manifest()), when)
 
     def _manifest(self) -> Manifest:
         if not (self.path / MANIFEST).is_file():

@@ -34,7 +34,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, ranges: TrtoptError | RangesRecord
         return ranges
 
     monkeypatch.setattr(bench, "run_job", run_job)
-    return bench._recorded_kernels(JOB, None, lambda index, phase, fraction: None)
+    return bench._record_kernels(JOB, None, lambda index, phase, fraction: None)
 
 
 def test_ranges_are_kept_with_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from trtopt.errors import BuildError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import make_recipe
 from trtopt.records import Backend
-from trtopt.workflows.workbench import explained, make_plans
+from trtopt.workflows.workbench import explain_oversize, make_plans
 
 SAID = BuildError("some shape can not be computed", "try something")
 
@@ -35,7 +35,7 @@ def told(folder: Path, case: Case) -> BuildError:
     artifact = read_onnx(folder / "net.onnx")
     backend = Backend(name=case.name, version=case.version)
     *_, plan = make_plans(artifact, make_recipe(None, {"batch": case.batches}), backend)
-    return explained(SAID, artifact, plan)
+    return explain_oversize(SAID, artifact, plan)
 
 
 def test_the_tensor_is_named_with_its_size_and_the_batch_that_fits(tmp_path: Path) -> None:
