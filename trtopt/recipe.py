@@ -224,6 +224,14 @@ def check_timeout(timeout: float | None) -> None:
         )
 
 
+def check_sampling(duration: float, warmup: float = 0.0) -> None:
+    """Validate how many seconds are sampled, and before that warmed up."""
+    if not 0 < duration <= 86400:
+        raise UsageError(f"--duration {duration:g}: out of range", "give seconds above 0, at most a day")
+    if not 0 <= warmup <= 3600:
+        raise UsageError(f"--warmup {warmup:g}: out of range", "give 0 to 3600 seconds")
+
+
 def check_recipe(recipe: Recipe) -> None:
     """Judge values that no model is needed for."""
     check_range(f"--jobs {recipe.jobs}", recipe.jobs, 1, 256)

@@ -30,7 +30,7 @@ from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, RangesJob,
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.measure.loop.stopping import EARLIEST_S
-from trtopt.recipe import Recipe, batch_sizes, check_timeout, shape_flags
+from trtopt.recipe import Recipe, batch_sizes, check_sampling, check_timeout, shape_flags
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, EngineArtifact, KernelPass
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import ONNXRUNTIME
@@ -92,11 +92,7 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
 
 def check_request(request: BenchRequest) -> None:
     """Validate what no engine is needed for."""
-    if not 0 < request.duration <= 86400 or not 0 <= request.warmup <= 3600:
-        raise UsageError(
-            f"--duration {request.duration:g} --warmup {request.warmup:g}: out of range",
-            "give seconds above 0, at most a day",
-        )
+    check_sampling(request.duration, request.warmup)
     if request.stop_early and request.duration <= EARLIEST_S:
         raise UsageError(
             f"--stop-early with --duration {request.duration:g}: no pass ends within {EARLIEST_S:g} s",

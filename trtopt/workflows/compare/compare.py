@@ -17,7 +17,7 @@ from trtopt.measure.analysis.result_comparison import distrust, machine_notes, p
 from trtopt.measure.contracts import DEFAULT, DURATION_S, THRESHOLD, changed, contract_named
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
-from trtopt.recipe import LOCAL, Recipe, batch_sizes, check_timeout, input_sizes, measured_on
+from trtopt.recipe import LOCAL, Recipe, batch_sizes, check_sampling, check_timeout, input_sizes, measured_on
 from trtopt.records import BenchPoint, BenchReport, CompareReport, Contract, EngineArtifact, InterleavedRun
 from trtopt.records.base import Result
 from trtopt.requests.measure import CompareRequest
@@ -28,7 +28,6 @@ from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.race import Setting, engine_at, heat, race, verdict_record
 
-MAX_DURATION_S = 86400.0
 TURNS_LIMIT = 0.02
 """The slowdown that a comparison in turns must rule out, unless --fail-on is given."""
 
@@ -206,8 +205,7 @@ def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting
         if share is not None and not 0 < share < 1:
             raise UsageError(f"--{name} {share:g}: not between 0 and 100 %", "write 1% or 0.01")
     duration = DURATION_S if request.duration is None else request.duration
-    if not 0 < duration <= MAX_DURATION_S:
-        raise UsageError(f"--duration {duration:g}: out of range", "give seconds above 0, at most a day")
+    check_sampling(duration)
     check_timeout(request.timeout)
     if request.data is not None:
         open_data(request.data)  # judged before anything is built

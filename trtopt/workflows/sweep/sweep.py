@@ -29,6 +29,7 @@ from trtopt.recipe import (
     MAX_AXIS,
     Recipe,
     batch_sizes,
+    check_sampling,
     check_timeout,
     io_request,
     measured_on,
@@ -120,11 +121,7 @@ def terms_of(swept: Swept) -> SweepTerms:
     request, recipe = swept.request, swept.recipe
     if "streams" in (request.terms or {}):
         raise UsageError("terms: streams are swept", "give them as `streams`, not among the terms")
-    if not 0 < request.duration <= 86400 or not 0 <= request.warmup <= 3600:
-        raise UsageError(
-            f"--duration {request.duration:g} --warmup {request.warmup:g}: out of range",
-            "give a duration above 0 s, at most a day, and a warm-up of 0 s to 3600 s",
-        )
+    check_sampling(request.duration, request.warmup)
     if request.data is not None:
         open_data(request.data)
     data = measured_on(recipe, request.data, lambda text: None)

@@ -27,7 +27,7 @@ from trtopt.files.atomic import lock, scratch_beside, scratch_folder
 from trtopt.files.outputs import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import WHERE, Recipe, batch_sizes, check_timeout, io_request, recipe_json
+from trtopt.recipe import WHERE, Recipe, batch_sizes, check_sampling, check_timeout, io_request, recipe_json
 from trtopt.records import Ledger, Manifest, MeasuredRunSpread, Objective, OnnxArtifact, TensorSpec, TuneTerms
 from trtopt.requests.build import KINDS, TuneRequest
 from trtopt.targets import ONNXRUNTIME
@@ -86,10 +86,7 @@ def check_request(request: TuneRequest, backend: str) -> None:
             f"--rate {request.rate:g}: out of range",
             f"give requests per second, above 0, at most {_MAX_RATE:g}",
         )
-    if not 0 < request.duration <= 86400:
-        raise UsageError(
-            f"--duration {request.duration:g}: out of range", "give seconds above 0, at most a day"
-        )
+    check_sampling(request.duration)
     if not 0 < request.threshold < 1:
         raise UsageError(
             f"--threshold {request.threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"
