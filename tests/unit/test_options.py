@@ -36,7 +36,7 @@ def called_in_python(job: str, *arguments: object, **keywords: object) -> Trtopt
 @pytest.mark.parametrize(
     ("words", "keywords", "option", "parameter"),
     [
-        ("bench PATH --duration 0", {"duration": 0}, "--duration 0 ", "duration=0 "),
+        ("bench PATH --duration 0", {"duration": 0}, "--duration 0:", "duration=0:"),
         ("bench PATH --contract fast", {"contract": "fast"}, "--contract fast:", "contract='fast':"),
         ("bench PATH --load x", {"load": "x"}, "--load x:", "load='x':"),
         ("bench PATH --trust x", {"trust": ["x"]}, "--trust x:", "trust=['x']:"),
