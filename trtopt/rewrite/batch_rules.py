@@ -214,6 +214,12 @@ def _fixed(step: Step, *growing: int) -> None:
             raise MixesError(f"takes its input {position} from the samples")
 
 
+def _alone(step: Step) -> Rows:
+    """The first input, which alone may grow."""
+    _fixed(step, 0)
+    return step.rows[0][1]
+
+
 # ── element by element ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -244,8 +250,7 @@ def _cast_like(step: Step) -> list[Rows]:
 
 
 def _quantize(step: Step) -> list[Rows]:
-    _fixed(step, 0)
-    rows = step.rows[0][1]
+    rows = _alone(step)
     scales = step.shape_at(1)
     axis = step.number("axis", 1) % len(rows.shape)
     if len(scales) > 1 or (scales not in ((), (1,)) and axis == rows.axis):
@@ -282,13 +287,18 @@ def _apart(step: Step, axes: Collection[int]) -> Rows:
     return rows
 
 
+def _within(step: Step, axes: Collection[int]) -> list[Rows]:
+    """All outputs, the batch where it was, of what works along `axes`."""
+    rows = _apart(step, axes)
+    return _placed(step, rows, rows.axis)
+
+
 def _along(step: Step, default: int | None = -1, *, growing: Sequence[int] = (0,)) -> list[Rows]:
     """Along the axis `axis`: an attribute, or (for no default) the input at position 1."""
     _fixed(step, *growing)
     rank = len(step.rows[0][1].shape)
     axes = step.axes("axis", 1, rank) if default is None else [step.number("axis", default) % rank]
-    rows = _apart(step, axes or range(rank))
-    return _placed(step, rows, rows.axis)
+    return _within(step, axes or range(rank))
 
 
 def _together(step: Step) -> list[Rows]:
@@ -301,15 +311,13 @@ def _together(step: Step) -> list[Rows]:
 def _softmax(step: Step) -> list[Rows]:
     if step.opset >= 13:
         return _along(step)
-    rows = step.rows[0][1]
-    _apart(step, range(step.number("axis", 1) % len(rows.shape), len(rows.shape)))  # they are one
-    return _placed(step, rows, rows.axis)
+    rank = len(step.rows[0][1].shape)
+    return _within(step, range(step.number("axis", 1) % rank, rank))  # they are one
 
 
 def _trailing(step: Step, default: int | None = None) -> list[Rows]:
     """On all axes from `axis` on, or on the last two."""
-    _fixed(step, 0)
-    rank = len(step.rows[0][1].shape)
+    rank = len(_alone(step).shape)
     rows = _apart(step, range((-2 if default is None else step.number("axis", default)) % rank, rank))
     _aligned([rows], [item for item in step.inputs[1:] if item is not None])
     return _placed(step, rows, rows.axis)
@@ -323,8 +331,7 @@ def _batch_norm(step: Step) -> list[Rows]:
         or len(step.node.output) > 1
     ):
         raise MixesError("works across the samples of a batch: it is in training mode")
-    rows = _apart(step, (1,))
-    return _placed(step, rows, rows.axis)
+    return _within(step, (1,))
 
 
 def _reduced(step: Step, axes: Collection[int]) -> list[Rows]:
@@ -334,8 +341,7 @@ def _reduced(step: Step, axes: Collection[int]) -> list[Rows]:
 
 
 def _reduce(step: Step) -> list[Rows]:
-    _fixed(step, 0)
-    rank = len(step.rows[0][1].shape)
+    rank = len(_alone(step).shape)
     axes = step.axes("axes", 1, rank)
     if not axes and step.number("noop_with_empty_axes", 0):
         return _elementwise(step)
@@ -417,15 +423,13 @@ def _scatter_nd(step: Step) -> list[Rows]:
 
 
 def _one_hot(step: Step) -> list[Rows]:
-    _fixed(step, 0)
-    rows = step.rows[0][1]
+    rows = _alone(step)
     axis = step.number("axis", -1) % (len(rows.shape) + 1)
     return _placed(step, rows, rows.axis + (axis <= rows.axis))
 
 
 def _slice(step: Step) -> list[Rows]:
-    _fixed(step, 0)
-    rows = step.rows[0][1]
+    rows = _alone(step)
     rank = len(rows.shape)
     axes = step.axes("axes", 3, rank)
     counts = [step.at(position) for position in (1, 2)]
@@ -456,8 +460,7 @@ def _refuse_counts(step: Step, operands: dict[int, Sequence[int]], allowed: int 
 
 
 def _pad(step: Step) -> list[Rows]:
-    _fixed(step, 0)
-    rows = step.rows[0][1]
+    rows = _alone(step)
     rank = len(rows.shape)
     axes = step.axes("axes", 3, rank) or list(range(rank))
     pads = step.numbers("pads", 1) or step.numbers("paddings", 1) or ()
@@ -473,8 +476,7 @@ def _tile(step: Step) -> list[Rows]:
     times = step.numbers("repeats", 1) or ()
     if not step.rows:
         return [_counted_axis(step, step.shape_at(0), times)]
-    _fixed(step, 0)
-    rows = step.rows[0][1]
+    rows = _alone(step)
     if times[rows.axis] != 1:
         raise MixesError(f"repeats the batch {_listed([times[rows.axis]])} times")
     return _placed(step, rows, rows.axis)
@@ -767,8 +769,7 @@ def repeated_for_the_batch(step: Step) -> Ways:
 
 
 def _resize(step: Step) -> list[Rows]:
-    _fixed(step, 0)
-    rows = step.rows[0][1]
+    rows = _alone(step)
     axes = [
         axis % len(rows.shape) for item in step.node.attribute if item.name == "axes" for axis in item.ints
     ] or list(range(len(rows.shape)))

@@ -6,7 +6,7 @@ Their pattern is x·1/√(v + ε), with constants applied before and after it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -99,7 +99,7 @@ def centred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
 class Affine:
     """The constants that a quotient over `source` is multiplied with and that are added, if any.
 
-    `last` makes the result of it all, `inner` lie before it.
+    `last` makes the result of it all, `inner` are the nodes between.
     """
 
     source: Any
@@ -110,6 +110,7 @@ class Affine:
 
 
 def _with_constants(scope: Scope, start: Affine, ops: tuple[str, ...]) -> Affine:
+    """With Mul by a constant, if it has no scale yet, and Add of one that follow it and nothing else does."""
     found = start
     for op in ops:
         user = scope.only_use(found.last.outputs[0], op)
@@ -122,17 +123,10 @@ def _with_constants(scope: Scope, start: Affine, ops: tuple[str, ...]) -> Affine
     return found
 
 
-def affine_after(
-    scope: Scope, node: Any, source: Any, scale: Any | None = None, ops: tuple[str, ...] = ("Mul", "Add")
-) -> Affine:
-    """Mul by a constant, but for a given `scale`, and Add of one that follow `node` and nothing else does."""
-    return _with_constants(scope, Affine(source, node, [], scale, None), ops)
-
-
-def affine_in_half(
-    scope: Scope, found: Quotient, source: Any, ops: tuple[str, ...] = ("Mul", "Add")
+def _in_half(
+    scope: Scope, found: Quotient, source: Any, inner: list[Any], ops: tuple[str, ...]
 ) -> Affine | None:
-    """The same where only the quotient is in FP32: FP16 or BF16 → Cast → quotient → Cast → Mul [→ Add].
+    """Where only the quotient is in FP32: FP16 or BF16 → Cast → quotient → Cast → Mul [→ Add].
 
     ONNX's operators with `stash_type` 1, the default, cast in the same two places.
     """
@@ -141,7 +135,8 @@ def affine_in_half(
         return None
     if first.attrs["to"] != onnx.TensorProto.FLOAT or back.attrs["to"] != scope.element(first.inputs[0]):
         return None
-    affine = _with_constants(scope, Affine(first.inputs[0], back, [found.root], None, None), ops)
+    start = Affine(first.inputs[0], back, [*inner, found.root], None, None)
+    affine = _with_constants(scope, start, ops)
     return None if affine.scale is None else affine
 
 
@@ -163,6 +158,26 @@ def spread(scope: Scope, constant: Any | None, shape: tuple[int, ...], source: A
         return scope.constant(np.ones(shape, scope.dtype(source)), like)
     flat = value.reshape(value.shape[max(0, value.ndim - len(shape)) :])
     return scope.constant(np.broadcast_to(flat, shape), like)
+
+
+def _written_out(
+    scope: Scope,
+    of: Callable[[Scope, Quotient], tuple[Any, list[Any]] | None],
+    ops: tuple[str, ...],
+    judge: Callable[[Scope, Quotient, Affine], Verdict],
+) -> Iterator[Match]:
+    """Normalisations over the last axes of what `of` finds, with the constants after them in `ops`."""
+    for node in scope.nodes("Div", "Mul"):
+        found = quotient_at(scope, node)
+        source, inner = (None if found is None else of(scope, found)) or (None, [])
+        rank = None if source is None else scope.rank(source)
+        if found is None or rank is None or found.axes != list(range(rank - len(found.axes), rank)):
+            continue
+        inner = [*found.inner, *inner]
+        affine = _in_half(scope, found, source, inner, ops) or _with_constants(
+            scope, Affine(source, node, inner, found.scale, None), ops
+        )
+        yield Match(affine.last, judge(scope, found, affine))
 
 
 # ── plain-instance-norm ────────────────────────────────────────────────────────────────────────────────────
@@ -250,20 +265,10 @@ def layer_norm(scope: Scope) -> Iterator[Match]:
     or over more values than a transformer's. As LayerNormalization unet3d's 22 took TensorRT 8.6 23 % more
     time.
     """
-    for node in scope.nodes("Div", "Mul"):
-        found = quotient_at(scope, node)
-        source = None if found is None else centred(scope, found)
-        rank = None if source is None else scope.rank(source[0])
-        if found is None or source is None or rank is None:
-            continue
-        if found.axes == list(range(rank - len(found.axes), rank)):
-            half = affine_in_half(scope, found, source[0])
-            affine = half or affine_after(scope, node, source[0], found.scale)
-            inner = [*found.inner, *source[1], *affine.inner]
-            yield Match(affine.last, _layer_norm(scope, found, affine, inner))
+    return _written_out(scope, centred, ("Mul", "Add"), _layer_norm)
 
 
-def _layer_norm(scope: Scope, found: Quotient, affine: Affine, inner: list[Any]) -> Verdict:
+def _layer_norm(scope: Scope, found: Quotient, affine: Affine) -> Verdict:
     shape = tuple((found.numerator.shape or ())[-len(found.axes) :])
     is_known = len(shape) == len(found.axes) and all(isinstance(axis, int) for axis in shape)
     bare = affine.scale is None and affine.shift is None
@@ -285,7 +290,7 @@ def _layer_norm(scope: Scope, found: Quotient, affine: Affine, inner: list[Any])
             inputs.append(spread(scope, affine.shift, shape, source, f"{node.name}/bias"))
         scope.replace(node, "LayerNormalization", inputs, {"axis": -len(shape), "epsilon": found.epsilon})
 
-    return why_not_one_node(scope, affine.source, affine.last, inner) or apply
+    return why_not_one_node(scope, affine.source, affine.last, affine.inner) or apply
 
 
 # ── rms-norm ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -307,18 +312,16 @@ def rms_norm(scope: Scope) -> Iterator[Match]:
     reads from version 11 on, and 10 in its last releases alone. TensorRT-RTX 1.7's parser writes the operator
     out again, casts and all: there nothing is won but fewer nodes.
     """
-    for node in scope.nodes("Div", "Mul"):
-        found = quotient_at(scope, node)
-        if found is None or found.square is not found.numerator or scope.producer(found.numerator, "Sub"):
-            continue
-        source, rank = found.numerator, scope.rank(found.numerator)
-        if rank is not None and found.axes == [rank - 1]:
-            half = affine_in_half(scope, found, source, ("Mul",))
-            affine = half or affine_after(scope, node, source, found.scale, ("Mul",))
-            yield Match(affine.last, _rms_norm(scope, found, affine, [*found.inner, *affine.inner]))
+    return _written_out(scope, _uncentred, ("Mul",), _rms_norm)
 
 
-def _rms_norm(scope: Scope, found: Quotient, affine: Affine, inner: list[Any]) -> Verdict:
+def _uncentred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
+    """x, if numerator and square are both x, normalised along one axis."""
+    is_plain = found.square is found.numerator and scope.producer(found.numerator, "Sub") is None
+    return (found.numerator, []) if is_plain and len(found.axes) == 1 else None
+
+
+def _rms_norm(scope: Scope, found: Quotient, affine: Affine) -> Verdict:
     if scope.target.operator_opset < _OPSET:
         known = f"TensorRT {scope.target.name} is known to read {scope.target.operator_opset}"
         return f"RMSNormalization is of opset {_OPSET}, {known}"
@@ -337,4 +340,4 @@ def _rms_norm(scope: Scope, found: Quotient, affine: Affine, inner: list[Any]) -
         scale = spread(scope, affine.scale, (length,), source, f"{node.name}/scale")
         scope.replace(node, "RMSNormalization", [source, scale], {"axis": -1, "epsilon": found.epsilon})
 
-    return why_not_one_node(scope, found.numerator, affine.last, inner) or apply
+    return why_not_one_node(scope, found.numerator, affine.last, affine.inner) or apply
