@@ -30,6 +30,7 @@ from trtopt.records import (
 from trtopt.report.bench import bench_view, trust_lines
 from trtopt.report.build import engines_table
 from trtopt.report.html.answer import (
+    Commands,
     colours_of_batches,
     date_text,
     deployment_of,
@@ -37,6 +38,7 @@ from trtopt.report.html.answer import (
     headline,
     mark_of,
     model_name,
+    next_steps,
     overview_charts,
     p50_of,
     p99_of,
@@ -54,13 +56,14 @@ from trtopt.report.html.charts import (
     chart,
     curves_over_batches,
     histogram,
+    kernel_timeline,
     shares,
+    timeline,
     times,
+    treemap,
     type_channel,
 )
-from trtopt.report.html.next_steps import Commands, next_steps
 from trtopt.report.html.page import Block, Chart, Figure, Page, Question, Section, Spec, with_data
-from trtopt.report.html.vega import kernel_timeline, timeline, treemap
 from trtopt.report.kernels import kernel_groups, kernel_lines, kernel_types_line, kernels_table, top_lines
 from trtopt.report.names import nodes_text, type_text
 from trtopt.report.notes import Note, Severity, grouped

@@ -14,10 +14,9 @@ from tests.support.pages import resnet
 from tests.support.paths import DATA
 from tests.unit.inspect.kernels.test_report import NAMES, launches, report
 from trtopt.records import BenchReport, Collected, read_versioned
-from trtopt.report.html.charts import histogram
+from trtopt.report.html.charts import histogram, timeline
 from trtopt.report.html.folder import report_page, thinned
 from trtopt.report.html.page import Chart, Section
-from trtopt.report.html.vega import timeline
 from trtopt.report.view import Table
 
 STORED = DATA / "schema_1" / "bench.json"

@@ -11,9 +11,8 @@ from tests.support import examples
 from tests.support.pages import resnet
 from tests.unit.inspect.kernels import test_report as kernel_reports
 from trtopt.records import Backend, BenchPoint, BenchReport, Collected, EngineProfile, Measurement, Samples
-from trtopt.report.html.answer import deployment_of, mark_of, precision_name, profiled
+from trtopt.report.html.answer import deployment_of, mark_of, next_steps, precision_name, profiled
 from trtopt.report.html.folder import report_page
-from trtopt.report.html.next_steps import next_steps
 from trtopt.report.html.page import Step
 from trtopt.report.view import Lines, Table
 
