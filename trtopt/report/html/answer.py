@@ -28,7 +28,7 @@ from trtopt.records import (
     Trust,
 )
 from trtopt.report.bench import distrust
-from trtopt.report.html.charts import BATCH, Channel, Row, batch_scale, chart, times, type_channel
+from trtopt.report.html.charts import BATCH, Channel, Row, batch_scale, chart, marks, times, type_channel
 from trtopt.report.html.page import Chart, Figure, Mark, Spec, Step
 from trtopt.report.kernels import hides_its_time
 from trtopt.report.names import kind_text, type_text
@@ -341,14 +341,8 @@ def _over_batches(points: Sequence[BenchPoint], scale: Spec) -> Chart:
     on_right = {"axis": {"orient": "right", "grid": False}}
     rate = Channel("rate", "samples/s", ",.0f", "samples/s (bars)", more=on_right)
     colour = Channel("label", more={"scale": scale, "legend": None})
-    bars = {
-        "mark": {"type": "bar", "opacity": 0.6, "width": {"band": 0.55}},
-        "encoding": {"x": BATCH, "y": rate, "color": colour},
-    }
-    line = {
-        "mark": {"type": "line", "style": "overlay", "point": {"size": 45, "style": "overlay"}},
-        "encoding": {"x": BATCH, "y": p50},
-    }
+    bars = marks("bar", opacity=0.6, width={"band": 0.55}, x=BATCH, y=rate, color=colour)
+    line = marks("line", style="overlay", point={"size": 45, "style": "overlay"}, x=BATCH, y=p50)
     title, says = "Latency and throughput by batch size", [BATCH, p50, p99, rate]
     return chart(title, rows, says, bars, line, height=230, resolve={"scale": {"y": "independent"}})
 

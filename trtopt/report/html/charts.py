@@ -131,6 +131,18 @@ def chart(
     )
 
 
+_ENCODING = ("x", "y", "x2", "y2", "color", "size", "text", "yOffset")
+
+
+def marks(shape: str, rows: Sequence[Row] | None = None, says: Sequence[Channel] = (), **rest: Any) -> Spec:
+    """A layer of marks of the chart's rows, or of `rows`; `rest` are channels, and how the marks look."""
+    rest = {name: value for name, value in rest.items() if value is not None}
+    encoding = {name: rest.pop(name) for name in _ENCODING if isinstance(rest.get(name), (Channel, dict))}
+    tooltip = {"tooltip": [one.as_tooltip() for one in says]} if says else {}
+    data = {} if rows is None else {"data": {"values": list(rows)}}
+    return {**data, "mark": {"type": shape, **rest}, "encoding": {**encoding, **tooltip}}
+
+
 def _saying(layer: Spec, says: Sequence[Channel]) -> Spec:
     return {**layer, "encoding": {**layer.get("encoding", {}), "tooltip": [one.as_tooltip() for one in says]}}
 
@@ -167,7 +179,7 @@ BATCH = Channel(
 # ── charts that several subjects have ───────────────────────────────────────────────────────────────────
 
 
-def histogram(title: str, values: Sequence[float], marks: Mapping[str, float], colour: str) -> Chart:
+def histogram(title: str, values: Sequence[float], named: Mapping[str, float], colour: str) -> Chart:
     """Counts of values in ms, with named values marked.
 
     Drawn up to the median plus five times the width of the middle 80 %: a few slow queries would squeeze the
@@ -182,29 +194,24 @@ def histogram(title: str, values: Sequence[float], marks: Mapping[str, float], c
         {"from": float(low), "to": float(high), "queries": int(count)}
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
     ]
-    lines = [{"what": what, "ms": value} for what, value in marks.items() if value <= top]
+    lines = [{"what": what, "ms": value} for what, value in named.items() if value <= top]
     more = f"; not drawn: {undrawn} slower, up to {float(array.max()):.3f} ms" if undrawn else ""
     axis = "latency, ms (does not start at zero)"
     start = Channel("from", "from ms", ".4f", axis, more={"scale": {"zero": False, "nice": False}})
     queries = Channel("queries", "queries", "d")
-    bars = {
-        "mark": {"type": "rect", "color": colour},
-        "encoding": {"x": start, "x2": {"field": "to"}, "y": queries, "y2": {"datum": 0}},
-    }
-    rules = {
-        "data": {"values": lines},
-        "encoding": {"x": Channel("ms", "ms", ".4f", axis)},
-        "layer": [
-            {"mark": {"type": "rule", "strokeDash": [4, 3]}},
-            {
-                "mark": {"type": "text", "align": "left", "dx": 3, "baseline": "top"},
-                "encoding": {"text": {"field": "what"}, "y": {"value": 0}},
-            },
-        ],
-    }
-    text = listed([f"{what} {value:.3f} ms" for what, value in marks.items()])
-    says = [start, Channel("to", "to ms", ".4f"), queries]
-    return chart(title + more, rows, says, bars, rules, text=text, height=190, is_small=True)
+    ms = Channel("ms", "ms", ".4f", axis)
+    style: Spec = {"align": "left", "dx": 3, "baseline": "top"}
+    return chart(
+        title + more,
+        rows,
+        [start, Channel("to", "to ms", ".4f"), queries],
+        marks("rect", color=colour, x=start, x2={"field": "to"}, y=queries, y2={"datum": 0}),
+        marks("rule", lines, x=ms, strokeDash=[4, 3]),
+        marks("text", lines, x=ms, y={"value": 0}, text={"field": "what"}, **style),
+        text=listed([f"{what} {value:.3f} ms" for what, value in named.items()]),
+        height=190,
+        is_small=True,
+    )
 
 
 def curves_over_batches(
@@ -224,10 +231,7 @@ def curves_over_batches(
         drawn = [row for row in rows if row[field]]
         if len(sizes) > 1 and drawn:
             y = Channel(field, unit, ".4g", is_log=True)
-            lines = {
-                "mark": {"type": "line", "point": True},
-                "encoding": {"x": batch, "y": y, "color": series},
-            }
+            lines = marks("line", point=True, x=batch, y=y, color=series)
             yield chart(title, drawn, [*several, batch, y], lines, is_small=True)
 
 
@@ -236,7 +240,7 @@ def shares(title: str, rows: Sequence[Row]) -> Chart:
     what, dtype = Channel("what", more={"sort": None}), type_channel(row["type"] for row in rows)
     axis = {"axis": {"format": "%"}, "scale": {"domain": [0, 1]}}
     share = Channel("share", "share", ".1%", "share, %", more=axis)
-    bars = {"mark": "bar", "encoding": {"y": what, "x": share, "color": dtype}}
+    bars = marks("bar", y=what, x=share, color=dtype)
     return chart(title, rows, [what, dtype, share], bars, height=80 + 34 * len({row["what"] for row in rows}))
 
 
@@ -256,25 +260,22 @@ def times(
     """
     y = Channel(what, what, more={"sort": list(order), "axis": {"labelLimit": 180}, "title": None})
     ms = Channel("ms", "ms", ".4f", "time, ms (line: floor)" if floors else "time, ms")
-    bars: Spec = {"mark": "bar", "encoding": {"y": y, "x": ms}}
-    layers, text = [bars], ""
-    if colour is not None:
-        bars["encoding"]["color"] = colour
-    if colour is not None and colour.field == "side":
-        bars["encoding"]["yOffset"] = {"field": "side", "type": "nominal", "sort": list(SIDES)}
-    else:
+    is_of_sides = colour is not None and colour.field == "side"
+    offset = Channel("side", more={"sort": list(SIDES)}) if is_of_sides else None
+    layers = [marks("bar", y=y, x=ms, color=colour, yOffset=offset)]
+    text = ""
+    if not is_of_sides:
         totals = {one: sum(row["ms"] for row in rows if row[what] == one) for one in order}
         known = {one: f", floor {floor:.4f} ms" for one, floor in (floors or {}).items()}
         text = listed([f"{one}: {total:.4f} ms{known.get(one, '')}" for one, total in totals.items()])
     if floors:
         floor = Channel("floor", "floor, ms", ".4f", ms.title)
-        tick = {"type": "tick", "thickness": 3, "size": 18, "style": "overlay"}
         values = [{what: one, "floor": value} for one, value in floors.items()]
-        encoding = {"y": y, "x": floor, "tooltip": [y.as_tooltip(), floor.as_tooltip()]}
-        layers.append({"data": {"values": values}, "mark": tick, "encoding": encoding})
+        style: Spec = {"thickness": 3, "size": 18, "style": "overlay"}
+        layers.append(marks("tick", values, [y, floor], y=y, x=floor, **style))
     others = [Channel("share", "share", ".1%"), Channel("layers", "layers", "d")]
     says = [y, *([] if colour is None else [colour]), ms, *(one for one in others if one.field in rows[0])]
-    height = 70 + (30 if "yOffset" in bars["encoding"] else 22) * len(order)
+    height = 70 + (30 if is_of_sides else 22) * len(order)
     return chart(title, rows, says, *layers, text=text, height=height, is_small=is_small)
 
 

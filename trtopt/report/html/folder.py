@@ -57,6 +57,7 @@ from trtopt.report.html.charts import (
     curves_over_batches,
     histogram,
     kernel_timeline,
+    marks,
     shares,
     timeline,
     times,
@@ -263,10 +264,10 @@ def _latency(report: BenchReport, scale: Spec) -> Iterator[Block]:
         yield _percentiles(points, scale)
     for point in points:
         latency = point.latency.samples.latency_ms
-        marks = {f"p{p:g}": value for p in (50, 90, 99) if (value := percentile(latency, p)) is not None}
+        named = {f"p{p:g}": value for p in (50, 90, 99) if (value := percentile(latency, p)) is not None}
         title = f"Batch {point.batch}: latency of {len(latency):,} queries"
         colour = scale["range"][scale["domain"].index(f"batch {point.batch}")]
-        yield histogram(title, latency, marks, colour)
+        yield histogram(title, latency, named, colour)
 
 
 def _tail(p: float) -> float:
@@ -287,7 +288,7 @@ def _percentiles(points: Sequence[BenchPoint], scale: Spec) -> Chart:
     tail = Channel("tail", form=".2f", title=title, more={"axis": axis})
     ms = Channel("ms", "ms", ".4f", "latency, ms", is_log=True)
     batch = Channel("batch", "batch", more={"title": None, "sort": None, "scale": scale, "legend": LEGEND})
-    lines = {"mark": {"type": "line", "point": True}, "encoding": {"x": tail, "y": ms, "color": batch}}
+    lines = marks("line", point=True, x=tail, y=ms, color=batch)
     return chart("Latency by percentile", rows, [batch, Channel("p", "percentile"), ms], lines, is_small=True)
 
 
@@ -402,20 +403,13 @@ def _roofline_chart(points: Sequence[Row], peaks: DevicePeaks | None) -> Chart:
         for field, name, form in (("intensity", "FLOP per byte", ".1f"), ("rate", "GFLOP/s", ",.1f"))
     )
     ms = Channel("ms", "ms", ".4f", more={"legend": None, "scale": {"range": [20, 500]}})
-    axes = {"x": x, "y": y, "color": type_channel(point["type"] for point in points)}
-    layers = {
-        "mark": {"type": "point", "filled": True, "opacity": 0.75},
-        "encoding": {**axes, "size": ms},
-    }
+    axes: Spec = {"x": x, "y": y, "color": type_channel(point["type"] for point in points)}
+    layers = marks("point", filled=True, opacity=0.75, **axes, size=ms)
     rows = [] if peaks is None else list(_roofs(points, peaks))
-    roofs = {
-        "data": {"values": rows},
-        "mark": {"type": "line", "strokeWidth": 1.5},
-        "encoding": axes,
-    }
+    roofs = [marks("line", rows, strokeWidth=1.5, **axes)] if rows else []
     says = [Channel("layer", "layer"), Channel("shown_type", "type"), Channel("bound", "bound by"), y, ms, x]
     title = "Layers by intensity and rate; areas are times"
-    return chart(title, points, says, *([roofs] if rows else []), layers, height=380)
+    return chart(title, points, says, *roofs, layers, height=380)
 
 
 def _roofs(points: Sequence[Row], peaks: DevicePeaks) -> Iterator[Row]:
@@ -455,26 +449,18 @@ def _memory_chart(title: str, memory: MemoryTimeline) -> Chart:
     at = Channel("at", "at ms", ".2f", "time since the pass began, ms")
     mib = Channel("mib", "live MiB", ".3f", "live, MiB")
     phase = Channel("phase", "peak in")
-    curve = {
-        "mark": {"type": "area", "interpolate": "step-after", "line": True, "opacity": 0.35},
-        "encoding": {"x": at, "y": mib},
-    }
-    highest = {"at": memory.peak_at_ms, "mib": memory.peak_bytes / _MIB, "phase": memory.peak_phase}
-    peak = {
-        "data": {"values": [highest]},
-        "layer": [
-            {"mark": {"type": "point", "filled": True, "size": 60, "color": "#d62728"}},
-            {
-                "mark": {"type": "text", "align": "left", "dx": 8, "baseline": "middle"},
-                "encoding": {"text": {"field": "phase"}},
-            },
-        ],
-        "encoding": {"x": at, "y": mib, "tooltip": [one.as_tooltip() for one in (phase, at, mib)]},
-    }
-    text = (
-        f"peak of {memory.peak_bytes / _MIB:.2f} MiB in {memory.peak_phase}, after {memory.peak_at_ms:.1f} ms"
+    peak = [{"at": memory.peak_at_ms, "mib": memory.peak_bytes / _MIB, "phase": memory.peak_phase}]
+    says = [phase, at, mib]
+    style: Spec = {"align": "left", "dx": 8, "baseline": "middle"}
+    return chart(
+        title,
+        rows,
+        [at, mib],
+        marks("area", interpolate="step-after", line=True, opacity=0.35, x=at, y=mib),
+        marks("point", peak, says, filled=True, size=60, color="#d62728", x=at, y=mib),
+        marks("text", peak, says, text={"field": "phase"}, x=at, y=mib, **style),
+        text=f"peak of {peak[0]['mib']:.2f} MiB in {memory.peak_phase}, after {memory.peak_at_ms:.1f} ms",
     )
-    return chart(title, rows, [at, mib], curve, peak, text=text)
 
 
 def thinned(values: Sequence[int], limit: int) -> list[int]:

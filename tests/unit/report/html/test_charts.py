@@ -179,7 +179,7 @@ def test_time_stands_against_its_floor_by_kind(parts: dict[str, Section]) -> Non
 def test_a_histogram_counts_every_query_that_it_draws() -> None:
     steady = [1.0 + n / 1000 for n in range(100)]
     chart = histogram("Latency", [*steady, 50.0, 60.0], {"p50": 1.05, "p99": 55.0}, "#000000")
-    bars, marks = chart.spec["layer"]
+    bars, marks, _ = chart.spec["layer"]
     assert sum(row["queries"] for row in values(chart.spec)) == 100
     assert "not drawn: 2 slower, up to 60.000 ms" in chart.title
     assert values(marks) == [{"what": "p50", "ms": 1.05}]
@@ -257,7 +257,7 @@ def test_without_a_peak_of_its_type_no_roof_is_drawn() -> None:
 
 def test_memory_is_drawn_with_its_peak(parts: dict[str, Section]) -> None:
     (chart,) = charts(parts["memory"])
-    curve, peak = chart.spec["layer"]
+    curve, peak, _ = chart.spec["layer"]
     assert [row["at"] for row in values(chart.spec)] == [float(n) for n in range(10)]
     assert values(peak) == [{"at": 1.0, "mib": 600 / 2**20, "phase": "load"}]
     assert curve["mark"]["interpolate"] == "step-after"
