@@ -16,6 +16,7 @@ from trtopt.measure.statistics.summaries import percentile
 from trtopt.records import (
     BenchPoint,
     BenchReport,
+    CheckReport,
     Collected,
     DevicePeaks,
     EngineDifference,
@@ -26,6 +27,7 @@ from trtopt.records import (
     MemoryTimeline,
     ProfiledLayer,
     ProfileReport,
+    SweepReport,
 )
 from trtopt.report.bench import bench_view, trust_lines
 from trtopt.report.build import engines_table
@@ -96,6 +98,7 @@ _TAILS = (0.0, 50.0, 90.0, 99.0, 99.9)
 _GROUPS = 12
 _POINTS = 2000
 _MIB = 2**20
+_Made = BenchReport | ProfileReport | CheckReport | Manifest | SweepReport
 _NO_PEAKS = "The device's peaks are unknown: the chart has no roof, and layers have no floors."
 
 
@@ -216,10 +219,11 @@ def _questions(
         ],
     )
     yield Question("trust", "Can I trust it?", [Lines([*_trust(collected), *file_notes(collected)])])
+    made = {**({} if manifest is None else {"engines": manifest}), **collected.reports, **collected.checks}
     yield Question(
         "made",
         "How was it made?",
-        [commands_of(collected, argv)],
+        [commands_of(made, argv)],
         [
             Section("tuning", "Tuning", {"": list(_tuning(collected))}),
             Section("machines", "Machine and versions", {"": list(_machines(collected))}),
@@ -547,18 +551,14 @@ def file_notes(collected: Collected) -> Iterator[str]:
     yield from (f"not on this page: {file}, {reason}" for file, reason in collected.left_out.items())
 
 
-def commands_of(collected: Collected, argv: Sequence[str]) -> Lines:
-    """The commands as they were typed, in the usual order of work, for a shell."""
-    manifest = collected.manifest
-    made = [("engines", manifest)] if manifest is not None else []
-    lines = []
-    for what, record in (*made, *collected.reports.items(), *collected.checks.items()):
-        if record.argv:
-            lines += [f"# {what}, {date_text(record.created)}", typed(record.argv)]
-    return Lines([*lines, *(["# this page", typed(argv)] if argv else [])], is_copied=True)
+def commands_of(records: Mapping[str, _Made], argv: Sequence[str]) -> Lines:
+    """The commands as they were typed, for a shell, and what each made; the last one made this page."""
+    typed = {f"{what}, {date_text(one.created)}": one.argv for what, one in records.items()}
+    commands = [(what, words) for what, words in (*typed.items(), ("this page", argv)) if words]
+    return Lines([line for what, words in commands for line in (f"# {what}", _typed(words))], is_copied=True)
 
 
-def typed(argv: Sequence[str]) -> str:
+def _typed(argv: Sequence[str]) -> str:
     """A command line for a shell, however the program was started."""
     program, *rest = argv
     is_trtopt = PurePath(program).name in ("trtopt", "__main__.py")

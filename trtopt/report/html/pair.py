@@ -14,7 +14,7 @@ from trtopt.records import Collected, EngineDifference
 from trtopt.report.comparison import comparison_view, reasons_of, speed
 from trtopt.report.html.answer import Deployment, deployment_of, p50_of, rate_of, sampled
 from trtopt.report.html.charts import LEGEND, SIDES, Channel, Row, curves_over_batches, times
-from trtopt.report.html.folder import difference_panels, record_facts, report_page, typed
+from trtopt.report.html.folder import commands_of, difference_panels, record_facts, report_page
 from trtopt.report.html.page import Block, Chart, Mark, Page, Question, Section, Step, with_data
 from trtopt.report.notes import grouped
 from trtopt.report.view import Column, Lines, Table, table
@@ -42,7 +42,7 @@ def pair_page(
             *_verdicts(compared),
             _settings({n: _facts_of(side, deployed.get(n)) for n, side in sides.items()}),
             Lines([] if differences else [_UNLIKE]),
-            Lines(["# this page", typed(argv)] if argv else [], is_copied=True),
+            commands_of({}, argv),
         ],
         [Section("changes", "Layer by layer", difference_panels(differences))],
     )

@@ -9,7 +9,7 @@ from trtopt.measure.analysis.sweep_points import COLUMNS, Choices, choices_of
 from trtopt.records import SweepPoint, SweepReport, Trust
 from trtopt.report.html.answer import date_text
 from trtopt.report.html.charts import LEGEND, Channel, Row, chart, curves_over_batches, marks
-from trtopt.report.html.folder import typed
+from trtopt.report.html.folder import commands_of
 from trtopt.report.html.page import Block, Chart, Figure, Mark, Page, Question, Section, with_data
 from trtopt.report.notes import Severity
 from trtopt.report.sweep import at_lengths, bests_table, latency_name, points_table, sweep_notes
@@ -32,12 +32,6 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
         at_lengths(one.axes).removeprefix(" at "): [_front(report, one), bests_table(report, one)]
         for one in groups
     }
-    made = [
-        line
-        for what, words in (("sweep", report.argv), ("this page", argv))
-        if words
-        for line in (f"# {what}", typed(words))
-    ]
     questions, _ = with_data(
         [
             Question(
@@ -50,7 +44,7 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
                 ],
             ),
             Question("trust", "Can I trust it?", [Lines([*(note.text for note in notes), *report.notes])]),
-            Question("made", "How was it made?", [Lines(made, is_copied=True)]),
+            Question("made", "How was it made?", [commands_of({"sweep": report}, argv)]),
         ]
     )
     return Page(
