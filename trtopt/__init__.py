@@ -19,11 +19,13 @@ from trtopt.version import __version__
 if TYPE_CHECKING:
     from trtopt.api import (
         bench,
+        bisect,
         build,
         cast,
         check,
         compare,
         export,
+        lint,
         optimize,
         pack,
         plan,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         sweep,
         tune,
         unpack,
+        verify,
     )
     from trtopt.errors import TrtoptError
     from trtopt.measure.statistics.summaries import summarise, throughput
@@ -43,11 +46,13 @@ __all__ = [
     "TrtoptError",
     "__version__",
     "bench",
+    "bisect",
     "build",
     "cast",
     "check",
     "compare",
     "export",
+    "lint",
     "optimize",
     "pack",
     "plan",
@@ -59,6 +64,7 @@ __all__ = [
     "throughput",
     "tune",
     "unpack",
+    "verify",
 ]
 
 _HOMES = dict.fromkeys(__all__, "trtopt.api") | {

@@ -18,27 +18,39 @@ from trtopt.options import keywords_of
 from trtopt.records import (
     BatchPlan,
     BenchReport,
+    FolderCheck,
     Manifest,
     OnnxArtifact,
     ProfileReport,
     SweepReport,
     TensorSpec,
 )
-from trtopt.records.precision import CastReport, CheckReport, QuantizeReport
+from trtopt.records.precision import BisectReport, CastReport, CheckReport, QuantizeReport
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import Optimized, Tuned
-from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
+from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest, VerifyRequest
 from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest
-from trtopt.requests.models import CastRequest, CheckRequest, ExportRequest, QuantizeRequest, RewriteRequest
+from trtopt.requests.models import (
+    BisectRequest,
+    CastRequest,
+    CheckRequest,
+    ExportRequest,
+    LintRequest,
+    QuantizeRequest,
+    RewriteRequest,
+)
 from trtopt.requests.serve import PlanRequest
+from trtopt.rewrite.lint import LintReport
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.workflows import models
 from trtopt.workflows.bench.bench import bench as run_bench
 from trtopt.workflows.build.build import build_requested
+from trtopt.workflows.build.folder import verify as run_verify
 from trtopt.workflows.compare.compare import Compared, compare as run_compare
 from trtopt.workflows.optimize import optimize as run_optimize
 from trtopt.workflows.plan.plan import plan as run_plan
+from trtopt.workflows.precision.bisect import bisect as run_bisect
 from trtopt.workflows.precision.check import check as run_check
 from trtopt.workflows.precision.quantize import quantize as run_quantize
 from trtopt.workflows.profile.profile import profile as run_profile
@@ -326,6 +338,69 @@ def quantize(request: QuantizeRequest) -> QuantizeReport:
         True
     """
     return run_quantize(request.model, request.output, request, request.listener)
+
+
+@keywords_of(BisectRequest)
+def bisect(request: BisectRequest) -> BisectReport:
+    """Find the fewest nodes to keep in higher precision so that the bounds are met.
+
+    Returns:
+        The verdict, the nodes to keep with their patterns, the front of sets, and every node's sensitivity.
+
+    Raises:
+        UsageError: parameters that are wrong or contradict each other, or data is needed.
+        TrtoptError: anything else, with what to do. Nothing is left under the output's name.
+
+    Example:
+        >>> import trtopt
+        >>> report = trtopt.bisect(
+        ...     "model.onnx", precision="fp16", data="data.npz", bounds={"min_cosine": 0.9},
+        ...     backend="onnxruntime",
+        ... )
+        >>> report.verdict
+        'nothing to keep'
+    """
+    return run_bisect(request, request.listener)
+
+
+@keywords_of(LintRequest)
+def lint(request: LintRequest) -> LintReport:
+    """Find what in an ONNX file will be slow on TensorRT, why, and what would help.
+
+    Returns:
+        The findings, each with its node, its reason and its remedy.
+
+    Raises:
+        UsageError: an unknown target.
+        ModelError: the file is unsound.
+
+    Example:
+        >>> import trtopt
+        >>> report = trtopt.lint("model.onnx")
+        >>> [item.check for item in report.advice]
+        ['odd-product']
+    """
+    return models.lint(request)
+
+
+@keywords_of(VerifyRequest)
+def verify(request: VerifyRequest) -> FolderCheck:
+    """Hash every file of a build folder again.
+
+    Returns:
+        The files that are missing, changed or not of the build; `is_whole` is whether none is.
+
+    Raises:
+        ArtifactError: it is no build folder.
+        UsageError: `trust` names no engine of it.
+
+    Example:
+        >>> import trtopt
+        >>> check = trtopt.verify("engines")
+        >>> check.is_whole
+        True
+    """
+    return run_verify(request)
 
 
 def pack(

@@ -22,6 +22,7 @@ from trtopt.records import (
     BenchPoint,
     BenchReport,
     EngineArtifact,
+    FolderCheck,
     Manifest,
     ProfileReport,
     Record,
@@ -29,18 +30,19 @@ from trtopt.records import (
     Tuned,
 )
 from trtopt.records.base import Cell, Result, Row
-from trtopt.records.precision import CastReport, CheckReport, QuantizeReport
+from trtopt.records.precision import BisectReport, CastReport, CheckReport, QuantizeReport
 from trtopt.records.tune import Optimized
 from trtopt.report.bench import bench_view
-from trtopt.report.build import build_view
+from trtopt.report.build import build_view, check_lines
 from trtopt.report.comparison import comparison_view
 from trtopt.report.planning import plan_view
-from trtopt.report.precision import cast_view, check_view, quantize_view
+from trtopt.report.precision import bisect_view, cast_view, check_view, quantize_view
 from trtopt.report.profile import profile_view
 from trtopt.report.sweep import sweep_view
 from trtopt.report.tuning import optimized_view, tuned_view
 from trtopt.report.view import Lines, View
 from trtopt.rewrite import explain
+from trtopt.rewrite.lint import LintReport, finding_lines
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.workflows.compare.compare import Compared
 
@@ -123,6 +125,16 @@ def _manifest_rows(manifest: Manifest) -> Iterator[Row]:
         }
 
 
+def _check_view(check: FolderCheck) -> View:
+    return View("", [Lines(check_lines("the folder", check))])
+
+
+def _changed_rows(check: FolderCheck) -> Iterator[Row]:
+    for state in ("missing", "changed", "extra"):
+        yield from ({"file": name, "state": state} for name in getattr(check, state))
+
+
+show(FolderCheck, _check_view, _changed_rows)
 show(Manifest, lambda one: build_view(one, one.onnx.path), _manifest_rows)
 
 
@@ -212,6 +224,12 @@ def _cast_rows(report: CastReport) -> Iterator[Row]:
 show(CastReport, cast_view, _cast_rows)
 
 
+def _bisect_rows(report: BisectReport) -> Iterator[Row]:
+    for one in report.sensitivities:
+        yield {"nodes": ", ".join(one.nodes), "error": one.error}
+
+
+show(BisectReport, bisect_view, _bisect_rows)
 show(QuantizeReport, quantize_view, lambda one: map(_figures, one.decisions))
 
 
@@ -229,3 +247,10 @@ def _rewrite_rows(trace: RewriteTrace) -> Iterator[Row]:
 
 
 show(RewriteTrace, _rewrite_view, _rewrite_rows)
+
+
+def _lint_view(report: LintReport) -> View:
+    return View("", [Lines([*finding_lines(report)])])
+
+
+show(LintReport, _lint_view, lambda one: map(_figures, one.advice))

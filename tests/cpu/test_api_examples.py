@@ -8,11 +8,16 @@ from tests.support.api_examples import example_files, run_example
 from tests.unit.test_api import JOBS
 from trtopt.records import to_json
 from trtopt.records.base import Result
+from trtopt.records.build import FolderCheck
+from trtopt.records.precision import BisectReport
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 
 pytestmark = pytest.mark.long
 
-IN_ORDER = ("build", "bench", "profile", "compare", "check", "sweep", "rewrite", "cast", "quantize", "tune")
+IN_ORDER = (
+    *("build", "bench", "profile", "compare", "check", "sweep", "rewrite", "cast", "quantize", "tune"),
+    *("lint", "bisect", "verify"),
+)
 """Later ones use what earlier ones made."""
 ELSEWHERE = {"export", "plan"}
 """See tests/export."""
@@ -43,7 +48,7 @@ def test_a_result_shows_itself(results: dict[str, Result], name: str) -> None:
     assert result.table()
     assert result.to_dict() == json.loads(to_json(result.record()))
     columns = {tuple(row) for row in result.rows()}
-    assert len(columns) == (0 if isinstance(result, RewriteTrace) else 1)
+    assert len(columns) == (0 if isinstance(result, RewriteTrace | BisectReport | FolderCheck) else 1)
 
 
 def test_the_rows_are_those_of_the_table(results: dict[str, Result]) -> None:

@@ -105,8 +105,8 @@ def test_the_one_node_that_int8_spoils_is_found(
     written = check(out, outlier, data=data, bounds=Bounds(min_sqnr=30))
     assert written.passed
     assert written.subjects[0].outputs == report.subjects[0].outputs
-    assert report.table is not None
-    table = read_table(Path(report.table))
+    assert report.table_file is not None
+    table = read_table(Path(report.table_file))
     assert table.samples == SAMPLES
     beside = SENSITIVE + "_output_0"  # with its maker in float, the other branch is the main one
     assert beside in table.tensors

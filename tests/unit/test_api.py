@@ -21,11 +21,13 @@ from trtopt.requests.build import BuildRequest
 
 JOBS = (
     "bench",
+    "bisect",
     "build",
     "cast",
     "check",
     "compare",
     "export",
+    "lint",
     "pack",
     "plan",
     "profile",
@@ -34,6 +36,7 @@ JOBS = (
     "sweep",
     "tune",
     "unpack",
+    "verify",
 )
 NOT_SWEPT = {"selection_budget", "ranges", "dynamic", "verdict", "bounds", "compute_capability"}
 """Settings that a sweep refuses or has no use for."""

@@ -12,12 +12,12 @@ from trtopt.cli.declared import command, option
 from trtopt.cli.outputs import (
     JsonOutput,
     Output,
-    files,
     json_option,
     output_option,
     takes_stdout,
     write_json,
 )
+from trtopt.requests.build import VerifyRequest
 from trtopt.requests.serve import PlanRequest
 from trtopt.requests.shared import CacheDir
 
@@ -70,28 +70,19 @@ def triton(plan: Path, output: Path, name: str | None) -> None:
     say(f"trtopt: written: {deploy_triton(plan, output, name=name)}", err=True)
 
 
-@click.command()
-@click.argument("folder", type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--trust",
-    "trusted",
-    multiple=True,
-    metavar="ENGINE",
-    shell_complete=files,
-    help="Trust an engine that has changed: native code.",
-)
+@command(VerifyRequest)
 @json_option("trtopt.verify", "the findings")
-def verify(folder: Path, trusted: tuple[str, ...], json: JsonOutput | None) -> None:
+def verify(request: VerifyRequest, json: JsonOutput | None) -> None:
     """Hash every file of the build FOLDER again.
 
     Exits with 1 if something is missing or has changed.
     """
     from trtopt.cli.console import show_result
     from trtopt.report.build import check_lines
-    from trtopt.workflows.build.folder import check_folder, trust
+    from trtopt.workflows.build.folder import verify as run
 
-    check = trust(folder, trusted) if trusted else check_folder(folder)
-    show_result(json, check, check_lines(str(folder), check))
+    check = run(request)
+    show_result(json, check, check_lines(str(request.folder), check))
     if not check.is_whole:
         click.get_current_context().exit(1)
 

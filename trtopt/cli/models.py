@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import click
 
 from trtopt.cli.declared import (
-    OnnxFile,
     command,
     lint_check_names,
     lists_of,
     names_or_files,
     node_names,
-    option,
 )
 from trtopt.cli.exit_codes import NOT_MET, check_alarms, strict_option
 from trtopt.cli.outputs import JsonOutput, json_option
@@ -24,16 +21,15 @@ from trtopt.requests.models import (
     CastRequest,
     CheckRequest,
     ExportRequest,
+    LintRequest,
     QuantizeRequest,
     RewriteRequest,
 )
-from trtopt.requests.shared import Target, model_names
-from trtopt.targets import DEFAULT
+from trtopt.requests.shared import model_names
 
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
     from trtopt.export.spec import Axis, ModelSpec, Variant
-    from trtopt.rewrite.lint import LintReport
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -147,9 +143,7 @@ _FINDINGS_SHOWN = 5
 """So many findings of a check are listed without -v."""
 
 
-@click.command()
-@click.argument("model", type=OnnxFile())
-@option("target", Annotated[Target, "TensorRT to check for."], DEFAULT)
+@command(LintRequest)
 @json_option("trtopt.lint", "the findings")
 @click.option(
     "--fail-on",
@@ -157,11 +151,12 @@ _FINDINGS_SHOWN = 5
     shell_complete=lists_of(lint_check_names),
     help="Exit with 3 if one of these checks (or `any`) finds something.",
 )
-def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None) -> None:
+def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> None:
     """Show what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
-    from trtopt.cli.console import show_result
+    from trtopt.cli.console import is_verbose, show_result
     from trtopt.errors import UsageError
-    from trtopt.rewrite.lint import CHECKS, lint_model
+    from trtopt.rewrite.lint import CHECKS, finding_lines
+    from trtopt.workflows.models import lint as run
 
     requested = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
     known = {check.name for check in CHECKS}
@@ -169,31 +164,11 @@ def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None)
         raise UsageError(
             f"there is no check {sorted(unknown)[0]!r}", f"choose of any, {', '.join(sorted(known))}"
         )
-    report = lint_model(model, target=target)
-    show_result(json, report, [*_findings(report)])
+    report = run(request)
+    show_result(json, report, [*finding_lines(report, None if is_verbose() else _FINDINGS_SHOWN)])
     found_names = {item.check for item in report.advice}
     if ("any" in requested and found_names) or requested & found_names:
         raise click.exceptions.Exit(NOT_MET)
-
-
-def _findings(report: LintReport) -> Iterator[str]:
-    """The findings, by check; of each the first few, with -v all."""
-    from trtopt.cli.console import is_verbose
-    from trtopt.printable import counted
-    from trtopt.rewrite.lint import CHECKS
-
-    yield f"{counted(len(report.advice), 'finding')} in {report.nodes} nodes for TensorRT {report.target}"
-    for check in CHECKS:
-        matching = [item for item in report.advice if item.check == check.name]
-        if matching:
-            yield from (f"{check.name}: {check.effect}", f"  → {check.remedy}")
-            shown = matching if is_verbose() else matching[:_FINDINGS_SHOWN]
-            for item in shown:
-                yield f"    {item.node or 'model'}: {item.reason}"
-                if item.remedy != check.remedy:
-                    yield f"      → {item.remedy}"
-            if hidden := len(matching) - len(shown):
-                yield f"    and {hidden} more: -v lists them"
 
 
 @command(RewriteRequest, optional=("model", "output"))

@@ -296,7 +296,7 @@ def _check_name(name: str) -> None:
         raise ValueError(f"{name[:60]!r} is not the name of a file in the build folder")
 
 
-class FolderCheck(Record, frozen=True, kw_only=True):
+class FolderCheck(Result, Record, frozen=True, kw_only=True):
     """Changes to a build folder's files since the build, by path in the folder.
 
     `extra` files were added since.

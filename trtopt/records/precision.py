@@ -329,7 +329,7 @@ class KeptSet(Record, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
 
 
-class BisectReport(Record, frozen=True, kw_only=True):
+class BisectReport(Result, Record, frozen=True, kw_only=True, rename={"table_file": "table"}):
     """The result of `trtopt bisect`."""
 
     schema: str = BISECT_SCHEMA
@@ -339,7 +339,7 @@ class BisectReport(Record, frozen=True, kw_only=True):
     model_sha256: str
     out: str | None
     """The written model, with `best` kept; None if none was requested or no set meets the bounds."""
-    table: str | None
+    table_file: str | None
     precision: str
     target: str
     backend: str

@@ -257,7 +257,7 @@ def bisect_view(report: BisectReport) -> View:
             for item in _near_the_bound(report.front)
         ]
     if report.out:
-        lines.append(f"written: {report.out}" + (f", {report.table}" if report.table else ""))
+        lines.append(f"written: {report.out}" + (f", {report.table_file}" if report.table_file else ""))
     return View("", [Lines(lines, is_copied=True)], plain(report.notes))
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 
 from trtopt.builder_settings import BuilderSettings, SweptSettings
 from trtopt.measure.contracts import DEFAULT, THRESHOLD
-from trtopt.options import Option, Output, parse_names
+from trtopt.options import Argument, Option, Output, parse_names
 from trtopt.precision.bounds import TUNING_BOUNDS, Bounds, bounds_in
 from trtopt.recipe import GRAPH_PRECISIONS, Precision, Recipe, Rewriting, make_recipe
 from trtopt.records.precision import CHOICES
@@ -204,6 +204,18 @@ class BuildRequest(RecipeOptions):
         """What to build as one validated recipe."""
         bounds = self.bounds.given if isinstance(self.bounds, Bounds) else self.bounds
         return recipe_of(self, calib=self.data, bounds=bounds or None)
+
+
+@dataclass(frozen=True)
+class VerifyRequest(Request):
+    """Which build to look at again."""
+
+    folder: Annotated[str | Path, Argument("the build folder.")]
+    _: KW_ONLY
+    trust: Annotated[
+        Sequence[str],
+        Option("Trust an engine that has changed: native code.", metavar="ENGINE", is_path=True),
+    ] = ()
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,15 @@ class ExportRequest:
     external_data: Annotated[bool, Option("Store weights next to the file even below 2 GB.")] = False
 
 
+@dataclass(frozen=True)
+class LintRequest(Request):
+    """Which model to look through, for which TensorRT."""
+
+    model: OnnxFile
+    _: KW_ONLY
+    target: Annotated[Target, "TensorRT to check for."] = DEFAULT
+
+
 @dataclass(frozen=True, kw_only=True)
 class GraphEnds(Request):
     """What the inputs and outputs of a graph become."""

@@ -12,7 +12,9 @@ import onnx
 
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.graph_walk import SIZING_OPERANDS
+from trtopt.printable import counted
 from trtopt.records import Record
+from trtopt.records.base import Result
 from trtopt.rewrite import driver
 from trtopt.rewrite.evidence import AUDITED
 from trtopt.rewrite.match import REDUCTIONS, axes_of
@@ -34,7 +36,7 @@ class Advice(Record, frozen=True, kw_only=True):
     remedy: str
 
 
-class LintReport(Record, frozen=True, kw_only=True):
+class LintReport(Result, Record, frozen=True, kw_only=True):
     """All findings for a model and a target."""
 
     schema: str = LINT_SCHEMA
@@ -435,3 +437,18 @@ def lint_model(source: Path, *, target: str) -> LintReport:
         nodes=prepare.count_nodes(proto),
         advice=tuple(advice),
     )
+
+
+def finding_lines(report: LintReport, most: int | None = None) -> Iterator[str]:
+    """The findings, by check; of each `most`, or all."""
+    yield f"{counted(len(report.advice), 'finding')} in {report.nodes} nodes for TensorRT {report.target}"
+    for check in CHECKS:
+        matching = [item for item in report.advice if item.check == check.name]
+        if matching:
+            yield from (f"{check.name}: {check.effect}", f"  → {check.remedy}")
+            for item in matching[:most]:
+                yield f"    {item.node or 'model'}: {item.reason}"
+                if item.remedy != check.remedy:
+                    yield f"      → {item.remedy}"
+            if most is not None and (hidden := len(matching[most:])):
+                yield f"    and {hidden} more: -v lists them"

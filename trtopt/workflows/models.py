@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from trtopt.export.export import Exported
     from trtopt.export.source_module import Subject
     from trtopt.records.precision import CastReport
-    from trtopt.requests.models import CastRequest, ExportRequest, RewriteRequest
+    from trtopt.requests.models import CastRequest, ExportRequest, LintRequest, RewriteRequest
+    from trtopt.rewrite.lint import LintReport
     from trtopt.rewrite.rewrite_trace import RewriteTrace
 
 Note = Callable[[str], None]
@@ -47,6 +48,13 @@ def _subject(model: str, variant: str, *, use_own_weights: bool) -> Subject:
     if ":" in model and not model.endswith(".toml"):
         return from_callable(model)
     return from_spec(find(model), variant, use_own_weights=use_own_weights)
+
+
+def lint(request: LintRequest) -> LintReport:
+    """See `trtopt.lint`."""
+    from trtopt.rewrite.lint import lint_model
+
+    return lint_model(Path(request.model), target=request.target)
 
 
 def rewrite(

@@ -39,6 +39,7 @@ from trtopt.records import (
     from_json,
 )
 from trtopt.records.build import FolderCheck, RebuildDifference
+from trtopt.requests.build import VerifyRequest
 from trtopt.targets import target_of
 from trtopt.version import __version__
 from trtopt.workflows.listener import SILENT, Listener
@@ -136,6 +137,12 @@ def check_receipts(
             "`trtopt lint` for the cause",
         )
     return tuple(notes)
+
+
+def verify(request: VerifyRequest) -> FolderCheck:
+    """See `trtopt.verify`."""
+    folder = Path(request.folder)
+    return trust(folder, request.trust) if request.trust else check_folder(folder)
 
 
 def check_folder(folder: Path) -> FolderCheck:
