@@ -22,7 +22,7 @@ from trtopt.measure.analysis.outcomes import (
 from trtopt.measure.statistics.comparison import Comparison, Ratio, ReasonCode, Verdict
 from trtopt.records import Trust
 from trtopt.report.notes import Note, Severity, at_batches, plain
-from trtopt.report.view import Block, Column, Lines, View, columns_of, table
+from trtopt.report.view import Block, Column, Lines, View, columns_of, mib, table
 
 _TOP_LAYERS = 20
 
@@ -70,14 +70,11 @@ def comparison_notes(outcome: Outcome) -> list[Note]:
             elif reason.code is ReasonCode.DISTURBED:
                 notes.append(Note(Severity.DOUBT, f"unsteady (~): {_REASONS[reason.code]}", row.batch))
             elif comparison.verdict is Verdict.UNDECIDED:
-                notes.append(_open(row, _REASONS.get(reason.code, reason.text)))
+                why = _REASONS.get(reason.code, reason.text)
+                notes.append(Note(Severity.FINDING, Verdict.UNDECIDED.value, row.batch, why))
         notes += [Note(Severity.FINDING, remark, row.batch) for remark in row.remarks]
     findings = [Note(Severity.FINDING, text) for text in dict.fromkeys(outcome.notes)]
     return [*dict.fromkeys(notes), *findings, *plain(dict.fromkeys(common))]
-
-
-def _open(row: Row, why: str) -> Note:
-    return Note(Severity.FINDING, Verdict.UNDECIDED.value, row.batch, why)
 
 
 # ── B against A ─────────────────────────────────────────────────────────────────────────────────────────
@@ -85,40 +82,33 @@ def _open(row: Row, why: str) -> Note:
 
 def _comparison_blocks(outcome: Comparisons) -> Iterator[Block]:
     where = f"on {outcome.device}; {outcome.figure}, threshold {outcome.threshold:.1%}"
+    controls: list[Column[ControlRow]] = [
+        Column("batch", lambda row: row.batch, ""),
+        Column("A p50 ms", lambda row: row.a_ms, ".3f"),
+        *columns_of(
+            [verdict.value for verdict in Verdict],
+            lambda row: [row.control.count(verdict) for verdict in Verdict],
+            "",
+        ),
+        Column("apart at 95 %", lambda row: row.control.noise.relative if row.control.noise else None, ".1%"),
+    ]
     if outcome.controls:
-        controls: list[Column[ControlRow]] = [
-            Column("batch", lambda row: row.batch, ""),
-            Column("A p50 ms", lambda row: row.a_ms, ".3f"),
-            *columns_of(
-                [verdict.value for verdict in Verdict],
-                lambda row: [row.control.count(verdict) for verdict in Verdict],
-                "",
-            ),
-            Column(
-                "apart at 95 %",
-                lambda row: None if (noise := row.control.noise) is None else noise.relative,
-                ".1%",
-            ),
-        ]
         yield table(f"control: {outcome.a} against itself, {where}", controls, outcome.controls)
+    yield from _verdicts(outcome)
+    columns: list[Column[Row]] = [
+        Column("batch", _marked_batch, ""),
+        Column("A p50 ms", lambda row: row.a_ms, ".3f"),
+        Column("B p50 ms", lambda row: row.b_ms, ".3f"),
+        Column("B against A (95 %)", lambda row: change_of(row.comparison), ""),
+        Column("verdict", lambda row: row.comparison.verdict.value, colours=_STYLES),
+    ]
     if outcome.rows:
-        yield from _verdicts(outcome)
-        columns: list[Column[Row]] = [
-            Column(
-                "batch",
-                lambda row: _batch(row.batch) + (Trust.UNSTEADY.mark if _is_disturbed(row) else ""),
-                "",
-            ),
-            Column("A p50 ms", lambda row: row.a_ms, ".3f"),
-            Column("B p50 ms", lambda row: row.b_ms, ".3f"),
-            Column("B against A (95 %)", lambda row: change_of(row.comparison), ""),
-            Column("verdict", lambda row: row.comparison.verdict.value, colours=_STYLES),
-        ]
         yield table(f"A: {outcome.a}, B: {outcome.b}, {where}", columns, outcome.rows)
 
 
-def _is_disturbed(row: Row) -> bool:
-    return any(reason.code is ReasonCode.DISTURBED for reason in row.comparison.reasons)
+def _marked_batch(row: Row) -> str:
+    is_disturbed = any(reason.code is ReasonCode.DISTURBED for reason in row.comparison.reasons)
+    return _batch(row.batch) + (Trust.UNSTEADY.mark if is_disturbed else "")
 
 
 def _batch(batch: int | None) -> str:
@@ -174,7 +164,7 @@ def _lottery_blocks(outcome: Lottery, batch: LotteryBatch) -> Iterator[Block]:
     columns: list[Column[BuiltRow]] = [
         Column("build", lambda built: built.name),
         Column("p50 ms", lambda built: built.ms, ".3f"),
-        Column("engine MiB", lambda built: built.size_bytes / 2**20, ".2f"),
+        Column("engine MiB", lambda built: mib(built.size_bytes), ".2f"),
         Column("against the first (95 %)", lambda built: change_of(built.comparison), ""),
         Column(
             "verdict",

@@ -34,37 +34,31 @@ def tuned_view(tuned: Tuned) -> View:
 
 
 def gain_line(ledger: Ledger) -> str:
-    """What was gained, against the baseline, and by which candidates."""
-    objective, before, unit = ledger.terms.objective, ledger.baseline.cost, ledger.baseline.unit
+    """What was gained and how sure that is, against the baseline, and by which candidates."""
+    gain, before, unit = ledger.gain, ledger.baseline.cost, ledger.baseline.unit
     if not ledger.accepted:
         return f"no candidate is better than the baseline: {before:.4g} {unit}"
-    after = before * (1 - ledger.gain)
-    figures = (
-        f"{1e3 / after:,.0f} instead of {1e3 / before:,.0f} samples/s"
-        if objective == "throughput"
-        else f"{after:.4g} instead of {before:.4g} {unit}"
-    )
-    return f"{saved(ledger)}{_sureness(ledger)}: {figures}, by {', '.join(ledger.accepted)}"
-
-
-def saved(ledger: Ledger) -> str:
-    """What the result gains."""
+    after = before * (1 - gain)
     if ledger.terms.objective == "throughput":
-        return f"{1 / (1 - ledger.gain):.2f} times the baseline's throughput"
-    return f"{ledger.gain:.1%} {_BETTER[ledger.terms.objective]}"
+        gained = f"{1 / (1 - gain):.2f} times the baseline's throughput"
+        figures = f"{1e3 / after:,.0f} instead of {1e3 / before:,.0f} samples/s"
+    else:
+        gained = f"{gain:.1%} {_BETTER[ledger.terms.objective]}"
+        figures = f"{after:.4g} instead of {before:.4g} {unit}"
+    return f"{gained} ({_sureness(ledger)}): {figures}, by {', '.join(ledger.accepted)}"
 
 
 def _sureness(ledger: Ledger) -> str:
     """The gain's interval, and whether it is significant; or which races it is of, if not of the result's."""
     if ledger.raced is None:
         count = len(ledger.accepted)
-        return " (by the candidate's race)" if count == 1 else f" (the product of {count} races)"
+        return "by the candidate's race" if count == 1 else f"the product of {count} races"
     low, high = ledger.raced.low, ledger.raced.high
     if ledger.terms.objective == "throughput":
         span = f"{1 / (1 - low):.2f} to {1 / (1 - high):.2f}"
     else:
         span = f"{low:.1%} to {high:.1%}"
-    return f" (95 %: {span}{'' if ledger.raced.is_faster else ', no significant gain'})"
+    return f"95 %: {span}{'' if ledger.raced.is_faster else ', no significant gain'}"
 
 
 def deploy_line(tuned: Tuned) -> str:
