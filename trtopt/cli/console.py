@@ -16,8 +16,7 @@ from trtopt.cli.outputs import QUIET, VERBOSITY, JsonOutput, takes_stdout, write
 from trtopt.logs import LOG
 from trtopt.printable import visible
 from trtopt.records import Record
-from trtopt.report.notes import Note, grouped, note_lines
-from trtopt.report.view import View
+from trtopt.report.view import Note, View, grouped, note_lines
 
 _UNLIMITED = 100_000
 """Columns where no one looks at a screen: a row is one line for programs to read."""

@@ -187,8 +187,7 @@ def rewrite(
     from trtopt.cli.console import note, show_result
     from trtopt.cli.progress import phases
     from trtopt.errors import UsageError
-    from trtopt.report.notes import plain
-    from trtopt.report.view import Lines, View
+    from trtopt.report.view import Lines, View, plain
     from trtopt.rewrite import explain as words
     from trtopt.rewrite.rules import RULES
     from trtopt.workflows.models import rewrite as run

@@ -104,9 +104,9 @@ def build(
     from trtopt.cli.console import show, show_notes, warn
     from trtopt.cli.progress import listening
     from trtopt.report.build import build_view, engine_lines, engine_notes
-    from trtopt.report.notes import plain
     from trtopt.report.precision import verdict_view
     from trtopt.report.profile import build_memory_lines, receipt_lines
+    from trtopt.report.view import plain
     from trtopt.workflows.build.build import build_requested, default_output
     from trtopt.workflows.build.folder import check_receipts, memories_of, receipts_of
 

@@ -38,8 +38,22 @@ from trtopt.records import (
     RateProbe,
     Trust,
 )
-from trtopt.report.notes import Note, Severity, grouped, plain
-from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, mib, mib_text, shown, table
+from trtopt.report.view import (
+    Block,
+    Column,
+    Lines,
+    Note,
+    Severity,
+    Table,
+    View,
+    columns_of,
+    grouped,
+    mib,
+    mib_text,
+    plain,
+    shown,
+    table,
+)
 
 _TOP_LAYERS = 10
 _LAZY_SHARE = 0.1

@@ -16,8 +16,7 @@ from trtopt.records import (
     TimedBuild,
 )
 from trtopt.report.bench import backend_text
-from trtopt.report.notes import plain
-from trtopt.report.view import UNKNOWN, Column, Lines, Table, View, mib, table
+from trtopt.report.view import UNKNOWN, Column, Lines, Table, View, mib, plain, table
 
 _SIGNATURE = "manifest.sig"  # of versions that signed builds themselves
 

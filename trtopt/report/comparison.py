@@ -21,8 +21,19 @@ from trtopt.measure.analysis.outcomes import (
 )
 from trtopt.measure.statistics.comparison import Comparison, Ratio, ReasonCode, Verdict
 from trtopt.records import Trust
-from trtopt.report.notes import Note, Severity, at_batches, plain
-from trtopt.report.view import Block, Column, Lines, View, columns_of, mib, table
+from trtopt.report.view import (
+    Block,
+    Column,
+    Lines,
+    Note,
+    Severity,
+    View,
+    at_batches,
+    columns_of,
+    mib,
+    plain,
+    table,
+)
 
 _TOP_LAYERS = 20
 

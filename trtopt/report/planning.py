@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from trtopt.records import BatchPlan, Estimate, Served, Verification
-from trtopt.report.notes import plain
-from trtopt.report.view import Block, Column, Lines, Table, View, table
+from trtopt.report.view import Block, Column, Lines, Table, View, plain, table
 
 _MOST_REJECTED = 12
 _LATE_SHARE = 0.1

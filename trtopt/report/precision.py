@@ -24,8 +24,7 @@ from trtopt.records import (
     QuantizeReport,
     RegionTime,
 )
-from trtopt.report.notes import Note, Severity, plain
-from trtopt.report.view import Block, Column, Lines, Table, View, table
+from trtopt.report.view import Block, Column, Lines, Note, Severity, Table, View, plain, table
 from trtopt.targets import target_named
 
 _TOP_LAYERS = 10

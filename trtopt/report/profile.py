@@ -24,8 +24,21 @@ from trtopt.records import (
 )
 from trtopt.report.kernels import hides_its_time, kernel_blocks, kernel_changes
 from trtopt.report.names import kind_text, names_text, nodes_text, type_text
-from trtopt.report.notes import Note, Severity, plain
-from trtopt.report.view import UNKNOWN, Block, Column, Face, Lines, Table, View, mib, mib_text, table
+from trtopt.report.view import (
+    UNKNOWN,
+    Block,
+    Column,
+    Face,
+    Lines,
+    Note,
+    Severity,
+    Table,
+    View,
+    mib,
+    mib_text,
+    plain,
+    table,
+)
 
 _TOP_LAYERS = 10
 _TOP_PATTERNS = 6

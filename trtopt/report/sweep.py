@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from trtopt.measure.analysis.sweep_points import COLUMNS, Choices, choices_of, is_decided_busy
 from trtopt.records import SweepPoint, SweepReport, Trust
-from trtopt.report.notes import Note, Severity
-from trtopt.report.view import Block, Column, Lines, Table, View, mib, shown, table
+from trtopt.report.view import Block, Column, Lines, Note, Severity, Table, View, mib, shown, table
 
 
 def sweep_view(report: SweepReport) -> View:

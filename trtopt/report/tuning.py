@@ -14,8 +14,7 @@ from trtopt.records import (
     Tuned,
     TuneScore,
 )
-from trtopt.report.notes import Note, Severity, plain
-from trtopt.report.view import Block, Column, Lines, Table, View, columns_of, table
+from trtopt.report.view import Block, Column, Lines, Note, Severity, Table, View, columns_of, plain, table
 
 _BETTER = {"latency": "lower latency", "p99": "lower p99", "energy": "less energy"}
 """What a share saved is, by objective; a throughput is said in samples per second."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from trtopt.measure.analysis.outcomes import Comparisons, Row
 from trtopt.measure.statistics.comparison import Comparison, Ratio, Reason, ReasonCode, Verdict
 from trtopt.report.comparison import comparison_notes, comparison_view
-from trtopt.report.notes import Severity, grouped
+from trtopt.report.view import Severity, grouped
 
 
 def row(batch: int, verdict: Verdict, speed: float, *reasons: Reason) -> Row:

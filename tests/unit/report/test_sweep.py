@@ -11,8 +11,8 @@ from tests.support import examples
 from tests.support.sweeps import point, report_of
 from trtopt.cli.progress import listening
 from trtopt.records import PointMemory, PointPower, SweepReport
-from trtopt.report.notes import grouped
 from trtopt.report.sweep import point_line, sweep_notes, sweep_view
+from trtopt.report.view import grouped
 
 POWER = PointPower(watts=50.0, source="energy counter")
 MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)

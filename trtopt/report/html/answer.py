@@ -32,7 +32,7 @@ from trtopt.report.html.charts import BATCH, Channel, Row, batch_scale, chart, m
 from trtopt.report.html.page import Chart, Figure, Mark, Spec, Step
 from trtopt.report.kernels import hides_its_time
 from trtopt.report.names import kind_text, type_text
-from trtopt.report.notes import Note, Severity, grouped
+from trtopt.report.view import Note, Severity, grouped
 
 ENOUGH = 0.95
 """A smaller batch size with this share of the highest throughput is deployed instead: it answers sooner."""

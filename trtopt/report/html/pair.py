@@ -16,8 +16,7 @@ from trtopt.report.html.answer import Deployment, deployment_of, p50_of, rate_of
 from trtopt.report.html.charts import LEGEND, SIDES, Channel, Row, curves_over_batches, times
 from trtopt.report.html.folder import commands_of, difference_panels, record_facts, report_page
 from trtopt.report.html.page import Block, Chart, Mark, Page, Question, Section, Step, with_data
-from trtopt.report.notes import grouped
-from trtopt.report.view import Column, Lines, Table, table
+from trtopt.report.view import Column, Lines, Table, grouped, table
 
 _LEVELS = ("good", "caution", "bad")
 _KINDS = 10

@@ -11,9 +11,8 @@ from trtopt.report.html.answer import date_text
 from trtopt.report.html.charts import LEGEND, Channel, Row, chart, curves_over_batches, marks
 from trtopt.report.html.folder import commands_of
 from trtopt.report.html.page import Block, Chart, Figure, Mark, Page, Question, Section, with_data
-from trtopt.report.notes import Severity
 from trtopt.report.sweep import at_lengths, bests_table, latency_name, points_table, sweep_notes
-from trtopt.report.view import Lines, mib
+from trtopt.report.view import Lines, Severity, mib
 
 _CURVES = (
     ("Median latency of one query in flight", "p50_ms", "ms"),
