@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -15,10 +15,10 @@ from click.core import ParameterSource
 
 from trtopt.cli.declared import OnnxFile, command
 from trtopt.cli.exit_codes import NOT_MET, NOT_SHOWN, UNTRUSTWORTHY, check_alarms, strict_option
-from trtopt.cli.nested import run_command
 from trtopt.cli.outputs import (
     JsonOutput,
     Output,
+    file_beginning,
     json_option,
     output_option,
     takes_stdout,
@@ -27,6 +27,7 @@ from trtopt.cli.outputs import (
 from trtopt.errors import TrtoptError
 from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
 from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest
+from trtopt.trtexec.layouts import LAYERS_BEGIN, TIMES_BEGIN
 from trtopt.trtexec.options import VERSIONS
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from trtopt.measure.analysis.outcomes import Outcome
     from trtopt.records import BenchReport
     from trtopt.report.html.page import Page
-
-_PAGE_OF_BUILD = "report.html"
 
 
 @command(OptimizeRequest)
@@ -55,18 +54,24 @@ def optimize(request: OptimizeRequest, json: JsonOutput | None) -> None:
     with listening() as listener:
         found = run(request, listener)
     show_result(json, found, optimized_view(found), alarms=found.alarms)
-    write_report(Path(found.folder))
+    _write_report(Path(found.folder))
     if not found.met:
         raise click.exceptions.Exit(NOT_MET)
 
 
-def write_report(folder: Path) -> None:
-    """The report of a folder, or one line that says what is missing for it."""
+def _write_report(folder: Path) -> None:
+    """The page of a build just made, without what an earlier build left; or what is missing for it."""
     from trtopt.cli.console import say
     from trtopt.errors import BackendMissingError
+    from trtopt.report.html.folder import report_page
+    from trtopt.workflows.provenance import command_line
+    from trtopt.workflows.report import collect
 
     try:
-        write_build_page(folder, folder / _PAGE_OF_BUILD)
+        _write_page(
+            lambda: report_page(collect(folder, leave_out_others=True), command_line()),
+            folder / "report.html",
+        )
     except BackendMissingError as error:
         say(f"trtopt: no report page: {error.problem}; {error.remedy}", err=True)
 
@@ -157,7 +162,7 @@ def _refuse_other_options(context: click.Context) -> None:
 
 
 def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
-    from trtopt.cli.console import say, show_view, warn
+    from trtopt.cli.console import say, show_result
     from trtopt.cli.progress import listening
     from trtopt.report.build import build_view, change_lines
     from trtopt.workflows.build.folder import rebuild_locked, rebuilt_name
@@ -165,25 +170,13 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     target = output or rebuilt_name(source)
     with listening() as listener:
         manifest, changes = rebuild_locked(source, target, listener, plugins)
-    warn(manifest.alarms)
-    show_view(build_view(manifest, str(target)))
+    show_result(None, manifest, build_view(manifest, str(target)), alarms=manifest.alarms)
     say(*change_lines(changes))
 
 
-def times_file(path: Path) -> Mapping[Path, Kind]:
-    """Times in trtexec's form."""
-    from trtopt.files.outputs import kind_beginning
-    from trtopt.trtexec.layouts import TIMES_BEGIN
-
-    return {path: kind_beginning("bench's times", TIMES_BEGIN)}
-
-
-def layers_file(path: Path) -> Mapping[Path, Kind]:
-    """Layers in trtexec's form."""
-    from trtopt.files.outputs import kind_beginning
-    from trtopt.trtexec.layouts import LAYERS_BEGIN
-
-    return {path: kind_beginning("bench's layers", LAYERS_BEGIN)}
+times_file = file_beginning("bench's times", TIMES_BEGIN)
+layers_file = file_beginning("bench's layers", LAYERS_BEGIN)
+"""Both in trtexec's form."""
 
 
 @command(BenchRequest, has_sections=True)
@@ -212,9 +205,10 @@ def bench(
 
     With `--json -` the table goes to standard error. If an engine fails, earlier measurements are kept.
     """
+    from trtopt.cli.console import show_result
     from trtopt.cli.progress import listening
-    from trtopt.errors import TrtoptError
-    from trtopt.report.bench import is_trustworthy
+    from trtopt.records import Trust
+    from trtopt.report.bench import bench_view, distrust, is_trustworthy
     from trtopt.workflows.bench.bench import bench as run
 
     request = replace(request, layers=request.layers or export_profile is not None)
@@ -230,7 +224,9 @@ def bench(
     def finish() -> None:
         if latest is not None:
             _export_as_trtexec_does(latest, export_times, export_profile)
-            _show_measured(latest, Path(request.path).name, json)
+            view, alarms = bench_view(latest, Path(request.path).name), distrust([latest], Trust.NONE)
+            unsaved = json if takes_stdout(json) else None
+            show_result(unsaved, latest, view, alarms=alarms, indent=None)
 
     try:
         with listening(save) as listener:
@@ -243,25 +239,12 @@ def bench(
         raise click.exceptions.Exit(UNTRUSTWORTHY)
 
 
-def _show_measured(report: BenchReport, subject: str, json: JsonOutput | None) -> None:
-    """Print the table, to standard error if the result goes to standard output."""
-    from trtopt.cli.console import show_result
-    from trtopt.records import Trust
-    from trtopt.report.bench import bench_view, distrust
-
-    unsaved = json if takes_stdout(json) else None
-    alarms = distrust([report], Trust.NONE)
-    show_result(unsaved, report, bench_view(report, subject), alarms=alarms, indent=None)
-
-
 def _export_as_trtexec_does(report: BenchReport, times: Path | None, profile: Path | None) -> None:
     from trtopt.files.outputs import write_output
     from trtopt.trtexec import layouts
 
     for point in report.points:
-        if (
-            times is not None and point.latency.stages.start_ms
-        ):  # None: the device failed before the first report
+        if times is not None and point.latency.stages.start_ms:  # none: it failed before the first report
             file = layouts.path_for(times, point.batch, len(report.points))
             write_output(file, layouts.times(point.latency.stages), times_file(file)[file])
         if profile is not None and point.layers is not None:
@@ -498,19 +481,10 @@ def report(folder: Path, other: Path | None, output: Path | None) -> None:
         a, b = collect(folder), collect(other)
         return pair_page(a, b, differences_of(a, b), argv)
 
-    write_page(page, output or default_output(folder, other))
+    _write_page(page, output or default_output(folder, other))
 
 
-def write_build_page(folder: Path, file: Path) -> None:
-    """The page of a build just made: what an earlier build left in the folder is not shown."""
-    from trtopt.report.html.folder import report_page
-    from trtopt.workflows.provenance import command_line
-    from trtopt.workflows.report import collect
-
-    write_page(lambda: report_page(collect(folder, leave_out_others=True), command_line()), file)
-
-
-def write_page(page: Callable[[], Page], file: Path) -> None:
+def _write_page(page: Callable[[], Page], file: Path) -> None:
     """Make a page and write it to a file, whose name is shown."""
     from trtopt.cli.console import say
     from trtopt.cli.progress import phases
@@ -525,6 +499,25 @@ def write_page(page: Callable[[], Page], file: Path) -> None:
         text = page_of(page(), plotting_library(), f"trtopt {__version__}, {now()}")
         write_output(file, text.encode(), PAGE)
     say(f"trtopt: written: {file}", err=True)
+
+
+# ── commands that consist of others ─────────────────────────────────────────────────────────────────────
+
+
+_LOUDNESS = {"verbose": "-v", "quiet": "-q"}
+
+
+def _run_command(context: click.Context, arguments: Sequence[str]) -> None:
+    """Run another command of trtopt, as loud as this one; end with its exit code if it fails."""
+    loudness = [
+        flag
+        for name, flag in _LOUDNESS.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    root = context.find_root().command
+    status = root.main([*arguments, *loudness], prog_name="trtopt", standalone_mode=False)
+    if status:
+        context.exit(status)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -563,7 +556,7 @@ def trtexec(
     for words, line in zip(found.commands, found.lines, strict=True):
         say(f"trtopt: {line}", err=True)
         try:
-            run_command(context, words)
+            _run_command(context, words)
         except TrtoptError as error:
             if re.search(r"(?<!\S)-{1,2}[a-z]", error.remedy):
                 error.remedy += "; options of trtopt go to the command above, not to `trtopt trtexec`"
@@ -595,10 +588,10 @@ def demo(context: click.Context, output: Path | None) -> None:
     samples = model.with_name("heldout.npz")
     _build_demo(context, [str(model), "-o", str(folder), "--batch", "1,8,32"])
     result = ["--json", str(folder / "result.json")]
-    run_command(
+    _run_command(
         context, ["bench", str(folder), "--backend", "auto", *_BRIEFLY, "--input", str(samples), *result]
     )
-    write_report(folder)
+    _write_report(folder)
     say(f"trtopt: the engines are in {folder}; next: trtopt optimize MODEL.onnx", err=True)
 
 
@@ -608,10 +601,10 @@ def _build_demo(context: click.Context, arguments: list[str]) -> None:
     from trtopt.errors import BackendMissingError
 
     try:
-        run_command(context, ["build", *arguments])
+        _run_command(context, ["build", *arguments])
     except BackendMissingError as error:
         say(f"trtopt: {error.problem}: the demo runs on ONNX Runtime instead", err=True)
-        run_command(context, ["build", *arguments, "--backend", "onnxruntime"])
+        _run_command(context, ["build", *arguments, "--backend", "onnxruntime"])
 
 
 def _free_folder(first: Path) -> Path:

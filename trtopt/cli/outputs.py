@@ -66,6 +66,17 @@ def json_file(schema: str) -> Writes:
     return writes
 
 
+def file_beginning(name: str, start: bytes) -> Writes:
+    """A file that begins so."""
+
+    def writes(path: Path) -> Mapping[Path, Kind]:
+        from trtopt.files.outputs import kind_beginning
+
+        return {path: kind_beginning(name, start)}
+
+    return writes
+
+
 def quantised_file(path: Path) -> Mapping[Path, Kind]:
     """An ONNX file with its calibration table."""
     from trtopt.precision.calibrate import TABLE, table_beside
@@ -181,10 +192,8 @@ def open_log(context: click.Context) -> None:
 
 def _logs(path: Path) -> Mapping[Path, Kind]:
     """A log; what is no file, as a pipe, only passes it on."""
-    from trtopt.files.outputs import kind_beginning
-
     is_one = path.is_file() or not path.exists()
-    return {path: kind_beginning("a log of trtopt", _LOG_BEGINS)} if is_one else {}
+    return file_beginning("a log of trtopt", _LOG_BEGINS)(path) if is_one else {}
 
 
 _OPTIONS = (
