@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from trtopt.processes.messages import receive
 
 HOME = str(Path(trtopt.__file__).parents[1])
 TELLING = """
-import os, subprocess, sys
+import os, resource, subprocess, sys
 from trtopt.processes.messages import frame, send
 
 def main(channel, *words):
@@ -32,7 +33,7 @@ def main(channel, *words):
         "server": os.getppid(), "began": began, "inherited": channel.get_inheritable(),
         "command": open("/proc/self/cmdline").read().split("\\0"),
         "libraries": sorted(libraries), "modules": sorted(sys.modules),
-        "umask": os.umask(0),
+        "umask": os.umask(0), "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "threads": len(os.listdir(f"/proc/{os.getppid()}/task")),
     }))
     if words == ("leave",):
@@ -190,6 +191,19 @@ def test_files_of_a_fork_have_the_permissions_that_the_caller_asks_for() -> None
             process.stop()
     finally:
         os.umask(before)
+
+
+@pytest.mark.usefixtures("telling")
+def test_a_fork_is_held_to_the_limits_of_the_caller() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for most in (200, 300):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+            process = Child("telling_of_test")
+            assert receive(process.channel, dict)["files"] == most
+            process.stop()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_workers_are_forked_before_anything_has_touched_a_device(
