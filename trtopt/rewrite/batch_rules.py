@@ -501,14 +501,10 @@ def _constant_of_shape(step: Step) -> list[Rows]:
 # ── matrices ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _matmul(step: Step, positions: tuple[int, int] = (0, 1)) -> list[Rows]:
-    _fixed(step, *positions)
-    for position, item in enumerate(step.inputs):
-        if position not in positions and item is not None and ratio(step.shape_at(position), ()) != 1:
-            raise MixesError("has scales of its rows")
+def _matmul(step: Step) -> list[Rows]:
     found = dict(step.rows)
-    left, right = (found.get(position) for position in positions)
-    is_vector = [len(step.shape_at(position)) == 1 for position in positions]
+    left, right = found.get(0), found.get(1)
+    is_vector = [len(step.shape_at(position)) == 1 for position in (0, 1)]
     contracted = (left and left.back == -1) or (right and right.back == (-1 if is_vector[1] else -2))
     is_row, is_column = left is not None and left.back == -2, right is not None and right.back == -1
     if contracted or (left and right and (is_row or is_column)):
@@ -518,7 +514,7 @@ def _matmul(step: Step, positions: tuple[int, int] = (0, 1)) -> list[Rows]:
         return _placed(step, left, rank - (1 if is_vector[1] else 2))
     if right is not None and is_column:
         return _placed(step, right, rank - 1)
-    fixed = [item for item in map(step.at, positions) if item is not None and item.axis is None]
+    fixed = [item for item in step.inputs if item is not None and item.axis is None]
     stacked = [item for item in fixed if item.shape is None or len(item.shape) > 2]
     rows = _aligned([rows for rows in (left, right) if rows], stacked)
     return _placed(step, rows, rank + rows.back + sum(is_vector))
@@ -812,9 +808,9 @@ _ELEMENTWISE = (
     "ThresholdedRelu", "Where", "Xor",
 )  # fmt: skip
 _BY_SAMPLE = (
-    "AveragePool", "Col2Im", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace", "GlobalAveragePool",
+    "AveragePool", "Col2Im", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool",
     "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN", "LpPool",
-    "MaxPool", "QLinearConv", "STFT", "SpaceToDepth",
+    "MaxPool", "STFT", "SpaceToDepth",
 )  # fmt: skip
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
@@ -846,10 +842,8 @@ RULES: dict[str, Rule] = {
     "GridSample": partial(_by_sample, growing=(0, 1)),
     "LpNormalization": _along,
     "MatMul": _matmul,
-    "MatMulInteger": _matmul,
     "OneHot": _one_hot,
     "Pad": _pad,
-    "QLinearMatMul": partial(_matmul, positions=(0, 3)),
     "Reshape": _reshape,
     "ScatterND": _scatter_nd,
     "Slice": _slice,
