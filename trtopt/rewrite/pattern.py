@@ -188,7 +188,7 @@ def _replace(scope: Scope, node: Any, term: Term, names: dict[str, Any]) -> None
     scope.replace(node, term.op, inputs, dict(term.attrs))
 
 
-def rule(
+def rule_of_forms(
     name: str,
     what: str,
     exactness: Any,

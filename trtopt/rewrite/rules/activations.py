@@ -7,7 +7,7 @@ from typing import Any
 
 from trtopt.rewrite.evidence import RULES_ALONE, faster, layers, quantises
 from trtopt.rewrite.match import axes_of, is_private, keeps_axes
-from trtopt.rewrite.pattern import Op, rule as form, x, y
+from trtopt.rewrite.pattern import Op, rule_of_forms, x, y
 from trtopt.rewrite.rule import Verdict, at, rule
 from trtopt.rewrite.scope import Scope
 
@@ -25,7 +25,7 @@ def _why_not_gelu(scope: Scope, source: Any) -> str | None:
     return None
 
 
-gelu = form(
+gelu = rule_of_forms(
     "gelu",
     'x·½·(1 + erf(x/√2)) → Gelu(x); ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))) → Gelu(x, approximate="tanh")',
     "N",
@@ -50,7 +50,7 @@ def _why_not_hard_sigmoid(scope: Scope, source: Any) -> str | None:
     return None if scope.is_float(source) else "the type is not FP32 or FP16"
 
 
-hard_sigmoid = form(
+hard_sigmoid = rule_of_forms(
     "hard-sigmoid",
     "Clip(x + 3, 0, 6)/6 → HardSigmoid(x, α = 1/6, β = 1/2); times x it is TensorRT's form of HardSwish",
     "N",
@@ -67,7 +67,7 @@ hard_sigmoid = form(
 
 # ── sigmoid ────────────────────────────────────────────────────────────────────────────────────────────────
 
-sigmoid = form(
+sigmoid = rule_of_forms(
     "sigmoid",
     "1/(1 + e^(−x)) → Sigmoid(x), and x/(1 + e^(−x)) → x·Sigmoid(x)",
     "N",
