@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from trtopt.measure.analysis.findings import doubts_of, is_on_host
 from trtopt.measure.analysis.gap_ledger import Ends, ends_of, evaluate_gap, gap_variants, has_bare_loop
 from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Outcome
 from trtopt.measure.analysis.result_comparison import distrust, machine_notes, paired_points, work_notes
-from trtopt.measure.contracts import DEFAULT, DURATION_S, THRESHOLD, changed, contract_named
+from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_named
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
+from trtopt.options import declared_in
 from trtopt.recipe import LOCAL, Recipe, batch_sizes, check_sampling, check_timeout, input_sizes, measured_on
 from trtopt.records import BenchPoint, BenchReport, CompareReport, Contract, EngineArtifact, InterleavedRun
 from trtopt.records.base import Result
@@ -38,7 +39,6 @@ _JUDGED = _MEASURED | {"threshold", "fail_on"}
 _FLAGS = {
     "recipe": "the build options",
     "sizes": "--shape and --axis",
-    "data": "--data",
     "terms": "flags that change the terms",
 }
 
@@ -190,14 +190,17 @@ def _is_model(path: Path) -> bool:
 def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting:
     """How to measure."""
     (what, useful), recipe = kind.value, request.recipe or Recipe()
-    options = {one.name for one in fields(CompareRequest)} - {"a", "b", "recipe", "listener"}
-    requested = {name for name in options if getattr(request, name) not in (None, False, {}, ())}
+    requested = {
+        one.name
+        for one in declared_in(CompareRequest)
+        if one.name not in ("a", "b", "recipe", "listener")
+        and getattr(request, one.name) not in (one.default, (), [], {})
+    }
     given = set(recipe.given)
     requested |= ({"sizes"} if given.intersection(_SIZES) else set()) | (
         {"recipe"} if given.difference(_SIZES) else set()
     )
     requested |= {"executor"} if recipe.executor != LOCAL else set()
-    requested -= {"threshold"} if request.threshold == THRESHOLD else set()
     for name in sorted(requested - useful):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
         raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")

@@ -22,6 +22,7 @@ from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_graph, profile_point
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.options import declared_in
 from trtopt.recipe import batch_sizes, shape_flags
 from trtopt.records import (
     BenchReport,
@@ -49,26 +50,19 @@ from trtopt.workflows.provenance import check_engines, check_model, command_line
 
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"
+_OF_A_RESULT = {"path", "batch", "result", "against", "listener"}
+"""What can be asked for where nothing is measured."""
 
 
 def check_request(request: ProfileRequest) -> None:
     """Validate what no engine is needed for."""
     if request.nvtx:
         require_nvtx()  # later its absence would be taken for that of a GPU
-    measuring = {
-        "--memory": request.memory,
-        "--kernels": request.kernels,
-        "--data": request.data is not None,
-        "--backend": request.backend is not None,
-        "--duration": request.duration != ProfileRequest.duration,
-        "--shape": bool(request.shapes),
-        "--axis": bool(request.axes),
-        "--nvtx": request.nvtx,
-        "--probe-peaks": request.probe_peaks,
-        "--trust": bool(request.trust),
-        "--timeout": request.timeout is not None,
-    }
-    given = [flag for flag, is_given in measuring.items() if is_given]
+    given = [
+        one.flag
+        for one in declared_in(ProfileRequest)
+        if one.name not in _OF_A_RESULT and getattr(request, one.name) not in (one.default, (), [], {})
+    ]
     if given and request.result is not None:
         raise UsageError(
             f"{given[0]}: has no effect with --result, which measures nothing", "omit one of them"
