@@ -46,7 +46,10 @@ def _split(own: list[str], context: click.Context) -> list[str]:
         word = own.pop(0)
         name, equals, _ = word.partition("=")
         if name in known:
-            takes_value = isinstance(known[name], click.Option) and not _is_switch(known[name])
+            own_option = known[name]
+            takes_value = isinstance(own_option, click.Option) and not (
+                own_option.is_flag or own_option.count
+            )
             kept += [word, own.pop(0)] if takes_value and not equals and own else [word]
         elif name in BY_NAME:
             needs_value = BY_NAME[name].value and not equals and own
@@ -56,10 +59,6 @@ def _split(own: list[str], context: click.Context) -> list[str]:
         else:
             kept.append(word)
     return _lines(foreign, kept, target, context)
-
-
-def _is_switch(parameter: click.Parameter) -> bool:
-    return isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count)
 
 
 def _lines(foreign: list[str], kept: list[str], target: str | None, context: click.Context) -> list[str]:
@@ -80,7 +79,8 @@ def _lines(foreign: list[str], kept: list[str], target: str | None, context: cli
         bench = [*bench[:2], *bench[4:]]  # a build folder, or an engine in one: no need to trust it
     if context.parent is not None:
         build, bench = _for_command(str(context.info_name), build, bench, kept)
-    return [*(f"# {note}" for note in found.notes), *_pasted(build, bench)]
+    lines = [shlex.join(("trtopt", *command)) for command in (build, bench) if command]
+    return [*(f"# {note}" for note in found.notes), *lines]
 
 
 def _for_command(
@@ -94,7 +94,3 @@ def _for_command(
     if len(build) == 2:  # an ONNX file that needs no options is built by the measurement itself
         return [], [bench[0], build[1], *bench[2:], *kept]
     return build, [*bench, *kept]
-
-
-def _pasted(*commands: list[str]) -> list[str]:
-    return [shlex.join(("trtopt", *command)) for command in commands if command]

@@ -20,17 +20,9 @@ from trtopt.trtexec.options import (
 
 _PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16")
 """Of several given, the first of these is built."""
-_TO_GRAPHS = {
-    "--useCudaGraph": ("--graph",),
-    "--noDataTransfers": ("--no-transfers",),
-    "--useSpinWait": ("--sync", "spin"),
-}
+_TO_GRAPHS = ("--useCudaGraph", "--noDataTransfers", "--useSpinWait")
 """What makes trtexec 10 measure as trtexec 11 does by default."""
-_FROM_GRAPHS = {
-    "--noCudaGraph": ("--no-graph",),
-    "--includeDataTransfers": ("--transfers",),
-    "--noSpinWait": ("--sync", "blocking"),
-}
+_FROM_GRAPHS = ("--noCudaGraph", "--includeDataTransfers", "--noSpinWait")
 _SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
 """The tactic sources that TensorRT 10 and 11 use by default."""
 
@@ -159,12 +151,10 @@ def _refuse(given: Sequence[Given]) -> None:
     reasons: dict[str, list[str]] = {}
     for one in refused:
         reasons.setdefault(one.option.note, []).append(one.text)
-    if len(reasons) == 1:
-        ((remedy, texts),) = reasons.items()
-        raise UsageError(f"{', '.join(texts)}: cannot be translated", remedy)
+    remedies = [f"{', '.join(texts)}: {remedy}" for remedy, texts in reasons.items()]
     raise UsageError(
         f"{', '.join(one.text for one in refused)}: cannot be translated",
-        "; ".join(f"{', '.join(texts)}: {remedy}" for remedy, texts in reasons.items()),
+        "; ".join(remedies) if len(reasons) > 1 else refused[0].option.note,
     )
 
 
@@ -225,16 +215,13 @@ def _folder(values: Mapping[str, str]) -> str:
 
 def _contract_words(trtexec: str, values: Mapping[str, str]) -> list[str]:
     """The terms of the measurement: those of the version, with what the options change."""
-    has_graphs = trtexec in GRAPHS_BY_DEFAULT
-    changes = _FROM_GRAPHS if has_graphs else _TO_GRAPHS
-    given = [words for name, words in changes.items() if name in values]
+    own, other, changes = "trtexec-10", "trtexec-11", _TO_GRAPHS
+    if trtexec in GRAPHS_BY_DEFAULT:
+        own, other, changes = other, own, _FROM_GRAPHS
+    given = [name for name in changes if name in values]
     if len(given) == len(changes):  # by then it is the other contract
-        return ["--contract", "trtexec-10" if has_graphs else "trtexec-11"]
-    return [
-        "--contract",
-        "trtexec-11" if has_graphs else "trtexec-10",
-        *(word for one in given for word in one),
-    ]
+        return ["--contract", other]
+    return ["--contract", own, *(word for name in given for word in BY_NAME[name].form.split()[1:])]
 
 
 def _precision_words(values: Mapping[str, str], data: str | None, notes: list[str]) -> list[str]:
