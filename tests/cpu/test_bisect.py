@@ -26,9 +26,8 @@ from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.precision import BisectReport
 from trtopt.requests.models import BisectRequest, QuantizeOptions
-from trtopt.workflows.precision.bisect import bisect
+from trtopt.workflows.precision.bisect import EngineEvaluator, EngineTerms, bisect
 from trtopt.workflows.precision.check import Checker
-from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms
 from trtopt.workflows.precision.quantize import quantize
 
 SAMPLES = 100

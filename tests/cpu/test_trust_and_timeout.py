@@ -16,8 +16,8 @@ from trtopt.errors import DeviceError
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
 from trtopt.workflows.plan.trials import verify
+from trtopt.workflows.precision.bisect import EngineEvaluator, EngineTerms
 from trtopt.workflows.precision.check import Checker
-from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms
 from trtopt.workflows.profile.peaks import probe_peaks
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {

@@ -19,9 +19,11 @@ from trtopt.data.random_inputs import random_batch
 from trtopt.data.readers import read_npz, write_npz
 from trtopt.data.source import range_notes
 from trtopt.device.ort.reference import Unoptimised, crash_context
-from trtopt.errors import ModelError, UsageError
+from trtopt.errors import DataError, ModelError, UsageError
 from trtopt.executors.api import Executor
 from trtopt.executors.local import THIS_HOST, run_job
+from trtopt.export.source_module import sibling_function
+from trtopt.export.spec import find, read_spec
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.outputs import OutputsJob, filled, outputs_file
@@ -38,7 +40,7 @@ from trtopt.precision.running import of_opening
 from trtopt.printable import visible
 from trtopt.recipe import Recipe, batch_sizes, check_timeout, input_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
-from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference
+from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference, TaskScore
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import CheckRequest
 from trtopt.rewrite.typed_io.requested import recorded_in
@@ -46,7 +48,6 @@ from trtopt.rewrite.typed_io.typed_graph import typed_reference
 from trtopt.workers.protocol import OutputsWritten
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, points, resolve_engines
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.task_metric import LABELS, Task
 from trtopt.workflows.provenance import command_line, now
 
 _ANY_SIZES = Recipe()
@@ -329,3 +330,53 @@ def _without_padding(array: Array, like: Array | None, samples: int) -> Array:
     if len(longer) == 1 and like.shape[longer[0]] == samples < array.shape[longer[0]]:
         return array.take(range(samples), longer[0])
     return array
+
+
+# A model's task metric, as its file in the collection names it.
+
+
+LABELS = TensorSpec(name="labels", dtype="int64", shape=("samples",))
+"""What DATA calls the right answers, one a sample."""
+
+
+class Task:
+    """Collects one output of both sides, and the labels where there are any, and scores them.
+
+    A metric takes (outputs, labels) where the data has labels, else (reference's outputs, outputs).
+    """
+
+    def __init__(self, model: str) -> None:
+        path = find(model)
+        spec = read_spec(path)
+        if spec.metric is None or not spec.outputs:
+            raise UsageError(f"--model {model}: its file names no metric", "omit --model")
+        self._metric, self._output = spec.metric, spec.outputs[0]
+        self._function = sibling_function(path, spec.metric)
+        self._kept: tuple[list[Array], ...] = ([], [], [])
+
+    def add(self, wanted: Arrays, got: Arrays, labels: Array | None) -> None:
+        """Take a batch of both sides' outputs."""
+        if self._output not in wanted:
+            raise UsageError(
+                f"the model has no output {self._output!r}",
+                "check that --model names the model that it was made from",
+            )
+        for kept, array in zip(self._kept, (wanted[self._output], got[self._output], labels), strict=True):
+            if array is not None:
+                kept.append(array)
+
+    def score(self) -> TaskScore:
+        """The metric over all added batches; then starts again."""
+        reference, checked, labels = (np.concatenate(kept) if kept else None for kept in self._kept)
+        self._kept = ([], [], [])
+        try:
+            if labels is not None:
+                scores = self._function(reference, labels), self._function(checked, labels)
+            else:
+                scores = self._function(reference, reference), self._function(reference, checked)
+        except Exception as error:
+            raise DataError(
+                f"the metric {self._metric} fails on this data: {error}",
+                f"does it need an array {LABELS.name!r} in the data?",
+            ) from error
+        return TaskScore(metric=self._metric, reference=float(scores[0]), checked=float(scores[1]))
