@@ -194,8 +194,7 @@ def compared(pairs: Iterable[tuple[Arrays, Arrays]], model: ModelFile) -> tuple[
     found: dict[str, Deviation] = {}
     sized, other = data_dependent_outputs(model.proto.graph), open_model(model)
     for feed, wanted in pairs:
-        made = other.run(other.fitted(feed))
-        add_outputs(found, wanted, {name: made[name] for name in made if _is_numeric(made[name])}, sized)
+        add_outputs(found, _numbers(wanted), _numbers(other.run(other.fitted(feed))), sized)
     return tuple(item.result() for item in found.values())
 
 
@@ -216,6 +215,10 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays, sized:
                 f"output {name!r} has shape {got[name].shape}, the reference's {value.shape}",
                 "check that both are versions of one model",
             )
+
+
+def _numbers(outputs: Arrays) -> Arrays:
+    return {name: value for name, value in outputs.items() if _is_numeric(value)}
 
 
 def _is_numeric(value: object) -> bool:

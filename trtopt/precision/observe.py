@@ -148,14 +148,6 @@ _CHUNK = 1 << 15  # values at a time, so that the scratch arrays stay in the cac
 _LEAST_EXPONENT = -100  # below it the float32 factor from values to bins would overflow
 
 
-class NotFinite(ValueError):
-    """A NaN or an infinity among the values; `index` is where along the first axis the first one lies."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self.index = index
-
-
 class Histogram:
     """How often which |x| > 0 was seen, in `BINS` equal bins from 0 to `limit`; zeros are counted apart.
 
@@ -187,8 +179,7 @@ class Histogram:
         flat = np.ravel(values, order="K").astype(np.float32, copy=False)
         peak = max(float(flat.max()), -float(flat.min()))
         if not math.isfinite(peak):
-            rows = np.isfinite(np.atleast_1d(values).reshape(max(len(np.atleast_1d(values)), 1), -1))
-            raise NotFinite(int(np.argmin(rows.all(axis=1))))
+            raise ValueError("not all values are finite")
         zeros = flat.size - int(np.count_nonzero(flat))
         self.zeros += zeros
         if peak == 0.0:
@@ -231,8 +222,9 @@ class Ranges:
         """Take in one batch of a tensor; `samples` are the numbers of the samples in it."""
         try:
             self.seen[name].add(values)
-        except NotFinite as error:
-            raise _not_finite(name, error.index, len(np.atleast_1d(values)), samples) from None
+        except ValueError:
+            check_finite(name, values, samples)
+            raise
 
 
 @dataclass(frozen=True)
@@ -331,15 +323,11 @@ _REMEDY = "take that sample out of the data, or find out why the model overflows
 def check_finite(name: str, values: NDArray[Any], samples: Sequence[int], remedy: str = _REMEDY) -> None:
     """Refuse NaN and infinity in one batch of a tensor; `samples` are the numbers of the samples in it."""
     finite = np.atleast_1d(np.isfinite(values))
-    if not finite.all():
-        row = int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
-        raise _not_finite(name, row, len(finite), samples, remedy)
-
-
-def _not_finite(name: str, row: int, rows: int, samples: Sequence[int], remedy: str = _REMEDY) -> DataError:
+    if finite.all():
+        return
     which = f"sample {samples[0]}"
-    if rows == len(samples):
-        which = f"sample {samples[row]}"
+    if len(finite) == len(samples):
+        which = f"sample {samples[int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))]}"
     elif len(samples) > 1:  # the first axis is not that of the samples
         which = f"one of the samples {samples[0]} to {samples[-1]}"
-    return DataError(f"tensor {name!r} is not finite (NaN or infinity) with {which}", remedy)
+    raise DataError(f"tensor {name!r} is not finite (NaN or infinity) with {which}", remedy)

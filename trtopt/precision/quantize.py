@@ -13,7 +13,7 @@ from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
 from trtopt.data.fit import samples_in
 from trtopt.errors import ModelError, UsageError
-from trtopt.onnxio.graph_walk import data_dependent_outputs, graphs_of, opset_of, subgraphs_of
+from trtopt.onnxio.graph_walk import graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.onnxio.shape_inference import LOW
@@ -33,7 +33,7 @@ from trtopt.precision.calibrate import (
 from trtopt.precision.casting.cast import cast_graph, measured
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantised
-from trtopt.precision.compare import Deviation, First, add_outputs, at_most, decibels, open_model
+from trtopt.precision.compare import First, at_most, compared, decibels, open_model
 from trtopt.precision.existing_qdq import Existing, complete, known_ranges, take_out
 from trtopt.precision.placement.draft import Plan, View
 from trtopt.precision.placement.place import place
@@ -308,15 +308,8 @@ def output_error(
 
     The third is over how many samples: the first of `source`.
     """
-    samples = 0
-    differences: dict[str, Deviation] = {}
-    sized = data_dependent_outputs(original.proto.graph)
-    before, after = open_model(original), open_model(found)
-    specs = specs_of(original.proto)
-    for feed in at_most(source.batches(specs, _CHECKED_SAMPLES), _CHECKED_SAMPLES, specs):
-        wanted, got = before.run(feed), after.run(feed)
-        add_outputs(differences, wanted, got, sized)
-        samples += samples_in(feed, specs)
-    outputs = tuple(item.result() for item in differences.values())
+    specs, before = specs_of(original.proto), open_model(original)
+    feeds = list(at_most(source.batches(specs, _CHECKED_SAMPLES), _CHECKED_SAMPLES, specs))
+    outputs = compared(((feed, before.run(feed)) for feed in feeds), found)
     ratios = {item.output: round(decibels(item), 2) for item in outputs if not item.integer and item.values}
-    return ratios, outputs, samples
+    return ratios, outputs, sum(samples_in(feed, specs) for feed in feeds)

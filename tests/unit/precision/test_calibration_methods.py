@@ -8,8 +8,9 @@ from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
+from trtopt.errors import DataError
 from trtopt.precision.calibrate import METHODS, all_amax, entropy, mse, percentile
-from trtopt.precision.observe import BINS, Histogram, NotFinite
+from trtopt.precision.observe import BINS, Histogram, Ranges
 
 Floats = NDArray[np.float32]
 
@@ -72,11 +73,11 @@ def test_memory_does_not_grow_with_the_data() -> None:
 def test_what_is_not_finite_is_refused_with_its_sample(bad: float) -> None:
     values = np.ones((7, 3, 2), np.float32)
     values[4, 1, 0] = bad
-    histogram = seen(np.ones(3, np.float32))
-    with pytest.raises(NotFinite) as caught:
-        histogram.add(values)
-    assert caught.value.index == 4
-    assert histogram.total == 3
+    ranges = Ranges(["x"])
+    ranges.visit("x", np.ones((3, 3, 2), np.float32), range(3))
+    with pytest.raises(DataError, match="sample 17"):
+        ranges.visit("x", values, range(13, 20))
+    assert ranges.seen["x"].total == 18
 
 
 def test_other_float_types_count_the_same() -> None:
