@@ -51,6 +51,7 @@ from trtopt.workflows.compare.compare import Compared, compare as run_compare
 from trtopt.workflows.optimize import optimize as run_optimize
 from trtopt.workflows.plan.plan import plan as run_plan
 from trtopt.workflows.precision.bisect import bisect as run_bisect
+from trtopt.workflows.precision.cast import cast as run_cast
 from trtopt.workflows.precision.check import check as run_check
 from trtopt.workflows.precision.quantize import quantize as run_quantize
 from trtopt.workflows.profile.profile import profile as run_profile
@@ -316,7 +317,7 @@ def cast(request: CastRequest) -> CastReport:
         >>> len(report.lowered) > 0
         True
     """
-    return models.cast(request, request.listener.note)
+    return run_cast(request, request.listener.note)
 
 
 @keywords_of(QuantizeRequest)

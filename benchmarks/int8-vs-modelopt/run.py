@@ -175,7 +175,7 @@ def prepared(args: argparse.Namespace, model: str) -> dict[str, Any]:
 
 def prepare(args: argparse.Namespace, model: str) -> dict[str, Any]:
     """Write the graphs of all sides; how long quantising took."""
-    from trtopt.precision.casting.cast import cast_model
+    import trtopt
     from trtopt.requests.models import QuantizeOptions
     from trtopt.rewrite.rewrite import rewrite_model
     from trtopt.workflows.precision.quantize import quantize
@@ -186,7 +186,7 @@ def prepare(args: argparse.Namespace, model: str) -> dict[str, Any]:
     allow_half(refilled(args.peers, spec["peer"]), file_of(work, model, "peer int8"))
     rewritten, half = work / f"{model}-rewritten.onnx", file_of(work, model, "fp16")
     rewrite_model(source, rewritten, target="8.6", check=False)
-    cast_model(rewritten, half, precision="fp16", target="8.6", compare=False)
+    trtopt.cast(rewritten, half, precision="fp16", target="8.6", compare=False)
     samples = work / f"{model}.npz"
     np.savez(samples, **samples_of(onnx.load(source, load_external_data=False)))
     for side, patterns in spec["asked"].items():

@@ -21,11 +21,11 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+import trtopt
 from trtopt.export.source_module import sibling_function
 from trtopt.export.spec import files
 from trtopt.onnxio.model_file import load
 from trtopt.precision.bounds import Bounds
-from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import Deviation, decibels, open_model
 from trtopt.requests.models import BisectRequest, QuantizeOptions
 from trtopt.version import __version__
@@ -102,7 +102,7 @@ class _Corpus:
         self._quantised("8.6, max, smoothing auto, without feed-forward, second", request)
 
     def _half(self) -> None:
-        cast_model(self._model, self._out, precision="fp16", data=self._calib, compare=False)
+        trtopt.cast(self._model, self._out, precision="fp16", data=self._calib, compare=False)
         self._row("FP16", self._out)
 
     def _methods(self, target: str, smoothing: str) -> None:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import trtopt
 from tests.support.cast_models import saved
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from tests.support.long import few
@@ -22,7 +23,6 @@ from trtopt.errors import DataError, TrtoptError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibrate import read_table
-from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.precision import BisectReport
 from trtopt.requests.models import BisectRequest, QuantizeOptions
@@ -153,12 +153,12 @@ def test_two_nodes_that_help_only_together_are_found_among_casts(
     report = bisected(model, request(data, precision, bounds=bounds))
     assert report.best.nodes == ("away", "back")
     assert report.minimal
-    cast_model(
+    trtopt.cast(
         model,
         tmp_path / "cast.onnx",
         precision=precision,
         data=data,
-        keep=report.patterns,  # type: ignore[arg-type]
+        exclude=report.patterns,  # type: ignore[arg-type]
     )
     assert check(tmp_path / "cast.onnx", model, data=data, bounds=bounds).passed
 
@@ -301,7 +301,7 @@ def test_the_model_is_not_overwritten(data: str, tmp_path: Path) -> None:
 
 
 def test_a_16_bit_model_is_refused(data: str, tmp_path: Path) -> None:
-    cast_model(DIGITS, tmp_path / "half.onnx", precision="fp16", data=data, compare=False)
+    trtopt.cast(DIGITS, tmp_path / "half.onnx", precision="fp16", data=data, compare=False)
     with pytest.raises(UsageError, match=r"half.onnx already has 16-bit types"):
         bisected(tmp_path / "half.onnx", request(data, precision="bf16"))
 

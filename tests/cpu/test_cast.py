@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from onnx import TensorProto, helper
 
+import trtopt
 from tests.support.cast_models import CHAIN, saved
 from tests.support.command_line import CommandLine
 from tests.support.paths import ROOT
@@ -21,7 +22,6 @@ from trtopt.device.ort.reference import open_reference
 from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.shape_inference import types_of
-from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import open_model
 from trtopt.records import from_json
 from trtopt.records.precision import CastReport
@@ -31,7 +31,7 @@ MODELS = ROOT / "models"
 
 def cast(source: Path, **options: Any) -> tuple[CastReport, onnx.ModelProto, dict[str, int]]:
     out = source.with_name("out.onnx")
-    report = cast_model(source, out, **{"precision": "fp16", **options})
+    report = trtopt.cast(source, out, **{"precision": "fp16", **options})
     proto = onnx.load(out)
     onnx.checker.check_model(proto, full_check=True)
     open_model(load(out))
@@ -60,7 +60,7 @@ def data(folder: Path, **arrays: Any) -> Path:
 )
 def test_a_trained_model_keeps_its_accuracy(name: str, precision: str, tmp_path: Path) -> None:
     source, held = MODELS / name / f"{name}.onnx", MODELS / name / "heldout.npz"
-    report = cast_model(source, tmp_path / "out.onnx", precision=precision, data=held)  # type: ignore[arg-type]
+    report = trtopt.cast(source, tmp_path / "out.onnx", precision=precision, data=held)  # type: ignore[arg-type]
     assert report.kept == ()
     assert report.samples == 540
     arrays = np.load(held)
@@ -144,7 +144,7 @@ def test_a_scatter_that_reduces_stays_as_onnx_runtime_runs_no_other(reduction: s
 
 def test_a_node_kept_in_the_middle_costs_two_casts_and_shares_no_weight_type(tmp_path: Path) -> None:
     text = CHAIN.replace("N", "8").replace("Relu(a)", "Mul(a, w)")
-    report, proto, types = cast(saved(text, tmp_path), keep=("Mul:*",))
+    report, proto, types = cast(saved(text, tmp_path), exclude=("Mul:*",))
     assert operators(proto) == ["Cast", "MatMul", "Cast", "Mul", "Cast", "MatMul", "Cast"]
     assert rules(report) == {"Mul:b": "pattern"}
     assert (types["w"], types["w:fp16"]) == (1, TensorProto.FLOAT16)
@@ -245,7 +245,9 @@ def test_whatever_is_kept_the_result_is_valid_and_close(tmp_path_factory: Any, c
     x = (np.random.default_rng(1).standard_normal((4, 4)) / 4).astype(np.float32)
     keep = choice.draw(st.lists(st.sampled_from([node.name for node in nodes])))
     with_io = choice.draw(st.booleans())
-    report, found, types = cast(folder / "in.onnx", data=data(folder, x=x), keep=tuple(keep), cast_io=with_io)
+    report, found, types = cast(
+        folder / "in.onnx", data=data(folder, x=x), exclude=tuple(keep), cast_io=with_io
+    )
     assert set(keep) <= set(rules(report))
     assert {types[name] for name in outputs} == {TensorProto.FLOAT16 if with_io else 1}
     assert [item.name for item in found.graph.output] == sorted(outputs)
@@ -399,7 +401,7 @@ def test_a_model_that_random_data_does_not_fit_says_how_to_give_some(tmp_path: P
     source = saved(text, tmp_path, s=np.array([5, 8]))
     with pytest.raises(ModelError, match="on random data") as caught:
         cast(source)
-    assert "--data" in caught.value.remedy
+    assert "data" in caught.value.remedy
     assert cast(source, data=data(tmp_path, x=np.ones((5, 8), np.float32)))[0].kept == ()
 
 
@@ -423,7 +425,7 @@ def test_bad_options_are_named(
 def test_a_folder_to_write_to_is_named(tmp_path: Path) -> None:
     for folder in (tmp_path, Path()):
         with pytest.raises(OutputError, match="is a folder"):
-            cast_model(saved(CHAIN, tmp_path), folder, precision="fp16")
+            trtopt.cast(saved(CHAIN, tmp_path), folder, precision="fp16")
 
 
 def test_bf16_where_the_opset_has_none_says_which_has(tmp_path: Path) -> None:
@@ -447,7 +449,7 @@ def test_the_command_reports_explains_and_refuses(tmp_path: Path, trtopt_cli: Co
     assert "no floating-point node" in trtopt_cli.fails(2, "cast", source, "-o", "new", "--explain", "nobody")
     assert "is read by this command" in trtopt_cli.fails(2, "cast", source, "-o", source)
     (tmp_path / "bad.onnx").write_text("no")
-    assert "not ONNX" in trtopt_cli.fails(1, "cast", tmp_path / "bad.onnx", "-o", out)
+    assert "not an ONNX file" in trtopt_cli.fails(1, "cast", tmp_path / "bad.onnx", "-o", out)
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", np.float16), ("bf16", ml_dtypes.bfloat16)])

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
+import trtopt
 from tests.rewrite_graphs import model
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.shape_inference import types_of
-from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import open_model
 from trtopt.records.precision import CastReport
 
@@ -35,7 +35,7 @@ def saved(text: str, folder: Path, dtype: Any) -> Path:
 
 def cast(source: Path, out: str = "out.onnx", **options: Any) -> tuple[CastReport, dict[str, int]]:
     target = source.with_name(out)
-    report = cast_model(source, target, **{"precision": "fp16", **options})
+    report = trtopt.cast(source, target, **{"precision": "fp16", **options})
     proto = onnx.load(target)
     onnx.checker.check_model(proto, full_check=True)
     open_model(load(target))

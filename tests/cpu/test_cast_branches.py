@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
+import trtopt
 from tests.support.cast_models import saved
 from trtopt.onnxio.graph_walk import name_apart
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.prepare import prepare
-from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import open_model
 from trtopt.records.precision import CastReport
 
@@ -64,7 +64,7 @@ def samples(folder: Path) -> Path:
 
 def cast(text: str, folder: Path, **options: Any) -> tuple[CastReport, onnx.ModelProto]:
     source = saved(text, folder, **options.pop("weights", {}))
-    report = cast_model(source, folder / "out.onnx", precision="fp16", data=samples(folder), **options)
+    report = trtopt.cast(source, folder / "out.onnx", precision="fp16", data=samples(folder), **options)
     before, after = open_model(load(source)), open_model(load(folder / "out.onnx"))
     for sign in (-1, 1):  # a branch each
         feed = {"x": np.full((1, 8), 0.5 * sign, np.float32)}
@@ -89,7 +89,7 @@ def test_branches_that_call_their_tensors_alike_stay_two_branches(tmp_path: Path
 
 @pytest.mark.parametrize("keep", ["MatMul:v", "MatMul:v_1"])
 def test_either_of_two_nodes_that_are_called_alike_can_be_kept(keep: str, tmp_path: Path) -> None:
-    report, _ = cast(SCALED, tmp_path, keep=(keep,))
+    report, _ = cast(SCALED, tmp_path, exclude=(keep,))
     assert [item.node for item in report.kept if item.rule == "pattern"] == [keep]
 
 
@@ -119,7 +119,7 @@ def test_what_is_large_inside_a_branch_alone_stays_fp32_there(tmp_path: Path) ->
 def test_a_branch_that_no_sample_ran_stays_fp32_unless_it_is_included(included: bool, tmp_path: Path) -> None:
     source = saved(OVERFLOWING, tmp_path)
     np.savez(tmp_path / "ones.npz", x=np.ones((4, 8), np.float32))
-    report = cast_model(
+    report = trtopt.cast(
         source,
         tmp_path / "out.onnx",
         precision="fp16",

@@ -14,19 +14,19 @@ from trtopt.errors import UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import Bounds
-from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import Deviation
 from trtopt.records.precision import CastReport
 from trtopt.report.precision import difference_line
-from trtopt.requests.models import BisectRequest
+from trtopt.requests.models import BisectRequest, CastRequest
 from trtopt.workflows.precision.bisect import bisect
+from trtopt.workflows.precision.cast import cast as run
 
 QUANTISED = """g (float[N,8] x) => (float[N,8] y) {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) a = MatMul(d, w) y = Relu(a)}"""
 
 
 def cast(source: Path, **options: Any) -> CastReport:
-    return cast_model(source, source.with_name("out.onnx"), precision="fp16", **options)
+    return run(CastRequest(source, source.with_name("out.onnx"), **options))
 
 
 # ── patterns ────────────────────────────────────────────────────────────────────────────────────────────
@@ -35,8 +35,8 @@ def cast(source: Path, **options: Any) -> CastReport:
 @pytest.mark.parametrize(
     ("options", "problem", "remedy"),
     [
-        ({"keep": ("Relu:*", "Blah")}, "--exclude Blah: no node has such a name", "a node's name with"),
-        ({"keep": ("Relu",)}, "--exclude Relu: no node has such a name", "--keep-op Relu keeps"),
+        ({"exclude": ("Relu:*", "Blah")}, "--exclude Blah: no node has such a name", "a node's name with"),
+        ({"exclude": ("Relu",)}, "--exclude Relu: no node has such a name", "--keep-op Relu keeps"),
         ({"keep_op": ("relu",)}, "--keep-op relu: no node has such an operator", "MatMul, Relu"),
         ({"keep_op": ("Relu:b",)}, "--keep-op Relu:b: no node has such", "--exclude 'Relu:b' takes names"),
         ({"include": ("Blah*",)}, "--include Blah\\*: no node has such a name", "a node's name with"),
@@ -56,7 +56,7 @@ def test_a_node_is_kept_by_its_name_to_the_letter_though_that_is_a_pattern(tmp_p
     proto = onnx.load(source)
     proto.graph.node[1].name = "no de*[1]?"
     onnx.save(proto, source)
-    assert [item.node for item in cast(source, keep=("no de*[1]?",)).kept] == ["no de*[1]?"]
+    assert [item.node for item in cast(source, exclude=("no de*[1]?",)).kept] == ["no de*[1]?"]
     assert cast(source, include=("no de*[1]?",)).kept == ()
 
 

@@ -9,10 +9,10 @@ import onnx
 import onnxruntime
 import pytest
 
+import trtopt
 from tests.support.cast_models import saved
 from trtopt.errors import ModelError
 from trtopt.onnxio.shape_inference import types_of
-from trtopt.precision.casting.cast import cast_model
 from trtopt.records.precision import CastReport
 from trtopt.report.precision import cast_view
 
@@ -37,7 +37,7 @@ def with_domain(text: str, domain: str, folder: Path) -> Path:
 
 def cast(source: Path, **options: str) -> tuple[CastReport, onnx.ModelProto]:
     out = source.with_name("out.onnx")
-    return cast_model(source, out, precision="fp16", **options), onnx.load(out)
+    return trtopt.cast(source, out, precision="fp16", **options), onnx.load(out)
 
 
 @pytest.mark.parametrize("text", [CONTRIB, UNKNOWN])

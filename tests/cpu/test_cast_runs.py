@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
+import trtopt
 from tests.rewrite_graphs import model
 from tests.support.paths import ROOT
 from trtopt.data import open_data
@@ -21,7 +22,6 @@ from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.shape_inference import types_of
 from trtopt.onnxio.weights import dtype_of
-from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.rules import fit_of
 from trtopt.precision.compare import at_most, compared, open_model
 from trtopt.records.precision import OutputDifference
@@ -75,7 +75,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Unoptimised]:
 def test_the_error_of_a_trained_model_is_that_of_separate_runs(with_data: bool, tmp_path: Path) -> None:
     source, out = TRANSFORMER / "digits_transformer.onnx", tmp_path / "out.onnx"
     data = TRANSFORMER / "heldout.npz" if with_data else None
-    report = cast_model(source, out, precision="fp16", data=data)
+    report = trtopt.cast(source, out, precision="fp16", data=data)
     assert report.differences == apart(source, out, data)
     assert report.differences[0].sqnr_db is not None
 
@@ -85,7 +85,7 @@ def test_outputs_of_every_kind_are_compared_as_separate_runs_would(tmp_path: Pat
     rng = np.random.default_rng(0)
     data = tmp_path / "d.npz"
     np.savez(data, x=rng.standard_normal((20, 8), np.float32), i=np.arange(20))
-    report = cast_model(source, out, precision="fp16", data=data)
+    report = trtopt.cast(source, out, precision="fp16", data=data)
     assert [item.output for item in report.differences] == ["y", "w", "i2", "x2", "t", "s"]
     assert [item.values for item in report.differences] == [160, 3 * 64, 20, 160, 3, 3 * 2]
     assert report.differences == apart(source, out, data)
@@ -96,7 +96,7 @@ def test_a_model_that_is_partly_fp16_is_compared_as_separate_runs_would(tmp_path
     w, v = (rng.standard_normal((8, 8), np.float32) for _ in range(2))
     source, out = saved(HALF, tmp_path, w=w.astype(np.float16), v=v), tmp_path / "out.onnx"
     np.savez(tmp_path / "d.npz", x=rng.standard_normal((9, 8), np.float32) / 8)
-    report = cast_model(source, out, precision="fp16", data=tmp_path / "d.npz")
+    report = trtopt.cast(source, out, precision="fp16", data=tmp_path / "d.npz")
     assert report.differences == apart(source, out, tmp_path / "d.npz")
     assert report.differences[0].sqnr_db is not None
 
@@ -107,7 +107,7 @@ def test_each_model_runs_once_over_the_data(
 ) -> None:
     source, data = saved(OUTPUTS, tmp_path), tmp_path / "d.npz"
     np.savez(data, x=np.ones((20, 8), np.float32), i=np.arange(20))  # batches of 8, 8 and 4
-    cast_model(source, tmp_path / "out.onnx", precision="fp16", data=data, compare=compare)
+    trtopt.cast(source, tmp_path / "out.onnx", precision="fp16", data=data, compare=compare)
     assert [sessions.count(session) for session in dict.fromkeys(sessions)] == runs
 
 
@@ -116,13 +116,13 @@ def test_without_data_no_model_runs_but_to_be_measured_and_compared(
 ) -> None:
     text = OUTPUTS.replace("float[N,8] x", "float[N,M,8] x").replace("float[N,8] y", "float[N,M,8] y")
     text = text.replace("float[N,8] x2", "float[N,M,8] x2").replace("int64[2] s", "int64[3] s")
-    cast_model(saved(text, tmp_path), tmp_path / "out.onnx", precision="fp16")
+    trtopt.cast(saved(text, tmp_path), tmp_path / "out.onnx", precision="fp16")
     assert [sessions.count(session) for session in dict.fromkeys(sessions)] == [2, 2]  # at two lengths of M
 
 
 def test_no_more_samples_are_kept_for_the_comparison_than_are_compared(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.ones((100, 8), np.float32), i=np.arange(100))
-    report = cast_model(
+    report = trtopt.cast(
         saved(OUTPUTS, tmp_path), tmp_path / "out.onnx", precision="fp16", data=tmp_path / "d.npz"
     )
     assert report.samples == 100

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import trtopt
 from tests.support.cast_models import saved
 from trtopt.onnxio.model_file import load
-from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import open_model
 from trtopt.precision.subgraph_peaks import gives_peaks
 from trtopt.records.precision import CastReport
@@ -42,7 +42,7 @@ g (float16[4,8] x) => (float16[4,8] y)
 
 
 def cast(source: Path, **options: Any) -> CastReport:
-    return cast_model(source, source.with_name("out.onnx"), **{"precision": "fp16", **options})
+    return trtopt.cast(source, source.with_name("out.onnx"), **{"precision": "fp16", **options})
 
 
 def data(folder: Path, **arrays: Any) -> Path:

@@ -20,7 +20,6 @@ from trtopt.device.ort.runtime import _harmful_optimizers
 from trtopt.errors import DataError, ModelError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
-from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.precision import CheckReport
 from trtopt.workflows.precision.check import Checker
@@ -33,7 +32,7 @@ TRANSFORMER = DIGITS.parents[1] / "digits_transformer"
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The digits CNN in FP16."""
     out = tmp_path_factory.mktemp("half") / "digits16.onnx"
-    cast_model(DIGITS, out, precision="fp16", data=HELDOUT, compare=False)
+    trtopt.cast(DIGITS, out, precision="fp16", data=HELDOUT, compare=False)
     return out
 
 
@@ -144,7 +143,7 @@ def test_a_large_weight_that_nothing_reads_is_no_obstacle(tmp_path: Path) -> Non
 
 
 def test_layers_of_a_reference_in_16_bits_are_compared_too(half: Path, tmp_path: Path) -> None:
-    cast_model(half, tmp_path / "again.onnx", precision="fp16", data=HELDOUT, compare=False)
+    trtopt.cast(half, tmp_path / "again.onnx", precision="fp16", data=HELDOUT, compare=False)
     report = check(tmp_path / "again.onnx", half, data=HELDOUT, layers=True)
     assert {item.sqnr_db for item in report.layers} == {None}
     assert "/block2/conv1/conv/Conv" in {item.node for item in report.layers}

@@ -14,10 +14,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import trtopt
 from trtopt.api import check
 from trtopt.errors import OutputError
 from trtopt.onnxio import disk_space
-from trtopt.precision.casting.cast import cast_model
 
 WIDE, LAYERS = 2048, 9
 GIB = 2**30
@@ -141,11 +141,11 @@ def test_too_little_room_for_temporary_files_is_reported_before_the_work(
     few = type("Usage", (), {"free": 1 << 20})
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: few)
     with pytest.raises(OutputError, match=r"(?s)up to 0\.8 GiB of .* elsewhere with -o"):
-        cast_model(gated / "m.onnx", tmp_path / "half.onnx", precision="fp16")
+        trtopt.cast(gated / "m.onnx", tmp_path / "half.onnx", precision="fp16")
     assert list(tmp_path.iterdir()) == []
     half = gated / "half.onnx"
     monkeypatch.undo()
-    cast_model(gated / "m.onnx", half, precision="fp16", compare=False, data=gated / "x.npz")
+    trtopt.cast(gated / "m.onnx", half, precision="fp16", compare=False, data=gated / "x.npz")
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: few)
     with pytest.raises(OutputError, match="set TMPDIR"):
         check(half, gated / "m.onnx", data=gated / "x.npz")

@@ -18,7 +18,6 @@ from trtopt.errors import ArtifactError, DataError, TrtoptError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.calibrate import read_table
-from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import open_model
 from trtopt.records import from_json
 from trtopt.records.precision import QuantizeReport
@@ -135,7 +134,7 @@ def test_a_16_bit_model_is_quantised_as_the_fp32_one(
     precision: str, samples: dict[Path, Path], tmp_path: Path
 ) -> None:
     half = tmp_path / "half.onnx"
-    cast_model(TRANSFORMER, half, precision=precision, cast_io=True, compare=False)  # type: ignore[arg-type]
+    trtopt.cast(TRANSFORMER, half, precision=precision, cast_io=True, compare=False)  # type: ignore[arg-type]
     report = quantize(
         half,
         tmp_path / "q.onnx",
@@ -159,7 +158,7 @@ def test_nodes_that_share_a_name_are_distinguished(
     is_half: bool, samples: dict[Path, Path], tmp_path: Path
 ) -> None:
     source, calib = tmp_path / "m.onnx", str(samples[DIGITS])
-    cast_model(DIGITS, source, precision="fp16", compare=False)
+    trtopt.cast(DIGITS, source, precision="fp16", compare=False)
     model = onnx.load(source if is_half else DIGITS)
     for node in model.graph.node:
         node.name = "n"

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+import trtopt
 from tests.export.test_trained import SENTENCES
 from tests.support.paths import ROOT
 from trtopt.device.ort.reference import open_reference
@@ -16,7 +17,6 @@ from trtopt.export.export import export
 from trtopt.export.source_module import Subject, from_spec, sibling_function
 from trtopt.export.spec import files, read_spec
 from trtopt.onnxio.model_file import load
-from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import open_model
 from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.precision.quantize import quantize
@@ -37,7 +37,7 @@ def exported(name: str, variant: str, folder: Path, **options: object) -> tuple[
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cast_export_runs_and_builds_with_rtx(name: str, tmp_path: Path) -> None:
     source, subject = exported(name, "tiny", tmp_path)
-    report = cast_model(source, tmp_path / "half.onnx", precision="fp16")
+    report = trtopt.cast(source, tmp_path / "half.onnx", precision="fp16")
     onnx.checker.check_model(onnx.load(tmp_path / "half.onnx"), full_check=True)
     assert not [kept for kept in report.kept if kept.rule in ("opset", "weight", "range")]
     assert all(item.mismatched == 0 and item.cosine > 0.999 for item in report.differences)
@@ -58,7 +58,7 @@ agreement = sibling_function(files()["minilm"], "minilm.py:retrieval_agreement")
 def test_minilm_in_fp16_finds_the_neighbours_that_it_finds_in_fp32(minilm: Path, tmp_path: Path) -> None:
     tokens = tokenize(SENTENCES)
     np.savez(tmp_path / "tokens.npz", **tokens)
-    cast_model(minilm, tmp_path / "half.onnx", precision="fp16", data=tmp_path / "tokens.npz", compare=False)
+    trtopt.cast(minilm, tmp_path / "half.onnx", precision="fp16", data=tmp_path / "tokens.npz", compare=False)
     wanted = open_reference(minilm)(tokens)["embedding"]
     found = open_model(load(tmp_path / "half.onnx")).run(tokens)["embedding"]
     assert agreement(wanted, found, k=1) >= 0.99

@@ -31,9 +31,9 @@ def _rewritten(path: Path, out: Path) -> None:
 
 
 def _cast(path: Path, out: Path) -> None:
-    from trtopt.precision.casting.cast import cast_model
+    import trtopt
 
-    cast_model(path, out / "cast.onnx", precision="fp16", target="10")
+    trtopt.cast(path, out / "cast.onnx", precision="fp16", target="10")
 
 
 def _built(path: Path, out: Path) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
+import trtopt
 from tests.fuzz.old_models import SHAPE, OldNet
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.newer_opset import raise_opset
-from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.compare import open_model
 from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.precision.quantize import quantize
@@ -58,7 +58,7 @@ def test_a_network_quantised_and_one_cast_compute_nearly_what_they_did(
     onnx.save(OldNet(number, smooth=True).model(), source)
     np.savez(tmp_path / "x.npz", x=samples)
     before = outputs(source, samples)
-    cast_model(source, tmp_path / "cast.onnx", precision="fp16", data=tmp_path / "x.npz")
+    trtopt.cast(source, tmp_path / "cast.onnx", precision="fp16", data=tmp_path / "x.npz")
     for target in ("8.6", "10"):
         quantize(
             source,

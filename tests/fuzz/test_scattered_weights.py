@@ -13,8 +13,8 @@ import onnx
 import onnxruntime
 import pytest
 
+import trtopt
 from tests.fuzz.scattered_weights import SHAPE, ScatteredNet, scatter
-from trtopt.precision.casting.cast import cast_model
 from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.workflows.precision.quantize import quantize
@@ -35,7 +35,7 @@ def outputs(path: Path, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def write_stages(folder: Path) -> None:
     source, data = folder / "m.onnx", folder.parent / "x.npz"
     rewrite_model(source, folder / "rewritten.onnx", target="10")
-    cast_model(source, folder / "cast.onnx", precision="fp16", data=data)
+    trtopt.cast(source, folder / "cast.onnx", precision="fp16", data=data)
     quantize(
         source, folder / "quantised.onnx", QuantizeOptions(precision="int8", target="10", data=str(data))
     )

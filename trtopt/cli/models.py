@@ -221,7 +221,7 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
     from trtopt.cli.console import note, show_result
     from trtopt.cli.progress import phases
     from trtopt.report.precision import cast_view, explain_cast
-    from trtopt.workflows.models import cast as run
+    from trtopt.workflows.precision.cast import cast as run
 
     with phases(f"casting {Path(request.model).name}"):
         report = run(request, note, lambda report: explain is None or explain_cast(report, explain))

@@ -1,4 +1,4 @@
-"""Steps that write one model: exported from PyTorch, rewritten, or in 16 bits."""
+"""Steps that write one model: exported from PyTorch, or rewritten."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
     from trtopt.export.source_module import Subject
-    from trtopt.records.precision import CastReport
-    from trtopt.requests.models import CastRequest, ExportRequest, LintRequest, RewriteRequest
+    from trtopt.requests.models import ExportRequest, LintRequest, RewriteRequest
     from trtopt.rewrite.lint import LintReport
     from trtopt.rewrite.rewrite_trace import RewriteTrace
 
@@ -75,29 +74,6 @@ def rewrite(
         dynamic_batch=request.dynamic_batch,
         io=request.io_request,
         keep_going=request.keep_going,
-        accept=accept,
-        note=note,
-    )
-
-
-def cast(
-    request: CastRequest, note: Note, accept: Callable[[CastReport], object] = lambda report: None
-) -> CastReport:
-    """See `trtopt.cast`; `accept` is shown the report before anything is written."""
-    from trtopt.precision.casting.cast import cast_model
-
-    return cast_model(
-        Path(request.model),
-        Path(request.output),
-        precision=request.precision,
-        target=request.target,
-        data=request.data,
-        threshold=request.threshold,
-        keep=request.exclude,
-        keep_op=request.keep_op,
-        include=request.include,
-        cast_io=request.cast_io,
-        compare=request.compare,
         accept=accept,
         note=note,
     )

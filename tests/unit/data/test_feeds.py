@@ -7,13 +7,13 @@ from pathlib import Path
 import onnx
 import pytest
 
+import trtopt
 from tests.rewrite_graphs import model
 from trtopt.data import SampleSource
 from trtopt.data.feeds import inputs_of, seeded, seeded_source, specs_of
 from trtopt.data.random_inputs import lengths_of
 from trtopt.errors import ModelError
 from trtopt.onnxio import model_file
-from trtopt.precision.casting.cast import cast_model
 from trtopt.rewrite.rewrite import rewrite_model
 
 _DECODER = """
@@ -116,7 +116,7 @@ def test_rewriting_and_casting_choose_alike(tmp_path: Path) -> None:
         "seed 0, small (1x1x4, 1x2x32x4, 1x33)",
         "seed 0, large (3x1x4, 3x2x48x4, 3x49)",
     }
-    assert cast_model(file, tmp_path / "cast.onnx", precision="fp16").samples == 4
+    assert trtopt.cast(file, tmp_path / "cast.onnx", precision="fp16").samples == 4
 
 
 _WINDOWED = """

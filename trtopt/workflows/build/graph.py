@@ -284,11 +284,12 @@ def apply_cast(
     folder: Path | None = None,
 ) -> PreparedGraph:
     """The model in 16 bits, in its own folder or another."""
-    from trtopt.precision.casting.cast import cast_model
+    from trtopt.requests.models import CastRequest
+    from trtopt.workflows.precision.cast import cast
 
     source = Path(kept.path)
     out = (folder or source.parent) / f"{source.stem}.{precision}{source.suffix}"
-    report = cast_model(source, out, precision=precision, target=target_of(backend).name, data=data)
+    report = cast(CastRequest(source, out, precision=precision, target=target_of(backend).name, data=data))
     report = msgspec.structs.replace(report, source=source.name, out=out.name)
     write_atomically(out.with_name(CAST_FILE), to_json(report))
     values = "random data" if report.data_is_random else report.data
