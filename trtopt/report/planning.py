@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from trtopt.records import BatchPlan, Estimate, Served, Verification
-from trtopt.report.view import Block, Column, Lines, Table, View, plain, table
+from trtopt.report.view import Block, Column, Lines, Table, View, plain, shown, table
 
 _MOST_REJECTED = 12
 _LATE_SHARE = 0.1
@@ -89,16 +89,16 @@ def _figures(plan: BatchPlan) -> Table:
         rows.insert(2, (f"{goal} ms", prediction.goal, lambda one: one.goal_ms))
     columns: list[Column[_Figure]] = [
         Column("", lambda row: row[0]),
-        Column("predicted", lambda row: _figure(row[1].value), ""),
-        Column("95 %", lambda row: f"{_figure(row[1].low)} to {_figure(row[1].high)}", ""),
+        Column("predicted", lambda row: row[1].value, ".3g"),
+        Column("95 %", lambda row: f"{shown(row[1].low, '.3g')} to {shown(row[1].high, '.3g')}", ""),
     ]
     if verification is not None:
         typical = verification.typical
         columns += [
             Column(
                 "measured" if len(runs) == 1 else f"median of {len(runs)} runs",
-                lambda row: _figure(row[2](typical)),
-                "",
+                lambda row: row[2](typical),
+                ".3g",
             ),
             Column("in the interval", lambda row: _within(row, runs), ""),
             Column("off by", lambda row: row[2](typical) / row[1].value - 1, "+.1%"),
@@ -111,10 +111,6 @@ def _within(row: _Figure, runs: Sequence[Served]) -> str:
     return f"{within} of {len(runs)}" if len(runs) > 1 else "yes" if within else "no"
 
 
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
 def _verified_lines(plan: BatchPlan, verification: Verification) -> Iterable[str]:
     lost = (
         f", {verification.rejected:,} rejected, {verification.failed:,} failed"
@@ -124,9 +120,9 @@ def _verified_lines(plan: BatchPlan, verification: Verification) -> Iterable[str
     yield f"verified: {verification.answered:,} of {verification.requests:,} requests answered{lost}"
     aim, _, limit = plan.goal.partition("=")
     if len(verification.runs) > 1:
-        yield f"{aim} of each run: {', '.join(_figure(one.goal_ms) for one in verification.runs)} ms"
+        yield f"{aim} of each run: {', '.join(shown(one.goal_ms, '.3g') for one in verification.runs)} ms"
     yield (
-        f"{aim} of all was {_figure(verification.total.goal_ms)} ms, the goal is {limit}; the host was "
+        f"{aim} of all was {shown(verification.total.goal_ms, '.3g')} ms, the goal is {limit}; the host was "
         f"late by {verification.total.lag_p99_ms:.3f} ms in the 99th percentile, which counts as latency"
     )
     late_ms = plan.serving_cost.late_ms or (0.0,)  # which the prediction has in it

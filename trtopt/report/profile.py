@@ -37,6 +37,7 @@ from trtopt.report.view import (
     mib,
     mib_text,
     plain,
+    shown,
     table,
 )
 
@@ -78,20 +79,15 @@ def peak_lines(peaks: DevicePeaks | None) -> list[str]:
         return []
     lines = [f"peak bandwidth {peaks.bandwidth.value / 1e9:,.0f} GB/s ({peaks.bandwidth.source})"]
     for dtype, peak in peaks.flops.items():
-        lines.append(f"peak rate of {dtype} {_figure(peak.value / 1e12)} TFLOP/s ({peak.source})")
+        lines.append(f"peak rate of {dtype} {shown(peak.value / 1e12, '.3g')} TFLOP/s ({peak.source})")
     return lines
-
-
-def _figure(value: float) -> str:
-    """Three significant digits, or the whole number where that has more."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _scaled(count: int, unit: str) -> str:
     """With an SI prefix, so that digits stand before the point: `8.2 GFLOP`, `295 kB`."""
     for prefix, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= size:
-            return f"{_figure(count / size)} {prefix}{unit}"
+            return f"{shown(count / size, '.3g')} {prefix}{unit}"
     return f"{count} {unit}"
 
 

@@ -123,7 +123,8 @@ def shown(value: float | None, form: str) -> str:
     """A figure in that format; a dash where it is unknown. With `g` digits before the point are whole."""
     if value is None:
         return UNKNOWN
-    return format(value, ",.0f" if form.endswith("g") and abs(value) >= 1000 else form)
+    text = format(value, form)
+    return f"{value:,.0f}" if form.endswith("g") and (abs(value) >= 1000 or "e+" in text) else text
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ def test_the_page_writes_figures_as_the_terminal_does() -> None:
     assert '"kind":"number","digits":2,"significant":null,"sign":"auto","notation":"scientific"' in page_text
     assert '"kind":"number","digits":0,"significant":4,"sign":"auto"' in page_text
     assert shown(-1234.6, ".4g") == "-1,235"
+    assert shown(999.6, ".3g") == "1,000"
     assert [shown(rate, ".4g") for rate in (0.25, 190.21, 1234.6, 5_000_000.0)] == [
         *("0.25", "190.2", "1,235", "5,000,000")
     ]
