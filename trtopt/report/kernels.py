@@ -12,8 +12,7 @@ from trtopt.records import (
     KernelReport,
     KernelRow,
 )
-from trtopt.report.names import names_text
-from trtopt.report.view import UNKNOWN, Block, Cell, Column, Lines, Table, table
+from trtopt.report.view import UNKNOWN, Block, Cell, Column, Lines, Table, names_text, table
 
 _TOP = 10
 _FIRST = 3

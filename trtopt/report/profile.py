@@ -23,7 +23,6 @@ from trtopt.records import (
     Unfused,
 )
 from trtopt.report.kernels import hides_its_time, kernel_blocks, kernel_changes
-from trtopt.report.names import kind_text, names_text, nodes_text, type_text
 from trtopt.report.view import (
     UNKNOWN,
     Block,
@@ -36,6 +35,7 @@ from trtopt.report.view import (
     View,
     mib,
     mib_text,
+    names_text,
     plain,
     shown,
     table,
@@ -137,6 +137,27 @@ def layers_table(engine: EngineProfile) -> Table:
         sorted_by="ms" if is_timed else "MFLOP",
         details=[_details(layer) for layer in engine.layers],
     )
+
+
+def nodes_text(layer: ProfiledLayer) -> str:
+    """The nodes except Q and DQ, or the first and last of many; the layer's name where no node is known.
+
+    A reformat is labelled as one: it has the nodes of the layer that it feeds.
+    """
+    nodes_label = names_text(layer.working_nodes)
+    if not nodes_label:
+        return layer.name
+    return f"reformat at {nodes_label}" if layer.is_reformat else nodes_label
+
+
+def kind_text(layer: ProfiledLayer) -> str:
+    """The backend's name of the layer kind; every reformat is called `reformat`."""
+    return "reformat" if layer.is_reformat else layer.kind or "–"
+
+
+def type_text(layer: ProfiledLayer) -> str:
+    """The type that ran; the requested type in brackets where that is unknown."""
+    return layer.dtype or (f"({layer.requested_dtype})" if layer.requested_dtype else "–")
 
 
 def _count_text(engine: EngineProfile) -> str:

@@ -24,6 +24,7 @@ Face = Literal["", "terminal", "page"]
 """The only one that shows something; empty: all do."""
 
 UNKNOWN = "–"
+_MANY_NODES = 3
 MOST_NOTES = 3
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
@@ -125,6 +126,12 @@ def shown(value: float | None, form: str) -> str:
         return UNKNOWN
     text = format(value, form)
     return f"{value:,.0f}" if form.endswith("g") and (abs(value) >= 1000 or "e+" in text) else text
+
+
+def names_text(nodes: Sequence[str]) -> str:
+    """Nodes of one layer, or the first and last of many; empty for none."""
+    many = len(nodes) > _MANY_NODES
+    return f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)" if many else " + ".join(nodes)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from trtopt.records import (
     ProfileReport,
     Samples,
 )
-from trtopt.report.names import nodes_text
-from trtopt.report.profile import peak_lines, profile_notes, profile_view
+from trtopt.report.profile import nodes_text, peak_lines, profile_notes, profile_view
 
 REF = EngineRef(path="e", sha256="a" * 64, label="batch1")
 GRAPH = graph(

@@ -31,7 +31,7 @@ from trtopt.report.bench import distrust
 from trtopt.report.html.charts import BATCH, Channel, Row, batch_scale, chart, marks, times, type_channel
 from trtopt.report.html.page import Chart, Figure, Mark, Spec, Step
 from trtopt.report.kernels import hides_its_time
-from trtopt.report.names import kind_text, type_text
+from trtopt.report.profile import kind_text, type_text
 from trtopt.report.view import Note, Severity, grouped
 
 ENOUGH = 0.95

@@ -16,7 +16,7 @@ import numpy as np
 
 from trtopt.records import EngineProfile, KernelReport, ProfiledLayer
 from trtopt.report.html.page import Chart, Spec
-from trtopt.report.names import kind_text, nodes_text, type_text
+from trtopt.report.profile import kind_text, nodes_text, type_text
 from trtopt.report.view import shown
 
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"

@@ -68,7 +68,6 @@ from trtopt.report.html.charts import (
 )
 from trtopt.report.html.page import Block, Chart, Figure, Page, Question, Section, Spec, with_data
 from trtopt.report.kernels import kernel_groups, kernel_lines, kernel_types_line, kernels_table, top_lines
-from trtopt.report.names import nodes_text, type_text
 from trtopt.report.precision import check_view, verdict_view
 from trtopt.report.profile import (
     build_memory_lines,
@@ -77,12 +76,14 @@ from trtopt.report.profile import (
     fusion_blocks,
     layers_table,
     memory_blocks,
+    nodes_text,
     peak_lines,
     phases_table,
     receipt_blocks,
     receipt_lines,
     roofline_lines,
     total_lines,
+    type_text,
 )
 from trtopt.report.tuning import gain_line, ledger_table, separate_runs_line
 from trtopt.report.view import Column, Lines, Note, Severity, Table, View, grouped, table
