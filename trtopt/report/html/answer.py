@@ -27,12 +27,12 @@ from trtopt.records import (
     EngineProfile,
     Trust,
 )
-from trtopt.report.bench import distrust
+from trtopt.report.bench import bench_notes, distrust
 from trtopt.report.html.charts import BATCH, Channel, Row, batch_scale, chart, marks, times, type_channel
 from trtopt.report.html.page import Chart, Figure, Mark, Spec, Step
 from trtopt.report.kernels import hides_its_time
 from trtopt.report.profile import kind_text, type_text
-from trtopt.report.view import Note, Severity, grouped
+from trtopt.report.view import Severity, grouped
 
 ENOUGH = 0.95
 """A smaller batch size with this share of the highest throughput is deployed instead: it answers sooner."""
@@ -285,20 +285,16 @@ def reasons(collected: Collected, deployed: Deployment) -> Iterator[str]:
 def warnings(collected: Collected) -> list[str]:
     """What speaks against the figures and the engines, the worst first."""
     reports = collected.results.values()
-    doubts = [line for trust in (Trust.NONE, Trust.UNSTEADY) for line in distrust(reports, trust)]
-    failures = (
-        Note(Severity.FAILURE, f"passes are missing: {point.failure}", point.batch)
-        for report in reports
-        for point in report.points
-        if point.failure is not None
-    )
+    notes = [note for report in reports for note in bench_notes(report) if note.severity <= Severity.DOUBT]
+    shown = [note for note in notes if note.text]  # what makes figures not trustworthy has reasons besides
     missed = (
         f"{subject.name}: {one.measure} of {one.output} is {one.found:.6g}, the bound is {one.bound:.12g}"
         for check in collected.checks.values()
         for subject in check.subjects
         for one in subject.violations
     )
-    return [*doubts, *collected.notes, *grouped(failures), *missed]
+    doubts = [*distrust(reports, Trust.NONE), *grouped(shown, in_full=True)]
+    return [*doubts, *collected.notes, *missed]
 
 
 # ── the charts beside it ────────────────────────────────────────────────────────────────────────────────
