@@ -71,7 +71,7 @@ def _jobs(request: argparse.Namespace, options: list[str]) -> list[dict[str, str
         commands = (
             ["mkdir", "-p", str(request.work), str(request.out)],
             [sys.executable, str(WEIGHTS), "fill", str(light), str(model)],
-            [sys.executable, "-m", "trtopt", *sweep, "--shapes", f"sequence={lengths}"],
+            [sys.executable, "-m", "trtopt", *sweep, "--axis", f"sequence={lengths}"],
             ["cp", str(folder / "sweep.json"), str(request.out / f"{name}.sweep.json")],
         )
         jobs.append({"name": name, "run": "\n".join(["set -eu", *map(shlex.join, commands)])})

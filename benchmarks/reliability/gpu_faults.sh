@@ -14,7 +14,7 @@ export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 
 # shellcheck disable=SC2086  # flags are words
 LIMIT=300 step sticky python -m trtopt sweep "$digits" -o "$work/sticky" --batch 1,8,32 --precision fp32,fp16 \
-  --input wild_input:images $flags
+  --data wild_input:images $flags
 cp "$work/sticky/sweep.json" "$out/sticky.json"
 # The same without the fault, in the same folder: what was measured is kept, what failed is measured
 # shellcheck disable=SC2086

@@ -1,6 +1,6 @@
 """Input for the digits model of which one sample writes where no memory is: a sticky CUDA error.
 
-    trtopt sweep models/digits/digits.onnx --input wild_input:images …
+    trtopt sweep models/digits/digits.onnx --data wild_input:images …
 
 Sample 20 launches a kernel that stores to address 16 in the context that is current. A batch of 32 reads it,
 one of 8 does not. Needs the driver alone.

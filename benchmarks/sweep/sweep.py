@@ -92,7 +92,7 @@ def _jobs(request: argparse.Namespace, options: list[str]) -> list[dict[str, str
     ]
     made = [*fill, str(model)], [*own, "calib", str(model), str(calib)]
     folders = ["mkdir", "-p", str(request.work), str(request.out)]
-    sweep = [str(model), "--calib", str(calib), "--duration", request.seconds, *options]
+    sweep = [str(model), "--data", str(calib), "--duration", request.seconds, *options]
     jobs = [{"name": f"{request.part}-model", "run": _lines(folders, *made)}]
     if request.part == "whole":
         return [

@@ -314,7 +314,7 @@ def test_engines_that_cannot_run_here_are_compared_on_the_cpu_unless_their_backe
         ([str(DIGITS), str(DIGITS)], 2, "--builds 4"),
         ([str(DIGITS), "--builds", "1"], 2, "--builds 1"),
         (["{build}", "--builds", "2", "--opt-level", "3"], 2, "is its own recipe"),
-        ([str(DIGITS), "--builds", "2", "--profile", "{shared}"], 2, "share a timing cache"),
+        ([str(DIGITS), "--builds", "2", "--recipe", "{shared}"], 2, "share a timing cache"),
         ([str(DIGITS), "--builds", "2", "--shape", "x"], 2, "--shape"),
         (["{build}", "{build}", "--json", "/proc/nowhere/c.json"], 1, "there is no folder"),
     ],

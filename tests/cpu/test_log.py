@@ -78,7 +78,7 @@ def test_a_log_is_appended_to_and_holds_errors(trtopt_cli: CommandLine) -> None:
 
 
 def test_a_crash_is_in_the_log_with_what_the_process_printed(speaking: CommandLine) -> None:
-    speaking("bench", DIGITS, *ONNXRUNTIME, "--input", "speaking:last", "--log-file", "log")
+    speaking("bench", DIGITS, *ONNXRUNTIME, "--data", "speaking:last", "--log-file", "log")
     lines = lines_of(speaking.folder / "log")
     assert any("the last that was heard" in line.message for line in lines if line.source == "stderr")
     assert any("SIGABRT" in line.message for line in lines if line.severity == "error")
@@ -95,7 +95,7 @@ def test_code_of_the_users_that_quits_is_heard_and_logged(speaking: CommandLine)
 def test_no_secret_is_in_a_log(speaking: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_TOKEN", SECRET)
     monkeypatch.setenv("MY_SIGNING_KEY", "0123456789abcdef-the-key")
-    speaking("bench", DIGITS, *ONNXRUNTIME, "--input", "speaking:aloud", "--log-file", "log", "-v")
+    speaking("bench", DIGITS, *ONNXRUNTIME, "--data", "speaking:aloud", "--log-file", "log", "-v")
     speaking("bench", "0123456789abcdef-the-key", "--log-file", "log")
     text = (speaking.folder / "log").read_text()
     assert "said aloud with ***" in text

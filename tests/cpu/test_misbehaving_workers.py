@@ -78,7 +78,7 @@ def bench(trtopt_cli: CommandLine) -> CommandLine:
 
 
 def told_of(bench: CommandLine, function: str, *flags: str) -> str:
-    done = bench("bench", DIGITS, "--backend", "onnxruntime", "--input", f"bad:{function}", *flags)
+    done = bench("bench", DIGITS, "--backend", "onnxruntime", "--data", f"bad:{function}", *flags)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -103,7 +103,7 @@ def told_of(bench: CommandLine, function: str, *flags: str) -> str:
 def test_a_measurement_whose_process_dies_is_a_failure_with_its_last_words(
     bench: CommandLine, function: str, how: str, why: str
 ) -> None:
-    done = bench("bench", DIGITS, "--backend", "onnxruntime", "--input", f"bad:{function}")
+    done = bench("bench", DIGITS, "--backend", "onnxruntime", "--data", f"bad:{function}")
     told = done.stderr
     assert done.returncode == 1, told
     assert how in told
@@ -137,7 +137,7 @@ def test_what_a_dead_worker_has_started_is_not_waited_for_but_ended(bench: Comma
 
 def test_a_worker_ends_with_the_process_that_started_it_whatever_it_hangs_in(bench: CommandLine) -> None:
     command = [sys.executable, "-m", "trtopt", "bench", str(DIGITS), "--backend", "onnxruntime"]
-    process = subprocess.Popen([*command, "--input", "bad:selfish"], cwd=bench.folder)
+    process = subprocess.Popen([*command, "--data", "bad:selfish"], cwd=bench.folder)
     while not (pid := bench.folder / "child.pid").exists() or not pid.read_text():
         assert process.poll() is None
         time.sleep(0.01)

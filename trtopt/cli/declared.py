@@ -189,7 +189,7 @@ def _completion(option: Option) -> Any:
 
 
 class OptionWithAliases(click.Option):
-    """An option that also goes by the names it once had; help and completion show the present one only."""
+    """An option that goes by other names too, which help and completion do not show."""
 
     def __init__(self, *arguments: Any, aliases: Sequence[str], **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)

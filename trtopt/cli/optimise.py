@@ -306,14 +306,10 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
 @command(CompareRequest, has_sections=True)
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 @json_option("trtopt.compare", "the comparison, raw samples included,")
-@click.option("--input", metavar="DATA", hidden=True)
-@click.option("--calib", metavar="DATA", hidden=True)
 def compare(
     request: CompareRequest,
     markdown: bool,
     json: JsonOutput | None,
-    input: str | None,
-    calib: str | None,
 ) -> None:
     """Compare B with the baseline A, batch by batch.
 
@@ -334,10 +330,10 @@ def compare(
 
     fields = cast("dict[str, Any]", request.recipe)
     profile, data = fields.pop("profile", None), request.data if request.builds is not None else None
-    recipe = make_recipe(profile, fields | {"calib": calib})
-    if calib is None and data is not None and recipe.precision is not None:
+    recipe = make_recipe(profile, fields)
+    if data is not None and recipe.precision is not None:
         recipe = make_recipe(profile, fields | {"calib": data})
-    request = replace(request, data=input or request.data, recipe=recipe)
+    request = replace(request, recipe=recipe)
     with listening() as listener:
         compared = run(request, listener)
     view = comparison_view(compared.outcome)
@@ -357,14 +353,10 @@ def exit_code_of(outcome: Outcome) -> int:
 
 @command(SweepRequest, has_sections=True, later={"model": Path()})
 @click.argument("models", metavar="MODEL…", nargs=-1, required=True, type=OnnxFile())
-@click.option("--input", metavar="DATA", hidden=True)
-@click.option("--calib", metavar="DATA", hidden=True)
 @json_option("trtopt.sweep")
 def sweep(
     request: SweepRequest,
     models: tuple[Path, ...],
-    input: str | None,
-    calib: str | None,
     json: JsonOutput | None,
 ) -> None:
     """Build and measure each MODEL, an ONNX file, at every combination of the given values.
@@ -381,8 +373,7 @@ def sweep(
     from trtopt.report.sweep import sweep_view
     from trtopt.workflows.sweep.sweep import Outcomes, require_reports, sweep as run, sweep_models
 
-    data = input or request.data
-    request = replace(request, model=models[0], data=data, calib=calib or request.data)
+    request = replace(request, model=models[0])
     try:
         with listening(models=len(models)) as listener:
             if len(models) == 1:
@@ -589,7 +580,7 @@ def demo(context: click.Context, output: Path | None) -> None:
     _build_demo(context, [str(model), "-o", str(folder), "--batch", "1,8,32"])
     result = ["--json", str(folder / "result.json")]
     _run_command(
-        context, ["bench", str(folder), "--backend", "auto", *_BRIEFLY, "--input", str(samples), *result]
+        context, ["bench", str(folder), "--backend", "auto", *_BRIEFLY, "--data", str(samples), *result]
     )
     _write_report(folder)
     say(f"trtopt: the engines are in {folder}; next: trtopt optimize MODEL.onnx", err=True)

@@ -287,7 +287,6 @@ class SweepRequest(SweptOptions):
             flag="--axis",
             metavar="NAME=N,N,…",
             parse=parse_lengths_of_axis,
-            aliases=("--shapes",),
         ),
     ] = None
     neighbours: Annotated[
@@ -315,13 +314,11 @@ class SweepRequest(SweptOptions):
         samples("Inputs to measure with, and for precisions that need data [default: seeded random ones]"),
     ] = None
     timeout: Timeout = None
-    calib: str | Path | None = None
-    """Other data for precisions that need some, under the name that it once had."""
 
     @cached_property
     def recipe(self) -> Recipe:
         """What all engines share."""
-        return recipe_of(self, calib=self.calib or self.data, batch=None, precision=None, axes=None)
+        return recipe_of(self, calib=self.data, batch=None, precision=None, axes=None)
 
     @property
     def precisions(self) -> tuple[str, ...]:

@@ -177,7 +177,7 @@ class CastRequest(Request):
     target: Annotated[Target, "TensorRT to cast for (scales)."] = DEFAULT
     exclude: Annotated[
         Sequence[str],
-        Option("Nodes to keep in FP32: 'encoder.0.*'.", metavar="PATTERN", aliases=("--keep",)),
+        Option("Nodes to keep in FP32: 'encoder.0.*'.", metavar="PATTERN"),
     ] = ()
     keep_op: Annotated[Sequence[str], Option("Operators to keep in FP32: Softmax.", metavar="OP")] = ()
     include: Annotated[

@@ -225,7 +225,6 @@ Inputs = Annotated[
         f"Inputs to measure with [default: seeded random ones]: {_SAMPLES}",
         metavar="DATA",
         is_path=True,
-        aliases=("--input",),
     ),
 ]
 
@@ -281,7 +280,6 @@ Profile = Annotated[
         "A recipe, shipped or a TOML file; what is given beside it overrides it.",
         flag="--recipe",
         metavar="NAME|FILE",
-        aliases=("--profile",),
         names=recipe_names,
         is_path=True,
     ),

@@ -86,16 +86,12 @@ def test_json_goes_to_a_file_or_to_standard_output(name: str) -> None:
     [
         ("build", "--calib", "--data", "data"),
         ("quantize", "--calib", "--data", "data"),
-        ("bench", "--input", "--data", "data"),
-        ("build", "--profile", "--recipe", "profile"),
-        ("cast", "--keep", "--exclude", "exclude"),
     ],
 )
-def test_an_older_name_sets_the_same_value(
+def test_another_name_sets_the_same_value(
     name: str, older: str, now: str, parameter: str, model: str
 ) -> None:
-    needed = ["-o", "out.onnx"] if name in ("quantize", "cast") else []
-    needed += ["--precision", "int8"] if name == "quantize" else []
+    needed = ["-o", "out.onnx", "--precision", "int8"] if name == "quantize" else []
     values = [parsed(name, model, *needed, flag, "quick")[parameter] for flag in (older, now)]
     assert values[0] == values[1] != None  # noqa: E711
 
@@ -121,14 +117,9 @@ def test_an_empty_name_stays_for_the_check_that_refuses_it(model: str) -> None:
     assert parsed("bench", model, "--lock-clocks")["lock_clocks"] is True
 
 
-def test_what_measures_and_what_calibrates_are_apart_under_their_older_names(model: str) -> None:
-    given = parsed("sweep", model, "--input", "a.npz", "--calib", "b.npz")
-    assert (given["data"], given["input"], given["calib"]) == (None, "a.npz", "b.npz")
-
-
 def test_a_sweep_takes_lengths_and_a_build_a_range(model: str) -> None:
     assert parsed("sweep", model, "--axis", "seq=64,16,32")["axes"] == {"seq": (64, 16, 32)}
-    assert parsed("sweep", model, "--shapes", "seq=16")["axes"] == {"seq": (16,)}
+    assert parsed("sweep", model, "--axis", "seq=16")["axes"] == {"seq": (16,)}
     build = parsed("bench", model, "--axis", "seq=1,128,512", "--axis", "past + 1=17")
     assert build["axes"] == {"seq": (1, 128, 512), "past + 1": (17,)}
 
