@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 import trtopt
 from tests.support.cast_models import saved
 from trtopt.onnxio.model_file import load
+from trtopt.precision.casting.peaks import gives_peaks
 from trtopt.precision.compare import open_model
-from trtopt.precision.subgraph_peaks import gives_peaks
 from trtopt.records.precision import CastReport
 
 INDEX = """

@@ -30,8 +30,9 @@ from trtopt.precision.calibrate import (
     no_data,
     with_method,
 )
-from trtopt.precision.casting.cast import cast_graph, measured
+from trtopt.precision.casting.convert import cast_graph
 from trtopt.precision.casting.decide import HEAVY, CastOptions
+from trtopt.precision.casting.peaks import measured
 from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantised
 from trtopt.precision.compare import First, at_most, compared, decibels, open_model
 from trtopt.precision.existing_qdq import Existing, complete, known_ranges, take_out

@@ -12,11 +12,13 @@ from dataclasses import replace
 
 import onnx
 
+from trtopt.errors import ModelError
 from trtopt.onnxio.graph_walk import Part, graphs_of, refill, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.shape_inference import FLOAT
+from trtopt.onnxio.shape_inference import FLOAT, check, types_of
 from trtopt.onnxio.weights import converted
-from trtopt.precision.casting.rules import Places
+from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
+from trtopt.precision.casting.rules import Places, check_patterns
 
 _READS_ANY = ("Cast", "Shape", "Size")
 _SUFFIX: dict[int, str] = {
@@ -24,6 +26,31 @@ _SUFFIX: dict[int, str] = {
     onnx.TensorProto.BFLOAT16: ":bf16",
     FLOAT: ":fp32",
 }
+
+
+def cast_graph(
+    model: ModelFile, ranges: Mapping[str, float], cast_options: CastOptions, *, cast_io: bool = False
+) -> tuple[ModelFile, Decision]:
+    """Cast a prepared model in memory; its spool takes large weights. `ranges`: the largest |x| by tensor."""
+    check_patterns(model.proto, cast_options.keep, cast_options.keep_op, cast_options.include)
+    types = types_of(model.proto)
+    decision = CastDecider(model, types, ranges, cast_options, cast_io=cast_io).decide()
+    result = convert(model, types, decision.places, cast_options.low, cast_io=cast_io)
+    check(result.proto)
+    return result, decision
+
+
+def check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> None:
+    """Something heavy must have become 16-bit if only the opset stands in the way."""
+    operators = {node.name: node.op_type for part in graphs_of(model.proto.graph) for node in part.node}
+    if HEAVY & {operators[name] for name in decision.places}:
+        return
+    for kept in decision.kept:
+        if kept.rule == "opset" and kept.op in HEAVY:
+            raise ModelError(
+                f"nothing heavy can be {precision.upper()}: {kept.reason} (node {kept.node!r})",
+                "export with a newer opset (BF16 convolutions need 22), or use --precision fp16",
+            )
 
 
 def convert(

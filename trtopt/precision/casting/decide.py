@@ -12,6 +12,7 @@ import onnx
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames, Part, graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.shape_inference import FLOAT, LOW
+from trtopt.precision.casting.peaks import gives_peaks
 from trtopt.precision.casting.rules import (
     Fit,
     Places,
@@ -24,7 +25,6 @@ from trtopt.precision.casting.rules import (
     rounding_error,
     takes,
 )
-from trtopt.precision.subgraph_peaks import gives_peaks
 from trtopt.records.precision import CastPrecision, KeepRule, KeptNode
 from trtopt.targets import target_named
 

@@ -27,8 +27,9 @@ from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.onnxio.shape_inference import LOW
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds, accuracy_alarms, allowance_used
-from trtopt.precision.casting.cast import Reference, cast_graph, check_worthwhile, measured
+from trtopt.precision.casting.convert import cast_graph, check_worthwhile
 from trtopt.precision.casting.decide import HEAVY, CastOptions, Decision
+from trtopt.precision.casting.peaks import Reference, measured
 from trtopt.precision.casting.rules import check_patterns, largest
 from trtopt.precision.compare import First, compared
 from trtopt.precision.running import of_casting

@@ -11,9 +11,8 @@ from trtopt.errors import BuildError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bounds import HOPELESS, Bounds
 from trtopt.precision.search import Names, search
-from trtopt.precision.variants import Variant
 from trtopt.records.precision import CheckedSubject, OutputDifference
-from trtopt.workflows.precision.bisect import Trials
+from trtopt.workflows.precision.bisect import Trials, Variant
 
 NODES = ("a", "b", "c", "d")
 

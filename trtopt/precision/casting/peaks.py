@@ -1,20 +1,111 @@
-"""The largest |x| inside the subgraphs of Ifs, Loops and Scans, brought out as one more output of each."""
+"""The largest |x| of every tensor over the samples, by which casts are decided; and outputs on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from onnx.helper import make_node, make_tensor_value_info
 
+from trtopt.data import SampleSource
+from trtopt.data.feeds import inputs_of
+from trtopt.data.readers import Arrays
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, opset_of, refill, subgraphs_of
-from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.half_emulation import in_fp32
+from trtopt.onnxio.model_file import ModelFile, array_of, spooled
 from trtopt.onnxio.shape_inference import FLOAT, types_of
+from trtopt.precision.observe import float_tensors, observe
+from trtopt.precision.running import passing, with_weights_dequantised
+
+
+class Reference:
+    """Picks a model's inputs and outputs out of what is observed of it; the files go into `folder`."""
+
+    def __init__(self, model: onnx.ModelProto, folder: Path, samples: int) -> None:
+        self._folder, self._samples = folder, samples
+        self._inputs = frozenset[str](item.name for item in inputs_of(model))
+        self._outputs = [item.name for item in model.graph.output if item.type.HasField("tensor_type")]
+        self.names = self._inputs.union(self._outputs)
+        """The tensors that must be observed."""
+        self._batches: dict[int, dict[str, onnx.TensorProto]] = {}
+        self._texts: dict[int, Arrays] = {}
+
+    def visit(self, name: str, values: NDArray[Any], first: int) -> None:
+        """Keep what belongs to a batch that begins among the first samples; see `observe.Visitor`."""
+        if name not in self.names or first >= self._samples:
+            return
+        if values.dtype.kind not in "OSU":
+            self._batches.setdefault(first, {})[name] = spooled(values, name, self._folder)
+        elif name in self._inputs:
+            self._texts.setdefault(first, {})[name] = values
+
+    def pairs(self) -> Iterator[tuple[Arrays, Arrays]]:
+        """Inputs and outputs by name, a batch at a time, mapped from the files."""
+        for first, kept in self._batches.items():
+            arrays = {name: array_of(tensor, self._folder) for name, tensor in kept.items()}
+            yield (
+                {name: array for name, array in arrays.items() if name in self._inputs}
+                | self._texts.get(first, {}),
+                {name: arrays[name] for name in self._outputs if name in arrays},
+            )
+
+
+_AT_ONCE = 8
+
+
+def measured(
+    model: ModelFile, samples: SampleSource, reference: Reference | None = None
+) -> tuple[dict[str, float], int]:
+    """The largest finite |x| of every FP32 tensor, and over how many samples; `reference` keeps its share.
+
+    Tensors of subgraphs are in it if a sample ran them.
+    """
+    with passing(model) as spooling:
+        return _measured(model, with_weights_dequantised(spooling), samples, reference)
+
+
+def _measured(
+    model: ModelFile, folded: ModelFile, samples: SampleSource, reference: Reference | None
+) -> tuple[dict[str, float], int]:
+    """As `measured`; `folded` is the model with constants in place of its weights' Q/DQ."""
+    peaks = dict.fromkeys(float_tensors(folded), 0.0)
+    inner: dict[str, float] = {}
+    watched = with_subgraph_peaks(folded)
+
+    def visit(name: str, values: NDArray[Any], first: int) -> None:
+        if reference is not None:
+            reference.visit(name, values, first)
+        if name in peaks:
+            peaks[name] = max(peaks[name], _peak(values))
+        if name in watched.tensors:
+            for tensor, peak in zip(watched.tensors[name], values, strict=True):
+                if peak != NOT_RUN:
+                    inner[tensor] = max(inner.get(tensor, 0.0), float(peak))
+
+    names = {*peaks, *watched.tensors, *(reference.names if reference is not None else ())}
+    seen = observe(in_fp32(watched.model), samples, names, visit, at_once=_AT_ONCE)
+    weights = set(float_tensors(model)) - peaks.keys()
+    constants = {item.name: item for item in folded.proto.graph.initializer}
+    of_weights = {name: _peak(array_of(constants[name], folded.folder)) for name in weights}
+    return peaks | inner | of_weights, seen.samples
+
+
+def _peak(values: NDArray[np.float32]) -> float:
+    high, low = float(values.max(initial=0.0)), float(values.min(initial=0.0))
+    if not np.isfinite(high - low):  # masks may be infinite on purpose
+        finite = values[np.isfinite(values)]
+        high, low = float(finite.max(initial=0.0)), float(finite.min(initial=0.0))
+    return max(high, -low)
+
+
+# Inside the subgraphs of Ifs, Loops and Scans it is brought out as one more output of each.
+
 
 _STEM = "trtopt.peaks."
 _OPSET = 9

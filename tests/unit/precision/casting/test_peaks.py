@@ -12,8 +12,8 @@ import pytest
 from tests.rewrite_graphs import model
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.prepare import prepare
+from trtopt.precision.casting.peaks import NOT_RUN, with_subgraph_peaks
 from trtopt.precision.compare import open_model
-from trtopt.precision.subgraph_peaks import NOT_RUN, with_subgraph_peaks
 
 NESTED = """
 g (float[N] x, int64 trips) => (float[N] y, float[I,N] all)
