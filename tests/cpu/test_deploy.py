@@ -170,6 +170,7 @@ def test_an_engine_with_profiles_is_served_with_all_of_them_if_they_leave_no_bat
             deploy_triton(profiled(*ranges), tmp_path, name="other")
 
 
+@pytest.mark.long
 def test_clients_are_informed_of_typed_tensors(planned: Path, tmp_path: Path) -> None:
     folder = tmp_path / "build"
     trtopt.build(

@@ -57,6 +57,7 @@ def test_it_tells_its_batch_itself_and_the_result_tells_who_vouched(
     assert "no engine here takes it (there are: batch8)" in told
 
 
+@pytest.mark.long
 def test_it_takes_turns_with_a_build(trtopt_cli: CommandLine, bare: Path, cpu_build: Path) -> None:
     done = trtopt_cli("compare", bare, cpu_build, "--batch", "8", "--duration", "0.5", *TRUSTED)
     assert done.returncode in (0, 3, 5), done.stderr  # as busy as the machine is

@@ -72,6 +72,7 @@ def test_a_wrong_wish_is_refused_before_anything_is_built(
     assert told in trtopt_cli.fails(2, "optimize", DIGITS, "--backend", "onnxruntime", *given)
 
 
+@pytest.mark.long
 def test_outputs_of_nan_are_warned_of(log_model: Path, trtopt_cli: CommandLine) -> None:
     given = ("--backend", "onnxruntime", "--batch", "1", "--duration", "0.1", "--json", "found.json")
     done = trtopt_cli("optimize", log_model, *given)

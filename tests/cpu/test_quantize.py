@@ -129,6 +129,7 @@ def test_int4_with_data_errs_less_and_builds(samples: dict[Path, Path], tmp_path
     trtopt.build(tmp_path / "q.onnx", tmp_path / "engines", batch=(4,), backend="tensorrt-rtx")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", few("bf16", of=["fp16", "bf16"]))
 def test_a_16_bit_model_is_quantised_as_the_fp32_one(
     precision: str, samples: dict[Path, Path], tmp_path: Path

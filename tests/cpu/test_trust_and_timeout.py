@@ -65,6 +65,7 @@ def test_what_is_trusted_must_be_an_engine(trtopt_cli: CommandLine, folder: Path
     assert "is not there" in trtopt_cli.fails(1, *asked, "--trust", "batch8.onnx")
 
 
+@pytest.mark.long
 def test_a_comparison_may_trust_an_engine_that_only_one_side_has(
     trtopt_cli: CommandLine, cpu_build: Path, folder: Path
 ) -> None:

@@ -227,6 +227,7 @@ def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
     assert evidence_of(built).graph.dtypes[image.name] == "float16"
 
 
+@pytest.mark.long
 def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) -> None:
     """From the profile of a real engine on ONNX Runtime to builds by it and by TensorRT-RTX."""
     samples = str(TRANSFORMER.with_name("heldout.npz"))
