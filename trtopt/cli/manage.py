@@ -36,8 +36,7 @@ def plan(request: PlanRequest, verify: bool, json: JsonOutput | None) -> None:
     SWEEP is a folder of `trtopt sweep`, or a build folder with results of `trtopt bench --json` in it;
     with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
     """
-    from trtopt.cli.console import show_result
-    from trtopt.cli.progress import phases
+    from trtopt.cli.console import phases, show_result
     from trtopt.report.planning import plan_view
     from trtopt.workflows.plan.plan import plan as make
     from trtopt.workflows.plan.trials import verify as put_to_the_test

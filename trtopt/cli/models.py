@@ -120,8 +120,7 @@ def export(request: ExportRequest) -> None:
     MODEL is a name of the collection (see `trtopt models`), a model file (TOML), or package.module:callable
     (or FILE.py:callable) that returns (module, {input name: example tensor}).
     """
-    from trtopt.cli.console import say
-    from trtopt.cli.progress import phases
+    from trtopt.cli.console import phases, say
     from trtopt.workflows.models import export as run
 
     with phases(f"exporting {request.model}"):
@@ -184,8 +183,7 @@ def rewrite(
     request: RewriteRequest | None, listing: bool, explain: str | None, json: JsonOutput | None
 ) -> None:
     """Rewrite the ONNX file MODEL for TensorRT and check that it still computes the same function."""
-    from trtopt.cli.console import note, show_result
-    from trtopt.cli.progress import phases
+    from trtopt.cli.console import note, phases, show_result
     from trtopt.errors import UsageError
     from trtopt.report.view import Lines, View, plain
     from trtopt.rewrite import explain as words
@@ -218,8 +216,7 @@ def rewrite(
 @json_option("trtopt.cast")
 def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
     """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
-    from trtopt.cli.console import note, show_result
-    from trtopt.cli.progress import phases
+    from trtopt.cli.console import note, phases, show_result
     from trtopt.report.precision import cast_view, explain_cast
     from trtopt.workflows.precision.cast import cast as run
 
@@ -238,8 +235,7 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
 @json_option("trtopt.quantization")
 def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
-    from trtopt.cli.console import show_result
-    from trtopt.cli.progress import phases
+    from trtopt.cli.console import phases, show_result
     from trtopt.report.precision import explain_quantisation, quantize_view
     from trtopt.workflows.listener import Listener
     from trtopt.workflows.precision.quantize import quantize as run
@@ -265,8 +261,7 @@ def check(request: CheckRequest, json: JsonOutput | None) -> None:
 
     Exits with 3 if a bound is not met.
     """
-    from trtopt.cli.console import show_result
-    from trtopt.cli.progress import listening
+    from trtopt.cli.console import listening, show_result
     from trtopt.report.precision import check_view
     from trtopt.workflows.precision.check import check as run
 
@@ -284,8 +279,7 @@ def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
 
     Exits with 3 if they are not met even with all nodes kept.
     """
-    from trtopt.cli.console import show_result
-    from trtopt.cli.progress import listening
+    from trtopt.cli.console import listening, show_result
     from trtopt.report.precision import bisect_view
     from trtopt.workflows.precision.bisect import bisect as run
 

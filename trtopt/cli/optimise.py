@@ -46,8 +46,7 @@ def optimize(request: OptimizeRequest, json: JsonOutput | None) -> None:
     and writes report.html into the build folder. With --data the precision is chosen too, where engines can
     be measured. Exits with 3 if a bound is missed.
     """
-    from trtopt.cli.console import show_result
-    from trtopt.cli.progress import listening
+    from trtopt.cli.console import listening, show_result
     from trtopt.report.tuning import optimized_view
     from trtopt.workflows.optimize import optimize as run
 
@@ -106,8 +105,7 @@ def build(
     graph requests, where TensorRT reports types. For FP16 on TensorRT 8.6 the limit is half of the weights,
     because it may choose FP32 where that is faster. What measured fastest fails only with --strict.
     """
-    from trtopt.cli.console import show, show_notes, warn
-    from trtopt.cli.progress import listening
+    from trtopt.cli.console import listening, show, show_notes, warn
     from trtopt.report.build import build_view, engine_lines, engine_notes
     from trtopt.report.precision import verdict_view
     from trtopt.report.profile import build_memory_lines, receipt_lines
@@ -162,8 +160,7 @@ def _refuse_other_options(context: click.Context) -> None:
 
 
 def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
-    from trtopt.cli.console import say, show_result
-    from trtopt.cli.progress import listening
+    from trtopt.cli.console import listening, say, show_result
     from trtopt.report.build import build_view, change_lines
     from trtopt.workflows.build.folder import rebuild_locked, rebuilt_name
 
@@ -205,8 +202,7 @@ def bench(
 
     With `--json -` the table goes to standard error. If an engine fails, earlier measurements are kept.
     """
-    from trtopt.cli.console import show_result
-    from trtopt.cli.progress import listening
+    from trtopt.cli.console import listening, show_result
     from trtopt.records import Trust
     from trtopt.report.bench import bench_view, distrust, is_trustworthy
     from trtopt.workflows.bench.bench import bench as run
@@ -276,8 +272,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
     Shows where the time goes, layer by layer, with the names of the ONNX file; which types ran; what fused,
     what did not and why; and how far each layer is from the device's limits.
     """
-    from trtopt.cli.console import note, show_result
-    from trtopt.cli.progress import listening
+    from trtopt.cli.console import listening, note, show_result
     from trtopt.errors import UsageError
     from trtopt.files.outputs import write_output
     from trtopt.records import to_json
@@ -321,8 +316,7 @@ def compare(
     --control needs no B, nor does --across-contracts with two contracts, nor --builds, which then compares
     the builds of one model.
     """
-    from trtopt.cli.console import show_result
-    from trtopt.cli.progress import listening
+    from trtopt.cli.console import listening, show_result
     from trtopt.errors import DeviceError
     from trtopt.recipe import make_recipe
     from trtopt.report.comparison import comparison_view
@@ -367,8 +361,7 @@ def sweep(
     Several models are swept alike, each into a folder of its own; on a cluster several at a time. Then
     --json writes a line for each.
     """
-    from trtopt.cli.console import say, show_view
-    from trtopt.cli.progress import listening
+    from trtopt.cli.console import listening, say, show_view
     from trtopt.records import SweepReport
     from trtopt.report.sweep import sweep_view
     from trtopt.workflows.sweep.sweep import Outcomes, require_reports, sweep as run, sweep_models
@@ -405,8 +398,7 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
     of the best engine. ledger.json in it lists every candidate with the predicted and the measured gain.
     Exits with 3 if the baseline misses the accuracy bound.
     """
-    from trtopt.cli.console import say, show_result
-    from trtopt.cli.progress import listening
+    from trtopt.cli.console import listening, say, show_result
     from trtopt.report.tuning import score_view, tuned_view
     from trtopt.workflows.tune.setup import default_folder
     from trtopt.workflows.tune.tune import score as scored, tune as run
@@ -477,8 +469,7 @@ def report(folder: Path, other: Path | None, output: Path | None) -> None:
 
 def _write_page(page: Callable[[], Page], file: Path) -> None:
     """Make a page and write it to a file, whose name is shown."""
-    from trtopt.cli.console import say
-    from trtopt.cli.progress import phases
+    from trtopt.cli.console import phases, say
     from trtopt.files.outputs import check_output, write_output
     from trtopt.report.html.page import page_of, plotting_library
     from trtopt.version import __version__

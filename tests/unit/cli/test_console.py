@@ -1,6 +1,54 @@
-"""What lines look like where they are too long for the screen."""
+"""Lines that are too long for the screen; bars for running jobs, a line for waiting ones, the time left."""
 
-from trtopt.cli.console import wrapped
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from trtopt.cli.console import ProgressBars, duration_text, seconds_left, wrapped
+from trtopt.workflows.listener import DONE
+
+
+def visible(progress: Progress) -> list[str]:
+    return [task.description for task in progress.tasks if task.visible]
+
+
+def test_a_job_has_a_bar_from_its_start_to_its_end_and_the_others_are_counted() -> None:
+    bars = ProgressBars(Console(file=io.StringIO()))
+    bars.plan(["batch1", "batch8", "batch32"])
+    assert visible(bars) == ["3 waiting"]
+    bars.show(0, "latency", None)
+    bars.show(1, "latency", 0.5)
+    assert visible(bars) == ["1 waiting", "batch1 (1 of 3)", "batch8 (2 of 3)"]
+    bars.show(0, DONE, 1.0)
+    assert visible(bars) == ["1 waiting", "batch8 (2 of 3)"]
+    assert next(task for task in bars.tasks if task.description.startswith("batch1 ")).stop_time
+    bars.show(2, "latency", 0.0)
+    assert visible(bars) == ["batch8 (2 of 3)", "batch32 (3 of 3)"]
+    bars.plan(["peaks"])
+    assert visible(bars) == ["1 waiting"]
+
+
+def test_a_job_that_no_one_announced_has_a_bar_too() -> None:
+    bars = ProgressBars(Console(file=io.StringIO()))
+    bars.show(0, "copying", None)
+    assert visible(bars) == ["copying"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (61, "1:01"), (3723, "1:02:03")]
+)
+def test_a_duration_reads_as_a_clock_does(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_time_left_counts_down_between_reports() -> None:
+    assert seconds_left(0.25, 2.0, 2.0) == 6.0
+    assert seconds_left(0.25, 2.0, 5.0) == 3.0
+    assert seconds_left(0.25, 2.0, 9.0) == 0.0
 
 
 def test_a_long_line_breaks_between_words_and_keeps_its_columns() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests.support import examples
 from tests.support.sweeps import point, report_of
-from trtopt.cli.progress import listening
+from trtopt.cli.console import listening
 from trtopt.records import PointMemory, PointPower, SweepReport
 from trtopt.report.sweep import point_line, sweep_notes, sweep_view
 from trtopt.report.view import grouped
