@@ -32,8 +32,8 @@ from trtopt.rewrite.batch_rules import (
     Step,
     Tensor,
     Ways,
+    find_repetitions,
     ratio,
-    repeated_for_the_batch,
 )
 
 _MOST_TRIALS = 64
@@ -67,7 +67,7 @@ class _Refused(Exception):
         super().__init__(f"node {name_of(node)!r} ({node.op_type}) {why}")
 
 
-def followed(model: onnx.ModelProto, batch: int) -> Path:
+def follow(model: onnx.ModelProto, batch: int) -> Path:
     """How the tensors of a prepared model grow with the batch."""
     walk = _Walk(model, batch)
     first: _Refused | None = None
@@ -136,19 +136,19 @@ class _Walk:
             scope[item.values.name] = Tensor(tuple(item.dims), element=item.values.data_type)
         for index, node in enumerate(part.node):
             try:
-                made = self._made(part, index, node, scope)
+                made = self._follow_node(part, index, node, scope)
             except MixesError as error:
                 raise _Refused(node, str(error)) from None
             scope.update({name: item for name, item in zip(node.output, made, strict=False) if name})
         self._constants = self._constants.parents
         return scope
 
-    def _made(
+    def _follow_node(
         self, part: onnx.GraphProto, index: int, node: onnx.NodeProto, scope: ChainMap[str, Tensor]
     ) -> Sequence[Tensor]:
         """A node's outputs."""
         if any(subgraphs_of(node)):
-            return self._entered(node, scope)
+            return self._enter(node, scope)
         inputs = tuple(scope[name] if name else None for name in node.input)
         depends = any(item is not None and item.depends for item in inputs)
         given = (
@@ -173,11 +173,11 @@ class _Walk:
             lambda position: self._floats(node, position),
             lambda key, ways: self._ways.setdefault((index, node.output[0], key), ways)[0],
         )
-        numbers = counted(step) if own else None
+        numbers = compute_numbers(step) if own else None
         if numbers is not None:
             return [Tensor(shapes[0], numbers=numbers, element=elements[0])]
         if not depends:
-            rows = self._repeated(step) if own and node.op_type == "Expand" else None
+            rows = self._find_repeated(step) if own and node.op_type == "Expand" else None
             if rows is None:
                 return [Tensor(shape, element=kind) for shape, kind in zip(shapes, elements, strict=True)]
             made: Sequence[Rows] = [rows]
@@ -201,9 +201,9 @@ class _Walk:
             raise MixesError("computes with the number of samples")
         return rule(step)
 
-    def _repeated(self, step: Step) -> Rows | None:
+    def _find_repeated(self, step: Step) -> Rows | None:
         """A constant's Expand to the batch, if it is read as one row a sample."""
-        ways = repeated_for_the_batch(step)
+        ways = find_repetitions(step)
         rows = step.choose("repeated", ways) if ways else None
         if rows is not None:
             step.patches.append(Patch(1, (PerSample(1), *(step.numbers("shape", 1) or ())[1:])))
@@ -270,7 +270,7 @@ class _Walk:
 
     # ── subgraphs ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _entered(self, node: onnx.NodeProto, scope: ChainMap[str, Tensor]) -> Sequence[Tensor]:
+    def _enter(self, node: onnx.NodeProto, scope: ChainMap[str, Tensor]) -> Sequence[Tensor]:
         """The outputs of a node with subgraphs: of the two branches of an If, no other is followed into."""
         if not any(scope[name].depends for name in reads_of(node) if name in scope):
             return [Tensor(None) for _ in node.output]
@@ -279,7 +279,7 @@ class _Walk:
         if scope[node.input[0]].depends:
             raise MixesError("takes one branch for all samples, as one of them decides")
         ends = [self._inside(inner, scope) for inner in subgraphs_of(node)]
-        return [_either(items) for items in zip(*ends, strict=True)]
+        return [_join_branches(items) for items in zip(*ends, strict=True)]
 
     def _inside(self, branch: onnx.GraphProto, scope: ChainMap[str, Tensor]) -> list[Tensor]:
         """The outputs of a branch."""
@@ -295,7 +295,7 @@ def _rows(item: Tensor) -> Rows | None:
     return None if item.axis is None or item.shape is None else Rows(item.shape, item.axis, item.outer)
 
 
-def _either(items: Sequence[Tensor]) -> Tensor:
+def _join_branches(items: Sequence[Tensor]) -> Tensor:
     """What either of two branches gives: the batch lies in one place."""
     first, *others = items
     places = {(item.axis, item.outer, rows.length if (rows := _rows(item)) else None) for item in items}
@@ -346,7 +346,7 @@ _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Equal")
 _WHOLE = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 
-def counted(step: Step) -> tuple[Number, ...] | None:
+def compute_numbers(step: Step) -> tuple[Number, ...] | None:
     """The numbers that a node computes, of at most one axis; None if they are not known."""
     source, operator = step.at(0), step.node.op_type
     if source is None or step.shapes[0] is None or len(step.shapes[0]) > 1:
@@ -354,7 +354,7 @@ def counted(step: Step) -> tuple[Number, ...] | None:
     if operator in ("Shape", "Size"):
         return _lengths(step, source)
     if operator == "Slice":
-        return None if source.numbers is None else _cut(step, source.numbers)
+        return None if source.numbers is None else _slice(step, source.numbers)
     known = [item.numbers for item in step.inputs if item is not None and item.numbers is not None]
     if source.numbers is None or (operator not in _MOVES and len(known) < len(step.inputs)):
         return None
@@ -363,14 +363,14 @@ def counted(step: Step) -> tuple[Number, ...] | None:
     if operator == "Cast":
         return source.numbers if step.number("to", 0) in _WHOLE else None
     if operator == "Gather":
-        return _picked(*known) if source.shape != () else None
+        return _pick(*known) if source.shape != () else None
     if operator == "Concat":
         return tuple(number for each in known for number in each)
     if operator == "ReduceProd":
         return _product(source.numbers)
     if operator == "Where":
-        return _selected(*known)
-    return _paired(operator, *known) if operator in _ARITHMETIC else None
+        return _select(*known)
+    return _pair(operator, *known) if operator in _ARITHMETIC else None
 
 
 def _lengths(step: Step, source: Tensor) -> tuple[Number, ...] | None:
@@ -386,7 +386,7 @@ def _lengths(step: Step, source: Tensor) -> tuple[Number, ...] | None:
     return tuple(numbers[step.number("start", 0) : end]) if is_shape else _product(numbers)
 
 
-def _cut(step: Step, numbers: Sequence[Number]) -> tuple[Number, ...] | None:
+def _slice(step: Step, numbers: Sequence[Number]) -> tuple[Number, ...] | None:
     try:
         start, end, _, by = (step.numbers(n, p) for p, n in enumerate(("starts", "ends", "axes", "steps"), 1))
     except MixesError:
@@ -398,12 +398,12 @@ def _cut(step: Step, numbers: Sequence[Number]) -> tuple[Number, ...] | None:
     )
 
 
-def _picked(numbers: Sequence[Number], places: Sequence[Number]) -> tuple[Number, ...] | None:
+def _pick(numbers: Sequence[Number], places: Sequence[Number]) -> tuple[Number, ...] | None:
     known = [place for place in places if isinstance(place, int) and -len(numbers) <= place < len(numbers)]
     return tuple(numbers[place] for place in known) if len(known) == len(places) else None
 
 
-def _selected(
+def _select(
     condition: Sequence[Number], one: Sequence[Number], other: Sequence[Number]
 ) -> tuple[Number, ...] | None:
     length = max(len(condition), len(one), len(other))
@@ -414,19 +414,19 @@ def _selected(
 def _product(numbers: Sequence[Number]) -> tuple[Number]:
     product: Number = 1
     for number in numbers:
-        product = _combined("Mul", product, number) or 0
+        product = _combine("Mul", product, number) or 0
     return (product,)
 
 
-def _paired(operator: str, first: Sequence[Number], second: Sequence[Number]) -> tuple[Number, ...] | None:
+def _pair(operator: str, first: Sequence[Number], second: Sequence[Number]) -> tuple[Number, ...] | None:
     length = max(len(first), len(second))
     rows = [each if len(each) == length else [*each] * length for each in (first, second)]
-    found = [_combined(operator, one, other) for one, other in zip(*rows, strict=True)]
+    found = [_combine(operator, one, other) for one, other in zip(*rows, strict=True)]
     known = tuple(number for number in found if number is not None)
     return known if len(known) == length else None
 
 
-def _combined(operator: str, one: Number, other: Number) -> Number | None:
+def _combine(operator: str, one: Number, other: Number) -> Number | None:
     """A sum, difference, product or quotient, or whether two are equal; None if that is not known."""
     if operator == "Equal":
         return _equal(one, other)

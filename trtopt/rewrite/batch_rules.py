@@ -192,7 +192,7 @@ def _factors(lengths: Iterable[Length]) -> tuple[int, list[str]]:
     return number, names
 
 
-def _placed(step: Step, rows: Rows, axis: int) -> list[Rows]:
+def _place(step: Step, rows: Rows, axis: int) -> list[Rows]:
     """All outputs, the batch at `axis` of each, as in `rows`."""
     made = []
     for name, shape in zip(step.node.output, step.shapes, strict=True):
@@ -207,23 +207,23 @@ def _placed(step: Step, rows: Rows, axis: int) -> list[Rows]:
     return made
 
 
-def _fixed(step: Step, *growing: int) -> None:
+def _check_fixed(step: Step, *growing: int) -> None:
     """See that no input grows but those at the positions `growing`."""
     for position, _ in step.rows:
         if position not in growing:
             raise MixesError(f"takes its input {position} from the samples")
 
 
-def _alone(step: Step) -> Rows:
+def _only_input(step: Step) -> Rows:
     """The first input, which alone may grow."""
-    _fixed(step, 0)
+    _check_fixed(step, 0)
     return step.rows[0][1]
 
 
 # ── element by element ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _aligned(rows: Sequence[Rows], fixed: Iterable[Tensor]) -> Rows:
+def _align(rows: Sequence[Rows], fixed: Iterable[Tensor]) -> Rows:
     """What tensors that are broadcast to one another have as their batch."""
     first = rows[0]
     for other in rows[1:]:
@@ -239,23 +239,23 @@ def _aligned(rows: Sequence[Rows], fixed: Iterable[Tensor]) -> Rows:
 
 def _elementwise(step: Step) -> list[Rows]:
     fixed = [item for item in step.inputs if item is not None and item.axis is None]
-    rows = _aligned([rows for _, rows in step.rows], fixed)
-    return _placed(step, rows, len(step.shape) + rows.back)
+    rows = _align([rows for _, rows in step.rows], fixed)
+    return _place(step, rows, len(step.shape) + rows.back)
 
 
 def _cast_like(step: Step) -> list[Rows]:
     if step.rows[0][0]:
         return []  # it takes the samples' type alone
-    return _placed(step, step.rows[0][1], step.rows[0][1].axis)
+    return _place(step, step.rows[0][1], step.rows[0][1].axis)
 
 
 def _quantize(step: Step) -> list[Rows]:
-    rows = _alone(step)
+    rows = _only_input(step)
     scales = step.shape_at(1)
     axis = step.number("axis", 1) % len(rows.shape)
     if len(scales) > 1 or (scales not in ((), (1,)) and axis == rows.axis):
         raise MixesError(f"has {scales[-1]} scales along the batch")
-    return _placed(step, rows, rows.axis)
+    return _place(step, rows, rows.axis)
 
 
 def _dropout(step: Step) -> list[Rows]:
@@ -264,14 +264,14 @@ def _dropout(step: Step) -> list[Rows]:
     )
     if trains and step.floats(1) != [0.0]:
         raise MixesError("draws random numbers")
-    _fixed(step, 0)
+    _check_fixed(step, 0)
     return _elementwise(step)
 
 
 # ── along axes ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _common(step: Step) -> Rows:
+def _find_common(step: Step) -> Rows:
     """Where the batch lies in all inputs that grow: the same place."""
     first = step.rows[0][1]
     if any(other.axis != first.axis or not first.shares_rows_with(other) for _, other in step.rows):
@@ -279,26 +279,26 @@ def _common(step: Step) -> Rows:
     return first
 
 
-def _apart(step: Step, axes: Collection[int]) -> Rows:
+def _keep_apart(step: Step, axes: Collection[int]) -> Rows:
     """The common batch, which none of `axes` may be."""
-    rows = _common(step)
+    rows = _find_common(step)
     if rows.axis in axes:
         raise MixesError("works across the samples of a batch")
     return rows
 
 
-def _within(step: Step, axes: Collection[int]) -> list[Rows]:
+def _work_along(step: Step, axes: Collection[int]) -> list[Rows]:
     """All outputs, the batch where it was, of what works along `axes`."""
-    rows = _apart(step, axes)
-    return _placed(step, rows, rows.axis)
+    rows = _keep_apart(step, axes)
+    return _place(step, rows, rows.axis)
 
 
 def _along(step: Step, default: int | None = -1, *, growing: Sequence[int] = (0,)) -> list[Rows]:
     """Along the axis `axis`: an attribute, or (for no default) the input at position 1."""
-    _fixed(step, *growing)
+    _check_fixed(step, *growing)
     rank = len(step.rows[0][1].shape)
     axes = step.axes("axis", 1, rank) if default is None else [step.number("axis", default) % rank]
-    return _within(step, axes or range(rank))
+    return _work_along(step, axes or range(rank))
 
 
 def _together(step: Step) -> list[Rows]:
@@ -312,56 +312,56 @@ def _softmax(step: Step) -> list[Rows]:
     if step.opset >= 13:
         return _along(step)
     rank = len(step.rows[0][1].shape)
-    return _within(step, range(step.number("axis", 1) % rank, rank))  # they are one
+    return _work_along(step, range(step.number("axis", 1) % rank, rank))  # they are one
 
 
 def _trailing(step: Step, default: int | None = None) -> list[Rows]:
     """On all axes from `axis` on, or on the last two."""
-    rank = len(_alone(step).shape)
-    rows = _apart(step, range((-2 if default is None else step.number("axis", default)) % rank, rank))
-    _aligned([rows], [item for item in step.inputs[1:] if item is not None])
-    return _placed(step, rows, rows.axis)
+    rank = len(_only_input(step).shape)
+    rows = _keep_apart(step, range((-2 if default is None else step.number("axis", default)) % rank, rank))
+    _align([rows], [item for item in step.inputs[1:] if item is not None])
+    return _place(step, rows, rows.axis)
 
 
 def _batch_norm(step: Step) -> list[Rows]:
-    _fixed(step, 0)
+    _check_fixed(step, 0)
     if (
         step.number("training_mode", 0)
         or not step.number("is_test", step.opset >= 7)
         or len(step.node.output) > 1
     ):
         raise MixesError("works across the samples of a batch: it is in training mode")
-    return _within(step, (1,))
+    return _work_along(step, (1,))
 
 
-def _reduced(step: Step, axes: Collection[int]) -> list[Rows]:
-    rows = _apart(step, axes)
+def _reduce_over(step: Step, axes: Collection[int]) -> list[Rows]:
+    rows = _keep_apart(step, axes)
     gone = 0 if step.number("keepdims", 1) else sum(axis < rows.axis for axis in axes)
-    return _placed(step, rows, rows.axis - gone)
+    return _place(step, rows, rows.axis - gone)
 
 
 def _reduce(step: Step) -> list[Rows]:
-    rank = len(_alone(step).shape)
+    rank = len(_only_input(step).shape)
     axes = step.axes("axes", 1, rank)
     if not axes and step.number("noop_with_empty_axes", 0):
         return _elementwise(step)
-    return _reduced(step, axes or range(rank))
+    return _reduce_over(step, axes or range(rank))
 
 
 def _arg_extreme(step: Step) -> list[Rows]:
-    return _reduced(step, [step.number("axis", 0) % len(step.rows[0][1].shape)])
+    return _reduce_over(step, [step.number("axis", 0) % len(step.rows[0][1].shape)])
 
 
 # ── rows and their numbers ──────────────────────────────────────────────────────────────────────────────
 
 
-def _listed(numbers: Iterable[Number]) -> str:
+def _list(numbers: Iterable[Number]) -> str:
     shown = ["N" if isinstance(number, PerSample) else str(number) for number in numbers]
     return ", ".join(shown[:4]) + (", …" if len(shown) > 4 else "")
 
 
 def _concat(step: Step) -> list[Rows]:
-    rows = _common(step)
+    rows = _find_common(step)
     if step.number("axis", 1) % len(rows.shape) == rows.axis and len(step.inputs) > 1:
         raise MixesError("adds rows to the batch")
     for position, item in enumerate(step.inputs):
@@ -371,11 +371,11 @@ def _concat(step: Step) -> list[Rows]:
                 raise MixesError(f"joins the batch with {length} fixed rows")
             wanted = [1] * len(rows.shape)
             step.patches.append(Patch(position, _with_rows(wanted, rows, step.batch), "expanded"))
-    return _placed(step, rows, rows.axis)
+    return _place(step, rows, rows.axis)
 
 
 def _split(step: Step) -> list[Rows]:
-    rows = _common(step)
+    rows = _find_common(step)
     if step.number("axis", 0) % len(rows.shape) == rows.axis:
         raise MixesError("splits the batch")
     return _along(step, 0)
@@ -387,31 +387,31 @@ def _gather(step: Step) -> list[Rows]:
     if 0 in rows and 1 in rows:
         raise MixesError("lets samples choose among all samples")
     if 1 in rows:
-        return _placed(step, rows[1], axis + rows[1].axis)
+        return _place(step, rows[1], axis + rows[1].axis)
     if axis == rows[0].axis:
         operand = step.at(1)
         found = () if operand is None or operand.numbers is None else operand.numbers
-        raise MixesError(f"takes rows of the batch{': ' if found else ''}{_listed(found)}")
+        raise MixesError(f"takes rows of the batch{': ' if found else ''}{_list(found)}")
     width = len(step.shape_at(1))
-    return _placed(step, rows[0], rows[0].axis + (width - 1 if axis < rows[0].axis else 0))
+    return _place(step, rows[0], rows[0].axis + (width - 1 if axis < rows[0].axis else 0))
 
 
 def _gather_nd(step: Step) -> list[Rows]:
     rows, alike = dict(step.rows), step.number("batch_dims", 0)
     deep = step.shape_at(1)[-1]
     if 0 in rows and 1 in rows:
-        common = _common(step)
+        common = _find_common(step)
         if common.axis < alike:
-            return _placed(step, common, common.axis)
+            return _place(step, common, common.axis)
     elif 1 in rows and alike <= rows[1].axis < len(rows[1].shape) - 1:
-        return _placed(step, rows[1], rows[1].axis)
+        return _place(step, rows[1], rows[1].axis)
     elif 0 in rows and isinstance(deep, int) and rows[0].axis >= alike + deep:
-        return _placed(step, rows[0], len(step.shape_at(1)) - 1 + rows[0].axis - alike - deep)
+        return _place(step, rows[0], len(step.shape_at(1)) - 1 + rows[0].axis - alike - deep)
     raise MixesError("takes rows of the batch")
 
 
 def _scatter_nd(step: Step) -> list[Rows]:
-    _fixed(step, 0, 2)
+    _check_fixed(step, 0, 2)
     rows, deep = dict(step.rows), step.shape_at(1)[-1]
     if len(rows) < 2 or not isinstance(deep, int) or rows[0].axis < deep:
         raise MixesError("replaces rows of the batch")
@@ -419,17 +419,17 @@ def _scatter_nd(step: Step) -> list[Rows]:
         raise MixesError("joins every sample with every other")
     if not rows[0].shares_rows_with(rows[2]):
         raise MixesError("joins every sample with every other")
-    return _placed(step, rows[0], rows[0].axis)
+    return _place(step, rows[0], rows[0].axis)
 
 
 def _one_hot(step: Step) -> list[Rows]:
-    rows = _alone(step)
+    rows = _only_input(step)
     axis = step.number("axis", -1) % (len(rows.shape) + 1)
-    return _placed(step, rows, rows.axis + (axis <= rows.axis))
+    return _place(step, rows, rows.axis + (axis <= rows.axis))
 
 
 def _slice(step: Step) -> list[Rows]:
-    rows = _alone(step)
+    rows = _only_input(step)
     rank = len(rows.shape)
     axes = step.axes("axes", 3, rank)
     counts = [step.at(position) for position in (1, 2)]
@@ -445,9 +445,9 @@ def _slice(step: Step) -> list[Rows]:
         start, end = (starts or ())[place], (ends or ())[place]
         is_all = end == _per_sample(rows, step.batch) or (isinstance(end, int) and end >= FAR)
         if start != 0 or not is_all or (steps is not None and steps[place] != 1):
-            raise MixesError(f"takes rows of the batch: from {_listed([start])} to {_listed([end])}")
+            raise MixesError(f"takes rows of the batch: from {_list([start])} to {_list([end])}")
     _refuse_counts(step, {1: axes, 2: axes}, rows.axis)
-    return _placed(step, rows, rows.axis)
+    return _place(step, rows, rows.axis)
 
 
 def _refuse_counts(step: Step, operands: dict[int, Sequence[int]], allowed: int | None) -> None:
@@ -460,7 +460,7 @@ def _refuse_counts(step: Step, operands: dict[int, Sequence[int]], allowed: int 
 
 
 def _pad(step: Step) -> list[Rows]:
-    rows = _alone(step)
+    rows = _only_input(step)
     rank = len(rows.shape)
     axes = step.axes("axes", 3, rank) or list(range(rank))
     pads = step.numbers("pads", 1) or step.numbers("paddings", 1) or ()
@@ -468,21 +468,21 @@ def _pad(step: Step) -> list[Rows]:
         pads[place + end] for end in (0, len(axes)) for place in range(len(axes)) if axes[place] == rows.axis
     ]
     if any(number != 0 for number in added):
-        raise MixesError(f"adds {_listed(added)} rows to the batch")
-    return _placed(step, rows, rows.axis)
+        raise MixesError(f"adds {_list(added)} rows to the batch")
+    return _place(step, rows, rows.axis)
 
 
 def _tile(step: Step) -> list[Rows]:
     times = step.numbers("repeats", 1) or ()
     if not step.rows:
-        return [_counted_axis(step, step.shape_at(0), times)]
-    rows = _alone(step)
+        return [_find_counted_axis(step, step.shape_at(0), times)]
+    rows = _only_input(step)
     if times[rows.axis] != 1:
-        raise MixesError(f"repeats the batch {_listed([times[rows.axis]])} times")
-    return _placed(step, rows, rows.axis)
+        raise MixesError(f"repeats the batch {_list([times[rows.axis]])} times")
+    return _place(step, rows, rows.axis)
 
 
-def _counted_axis(step: Step, shape: Sequence[Length], numbers: Sequence[Number]) -> Rows:
+def _find_counted_axis(step: Step, shape: Sequence[Length], numbers: Sequence[Number]) -> Rows:
     """A constant in as many rows as numbers say: where one counts the samples, and there is one row."""
     places = [place for place, number in enumerate(numbers) if isinstance(number, PerSample)]
     lengths = (1,) * (len(numbers) - len(shape)) + tuple(shape)
@@ -495,7 +495,7 @@ def _counted_axis(step: Step, shape: Sequence[Length], numbers: Sequence[Number]
 
 def _constant_of_shape(step: Step) -> list[Rows]:
     numbers = step.numbers("shape", 0) or ()
-    return [_counted_axis(step, (1,) * len(numbers), numbers)]
+    return [_find_counted_axis(step, (1,) * len(numbers), numbers)]
 
 
 # ── matrices ────────────────────────────────────────────────────────────────────────────────────────────
@@ -511,13 +511,13 @@ def _matmul(step: Step) -> list[Rows]:
         raise MixesError("adds samples up")
     rank = len(step.shape)
     if left is not None and is_row:
-        return _placed(step, left, rank - (1 if is_vector[1] else 2))
+        return _place(step, left, rank - (1 if is_vector[1] else 2))
     if right is not None and is_column:
-        return _placed(step, right, rank - 1)
+        return _place(step, right, rank - 1)
     fixed = [item for item in step.inputs if item is not None and item.axis is None]
     stacked = [item for item in fixed if item.shape is None or len(item.shape) > 2]
-    rows = _aligned([rows for rows in (left, right) if rows], stacked)
-    return _placed(step, rows, rank + rows.back + sum(is_vector))
+    rows = _align([rows for rows in (left, right) if rows], stacked)
+    return _place(step, rows, rank + rows.back + sum(is_vector))
 
 
 def _gemm(step: Step) -> list[Rows]:
@@ -532,14 +532,14 @@ def _gemm(step: Step) -> list[Rows]:
         raise MixesError("joins samples with fixed rows")
     axis = 0 if left else 1
     whole = [Rows(step.shape, axis, product.outer), *([added] if added else [])]
-    _aligned(whole, [item for item in [step.at(2)] if item is not None and item.axis is None])
-    return _placed(step, product, axis)
+    _align(whole, [item for item in [step.at(2)] if item is not None and item.axis is None])
+    return _place(step, product, axis)
 
 
 def _einsum(step: Step) -> list[Rows]:
     left, arrow, right = step.text("equation", "").replace(" ", "").partition("->")
     terms = [_labels(term, len(step.shape_at(place))) for place, term in enumerate(left.split(","))]
-    out = _labels(right, len(step.shape)) if arrow else _implied(terms)
+    out = _labels(right, len(step.shape)) if arrow else _imply(terms)
     rows = dict(step.rows)
     labels = {terms[place][own.axis] for place, own in rows.items()}
     first = next(iter(rows.values()))
@@ -553,7 +553,7 @@ def _einsum(step: Step) -> list[Rows]:
             raise MixesError("joins the batch with other rows")
     if label not in out:
         raise MixesError("adds samples up")
-    return _placed(step, first, out.index(label))
+    return _place(step, first, out.index(label))
 
 
 def _labels(term: str, rank: int) -> list[str]:
@@ -563,7 +563,7 @@ def _labels(term: str, rank: int) -> list[str]:
     return [*before, *(f"…{place}" for place in hidden), *after]
 
 
-def _implied(terms: Sequence[Sequence[str]]) -> list[str]:
+def _imply(terms: Sequence[Sequence[str]]) -> list[str]:
     every = [label for term in terms for label in term]
     hidden = sorted({label for label in every if label.startswith("…")}, reverse=True)
     return [*hidden, *sorted(label for label in every if every.count(label) == 1 and label not in hidden)]
@@ -574,14 +574,14 @@ def _implied(terms: Sequence[Sequence[str]]) -> list[str]:
 
 def _by_sample(step: Step, growing: Sequence[int] = (0,), *, free: Sequence[int] = ()) -> list[Rows]:
     """One sample after another along axis 0: inputs `growing` have it, `free` ones may, others may not."""
-    _fixed(step, *growing, *free)
-    rows = _common(step)
+    _check_fixed(step, *growing, *free)
+    rows = _find_common(step)
     found = dict(step.rows)
     if rows.axis or any(step.at(place) is not None and place not in found for place in growing):
         raise MixesError("works across the samples of a batch")
     if step.number("storage_order", 0) or (step.node.op_type == "MaxPool" and len(step.node.output) > 1):
         raise MixesError("counts elements through all samples")
-    return _placed(step, rows, 0)
+    return _place(step, rows, 0)
 
 
 def _attention(step: Step) -> list[Rows]:
@@ -595,7 +595,7 @@ def _attention(step: Step) -> list[Rows]:
 
 def _recurrent(step: Step) -> list[Rows]:
     """Along the second axis, or, with another layout, the first: lengths and states have the batch too."""
-    _fixed(step, 0, 4, 5, 6)
+    _check_fixed(step, 0, 4, 5, 6)
     is_first = bool(step.number("layout", 0))
     rows = dict(step.rows)
     places = {0: 0 if is_first else 1, 4: 0, 5: 0 if is_first else 1, 6: 0 if is_first else 1}
@@ -628,14 +628,14 @@ def _with_rows(numbers: Sequence[int], rows: Rows, batch: int) -> tuple[int | Pe
 def _transpose(step: Step) -> list[Rows]:
     rows = step.rows[0][1]
     order = next((list(item.ints) for item in step.node.attribute if item.name == "perm"), None)
-    return _placed(step, rows, (order or list(range(len(rows.shape)))[::-1]).index(rows.axis))
+    return _place(step, rows, (order or list(range(len(rows.shape)))[::-1]).index(rows.axis))
 
 
 def _unsqueeze(step: Step) -> list[Rows]:
     rows = step.rows[0][1]
     added = step.axes("axes", 1, len(step.shape)) or []
     kept = [place for place in range(len(step.shape)) if place not in added]
-    return _placed(step, rows, kept[rows.axis])
+    return _place(step, rows, kept[rows.axis])
 
 
 def _squeeze(step: Step) -> list[Rows]:
@@ -650,7 +650,7 @@ def _squeeze(step: Step) -> list[Rows]:
         step.patches.append(Patch(1, tuple(gone)))
     if rows.axis in gone:
         raise MixesError("removes the batch's axis")
-    return _placed(step, rows, rows.axis - sum(place < rows.axis for place in gone))
+    return _place(step, rows, rows.axis - sum(place < rows.axis for place in gone))
 
 
 def _flatten(step: Step) -> list[Rows]:
@@ -664,17 +664,17 @@ def _flatten(step: Step) -> list[Rows]:
 
 
 def _reshape(step: Step) -> list[Rows]:
-    _fixed(step, 0)
+    _check_fixed(step, 0)
     if not step.rows:
         raise MixesError("computes with the number of samples")
     rows, target = step.rows[0][1], step.numbers("shape", 1) or ()
-    out = _reshaped(rows, target, step.shapes[0], step.batch)
+    out = _reshape_to(rows, target, step.shapes[0], step.batch)
     if 0 in (*rows.shape, *out) or (0 in target and step.number("allowzero", 0)):
         raise MixesError("has a shape without elements")
     ways = _ways(rows, out, target, step.batch)
     ways = [way for way in ways if _open(target, way, rows, step.batch)]
     if not ways:
-        raise MixesError(f"gives the batch the fixed shape {_listed(target)}")
+        raise MixesError(f"gives the batch the fixed shape {_list(target)}")
     chosen = step.choose((rows, target, out), list(ways))
     assert chosen is not None
     new = _open(target, chosen, rows, step.batch)
@@ -683,7 +683,7 @@ def _reshape(step: Step) -> list[Rows]:
     return [chosen]
 
 
-def _reshaped(rows: Rows, target: Sequence[Number], inferred: Shape | None, batch: int) -> Shape:
+def _reshape_to(rows: Rows, target: Sequence[Number], inferred: Shape | None, batch: int) -> Shape:
     """The shape at the fixed batch: a number, or the name of what the target or the input has there."""
     found: list[Length] = []
     for place, number in enumerate(target):
@@ -739,22 +739,22 @@ def _open(target: Sequence[Number], way: Rows, rows: Rows, batch: int) -> tuple[
 
 
 def _expand(step: Step) -> list[Rows]:
-    _fixed(step, 0)
+    _check_fixed(step, 0)
     target = step.numbers("shape", 1) or ()
     if not step.rows:
-        return [_counted_axis(step, step.shape_at(0), target)]
+        return [_find_counted_axis(step, step.shape_at(0), target)]
     rows = step.rows[0][1]
     axis = len(step.shape) + rows.back
     place = len(target) + rows.back
     _refuse_counts(step, {1: range(len(step.shape) - len(target), len(step.shape))}, axis)
     if place >= 0 and target[place] not in (1, _per_sample(rows, step.batch)):
         if target[place] != rows.length:
-            raise MixesError(f"repeats the batch in {_listed(target)}")
+            raise MixesError(f"repeats the batch in {_list(target)}")
         step.patches.append(Patch(1, (*target[:place], 1, *target[place + 1 :])))
-    return _placed(step, rows, axis)
+    return _place(step, rows, axis)
 
 
-def repeated_for_the_batch(step: Step) -> Ways:
+def find_repetitions(step: Step) -> Ways:
     """How a constant that is expanded may be read: as one row for each sample, or as what it is."""
     target = () if step.at(1) is None else (step.numbers("shape", 1) or ())
     own = step.shape_at(0)
@@ -765,7 +765,7 @@ def repeated_for_the_batch(step: Step) -> Ways:
 
 
 def _resize(step: Step) -> list[Rows]:
-    rows = _alone(step)
+    rows = _only_input(step)
     axes = [
         axis % len(rows.shape) for item in step.node.attribute if item.name == "axes" for axis in item.ints
     ] or list(range(len(rows.shape)))
@@ -775,7 +775,7 @@ def _resize(step: Step) -> list[Rows]:
             raise MixesError("resizes the batch")
         _resize_rows(step, rows, axes)
     _refuse_counts(step, {3: axes}, rows.axis)
-    return _placed(step, rows, rows.axis)
+    return _place(step, rows, rows.axis)
 
 
 def _resize_rows(step: Step, rows: Rows, axes: Sequence[int]) -> None:

@@ -73,7 +73,7 @@ def _hoist_outer_weights(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
             inner.initializer.extend(own)
 
 
-def _declared(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+def _find_declared(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     """The declared types of inner tensors, but for names that sibling graphs share."""
     declared = [item for inner in graphs_of(graph) for item in inner.value_info]
     counts = Counter(item.name for item in declared)
@@ -140,7 +140,7 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
     model.graph.CopyFrom(exported.graph)
     _hoist_outer_weights(model.graph, base.graph)
     _keep_remarks(model.graph, base.graph)
-    declared = _declared(base.graph)
+    declared = _find_declared(base.graph)
     for inner in graphs_of(model.graph):
         kept = [declared[item.name] for item in inner.value_info if item.name in declared]
         del inner.value_info[:]

@@ -17,7 +17,7 @@ from trtopt.onnxio import shape_inference
 from trtopt.onnxio.graph_walk import graphs_of, names_in, unused_name
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite import equivalence
-from trtopt.rewrite.batch_path import Patched, followed
+from trtopt.rewrite.batch_path import Patched, follow
 from trtopt.rewrite.batch_rules import Number, PerSample
 from trtopt.rewrite.equivalence import Array
 
@@ -169,7 +169,7 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     batch = fixed_batch(model)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    path = followed(copy, batch)
+    path = follow(copy, batch)
     for inner in graphs_of(copy.graph):
         del inner.value_info[:]
     for item, axis in path.ends:
@@ -211,19 +211,19 @@ def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
     The dynamic model's outputs are declared as they were seen to grow, in place.
     """
     began = time.perf_counter()
-    single = _drawn(fixed, 2)
+    single = _draw(fixed, 2)
     first, second = equivalence.run(fixed, single)
     spent = time.perf_counter() - began
     got = _run(dynamic, _rows(single, 2 * batch), "twice the batch")
     grown = {name: _axis_of(name, (first, second), value) for name, value in got.items()}
     declare_outputs(dynamic.proto, batch, grown)
     sizes = [size for size in _batches(fixed, batch, spent / 2) if size != 2 * batch]
-    many = _drawn(fixed, -(-max(sizes) // batch))
+    many = _draw(fixed, -(-max(sizes) // batch))
     wanted = [*(first, second)[: len(many)], *equivalence.run(fixed, many[2:])]
     for size in sizes:
         found = _run(dynamic, _rows(many, size), f"a batch of {size}")
         for name, value in found.items():
-            _compare(name, _wanted(name, wanted, grown[name], size, batch), value, f"a batch of {size}")
+            _compare(name, _expect(name, wanted, grown[name], size, batch), value, f"a batch of {size}")
     beside = _beside_extremes(fixed, dynamic, single, (first, second), grown) if spent < _LONGEST_S else ""
     elsewhere = [f"{name!r} along axis {axis}" for name, axis in grown.items() if axis]
     exceptions = f"; outputs whose batch is not their first axis: {', '.join(elsewhere)}" if elsewhere else ""
@@ -231,7 +231,7 @@ def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
     return f"checked at the old batch, at twice that, and at batches of {run}{beside}{exceptions}"
 
 
-def _drawn(fixed: ModelFile, count: int) -> list[feeds.Feed]:
+def _draw(fixed: ModelFile, count: int) -> list[feeds.Feed]:
     """Inputs at the old batch; scalars, which serve all samples, are the same in all."""
     drawn = [feeds.seeded(fixed.proto, seed)[0] for seed in range(count)]
     scalars = {name: value for name, value in drawn[0].values.items() if not value.ndim}
@@ -315,7 +315,7 @@ def _run(dynamic: ModelFile, values: dict[str, Array], what: str) -> dict[str, A
         raise FixedBatchError(f"{what} does not run: {error.problem}", _REMEDY) from None
 
 
-def _wanted(
+def _expect(
     name: str, parts: Sequence[Mapping[str, Array]], axis: int | None, size: int, batch: int
 ) -> Array:
     """What an output must be at a batch of `size`: as many rows as belong to that many samples."""
@@ -339,14 +339,14 @@ def _axis_of(name: str, single: tuple[Mapping[str, Array], Mapping[str, Array]],
         axis, reference = None, first
         if not np.array_equal(first, second, equal_nan=first.dtype.kind == "f"):
             raise FixedBatchError(
-                f"output {name!r} has shape {_shown(both)} at twice the batch too, and depends on the input",
+                f"output {name!r} has shape {_show(both)} at twice the batch too, and depends on the input",
                 _REMEDY,
             )
     else:
-        axis = _doubled(first, both)
+        axis = _find_doubled(first, both)
         if axis is None:
             raise FixedBatchError(
-                f"output {name!r} of shape {_shown(first)} has {_shown(both)} at twice the batch: no axis of "
+                f"output {name!r} of shape {_show(first)} has {_show(both)} at twice the batch: no axis of "
                 "it grows with the batch alone",
                 _REMEDY,
             )
@@ -359,7 +359,7 @@ def _compare(name: str, wanted: Array, found: Array, what: str) -> None:
     """Hold an output at several samples against what they give one by one."""
     if found.shape != wanted.shape:
         raise FixedBatchError(
-            f"at {what}, output {name!r} has shape {_shown(found)} instead of {_shown(wanted)}", _REMEDY
+            f"at {what}, output {name!r} has shape {_show(found)} instead of {_show(wanted)}", _REMEDY
         )
     if equivalence.error_between(wanted, found) <= equivalence.bound("N", wanted.dtype):
         return
@@ -375,7 +375,7 @@ def _compare(name: str, wanted: Array, found: Array, what: str) -> None:
     )
 
 
-def _doubled(first: Array, both: Array) -> int | None:
+def _find_doubled(first: Array, both: Array) -> int | None:
     """The one axis that is twice as long."""
     if first.ndim != both.ndim:
         return None
@@ -383,5 +383,5 @@ def _doubled(first: Array, both: Array) -> int | None:
     return grown[0] if len(grown) == 1 and both.shape[grown[0]] == 2 * first.shape[grown[0]] else None
 
 
-def _shown(array: Array) -> str:
+def _show(array: Array) -> str:
     return "×".join(map(str, array.shape)) or "()"

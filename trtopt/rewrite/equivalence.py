@@ -173,7 +173,7 @@ def notes_on_branches(model: ModelFile, inputs: Sequence[Feed]) -> list[str]:
     if main:
         missed = [
             f"the {'else' if taken else 'then'} branch of If {name_of(node)!r}"
-            for node, (taken, *others) in zip(main, _taken(model, main, inputs), strict=True)
+            for node, (taken, *others) in zip(main, _find_taken(model, main, inputs), strict=True)
             if not others
         ]
         more = f" and of {counted(len(missed) - _NAMED, 'other')}" if len(missed) > _NAMED else ""
@@ -184,7 +184,7 @@ def notes_on_branches(model: ModelFile, inputs: Sequence[Feed]) -> list[str]:
     return notes
 
 
-def _taken(model: ModelFile, ifs: Sequence[onnx.NodeProto], inputs: Sequence[Feed]) -> list[set[bool]]:
+def _find_taken(model: ModelFile, ifs: Sequence[onnx.NodeProto], inputs: Sequence[Feed]) -> list[set[bool]]:
     """The conditions that each If had: one value or both."""
     watched = onnx.ModelProto()
     watched.CopyFrom(model.proto)

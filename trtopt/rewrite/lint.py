@@ -80,7 +80,7 @@ _LARGE_K = 3840
 _BATCH_LIMIT = 1 << 16
 
 
-def _wanted(scope: Scope, node: Any) -> int:
+def _unit_of(scope: Scope, node: Any) -> int:
     """How many values a Tensor Core takes at a time: 32 behind a DequantizeLinear, else 8."""
     return 32 if any(scope.producer(tensor, "DequantizeLinear") for tensor in node.inputs[:2]) else 8
 
@@ -97,7 +97,7 @@ def _weight(scope: Scope, node: Any) -> Any | None:
 @check("Tensor Core kernels need padding, or are not used at all", "widen the layer")
 def _odd_channels(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Conv"):
-        weight, unit = _weight(scope, node), _wanted(scope, node)
+        weight, unit = _weight(scope, node), _unit_of(scope, node)
         if weight is None or node.attrs.get("group", 1) != 1:
             continue
         first = scope.producer(node.inputs[0]) is None
@@ -113,7 +113,7 @@ def _odd_channels(scope: Scope) -> Iterator[Finding]:
 )
 def _odd_product(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("MatMul", "Gemm"):
-        weight, unit = _weight(scope, node), _wanted(scope, node)
+        weight, unit = _weight(scope, node), _unit_of(scope, node)
         if weight is None or len(weight.shape) < 2:
             continue
         k, n = weight.shape[-2:][::-1] if node.attrs.get("transB", 0) else weight.shape[-2:]

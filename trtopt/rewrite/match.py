@@ -139,22 +139,22 @@ def lengths_requested(scope: Scope, tensor: Any) -> list[Any] | None:
     node = scope.producer(tensor, *ways)
     while node is not None and node.op in ways[3:]:
         node = scope.producer(node.inputs[0], *ways)
-    picked = None if node is None else picked_axes(scope, node)
+    picked = None if node is None else pick_axes(scope, node)
     return None if picked is None else [length(picked[0], place) for place in np.ravel(picked[1])]
 
 
-def picked_axes(scope: Scope, node: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
+def pick_axes(scope: Scope, node: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
     """The tensor whose lengths a Shape, or a Gather or Slice of one, reads, and which axes, in its order."""
     shape = node if node.op == "Shape" else scope.producer(node.inputs[0], "Shape")
     if shape is None or scope.rank(shape.inputs[0]) is None:
         return None
     source = shape.inputs[0]
     axes = np.arange(len(source.shape))[shape.attrs.get("start", 0) : shape.attrs.get("end", None)]
-    places = _picked(scope, node, len(axes))
+    places = _pick(scope, node, len(axes))
     return None if places is None else (source, axes[places])
 
 
-def _picked(scope: Scope, node: Any, count: int) -> np.ndarray[Any, Any] | None:
+def _pick(scope: Scope, node: Any, count: int) -> np.ndarray[Any, Any] | None:
     """Which of `count` elements a Shape, Gather or Slice node returns; None if unknown."""
     places = np.arange(count)
     if node.op == "Shape":

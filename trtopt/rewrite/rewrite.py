@@ -201,7 +201,7 @@ def rewrite_model(
     aim = target_named(target)
     chosen = select(rules, skip, aim, add, clean=clean)
     check_formats(io, aim, in_engine=False)
-    typing = type_graph(_loaded(source, out, note), io, data=data, check=check)
+    typing = type_graph(_load(source, out, note), io, data=data, check=check)
     original = typing.model
     proto, lowered = prepare.prepare(original.proto)
     notes = _on_defaults(original)
@@ -230,7 +230,7 @@ def rewrite_model(
     return msgspec.structs.replace(trace, seconds=time.perf_counter() - began)
 
 
-def _loaded(source: Path, out: Path, note: Note) -> ModelFile:
+def _load(source: Path, out: Path, note: Note) -> ModelFile:
     """The model, once it is known that a result can be written at `out`."""
     if out.resolve() == source.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
@@ -293,9 +293,7 @@ def _trace_of(
 _FOLDING = (erase_identity, fold_shapes, fold_constants, growing_weights())
 
 
-def folded_at(
-    model: ModelFile, shapes: Mapping[str, Sequence[int | None]], target: Target
-) -> ModelFile | None:
+def fold_at(model: ModelFile, shapes: Mapping[str, Sequence[int | None]], target: Target) -> ModelFile | None:
     """The model at `shapes`, None among them leaves an axis open; None if nothing changes or can be proved.
 
     TensorRT refuses some models only for what is open in them or left to it to compute: a Squeeze without

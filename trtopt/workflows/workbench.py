@@ -165,12 +165,12 @@ def _at_its_shapes(job: BuildJob, scratch: ExitStack) -> BuildJob | None:
     """The job with the graph at the engine's own shapes; None where TensorRT got as plain a graph already."""
     if job.plan.backend.name == ONNXRUNTIME:
         return None
-    from trtopt.rewrite.rewrite import folded_at
+    from trtopt.rewrite.rewrite import fold_at
 
     shapes = {name: given.fixed for name, given in job.plan.shapes.items()}
     folder = scratch.enter_context(scratch_beside(Path(job.folder) / MODEL_FILE))
     given = replace(model_file.load(Path(job.onnx)), spool=folder)
-    folded = folded_at(given, shapes, target_of(job.plan.backend))
+    folded = fold_at(given, shapes, target_of(job.plan.backend))
     if folded is None:
         return None
     model_file.save(folded, folder / MODEL_FILE)

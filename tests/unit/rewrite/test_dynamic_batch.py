@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 import trtopt
 from tests.rewrite_graphs import model
 from trtopt.errors import FixedBatchError
-from trtopt.rewrite.batch_path import followed
+from trtopt.rewrite.batch_path import follow
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 
@@ -152,7 +152,7 @@ def test_attention_with_the_sequence_first_is_followed(batch: int, tmp_path: Pat
 
 def test_where_the_batch_lies_is_reported_for_each_tensor() -> None:
     text = _HEADS.replace("B", "1").replace("H", "2").replace("F", "5")
-    grown = followed(model(text), 1).grown
+    grown = follow(model(text), 1).grown
     assert (grown["c"].axis, grown["q1"].axis, grown["e"].axis) == (1, 1, 0)
     assert (grown["r"].axis, grown["r"].outer) == (0, 5)  # a row a step and sample: Gemm allows nothing else
     assert grown["y"].axis == 0

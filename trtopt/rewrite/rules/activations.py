@@ -81,7 +81,7 @@ sigmoid = rule_of_forms(
 # ── softmax ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _shifted(scope: Scope, tensor: Any, axes: list[int]) -> tuple[Any, list[Any]]:
+def _skip_shift(scope: Scope, tensor: Any, axes: list[int]) -> tuple[Any, list[Any]]:
     """x and the nodes between, if `tensor` is x − max x over `axes`; the tensor itself otherwise."""
     minus = scope.producer(tensor, "Sub")
     peak = None if minus is None else scope.producer(minus.inputs[1], "ReduceMax")
@@ -116,7 +116,7 @@ def softmax(scope: Scope, node: Any) -> Verdict | None:
     axes = axes_of(scope, total)
     if not axes:
         return None
-    source, extra = _shifted(scope, power.inputs[0], axes)
+    source, extra = _skip_shift(scope, power.inputs[0], axes)
     rank = scope.rank(source)
     if len(axes) != 1 or rank is None:
         return "it sums over several axes"

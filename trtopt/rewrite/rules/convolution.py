@@ -47,7 +47,7 @@ def why_not_hold(scope: Scope, node: Any, factor: Array, shift: Array) -> str | 
     """Why the constants of `node`, scaled and shifted, cannot be written in their type; None if they can."""
     if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
         return "the scale or shift is infinite or no number"
-    return why_not_write(scope.dtype(node.inputs[1]), *_scaled(scope, node, factor, shift))
+    return why_not_write(scope.dtype(node.inputs[1]), *_scale(scope, node, factor, shift))
 
 
 def why_not_write(dtype: Any, weight: Array, bias: Array) -> str | None:
@@ -68,7 +68,7 @@ def bias_of(scope: Scope, node: Any) -> Array:
     return beta * np.asarray(scope.value(node.inputs[2]), np.float64).reshape(-1)
 
 
-def _scaled(scope: Scope, node: Any, factor: Array, shift: Array) -> tuple[Array, Array]:
+def _scale(scope: Scope, node: Any, factor: Array, shift: Array) -> tuple[Array, Array]:
     """The scaled weight and the scaled and shifted bias, in float64."""
     weight, channels = np.asarray(scope.value(node.inputs[1]), np.float64), out_channels(node)
     factor, shift = np.broadcast_to(factor, channels), np.broadcast_to(shift, channels)
@@ -90,7 +90,7 @@ def _per_channel(node: Any, weight: Array, factor: Array) -> Array:
 def scale_weights(scope: Scope, node: Any, factor: Array, shift: Array) -> None:
     """Let `node` make factor·y + shift of what it made; both per output channel, in float64."""
     dtype = scope.dtype(node.inputs[1])
-    scaled, moved = (values.astype(dtype) for values in _scaled(scope, node, factor, shift))
+    scaled, moved = (values.astype(dtype) for values in _scale(scope, node, factor, shift))
     node.inputs[1] = scope.constant(scaled, node.inputs[1].name)
     old = operand(node, 2)
     set_bias(scope, node, moved, f"{node.name}/bias" if old is None else old.name)
@@ -366,7 +366,7 @@ def fold_scale_before(scope: Scope, node: Any) -> Verdict | None:
     is_unpadded = node.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
     if first.op in ("Add", "Sub") and (any(node.attrs.get("pads", [])) or not is_unpadded):
         return "a shift does not commute with zero padding"
-    weight, bias = _folded(scope, node, first.op, value)
+    weight, bias = _fold_constant(scope, node, first.op, value)
     dtype = scope.dtype(node.inputs[1])
 
     def apply() -> None:
@@ -396,7 +396,7 @@ def _by_input_channel(scope: Scope, node: Any, constant: Array | None, source: A
     return None if found is None else found.astype(np.float64)
 
 
-def _folded(scope: Scope, node: Any, op: str, value: Array) -> tuple[Array, Array]:
+def _fold_constant(scope: Scope, node: Any, op: str, value: Array) -> tuple[Array, Array]:
     """The weight and the bias that take up the constant, in float64."""
     weight, bias = np.asarray(scope.value(node.inputs[1]), np.float64), bias_of(scope, node)
     if node.op == "Conv":

@@ -18,7 +18,7 @@ from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.evidence import builds, faster, layers, quantises
-from trtopt.rewrite.match import FAR, is_private, picked_axes
+from trtopt.rewrite.match import FAR, is_private, pick_axes
 from trtopt.rewrite.rule import Match, Rule, Verdict, at, rule
 from trtopt.rewrite.scope import STANDARD, Array, Scope
 
@@ -33,7 +33,7 @@ from trtopt.rewrite.scope import STANDARD, Array, Scope
 def fold_shapes(scope: Scope, node: Any) -> Verdict | None:
     """Honours Shape's `start` and `end` (opset 15). Axes that stay dynamic stay computed."""
     out = node.outputs[0]
-    picked = None if scope.is_fixed(out) else picked_axes(scope, node)
+    picked = None if scope.is_fixed(out) else pick_axes(scope, node)
     if picked is None:
         return None
     source, places = picked
@@ -143,7 +143,7 @@ def _evaluate(scope: Scope, nodes: Sequence[Any]) -> None:
     ends = [
         out for out in made.values() if not out.outputs or any(id(user) not in inside for user in out.outputs)
     ]
-    found = _evaluated(scope, nodes, [out for out in ends if _bytes(scope, out) <= SIZE_CAP])
+    found = _evaluate_ends(scope, nodes, [out for out in ends if _bytes(scope, out) <= SIZE_CAP])
     values = {name: value for name, value in found.items() if value.nbytes <= SIZE_CAP}
     for name, value in values.items():
         if value.dtype.kind in _STORED:
@@ -154,7 +154,7 @@ def _evaluate(scope: Scope, nodes: Sequence[Any]) -> None:
         scope.context.stuck |= resisting  # ONNX Runtime could evaluate none of them
 
 
-def _evaluated(scope: Scope, nodes: Sequence[Any], ends: Sequence[Any]) -> dict[str, NDArray[Any]]:
+def _evaluate_ends(scope: Scope, nodes: Sequence[Any], ends: Sequence[Any]) -> dict[str, NDArray[Any]]:
     """The values of `ends` or, where a node cannot be evaluated, of all that do not depend on one."""
     graph = gs.Graph(list(nodes), outputs=list(ends), opset=scope.opset, ir_version=IR_VERSION)
     proto = gs.export_onnx(graph, do_type_check=False)
@@ -216,7 +216,7 @@ def move_constant(scope: Scope, node: Any) -> Verdict | None:
         return None
     if any(scope.value(tensor) is None for tensor in weights):
         return "its type is none of NumPy's"
-    if node.op == "Slice" and _sliced(scope, node, np.asarray(scope.value(weights[0]))) is None:
+    if node.op == "Slice" and _slice(scope, node, np.asarray(scope.value(weights[0]))) is None:
         return "it counts backwards to an end that runtimes read differently"
     if not all(_is_used_up(scope, node, tensor) for tensor in weights):
         return "the weight is used elsewhere too: a second copy would cost its size"
@@ -234,13 +234,13 @@ def _is_used_up(scope: Scope, node: Any, weight: Any) -> bool:
     if not scope.is_read_only_here(weight) or any(scope.is_fixed(user.outputs[0]) for user in weight.outputs):
         return False
     value = scope.value(weight)
-    parts = [None if value is None else _sliced(scope, user, value) for user in weight.outputs]
+    parts = [None if value is None else _slice(scope, user, value) for user in weight.outputs]
     return (
         value is not None and sum(value.nbytes + 1 if p is None else p.nbytes for p in parts) <= value.nbytes
     )
 
 
-def _sliced(scope: Scope, node: Any, value: Array) -> Array | None:
+def _slice(scope: Scope, node: Any, value: Array) -> Array | None:
     """What a Slice takes, as a view; None if its bounds are computed or unclear."""
     starts, ends, axes, steps = (
         scope.integers(node, name, position)
@@ -276,7 +276,7 @@ def _move(scope: Scope, node: Any, weights: Sequence[Any]) -> None:
         scope.kill(node)
         return
     if node.op == "Slice":
-        made = _sliced(scope, node, values[0])
+        made = _slice(scope, node, values[0])
     elif node.op == "Concat":
         made = np.concatenate(values, axis=node.attrs["axis"])
     elif node.op == "Squeeze":
@@ -326,7 +326,7 @@ def fold_weights(scope: Scope, *, may_grow: bool = False) -> Iterator[Match]:
             large = [item for item in weights.values() if not scope.is_small(item)]
             if large:
                 scope.at = node.name
-                yield Match(node, _folded(scope, node, nodes, large, may_grow))
+                yield Match(node, _fold(scope, node, nodes, large, may_grow))
 
 
 def growing_weights() -> Rule:
@@ -347,7 +347,7 @@ def _cone(scope: Scope, root: Any, among: Iterable[Any]) -> list[Any]:
     return [node for node in among if id(node) in wanted]
 
 
-def _folded(scope: Scope, node: Any, nodes: Sequence[Any], weights: Sequence[Any], may_grow: bool) -> Verdict:
+def _fold(scope: Scope, node: Any, nodes: Sequence[Any], weights: Sequence[Any], may_grow: bool) -> Verdict:
     size, cone = result_bytes(scope, node), {id(each) for each in nodes}
     if scope.static_shape(node.outputs[0]) is None:
         return "the size of the result is not known"

@@ -50,7 +50,7 @@ def _root_of(scope: Scope, tensor: Any, power: float) -> tuple[Any, list[Any]] |
     return None if below is None else (below[0], [node, *below[1]])
 
 
-def _unscaled(scope: Scope, tensor: Any, square: Any) -> tuple[Any, Any | None, list[Any]]:
+def _take_scale(scope: Scope, tensor: Any, square: Any) -> tuple[Any, Any | None, list[Any]]:
     """`tensor` taken apart into `square`, a constant and the Mul between, if that is what it is.
 
     Of two Casts of one tensor, of which exporters leave some, the second is as good as the first.
@@ -65,7 +65,7 @@ def _unscaled(scope: Scope, tensor: Any, square: Any) -> tuple[Any, Any | None, 
     return tensor, None, []
 
 
-def quotient_at(scope: Scope, node: Any) -> Quotient | None:
+def _match_quotient(scope: Scope, node: Any) -> Quotient | None:
     """The normalisation whose last step is `node`, a Div or Mul."""
     sides = [tuple(node.inputs)] if node.op == "Div" else list(inputs_either_way(node))
     for numerator, other in sides:
@@ -79,13 +79,13 @@ def quotient_at(scope: Scope, node: Any) -> Quotient | None:
             axes = None if mean is None else axes_of(scope, mean)
             if mean is None or squared is None or not axes or epsilon is None or not keeps_axes(mean):
                 continue
-            top, scale, before = _unscaled(scope, numerator, squared)
+            top, scale, before = _take_scale(scope, numerator, squared)
             inner = [*under[1], plus, mean, mean.inputs[0].inputs[0], *before]
             return Quotient(node, top, squared, scale, axes, epsilon, inner)
     return None
 
 
-def centred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
+def _match_centred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
     """x and the nodes between, if numerator and square are both x − mean(x) over the same axes."""
     minus = scope.producer(found.numerator, "Sub")
     mean = None if minus is None else scope.producer(minus.inputs[1], "ReduceMean")
@@ -160,7 +160,7 @@ def spread(scope: Scope, constant: Any | None, shape: tuple[int, ...], source: A
     return scope.constant(np.broadcast_to(flat, shape), like)
 
 
-def _written_out(
+def _find_written_out(
     scope: Scope,
     of: Callable[[Scope, Quotient], tuple[Any, list[Any]] | None],
     ops: tuple[str, ...],
@@ -168,7 +168,7 @@ def _written_out(
 ) -> Iterator[Match]:
     """Normalisations over the last axes of what `of` finds, with the constants after them in `ops`."""
     for node in scope.nodes("Div", "Mul"):
-        found = quotient_at(scope, node)
+        found = _match_quotient(scope, node)
         source, inner = (None if found is None else of(scope, found)) or (None, [])
         rank = None if source is None else scope.rank(source)
         if found is None or rank is None or found.axes != list(range(rank - len(found.axes), rank)):
@@ -265,7 +265,7 @@ def layer_norm(scope: Scope) -> Iterator[Match]:
     or over more values than a transformer's. As LayerNormalization unet3d's 22 took TensorRT 8.6 23 % more
     time.
     """
-    return _written_out(scope, centred, ("Mul", "Add"), _layer_norm)
+    return _find_written_out(scope, _match_centred, ("Mul", "Add"), _layer_norm)
 
 
 def _layer_norm(scope: Scope, found: Quotient, affine: Affine) -> Verdict:
@@ -312,10 +312,10 @@ def rms_norm(scope: Scope) -> Iterator[Match]:
     reads from version 11 on, and 10 in its last releases alone. TensorRT-RTX 1.7's parser writes the operator
     out again, casts and all: there nothing is won but fewer nodes.
     """
-    return _written_out(scope, _uncentred, ("Mul",), _rms_norm)
+    return _find_written_out(scope, _match_uncentred, ("Mul",), _rms_norm)
 
 
-def _uncentred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
+def _match_uncentred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
     """x, if numerator and square are both x, normalised along one axis."""
     is_plain = found.square is found.numerator and scope.producer(found.numerator, "Sub") is None
     return (found.numerator, []) if is_plain and len(found.axes) == 1 else None

@@ -69,7 +69,7 @@ def check_formats(request: IoRequest, target: Target, *, in_engine: bool) -> Non
             )
 
 
-def typed_specs(
+def type_specs(
     specs: Sequence[TensorSpec], request: IoRequest, recorded: Sequence[TypedTensor]
 ) -> tuple[TensorSpec, ...]:
     """Inputs or outputs in their new types and layouts; INT8 keeps its type until it is quantised.
@@ -77,10 +77,10 @@ def typed_specs(
     `recorded` is what the file says of those that are typed already.
     """
     known = {one.name: one for one in recorded}
-    return tuple(_typed_spec(spec, request.format_of(spec.name), known.get(spec.name)) for spec in specs)
+    return tuple(_type_spec(spec, request.format_of(spec.name), known.get(spec.name)) for spec in specs)
 
 
-def _typed_spec(spec: TensorSpec, wanted: TensorFormat | None, known: TypedTensor | None) -> TensorSpec:
+def _type_spec(spec: TensorSpec, wanted: TensorFormat | None, known: TypedTensor | None) -> TensorSpec:
     if wanted is None or (known is not None and _is_met(wanted, known)):
         return spec
     _check_layout(wanted, spec.shape)
@@ -126,7 +126,7 @@ def edits_for(model: ModelFile, request: IoRequest, recorded: Mapping[str, Typed
         if name in normalised and name not in inputs:
             raise UsageError(f"--normalize {name}: is an output", f"the inputs are {', '.join(inputs)}")
         if known is not None and name in normalised:
-            raise _typed_already(normalise_flag.format(name), known)
+            raise _refuse_retyping(normalise_flag.format(name), known)
         if known is not None and wanted is not None and _is_met(wanted, known):
             continue
         value = inputs.get(name) or outputs[name]
@@ -143,11 +143,11 @@ def _is_met(wanted: TensorFormat, known: TypedTensor) -> bool:
     if (wanted.dtype, wanted.layout) == (known.dtype, known.layout):
         return True
     if wanted.dtype != known.dtype or known.layout == "nhwc":
-        raise _typed_already(f"--io {wanted.name}", known)
+        raise _refuse_retyping(f"--io {wanted.name}", known)
     return False
 
 
-def _typed_already(flag: str, known: TypedTensor) -> UsageError:
+def _refuse_retyping(flag: str, known: TypedTensor) -> UsageError:
     return UsageError(
         f"{flag}: the file was typed before: {known}",
         "give --io and --normalize together, with the model that it was made from",

@@ -65,7 +65,7 @@ def type_graph(
     edits = list(edits_for(made, request, recorded))
     _apply(made.proto, edits)
     tensors = tuple(edit.tensor for edit in edits)
-    checked = verified(model, made, tensors, data) if check and tensors else ()
+    checked = verify(model, made, tensors, data) if check and tensors else ()
     for one in tensors:
         known = recorded.get(one.name)
         recorded[one.name] = msgspec.structs.replace(known, layout=one.layout) if known else one
@@ -74,7 +74,7 @@ def type_graph(
     return TypedGraph(made, tuple(recorded.values()), checked)
 
 
-def typed_reference(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
+def type_reference(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
     """The original model with the inputs and outputs of one that was made of it, as a reference for that.
 
     What it has so already stays.
@@ -140,7 +140,7 @@ def _overflow(feed: str, before: Mapping[str, Array], after: Mapping[str, Array]
     return None
 
 
-def verified(
+def verify(
     before: ModelFile,
     after: ModelFile,
     tensors: Sequence[TypedTensor],
@@ -233,7 +233,7 @@ def move_quantisation(model: ModelFile, tensors: Sequence[TypedTensor], *, check
     }
     after = tuple(msgspec.structs.replace(one, scale=scales.get(one.name, one.scale)) for one in tensors)
     moved = tuple(one for one in after if one.name in scales)
-    checked = verified(model, made, moved, None, only_type=True) if check else ()
+    checked = verify(model, made, moved, None, only_type=True) if check else ()
     record(made.proto, after)
     return TypedGraph(made, after, checked)
 

@@ -186,14 +186,14 @@ def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxAr
     """The model as its inputs and outputs will be, to check shapes before anything is written."""
     if io.is_empty:
         return onnx
-    from trtopt.rewrite.typed_io.requested import check_formats, typed_specs
+    from trtopt.rewrite.typed_io.requested import check_formats, type_specs
 
     check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
     recorded = _recorded_io(Path(onnx.path))
     return msgspec.structs.replace(
         onnx,
-        inputs=typed_specs(onnx.inputs, io, recorded),
-        outputs=typed_specs(onnx.outputs, io, recorded),
+        inputs=type_specs(onnx.inputs, io, recorded),
+        outputs=type_specs(onnx.outputs, io, recorded),
     )
 
 

@@ -44,7 +44,7 @@ from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifferenc
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import CheckRequest
 from trtopt.rewrite.typed_io.requested import recorded_in
-from trtopt.rewrite.typed_io.typed_graph import typed_reference
+from trtopt.rewrite.typed_io.typed_graph import type_reference
 from trtopt.workers.protocol import OutputsWritten
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, points, resolve_engines
 from trtopt.workflows.listener import SILENT, Listener
@@ -183,7 +183,7 @@ class Checker:
     def take_inputs_of(self, tensors: Sequence[TypedTensor]) -> None:
         """Give the reference typed inputs and outputs, unless it has them itself."""
         if tensors:
-            self.model = typed_reference(self.model, tensors)
+            self.model = type_reference(self.model, tensors)
             self._specs = specs_of(self.model.proto)
 
     def engines(

@@ -30,7 +30,7 @@ from trtopt.errors import ModelError, UsageError
 from trtopt.records.tensors import NO_REQUEST, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.typed_io import typed_graph
-from trtopt.rewrite.typed_io.requested import typed_specs
+from trtopt.rewrite.typed_io.requested import type_specs
 from trtopt.rewrite.typed_io.typed_graph import type_graph
 
 
@@ -161,7 +161,7 @@ def test_a_typed_file_that_is_so_already_stays_and_keeps_what_it_is() -> None:
     again = type_graph(file_of(made), request)
     assert again.model.proto == made
     assert [one.mean for one in again.tensors] == [(123.7, 116.3, 103.5)]
-    assert typed_specs(specs_of(made), request, again.tensors) == specs_of(made)
+    assert type_specs(specs_of(made), request, again.tensors) == specs_of(made)
 
 
 def test_no_request_changes_nothing() -> None:
