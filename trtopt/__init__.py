@@ -1,9 +1,14 @@
 """trtopt: from a trained model to the fastest TensorRT engine that meets your bounds.
 
-`trtopt.optimize("model.onnx", data="samples.npz")` does it in one call. Step by step: `trtopt.build` makes
-the engines, `trtopt.bench` measures them, `trtopt.compare` gives a verdict, `trtopt.profile` explains the
-time. Each returns a record with `table()`, `rows()` and `to_dict()`, and raises a `trtopt.TrtoptError` that
-says what to do. The command line is a thin layer over these functions.
+`trtopt.optimize("model.onnx", data="samples.npz")` does it in one call. Step by step:
+
+    build, tune, sweep, verify                              make engines and look after them
+    bench, compare, profile                                 measure them, judge them, explain the time
+    export, lint, rewrite, cast, quantize, check, bisect    make and judge the graphs
+    plan, pack, unpack                                      serve them
+
+Each returns a record with `table()`, `rows()` and `to_dict()`, and raises a `trtopt.TrtoptError` that says
+what to do. The command line is a thin layer over these functions.
 
 Importing `trtopt` loads nothing heavy.
 """
