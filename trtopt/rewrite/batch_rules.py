@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import onnx
 
-from trtopt.rewrite.match import FAR
+from trtopt.rewrite.match import FAR, REDUCTIONS
 
 Length: TypeAlias = int | str
 """How long an axis is at the fixed batch: a number, or names, such as `4*seq`, for one that is not known."""
@@ -812,12 +812,11 @@ _BY_SAMPLE = (
     "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN", "LpPool",
     "MaxPool", "STFT", "SpaceToDepth",
 )  # fmt: skip
-_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(_BY_SAMPLE, _by_sample),
-    **dict.fromkeys((f"Reduce{name}" for name in _REDUCTIONS), _reduce),
+    **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
     **dict.fromkeys(("ArgMax", "ArgMin"), _arg_extreme),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),

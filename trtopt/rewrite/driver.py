@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -157,8 +158,7 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
 def _with_shapes(model: onnx.ModelProto) -> Any:
     """The model as an editable graph whose tensors have every type and shape that inference finds."""
     known = shape_inference.inferred(model)
-    full = onnx.ModelProto()
-    full.CopyFrom(model)
+    full = deepcopy(model)
     named = {item.name: item for item in known.graph.input}
     for item in full.graph.input:
         item.CopyFrom(named[item.name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from itertools import groupby
 
@@ -167,8 +168,7 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     Outputs are declared as they grow; what is declared of inner tensors is dropped.
     """
     batch = fixed_batch(model)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     path = follow(copy, batch)
     for inner in graphs_of(copy.graph):
         del inner.value_info[:]

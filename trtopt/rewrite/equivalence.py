@@ -8,6 +8,7 @@ Differences within the rounding of a Sigmoid count as none: next to 1e-6 they ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -186,8 +187,7 @@ def notes_on_branches(model: ModelFile, inputs: Sequence[Feed]) -> list[str]:
 
 def _find_taken(model: ModelFile, ifs: Sequence[onnx.NodeProto], inputs: Sequence[Feed]) -> list[set[bool]]:
     """The conditions that each If had: one value or both."""
-    watched = onnx.ModelProto()
-    watched.CopyFrom(model.proto)
+    watched = deepcopy(model.proto)
     names = [f"{_WATCHED}{number}" for number in range(len(ifs))]
     for node, name in zip(ifs, names, strict=True):
         watched.graph.node.append(onnx.helper.make_node("Identity", [node.input[0]], [name]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,7 @@ def type_graph(
 
     INT8 tensors get their layout alone here; see `move_quantisation`. `data` has the new inputs.
     """
-    made = replace(model, proto=onnx.ModelProto())
-    made.proto.CopyFrom(model.proto)
+    made = replace(model, proto=deepcopy(model.proto))
     recorded = {one.name: one for one in recorded_in(model.proto)}
     edits = list(edits_for(made, request, recorded))
     _apply(made.proto, edits)
@@ -79,8 +79,7 @@ def type_reference(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFil
 
     What it has so already stays.
     """
-    made = replace(model, proto=onnx.ModelProto())
-    made.proto.CopyFrom(model.proto)
+    made = replace(model, proto=deepcopy(model.proto))
     values = {item.name: item for item in (*made.proto.graph.input, *made.proto.graph.output)}
     same = {one.name for one in recorded_in(model.proto)}
     edits = [Edit(one, values[one.name]) for one in tensors if one.name not in same and one.name in values]
@@ -226,8 +225,7 @@ def move_quantisation(model: ModelFile, tensors: Sequence[TypedTensor], *, check
     wanted = [one for one in tensors if one.dtype == "int8" and one.name in floats]
     if not wanted:
         return TypedGraph(model, tuple(tensors))
-    made = replace(model, proto=onnx.ModelProto())
-    made.proto.CopyFrom(model.proto)
+    made = replace(model, proto=deepcopy(model.proto))
     scales = {
         one.name: (_without_q if one.role == "input" else _without_dq)(made, one.name) for one in wanted
     }
@@ -243,8 +241,7 @@ def quantise_ends(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile
 
     `move_quantisation` then makes any precision of a model take the same INT8 values.
     """
-    made = replace(model, proto=onnx.ModelProto())
-    made.proto.CopyFrom(model.proto)
+    made = replace(model, proto=deepcopy(model.proto))
     graph = made.proto.graph
     values = {item.name: item for item in (*graph.input, *graph.output)}
     for tensor in tensors:
