@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 from trtopt.builder_settings import BuilderSettings, SweptSettings
-from trtopt.measure.contracts import DEFAULT, THRESHOLD
+from trtopt.measure.contracts import DEFAULT, DURATION_S, THRESHOLD, WARMUP_S
 from trtopt.options import Argument, Option, Output, parse_names
 from trtopt.precision.bounds import TUNING_BOUNDS, Bounds, bounds_in
 from trtopt.recipe import GRAPH_PRECISIONS, Precision, Recipe, Rewriting, make_recipe
 from trtopt.records.precision import CHOICES
 from trtopt.records.tune import CandidateKind, Objective
 from trtopt.requests.shared import (
-    DURATION,
-    WARMUP,
     Axes,
     Backend,
     BackendName,
@@ -57,10 +55,6 @@ Forms = Annotated[
         f"The form of an INT8 graph, such as residual=both,attention=on: {_FORMS}.", metavar="FORM=CHOICE,…"
     ),
 ]
-Excluded = Annotated[
-    Sequence[str] | None,
-    Option("Nodes (with * and ?) or operators not to quantise.", metavar="PATTERN"),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +88,10 @@ class SweptOptions(SweptSettings, Request):
         ),
     ] = None
     forms: Forms = None
-    exclude: Excluded = None
+    exclude: Annotated[
+        Sequence[str] | None,
+        Option("Nodes (with * and ?) or operators not to quantise.", metavar="PATTERN"),
+    ] = None
     rewrite: Annotated[
         Rewriting | None,
         Option(
@@ -247,7 +244,7 @@ class OptimizeRequest(Request):
         BackendName,
         Option("What to build with; without a GPU the measurement runs on ONNX Runtime."),
     ] = "auto"
-    duration: Duration = DURATION
+    duration: Duration = DURATION_S
     force: Force = False
 
 
@@ -307,8 +304,8 @@ class SweepRequest(SweptOptions):
     contract: Contract = None
     terms: SweptTerms = None
     cache_dir: CacheDir = None
-    duration: Duration = DURATION
-    warmup: Warmup = WARMUP
+    duration: Duration = DURATION_S
+    warmup: Warmup = WARMUP_S
     data: Annotated[
         Data,
         samples("Inputs to measure with, and for precisions that need data [default: seeded random ones]"),

@@ -7,14 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from trtopt.measure.contracts import THRESHOLD
+from trtopt.measure.contracts import DURATION_S, THRESHOLD, WARMUP_S
 from trtopt.options import Argument, Group, Option, declared_in
 from trtopt.recipe import Recipe, input_sizes
 from trtopt.requests.build import BuildRequest, RecipeOptions
 from trtopt.requests.shared import (
-    DURATION,
     REFERENCE,
-    WARMUP,
     Axes,
     Backend,
     Batch,
@@ -52,7 +50,7 @@ class BenchRequest(Request):
     ] = None
     contract: Contract = None
     terms: TermsOptions = None
-    duration: Duration = DURATION
+    duration: Duration = DURATION_S
     stop_early: Annotated[
         bool,
         Option(
@@ -60,7 +58,7 @@ class BenchRequest(Request):
             "third of the duration at the earliest.",
         ),
     ] = False
-    warmup: Warmup = WARMUP
+    warmup: Warmup = WARMUP_S
     data: Inputs = None
     layers: Annotated[bool, Option("Time every layer, in a separate pass.")] = False
     memory: Annotated[bool, Option("Trace every allocation, in a separate pass.")] = False

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from trtopt.errors import UsageError
-from trtopt.measure.contracts import DEFAULT, DURATION_S, SUMMARIES, WARMUP_S
+from trtopt.measure.contracts import DEFAULT, SUMMARIES
 from trtopt.options import Argument, Group, Option, parse_names
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import MAX_AXIS, axis_length, parse_shape_flag
@@ -217,21 +217,15 @@ Axes = Annotated[
         parse=parse_axis,
     ),
 ]
-_SAMPLES = "an .npz, a folder of them, Polygraphy's JSON or module:function."
 Data = Annotated[str | Path | None, Option("", metavar="DATA", is_path=True)]
-Inputs = Annotated[
-    str | Path | None,
-    Option(
-        f"Inputs to measure with [default: seeded random ones]: {_SAMPLES}",
-        metavar="DATA",
-        is_path=True,
-    ),
-]
 
 
 def samples(purpose: str) -> str:
     """The help of `--data`, for a purpose."""
-    return f"{purpose}: {_SAMPLES}"
+    return f"{purpose}: an .npz, a folder of them, Polygraphy's JSON or module:function."
+
+
+Inputs = Annotated[Data, samples("Inputs to measure with [default: seeded random ones]")]
 
 
 _IO = (
@@ -372,7 +366,6 @@ Trust = Annotated[
     ),
 ]
 Nvtx = Annotated[bool, Option("Mark the phases with NVTX ranges, for profilers.")]
-DURATION, WARMUP = DURATION_S, WARMUP_S
 
 # ── accuracy ────────────────────────────────────────────────────────────────────────────────────────────
 
