@@ -25,11 +25,6 @@ from trtopt.onnxio.weights import converted
 _LOW = frozenset(LOW.values())
 
 
-def _has_low(types: Mapping[str, int]) -> bool:
-    """Whether any tensor is 16-bit."""
-    return any(kind in _LOW for kind in types.values())
-
-
 def _emulated(model: onnx.ModelProto, types: Mapping[str, int]) -> onnx.ModelProto:
     """The model with FP32 operators and the same inputs, outputs, weights and roundings: what a GPU computes.
 
@@ -94,7 +89,7 @@ def in_fp32(model: ModelFile) -> ModelFile:
 
     Otherwise they are widened whenever the model runs. What it computes is the same to the bit.
     """
-    if not _has_low(types_of(model.proto)):
+    if _LOW.isdisjoint(types_of(model.proto).values()):
         return model
     proto = deepcopy(model.proto)
     name_apart(proto.graph)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import graphs_of
-from trtopt.onnxio.model_file import ModelFile, array_of, is_external, spooled, spooled_parts
+from trtopt.onnxio.model_file import ModelFile, array_of, is_external, spooled_parts
 
 
 def dtype_of(low: int) -> np.dtype[Any]:
@@ -54,9 +54,7 @@ def runs_of_rows(array: np.ndarray[Any, Any], multiple: int = 1) -> Iterator[Any
 
 def constant(values: np.ndarray[Any, Any], name: str, spool: Path | None) -> onnx.TensorProto:
     """A new constant; a large one in a file of its own, if there is a spool."""
-    if spool is not None and values.nbytes >= model_file.SPOOLED_BYTES:
-        return spooled(values, name, spool)
-    return onnx.numpy_helper.from_array(values, name)
+    return constant_of_parts([values], values.dtype, values.shape, name, spool)
 
 
 def constant_of_parts(

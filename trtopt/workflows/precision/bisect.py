@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 import onnx
@@ -44,6 +44,9 @@ from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.quantize import quantisation, rewritten, save
 from trtopt.workflows.provenance import command_line, now
+
+Evaluator: TypeAlias = "RuntimeEvaluator | EngineEvaluator"
+Variants: TypeAlias = "CastVariants | QuantisedVariants"
 
 
 class Trials:
@@ -289,17 +292,6 @@ def _watched(error: Evaluate, most: int, listener: Listener) -> Evaluate:
 # What judges the models of a bisection: ONNX Runtime as they are, or TensorRT by engines built of them.
 
 
-class Evaluator(Protocol):
-    """Compares models with the reference. `target` is what they have to be written for."""
-
-    backend: str
-    reason: str
-    target: str
-
-    def evaluated(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
-        """How far the model lies from the reference; `folder` is empty and for this one model."""
-
-
 @dataclass(frozen=True)
 class EngineTerms:
     """How engines are built, `batch` None by the recipe's sizes; running one may take `timeout` seconds."""
@@ -344,7 +336,7 @@ def _check_terms(builder: EngineBuilder, target: str | None, terms: EngineTerms)
 
 
 class RuntimeEvaluator:
-    """ONNX Runtime runs the models, their 16-bit arithmetic emulated."""
+    """ONNX Runtime runs the models, their 16-bit arithmetic emulated; they are written for `target`."""
 
     backend = ONNXRUNTIME
 
@@ -353,7 +345,7 @@ class RuntimeEvaluator:
         self._checker, self._data = checker, data
 
     def evaluated(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
-        """See `Evaluator`."""
+        """How far the model lies from the reference; `folder` is empty and for this one model."""
         return (self._checker.model_file("emulated", model, open_data(self._data)),)
 
 
@@ -368,7 +360,7 @@ class EngineEvaluator:
         self._checker, self._data, self._terms = checker, data, terms
 
     def evaluated(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
-        """See `Evaluator`."""
+        """How far the model's engines lie from the reference; `folder` is empty and for this one model."""
         source, built = folder / "variant.onnx", folder / "engines"
         model_file.save(model, source)
         recipe = make_recipe(
@@ -401,34 +393,16 @@ class Variant:
     table: CalibrationTable | None = None
 
 
-class Variants(Protocol):
-    """All models between the one that is low wherever the rules allow and the one with everything kept."""
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes that are low where nothing is kept, in the order of the graph."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on the calibration."""
-
-    def variant(self, kept: frozenset[str], spool: Path) -> Variant:
-        """The model with the nodes in `kept` in higher precision and all other candidates in low.
-
-        Large new weights go to files in `spool`.
-        """
-
-    def tidied(self, kept: frozenset[str], spool: Path) -> Variant | None:
-        """The model as users get it who keep these nodes, if that is another."""
-
-
 def pattern_for(node: str) -> str:
     """The pattern that fits this node alone, even if it bears the name of an operator."""
     return f"[{node[0]}]{node[1:]}" if onnx.defs.has(node) else glob.escape(node)
 
 
 class CastVariants:
-    """FP16 or BF16 but for what the options and the search keep in FP32."""
+    """FP16 or BF16 but for what the options and the search keep in FP32.
+
+    `nodes` are those that are low where nothing is kept, in the order of the graph.
+    """
 
     notes: tuple[str, ...] = ()
 
@@ -443,12 +417,16 @@ class CastVariants:
         self.nodes = tuple(decision.places)
 
     def variant(self, kept: frozenset[str], spool: Path) -> Variant:
-        """See `Variants`. Isolated nodes between FP32 ones are cast too, to measure their error."""
+        """The model with the nodes in `kept` in FP32 and all other candidates in 16 bits.
+
+        Isolated nodes between FP32 ones are cast too, to measure their error. Large new weights go to files
+        in `spool`.
+        """
         only = frozenset(self.nodes) - kept
         return Variant(self._cast(replace(self._cast_options, only=only), spool)[0])
 
     def tidied(self, kept: frozenset[str], spool: Path) -> Variant | None:
-        """See `Variants`. Isolated nodes between FP32 ones stay FP32."""
+        """The model as users get it who keep these nodes, if that is another: isolated nodes stay FP32."""
         keep = (*self._cast_options.keep, *map(pattern_for, sorted(kept)))
         made, decision = self._cast(replace(self._cast_options, keep=keep), spool)
         return None if len(decision.places) + len(kept) == len(self.nodes) else Variant(made)
@@ -458,7 +436,7 @@ class CastVariants:
 
 
 class QuantisedVariants:
-    """INT8 or FP8 but for what the options and the search keep in the target's float type."""
+    """INT8 or FP8 but for what the options and the search keep in the target's float type; as above."""
 
     def __init__(self, model: ModelFile, samples: SampleSource, job: Quantisation, target: str) -> None:
         """Place and calibrate once; `samples` show which nodes stay FP32 among FP16."""
@@ -478,7 +456,7 @@ class QuantisedVariants:
             }
 
     def variant(self, kept: frozenset[str], spool: Path) -> Variant:
-        """See `Variants`. Tensors that carry Q/DQ only now are calibrated now, by the same method."""
+        """As above. Tensors that carry Q/DQ only now are calibrated now, by the same method."""
         options = self._job.options
         options = replace(options, exclude=(*options.exclude, *map(pattern_for, sorted(kept))))
         made = with_pairs(replace(self._model, spool=spool), replace(self._job, options=options))
@@ -490,5 +468,5 @@ class QuantisedVariants:
         return Variant(made.model, made.table)
 
     def tidied(self, kept: frozenset[str], spool: Path) -> Variant | None:
-        """See `Variants`."""
+        """There is no other."""
         return None
