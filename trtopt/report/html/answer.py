@@ -28,7 +28,7 @@ from trtopt.records import (
     Trust,
 )
 from trtopt.report.bench import bench_notes, distrust
-from trtopt.report.html.charts import BATCH, Channel, Row, batch_scale, chart, marks, times, type_channel
+from trtopt.report.html.charts import BATCH, Channel, Row, batch_scale, chart, coloured_types, marks, times
 from trtopt.report.html.page import Chart, Figure, Mark, Spec, Step
 from trtopt.report.kernels import hides_its_time
 from trtopt.report.profile import kind_text, type_text
@@ -375,7 +375,7 @@ def _by_what(engine: EngineProfile) -> Chart:
     about = "against its floor" if known else "(floors unknown: the device's peaks are)"
     title = f"Where the time goes at batch {engine.batch}"
     title += f" {about}" if kernels is None else ", by what kernels do"
-    return times(title, rows, what, order, type_channel(row["type"] for row in rows), floors=known)
+    return times(title, rows, what, order, coloured_types(row["type"] for row in rows), floors=known)
 
 
 # ── what to do next ─────────────────────────────────────────────────────────────────────────────────────────

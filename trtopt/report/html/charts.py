@@ -222,7 +222,7 @@ def curves_over_batches(
     `colour` is what its channel has besides.
     """
     sizes = sorted({row["batch"] for row in rows})
-    series = Channel("series", "curve", more={"title": None, "sort": None, "legend": LEGEND, **colour})
+    series = coloured("series", "curve", sort=None, **colour)
     batch = Channel(
         "batch", "batch", "d", "batch size, samples", True, {"axis": {"values": sizes}, "scale": {"base": 2}}
     )
@@ -237,7 +237,7 @@ def curves_over_batches(
 
 def shares(title: str, rows: Sequence[Row]) -> Chart:
     """Stacked bars; rows hold `what`, its `type` and `share` from 0 to 1."""
-    what, dtype = Channel("what", more={"sort": None}), type_channel(row["type"] for row in rows)
+    what, dtype = Channel("what", more={"sort": None}), coloured_types(row["type"] for row in rows)
     axis = {"axis": {"format": "%"}, "scale": {"domain": [0, 1]}}
     share = Channel("share", "share", ".1%", "share, %", more=axis)
     bars = marks("bar", y=what, x=share, color=dtype)
@@ -374,9 +374,14 @@ def _program(
 # ── colours ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def type_channel(types: Iterable[str], **more: Any) -> Channel:
-    """The field `type` as a colour, with a legend."""
-    return Channel("type", "type", more={"title": None, "scale": type_scale(types), "legend": LEGEND, **more})
+def coloured(field: str, name: str = "", **more: Any) -> Channel:
+    """A field of names as a colour, with a legend."""
+    return Channel(field, name, more={"title": None, "legend": LEGEND, **more})
+
+
+def coloured_types(types: Iterable[str], **more: Any) -> Channel:
+    """The field `type` as a colour."""
+    return coloured("type", "type", scale=type_scale(types), **more)
 
 
 def type_colour(dtype: str) -> str:

@@ -56,6 +56,8 @@ from trtopt.report.html.charts import (
     Channel,
     Row,
     chart,
+    coloured,
+    coloured_types,
     curves_over_batches,
     histogram,
     kernel_timeline,
@@ -64,7 +66,6 @@ from trtopt.report.html.charts import (
     timeline,
     times,
     treemap,
-    type_channel,
 )
 from trtopt.report.html.page import Block, Chart, Figure, Page, Question, Section, Spec, with_data
 from trtopt.report.kernels import kernel_groups, kernel_lines, kernel_types_line, kernels_table, top_lines
@@ -147,15 +148,15 @@ def _questions(
         id: str, title: str, command: str, blocks: Callable[[EngineProfile], Iterable[Block]]
     ) -> Section:
         """A panel for each engine."""
-        panels = {label: list(blocks(one)) for label, _, one in engine_panels(collected)}
+        panels = {label: list(blocks(one)) for label, _, one in _engine_panels(collected)}
         return Section(id, title, panels, command)
 
-    measured = {result_name(file, report): report for file, report in collected.results.items()}
+    measured = {_result_name(file, report): report for file, report in collected.results.items()}
     views = {name: bench_view(report) for name, report in measured.items()}
     yield Question(
         "fast",
         "How fast is it?",
-        [titled(name, view) for name, view in views.items()],
+        [_titled(name, view) for name, view in views.items()],
         [
             Section(
                 "latency",
@@ -175,7 +176,7 @@ def _questions(
         ],
     )
     earlier = (one for report in collected.profiles.values() for one in report.differences)
-    roofline = {label: list(_roofline(report, one)) for label, report, one in engine_panels(collected)}
+    roofline = {label: list(_roofline(report, one)) for label, report, one in _engine_panels(collected)}
     yield Question(
         "why",
         "Why is it not faster?",
@@ -218,7 +219,7 @@ def _questions(
             inside("precision", "Precision receipt", again, _receipt),
         ],
     )
-    yield Question("trust", "Can I trust it?", [Lines([*_trust(collected), *file_notes(collected)])])
+    yield Question("trust", "Can I trust it?", [Lines(list(_trust(collected)))])
     made = {**({} if manifest is None else {"engines": manifest}), **collected.reports, **collected.checks}
     yield Question(
         "made",
@@ -232,12 +233,12 @@ def _questions(
     )
 
 
-def result_name(file: str, report: BenchReport) -> str:
+def _result_name(file: str, report: BenchReport) -> str:
     """A result file's name on the page."""
     return f"{file}: {report.points[0].latency.contract.name}, {report.environment.backend.name}"
 
 
-def titled(name: str, view: View) -> Table:
+def _titled(name: str, view: View) -> Table:
     """The first table of a view, by another name."""
     first = view.blocks[0]
     assert isinstance(first, Table)
@@ -291,7 +292,7 @@ def _percentiles(points: Sequence[BenchPoint], scale: Spec) -> Chart:
     title = "percentile (each further 9 takes the same length)"
     tail = Channel("tail", form=".2f", title=title, more={"axis": axis})
     ms = Channel("ms", "ms", ".4f", "latency, ms", is_log=True)
-    batch = Channel("batch", "batch", more={"title": None, "sort": None, "scale": scale, "legend": LEGEND})
+    batch = coloured("batch", "batch", sort=None, scale=scale)
     lines = marks("line", point=True, x=tail, y=ms, color=batch)
     return chart("Latency by percentile", rows, [batch, Channel("p", "percentile"), ms], lines, is_small=True)
 
@@ -315,7 +316,7 @@ def _curves(measured: Mapping[str, BenchReport]) -> list[Chart]:
 # ── why not faster ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def engine_panels(collected: Collected) -> list[tuple[str, ProfileReport, EngineProfile]]:
+def _engine_panels(collected: Collected) -> list[tuple[str, ProfileReport, EngineProfile]]:
     """Every profiled engine with its name on the page."""
     several = len(collected.profiles) > 1
     return [
@@ -342,7 +343,7 @@ def _layers(engine: EngineProfile) -> Iterator[Block]:
         yield treemap(engine)
         yield timeline(engine)
         yield _groups("Time by kind", "kind", engine.by_kind)
-        colour = type_channel((group.key for group in engine.by_dtype), legend=None)
+        colour = coloured_types((group.key for group in engine.by_dtype), legend=None)
         yield _groups("Time by type", "type", engine.by_dtype, colour)
         yield _groups("Time by ONNX node, with the reformats that serve it", "node", engine.by_node)
         yield _groups("Time by module path", "module", engine.by_module)
@@ -407,7 +408,7 @@ def _roofline_chart(points: Sequence[Row], peaks: DevicePeaks | None) -> Chart:
         for field, name, form in (("intensity", "FLOP per byte", ".1f"), ("rate", "GFLOP/s", ",.1f"))
     )
     ms = Channel("ms", "ms", ".4f", more={"legend": None, "scale": {"range": [20, 500]}})
-    axes: Spec = {"x": x, "y": y, "color": type_channel(point["type"] for point in points)}
+    axes: Spec = {"x": x, "y": y, "color": coloured_types(point["type"] for point in points)}
     layers = marks("point", filled=True, opacity=0.75, **axes, size=ms)
     rows = [] if peaks is None else list(_roofs(points, peaks))
     roofs = [marks("line", rows, strokeWidth=1.5, **axes)] if rows else []
@@ -505,7 +506,7 @@ def _receipts(collected: Collected) -> list[str]:
     """Types that ran, each line once for all batch sizes that share it."""
     return grouped(
         Note(Severity.NOTE, line.strip(), engine.batch)
-        for _, _, engine in engine_panels(collected)
+        for _, _, engine in _engine_panels(collected)
         for line in (
             *receipt_lines(engine.receipt),
             *([kernel_types_line(engine.kernels)] if engine.kernels is not None else ()),
@@ -535,17 +536,13 @@ def _receipt(engine: EngineProfile) -> Iterator[Block]:
 
 
 def _trust(collected: Collected) -> Iterator[str]:
-    """Every result file's findings."""
+    """Every result file's findings, what the files note, each once, and what of the folder is not shown."""
     for file, report in collected.results.items():
         several = f"{file}: " if len(collected.results) > 1 else ""
         yield from (several + line for line in trust_lines(report))
-
-
-def file_notes(collected: Collected) -> Iterator[str]:
-    """What the files themselves note, each once, and what of the folder is not on the page."""
     notes: dict[str, list[str]] = {}
-    for file, report in collected.reports.items():
-        for note in report.notes:
+    for file, record in collected.reports.items():
+        for note in record.notes:
             notes.setdefault(note, []).append(file)
     yield from (f"{', '.join(files)}: {note}" for note, files in notes.items())
     yield from (f"not on this page: {file}, {reason}" for file, reason in collected.left_out.items())
@@ -581,10 +578,10 @@ def _machines(collected: Collected) -> Iterator[Table]:
         elif report.environment is not None:
             machines.append((report.environment, [file]))
     for environment, files in machines:
-        yield facts_table(f"Where {', '.join(files)} was made", record_facts(environment))
+        yield _facts_table(f"Where {', '.join(files)} was made", record_facts(environment))
 
 
-def facts_table(title: str, facts: Mapping[str, str]) -> Table:
+def _facts_table(title: str, facts: Mapping[str, str]) -> Table:
     """What is known, by name."""
     columns: list[Column[tuple[str, str]]] = [
         Column("what", lambda pair: pair[0]),
@@ -615,7 +612,7 @@ def build_blocks(manifest: Manifest) -> Iterator[Block]:
         names = dict.fromkeys(name for one in manifest.io for name in record_facts(one))
         columns: list[Column[dict[str, str]]] = [Column(name, partial(_fact, name)) for name in names]
         yield table("Typed inputs and outputs", columns, map(record_facts, manifest.io))
-    yield facts_table("Builder settings", first.builder_config)
+    yield _facts_table("Builder settings", first.builder_config)
     lines = [f"model {manifest.onnx.path}, SHA-256 {manifest.onnx.sha256}"]
     rewrite = manifest.rewrite
     if rewrite is not None:

@@ -13,7 +13,7 @@ from trtopt.measure.contracts import THRESHOLD
 from trtopt.records import Collected, EngineDifference
 from trtopt.report.comparison import comparison_view, reasons_of, speed
 from trtopt.report.html.answer import Deployment, deployment_of, p50_of, rate_of, sampled
-from trtopt.report.html.charts import LEGEND, SIDES, Channel, Row, curves_over_batches, times
+from trtopt.report.html.charts import SIDES, Row, coloured, curves_over_batches, times
 from trtopt.report.html.folder import commands_of, difference_panels, record_facts, report_page
 from trtopt.report.html.page import Block, Chart, Mark, Page, Question, Section, Step, with_data
 from trtopt.report.view import Column, Lines, Table, grouped, table
@@ -166,7 +166,7 @@ def _kinds(sides: Mapping[str, Collected]) -> Iterator[Chart]:
         for group in engines[batch].by_kind
     ]
     order = list(dict.fromkeys(row["kind"] for row in sorted(rows, key=lambda row: -row["ms"])))[:_KINDS]
-    side = Channel("side", "side", more={"title": None, "scale": _SCALE, "legend": LEGEND})
+    side = coloured("side", "side", scale=_SCALE)
     drawn = [row for row in rows if row["kind"] in order]
     yield times(f"Time by kind of layer at batch {batch}", drawn, "kind", order, side)
 

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from trtopt.measure.analysis.sweep_points import COLUMNS, Choices, choices_of
 from trtopt.records import SweepPoint, SweepReport, Trust
 from trtopt.report.html.answer import date_text
-from trtopt.report.html.charts import LEGEND, Channel, Row, chart, curves_over_batches, marks
+from trtopt.report.html.charts import Channel, Row, chart, coloured, curves_over_batches, marks
 from trtopt.report.html.folder import commands_of
 from trtopt.report.html.page import Block, Chart, Figure, Mark, Page, Question, Section, with_data
 from trtopt.report.sweep import at_lengths, bests_table, latency_name, points_table, sweep_notes
@@ -114,7 +114,7 @@ def _front(report: SweepReport, choices: Choices) -> Chart:
     ]
     point, ms = Channel("point", "point"), Channel("ms", "ms", ".3f", f"{latency}, ms", is_log=True)
     rate = Channel("rate", "samples/s", ",.0f", "throughput, samples/s", is_log=True)
-    colour = Channel("what", more={"title": None, "sort": None, "legend": LEGEND})
+    colour = coloured("what", sort=None)
     line = {**marks("line", x=ms, y=rate), "transform": [{"filter": "datum.on_front"}]}
     dots = marks("point", filled=True, size=60, x=ms, y=rate, color=colour)
     title = f"Throughput against {latency}{at_lengths(choices.axes)}"
