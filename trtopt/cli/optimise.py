@@ -203,7 +203,6 @@ def bench(
     With `--json -` the table goes to standard error. If an engine fails, earlier measurements are kept.
     """
     from trtopt.cli.console import listening, show_result
-    from trtopt.records import Trust
     from trtopt.report.bench import bench_view, distrust, is_trustworthy
     from trtopt.workflows.bench.bench import bench as run
 
@@ -220,7 +219,7 @@ def bench(
     def finish() -> None:
         if latest is not None:
             _export_as_trtexec_does(latest, export_times, export_profile)
-            view, alarms = bench_view(latest, Path(request.path).name), distrust([latest], Trust.NONE)
+            view, alarms = bench_view(latest, Path(request.path).name), distrust([latest])
             unsaved = json if takes_stdout(json) else None
             show_result(unsaved, latest, view, alarms=alarms, indent=None)
 

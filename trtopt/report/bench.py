@@ -357,16 +357,16 @@ def _clocks(report: BenchReport) -> list[str]:
     return [clocks_text(measurements)] if measurements else []
 
 
-def distrust(reports: Iterable[BenchReport], trust: Trust) -> list[str]:
-    """Why figures are not trustworthy, or unsteady, one line per reason."""
+def distrust(reports: Iterable[BenchReport]) -> list[str]:
+    """Why figures are not trustworthy, one line per reason."""
     found = [
         Note(Severity.FAILURE, doubt.text, point.batch)
         for report in reports
         for point in report.points
         for doubt in doubts_of(point, on_host=is_on_host(report))
-        if doubt.trust is trust
+        if doubt.trust is Trust.NONE
     ]
-    return [f"{trust.value}: {line}" for line in grouped(found)]
+    return [f"{Trust.NONE.value}: {line}" for line in grouped(found)]
 
 
 def bench_notes(report: BenchReport) -> list[Note]:

@@ -293,7 +293,7 @@ def warnings(collected: Collected) -> list[str]:
         for subject in check.subjects
         for one in subject.violations
     )
-    doubts = [*distrust(reports, Trust.NONE), *grouped(shown, in_full=True)]
+    doubts = [*distrust(reports), *grouped(shown, in_full=True)]
     return [*doubts, *collected.notes, *missed]
 
 
