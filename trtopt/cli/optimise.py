@@ -105,11 +105,11 @@ def build(
     graph requests, where TensorRT reports types. For FP16 on TensorRT 8.6 the limit is half of the weights,
     because it may choose FP32 where that is faster. What measured fastest fails only with --strict.
     """
-    from trtopt.cli.console import listening, show, show_notes, warn
+    from trtopt.cli.console import listening, show_notes, show_result
     from trtopt.report.build import build_view, engine_lines, engine_notes
     from trtopt.report.precision import verdict_view
     from trtopt.report.profile import build_memory_lines, receipt_lines
-    from trtopt.report.view import plain
+    from trtopt.report.view import View, plain
     from trtopt.workflows.build.build import build_requested, default_output
     from trtopt.workflows.build.folder import check_receipts, memories_of, receipts_of
 
@@ -127,19 +127,17 @@ def build(
         manifest = build_requested(replace(request, output=target), listener)
     receipts = receipts_of(target, manifest)
     memories = memories_of(target, manifest)
-    write_json(json, manifest)
-    warn(manifest.alarms)
     verdicts = [] if manifest.verdict is None else [manifest.verdict]
-    show(
+    views = (
         build_view(manifest, str(target)),
         engine_lines({name: receipt_lines(one) for name, one in receipts.items()}),
         engine_lines({name: build_memory_lines(one) for name, one in memories.items()}),
         *map(verdict_view, verdicts),
-        err=takes_stdout(json),
     )
     verdict_notes = [note for one in verdicts for note in one.notes]
     notes = dict.fromkeys((*manifest.notes, *engine_notes(manifest), *verdict_notes))
-    show_notes(plain(notes), err=takes_stdout(json))
+    view = View(views[0].title, [block for one in views for block in one.blocks], plain(notes))
+    show_result(json, manifest, view, alarms=manifest.alarms)
     if not allow_fallback:
         was_measured = manifest.verdict is not None and not strict
         show_notes(plain(check_receipts(receipts, was_measured=was_measured)), err=takes_stdout(json))
@@ -300,11 +298,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
 @command(CompareRequest, has_sections=True)
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 @json_option("trtopt.compare", "the comparison, raw samples included,")
-def compare(
-    request: CompareRequest,
-    markdown: bool,
-    json: JsonOutput | None,
-) -> None:
+def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) -> None:
     """Compare B with the baseline A, batch by batch.
 
     A and B are result files of `trtopt bench` or trtexec, or build folders or engines, which take turns in
@@ -347,11 +341,7 @@ def exit_code_of(outcome: Outcome) -> int:
 @command(SweepRequest, has_sections=True, later={"model": Path()})
 @click.argument("models", metavar="MODEL…", nargs=-1, required=True, type=OnnxFile())
 @json_option("trtopt.sweep")
-def sweep(
-    request: SweepRequest,
-    models: tuple[Path, ...],
-    json: JsonOutput | None,
-) -> None:
+def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | None) -> None:
     """Build and measure each MODEL, an ONNX file, at every combination of the given values.
 
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
