@@ -23,8 +23,7 @@ from tests.support.command_line import CommandLine
 from tests.support.long import few
 from tests.support.scripted_device.clocks import ScriptedControl
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
-from trtopt.cli.optimise import bench
-from trtopt.cli.outputs import with_log_options
+from trtopt.cli.main import cli
 from trtopt.errors import DeviceError
 from trtopt.measure.engine import BenchJob, bench_engine
 from trtopt.records import BenchReport, ClockReading, DeviceInfo, from_json
@@ -65,7 +64,7 @@ def scripted_cli(
         monkeypatch.setenv("COLUMNS", "300")
         file = tmp_path / "result.json"
         arguments = [str(cpu_build), "--duration", "1", "--json", str(file), "-v", *flags]
-        result = CliRunner().invoke(with_log_options(bench), arguments)
+        result = CliRunner().invoke(cli, ["bench", *arguments])
         return result, from_json(file.read_bytes(), BenchReport) if file.exists() else None
 
     return run
