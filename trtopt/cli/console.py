@@ -160,7 +160,7 @@ class ProgressBars(Progress):
     """
 
     def __init__(self, screen: Console, *, disable: bool = False) -> None:
-        self._points: SweepReport | None = None  # rich asks for the display at once
+        self._points: RenderableType | None = None  # rich asks for the display at once
         super().__init__(
             _Text(lambda task: task.description),
             _Bar(),
@@ -180,7 +180,7 @@ class ProgressBars(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         """See `Progress.get_renderables`."""
         if self._points is not None:
-            yield View("", [points_table(self._points)])
+            yield self._points
         yield from super().get_renderables()
 
     def plan(self, labels: Sequence[str]) -> None:
@@ -220,7 +220,7 @@ class ProgressBars(Progress):
 
     def show_points(self, report: SweepReport) -> None:
         """Show the points of a sweep so far in a table."""
-        self._points = report
+        self._points = View("", [points_table(report)])  # once, not at every refresh beside a measurement
         self.refresh()
 
     def print_points(self, report: SweepReport, *, with_model: bool) -> None:
