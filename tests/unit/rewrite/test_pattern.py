@@ -42,3 +42,17 @@ def test_a_name_is_one_tensor_and_a_factor_is_the_one_that_is_meant(
     )
     assert trace.counts.get("gelu", 0) == count
     assert trace.declined == ()
+
+
+def test_a_square_is_no_product_of_unlike_factors(tmp_path: Path) -> None:
+    square = """g (float[4] x) => (float[4] y) {
+      two = Constant<value_float=2.0>()
+      half = Constant<value_float=0.5>()
+      squared = Pow(x, two)
+      y = Mul(squared, half)
+    }"""
+    onnx.save(model(square, 20), tmp_path / "in.onnx")
+    trace = rewrite_model(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", target="11", rules=["gelu"], check=False
+    )
+    assert trace.applied == ()
