@@ -222,7 +222,7 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     if recipe.calib is not None and not names_function(recipe.calib):  # which a worker imports
         open_data(recipe.calib)
     if recipe.precision in QUANTISED:
-        request_for(onnx, recipe.precision, recipe.calib, backend)
+        request_for(onnx, recipe, backend)
     if recipe.precision != BEST:
         return
     if recipe.calib is None:
@@ -296,10 +296,9 @@ def select_engines(
                     raise
                 problem = error.problem
         notes.append(f"{recipe.precision} was not measured against {BASELINE}: {problem}")
-    precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
-    if precision is not None:
-        workbench.listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
-    made = prepare_graph(base, io, precision, recipe.calib, backend, recipe.forms, recipe.exclude)
+    if recipe.precision is not None:  # "best" has been measured, or has failed
+        workbench.listener.phase(Path(base.path).name, f"making the graph {recipe.precision.upper()}")
+    made = prepare_graph(base, io, recipe, backend)
     engines = workbench.build((made.onnx,), make_plans(made.onnx, recipe, backend), folder)
     return SelectedEngines(
         engines,
@@ -314,10 +313,9 @@ def select_engines(
 
 def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:
     bounds, gpu, budget = bounds_in(recipe.bounds), builder.device.name, recipe.selection_budget
-    is_best = recipe.precision == BEST
-    requested = cast("Precision", "int8" if is_best else recipe.precision)
-    request = request_for(base, requested, recipe.calib, builder.backend, recipe.forms, recipe.exclude)
-    if not is_best:
+    request = request_for(base, recipe, builder.backend)
+    if recipe.precision != BEST:
+        requested = cast("Precision", recipe.precision)
         return SelectionTerms(requested, (BASELINE, requested), request, bounds, gpu, budget)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
     return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS, gpu, budget)

@@ -238,28 +238,16 @@ class PreparedGraph:
 
 
 def prepare_graph(
-    kept: OnnxArtifact,
-    io: tuple[TypedTensor, ...],
-    precision: Precision | None,
-    data: str | None,
-    backend: Backend,
-    forms: str | None = None,
-    exclude: tuple[str, ...] = (),
+    kept: OnnxArtifact, io: tuple[TypedTensor, ...], recipe: Recipe, backend: Backend
 ) -> PreparedGraph:
-    """The build folder's model in `precision`, with the INT8 inputs and outputs that are requested."""
-    made = replace(_apply_precision(kept, precision, data, backend, forms, exclude), io=io)
+    """The build folder's model in the recipe's precision, with the INT8 inputs and outputs of `io`."""
+    made = replace(_apply_precision(kept, recipe, backend), io=io)
     return _exchange_int8(made) if has_int8(io) else made
 
 
-def _apply_precision(
-    kept: OnnxArtifact,
-    precision: Precision | None,
-    data: str | None,
-    backend: Backend,
-    forms: str | None,
-    exclude: tuple[str, ...],
-) -> PreparedGraph:
-    """The build folder's model in `precision`, with a trace and notes, if anything is to be done."""
+def _apply_precision(kept: OnnxArtifact, recipe: Recipe, backend: Backend) -> PreparedGraph:
+    """With a trace and notes, if anything is to be done."""
+    precision, data = recipe.precision, recipe.calib
     if precision is None or precision == "fp32":
         if data is not None:
             raise UsageError(
@@ -273,7 +261,7 @@ def _apply_precision(
         return PreparedGraph(kept)
     if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
         return apply_cast(kept, precision, data, backend)
-    return apply_quantisation(kept, request_for(kept, precision, data, backend, forms, exclude))
+    return apply_quantisation(kept, request_for(kept, recipe, backend))
 
 
 def apply_cast(
@@ -300,18 +288,12 @@ def apply_cast(
     return _made_of(kept, out, (note, *report.notes), report.alarms)
 
 
-def request_for(
-    kept: OnnxArtifact,
-    precision: str,
-    data: str | None,
-    backend: Backend,
-    forms: str | None = None,
-    exclude: tuple[str, ...] = (),
-) -> QuantizeOptions:
-    """The quantisation options of a build."""
+def request_for(kept: OnnxArtifact, recipe: Recipe, backend: Backend) -> QuantizeOptions:
+    """The quantisation options of a recipe; INT8's of one that selects the best precision."""
     from trtopt.requests.models import QuantizeOptions
 
-    if data is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
+    precision = "int8" if recipe.precision == "best" else recipe.precision
+    if recipe.calib is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
         raise UsageError(
             f"--precision {precision} needs data to calibrate the ranges of tensors",
             "give --data DATA, or quantise on its own: trtopt quantize --help",
@@ -319,9 +301,9 @@ def request_for(
     return QuantizeOptions(
         precision=precision,  # type: ignore[arg-type]  # judged where it is used
         target=target_of(backend).name,
-        data=data,
-        forms=forms,
-        exclude=exclude,
+        data=recipe.calib,
+        forms=recipe.forms if precision == "int8" else None,
+        exclude=recipe.exclude,
     )
 
 

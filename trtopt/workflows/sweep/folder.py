@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -61,7 +61,7 @@ from trtopt.targets import ONNXRUNTIME
 from trtopt.version import __version__
 from trtopt.workers.protocol import Benched
 from trtopt.workflows.build.folder import in_folder, stamp, verified_graphs
-from trtopt.workflows.build.graph import QUANTISED, Precision, keep_model, prepare_graph
+from trtopt.workflows.build.graph import keep_model, prepare_graph
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.provenance import check_same_terms, command_line, now
@@ -414,17 +414,10 @@ class Builds:
     def _prepare(self, folder: Path, precision: str | None) -> Manifest:
         swept, listener = self._swept, self._listener
         backend = swept.builder.backend
-        recipe = swept.recipe
-        kept = keep_model(swept.onnx, swept.source, folder, recipe, backend, listener)
-        made = prepare_graph(
-            kept.onnx,
-            kept.io,
-            cast("Precision | None", precision),
-            swept.calib_for(precision),
-            backend,
-            forms=recipe.forms if precision == "int8" else None,
-            exclude=recipe.exclude if precision in QUANTISED else (),
-        )
+        kept = keep_model(swept.onnx, swept.source, folder, swept.recipe, backend, listener)
+        calib = swept.calib_for(precision)
+        recipe = msgspec.structs.replace(swept.recipe, precision=precision, calib=calib)
+        made = prepare_graph(kept.onnx, kept.io, recipe, backend)
         listener.notes(made.notes)
         return Manifest(
             trtopt=__version__,

@@ -158,7 +158,7 @@ def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
             remedy = f"choose among {', '.join(GRAPH_PRECISIONS)}; the sweep itself finds the best"
             raise UsageError(f"--precision {precision}: cannot be swept", remedy)
         if precision in QUANTISED:
-            request_for(swept.onnx, str(precision), recipe.calib, backend)
+            request_for(swept.onnx, msgspec.structs.replace(recipe, precision=precision), backend)
     has_begun = is_sweep(swept.folder)  # goes on with the data that it has, needed or not
     is_needless = terms.data is None and all(swept.calib_for(one) is None for one in plan.precisions)
     if recipe.calib is not None and is_needless and not has_begun:
