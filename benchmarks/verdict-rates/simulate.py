@@ -51,8 +51,7 @@ from trtopt.records import (
     TurnSamples,
     to_json,
 )
-from trtopt.workflows.compare.compare import TURNS_LIMIT
-from trtopt.workflows.compare.engines import evaluate_turns
+from trtopt.workflows.compare.engines import TURNS_LIMIT, evaluate_turns
 from trtopt.workflows.race import short_turns
 
 HERE = Path(__file__).resolve().parent

@@ -29,9 +29,6 @@ from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.race import Setting, engine_at, heat, race, verdict_record
 
-TURNS_LIMIT = 0.02
-"""The slowdown that a comparison in turns must rule out, unless --fail-on is given."""
-
 _SIZES = ("shapes", "axes")
 """Fields of the recipe that engines have a use for too, which are measured at the given lengths."""
 _MEASURED = {"batch", "backend", "duration", "data", "timeout"}
@@ -81,32 +78,14 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
     setting = _setting(kind, request, listener)
     if request.fail_on is not None and second is None:
         raise UsageError("--fail-on: there is no B that could fail", "give B, or omit --fail-on")
-    limit = request.fail_on or TURNS_LIMIT
     assumed = contract_named(request.assume_contract).name if request.assume_contract is not None else None
     runs: tuple[InterleavedRun, ...] = ()
     built: tuple[EngineArtifact, ...] = ()
     outcome: Outcome
     if kind is Kind.BUILDS:
-        paths = [path for path in (first, second) if path is not None]
-        outcome, runs, built = compare_recipes(
-            paths,
-            request.builds or 0,
-            request.recipe or Recipe(),
-            setting,
-            threshold=request.threshold,
-            limit=limit,
-            listener=listener,
-        )
+        outcome, runs, built = compare_recipes(request, setting, listener)
     elif kind is Kind.ENGINES:
-        outcome, runs = compare_engines(
-            first,
-            second,
-            setting,
-            control=request.control,
-            threshold=request.threshold,
-            limit=limit,
-            listener=listener,
-        )
+        outcome, runs = compare_engines(request, setting, listener)
     elif kind is Kind.CONTRACTS:
         ends = parse_contracts(request.across_contracts or "")
         outcome, runs = explain_engines(first, ends, setting, listener)

@@ -22,6 +22,7 @@ from trtopt.measure.statistics.builds import compare_builds, compare_paired, spr
 from trtopt.measure.statistics.control import Control, Pair, evaluate_control, run_spread
 from trtopt.recipe import Recipe
 from trtopt.records import EngineArtifact, InterleavedRun, TensorSpec
+from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.folder import verified_graphs
@@ -44,30 +45,25 @@ from trtopt.workflows.workbench import Workbench
 
 _LONGER = 4
 """So many times the samples halve an interval."""
+TURNS_LIMIT = 0.02
+"""The slowdown that a comparison in turns must rule out, unless --fail-on is given."""
 
 
 def compare_engines(
-    a: Path,
-    b: Path | None,
-    setting: Setting,
-    *,
-    control: int | None,
-    threshold: float,
-    limit: float,
-    listener: Listener,
+    request: CompareRequest, setting: Setting, listener: Listener
 ) -> tuple[Comparisons, tuple[InterleavedRun, ...]]:
     """Judge B's engines against A's at every batch size, A and B in turns in one process.
 
     With `control` A is also measured against itself, as many times, each in a process of its own; what that
     finds is allowed for in the verdict on B. Without B there is only that.
     """
-    if control is not None:
-        check_repeats("--control", control, 1)
-    again = control or 0
-    check_trust(setting.trust, [path for path in (a, b) if path is not None])
+    if request.control is not None:
+        check_repeats("--control", request.control, 1)
+    paths, again = _paths(request), request.control or 0
+    check_trust(setting.trust, paths)
     notes: list[str] = []
     with ExitStack() as resources:
-        found = [_side_of(path, setting, notes, listener, resources) for path in (a, b) if path is not None]
+        found = [_side_of(path, setting, notes, listener, resources) for path in paths]
         sides = [side for side, _ in found]
         sizes = paired_sizes(sides[0], sides[-1])
         notes += require_alike(unlike_work(found[0][1], found[-1][1]), force=setting.force)
@@ -82,19 +78,24 @@ def compare_engines(
         runs = race(heats, listener, setting.timeout)
     notes += notes_of(runs)
     notes += _keep_spread(runs)
-    rows, controls = evaluate_turns(runs, threshold)
+    rows, controls = evaluate_turns(runs, request.threshold)
     comparisons = Comparisons(
-        a=a.name,
-        b=b.name if b is not None else a.name,
+        a=paths[0].name,
+        b=paths[-1].name,
         device=terms_shown(runs),
-        threshold=threshold,
-        limit=limit,
+        threshold=request.threshold,
+        limit=request.fail_on or TURNS_LIMIT,
         rows=tuple(rows),
         controls=tuple(controls),
         notes=tuple(dict.fromkeys(notes)),
         again=f"sample for longer: --duration {_LONGER * setting.duration:g}",
     )
     return comparisons, tuple(runs)
+
+
+def _paths(request: CompareRequest) -> list[Path]:
+    """A, and B if there is one."""
+    return [Path(path) for path in (request.a, request.b) if path is not None]
 
 
 def evaluate_turns(runs: Sequence[InterleavedRun], threshold: float) -> tuple[list[Row], list[ControlRow]]:
@@ -178,21 +179,14 @@ _Side = list[dict[int, LoadedEngine]]
 Found = tuple[Comparisons | Lottery, tuple[InterleavedRun, ...], tuple[EngineArtifact, ...]]
 
 
-def compare_recipes(
-    paths: Sequence[Path],
-    count: int,
-    recipe: Recipe,
-    setting: Setting,
-    *,
-    threshold: float,
-    limit: float,
-    listener: Listener,
-) -> Found:
-    """Build each model `count` times and judge the second recipe against the first.
+def compare_recipes(request: CompareRequest, setting: Setting, listener: Listener) -> Found:
+    """Build each model as often as `builds` says, and judge the second recipe against the first.
 
-    `paths` are ONNX files, built as `recipe` says (but for its verdict), or build folders, whose plans are
-    built again. With one path its builds are compared to one another.
+    A and B are ONNX files, built as `recipe` says (but for its verdict), or build folders, whose plans are
+    built again. Without B A's builds are compared to one another.
     """
+    paths, count, threshold = _paths(request), request.builds or 0, request.threshold
+    recipe = request.recipe or Recipe()
     check_repeats("--builds", count, 2)
     notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
     own = read_manifest(paths[0]).engines[0].plan.backend.name if paths[0].is_dir() else None
@@ -224,7 +218,7 @@ def compare_recipes(
             b=f"{count} builds of {paths[1].name}",
             device=device,
             threshold=threshold,
-            limit=limit,
+            limit=request.fail_on or TURNS_LIMIT,
             rows=tuple(_builds_row(size, runs, threshold) for size, runs in by_size.items()),
             notes=tuple(dict.fromkeys(notes)),
             again=f"compare more builds: --builds {2 * count}",
