@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 from tests.support.pages import resnet
 from tests.support.paths import DATA
 from tests.unit.inspect.kernels.test_report import NAMES, launches, report
+from tests.unit.report.html.test_answer import point, report as bench_report
 from trtopt.records import BenchReport, Collected, read_versioned
 from trtopt.report.html.charts import histogram, timeline
 from trtopt.report.html.folder import report_page, thinned
@@ -278,6 +279,17 @@ def test_the_builders_memory_is_drawn_next_to_the_engines_or_alone() -> None:
     building = "Device memory allocated by the builder over time"
     running = "Device memory allocated by TensorRT over time"
     assert titles == {"batch 1": [building], "batch 8": [running, building]}
+
+
+def test_the_text_of_a_curve_of_several_files_says_which_point_is_of_which() -> None:
+    results = {"a.json": bench_report(point(1, 1.0), point(8, 2.0)), "b.json": bench_report(point(1, 3.0))}
+    fast, *_ = report_page(Collected(folder="d", name="d", results=results)).questions
+    median = fast.sections[1].panels[""][0]
+    assert isinstance(median, Chart)
+    assert median.text == (
+        "a.json: own, tensorrt, batch 1: 1 ms; a.json: own, tensorrt, batch 8: 2 ms; "
+        "b.json: own, tensorrt, batch 1: 3 ms"
+    )
 
 
 @given(st.lists(st.integers(0, 1000), max_size=200), st.integers(3, 50))

@@ -9,7 +9,7 @@ import vl_convert
 
 from tests.support import examples
 from tests.support.pages import resnet
-from tests.unit.report.html.test_deployment import folder, on_another_backend, point
+from tests.unit.report.html.test_answer import folder, on_another_backend, point
 from trtopt.records import Collected
 from trtopt.report.html.page import Chart, Page, page_of
 from trtopt.report.html.pair import pair_page
