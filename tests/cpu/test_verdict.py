@@ -230,7 +230,7 @@ def test_the_report_tells_times_choice_accuracy_and_regions(
     assert float_line[2] == f"{verdict.batches[0].times[0].build_seconds:.1f}"
     assert any(line[:2] == ["1", "int8.part1"] and line[-2:] == ["FASTER", "selected"] for line in lines)
     assert any(line[:2] == ["1", "int8"] and line[-1] == "SLOWER" for line in lines)
-    assert any(line[0] == LOSERS[0] and line[3] == "+1.0000" for line in lines if line)
+    assert any(line[2:3] == ["+1.0000"] and line[6:7] == [LOSERS[0]] for line in lines)
     assert any(line[:6] == ["int8.part1", "(3", "nodes", "left", "in", "float):"] for line in lines)
 
 
