@@ -431,7 +431,7 @@ def pack(
         >>> trtopt.pack(manifest, numpy.zeros((1, 1, 8, 8))).dtype
         dtype('float32')
     """
-    spec, tensor = _typed(manifest, name, "input")
+    spec, tensor = _find_tensor(manifest, name, "input")
     return packing.packed(spec, packing.on_host(array), tensor, saturate=saturate)
 
 
@@ -456,11 +456,11 @@ def unpack(manifest: Manifest | str | Path, array: object, name: str | None = No
         >>> trtopt.unpack(manifest, numpy.zeros((1, 10), "float32")).shape
         (1, 10)
     """
-    spec, tensor = _typed(manifest, name, "output")
+    spec, tensor = _find_tensor(manifest, name, "output")
     return packing.unpacked(spec, packing.on_host(array), tensor)
 
 
-def _described(source: Manifest | str | Path) -> tuple[OnnxArtifact, tuple[TypedTensor, ...]]:
+def _read_graph(source: Manifest | str | Path) -> tuple[OnnxArtifact, tuple[TypedTensor, ...]]:
     """The graph of a build or a typed file, and its tensors that are typed."""
     if not isinstance(source, Manifest):
         path = Path(source)
@@ -472,10 +472,10 @@ def _described(source: Manifest | str | Path) -> tuple[OnnxArtifact, tuple[Typed
     return source.onnx, source.io
 
 
-def _typed(
+def _find_tensor(
     source: Manifest | str | Path, name: str | None, role: Literal["input", "output"]
 ) -> tuple[TensorSpec, TypedTensor | None]:
-    onnx, io = _described(source)
+    onnx, io = _read_graph(source)
     specs = onnx.inputs if role == "input" else onnx.outputs
     names = [spec.name for spec in specs]
     if name is None and len(names) == 1:

@@ -224,7 +224,7 @@ def keywords_of(request: Callable[P, T]) -> Callable[[Callable[[T], R]], Callabl
         call.__annotations__ = {one.name: one.hint for one in declared} | {
             "return": signature.return_annotation
         }
-        call.__doc__ = _documented(inspect.getdoc(function) or "", declared)
+        call.__doc__ = _write_help(inspect.getdoc(function) or "", declared)
         return call
 
     return decorate
@@ -238,18 +238,18 @@ def _parameter(one: Declared) -> inspect.Parameter:
     return inspect.Parameter(one.name, kind, default=one.default, annotation=annotation)
 
 
-def _documented(text: str, declared: Sequence[Declared]) -> str:
+def _write_help(text: str, declared: Sequence[Declared]) -> str:
     """A docstring with the section of its parameters before that of what it returns."""
     above, returns, below = text.partition("\nReturns:")
     entries = (
-        textwrap.fill(f"{one.name}: {_explained(one, declared)}", 106, initial_indent="    ",
+        textwrap.fill(f"{one.name}: {_explain(one, declared)}", 106, initial_indent="    ",
                       subsequent_indent="        ", break_on_hyphens=False, break_long_words=False)
         for one in declared
     )  # fmt: skip
     return "\n".join((f"{above}\nArgs:", *entries, returns + below))
 
 
-def _explained(one: Declared, declared: Sequence[Declared]) -> str:
+def _explain(one: Declared, declared: Sequence[Declared]) -> str:
     declaration = one.declaration
     text = getattr(declaration, "python", None) or in_python(declaration.help, declared)
     if of_table := getattr(declaration, "choices", ()):  # those of a type are in the signature

@@ -161,7 +161,7 @@ def make_recipe(profile: str | None, flags: Mapping[str, object]) -> Recipe:
     try:
         recipe = msgspec.convert(values, Recipe)
     except msgspec.ValidationError as error:
-        raise _refused(profile, values, str(error)) from None
+        raise _refusal(profile, values, str(error)) from None
     check_recipe(recipe)
     return recipe
 
@@ -177,7 +177,7 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def _refused(profile: str | None, values: Mapping[str, object], reason: str) -> UsageError:
+def _refusal(profile: str | None, values: Mapping[str, object], reason: str) -> UsageError:
     """The error of a value that a recipe cannot have; of one out of a closed set, what it can be."""
     key = reason.rpartition("`$.")[2].strip("`")
     hint = get_type_hints(Recipe).get(key)
