@@ -254,25 +254,35 @@ def replace_together(moves: Sequence[tuple[Path, Path]]) -> None:
     try:
         with warnings.catch_warnings():  # of forks beside threads: the child does nothing but system calls
             warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if not child:
+            try:
+                child = os.fork()
+            except OSError:  # no memory for another process
+                child = -1
+        if child == 0:
             status = 1
             try:
                 os.setsid()
-                for new, path in moves:
-                    os.replace(new, path)
+                _replace_all(moves)
                 status = 0
             except OSError as error:
                 status = error.errno or status
             finally:
                 os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if child > 0:
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if status:
+                raise OSError(
+                    abs(status), os.strerror(status) if status > 0 else "what renames it was killed"
+                )
+        else:
+            _replace_all(moves)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if status:
-        raise OSError(
-            abs(status), os.strerror(status) if status > 0 else "the process that renames was killed"
-        )
+
+
+def _replace_all(moves: Sequence[tuple[Path, Path]]) -> None:
+    for new, path in moves:
+        os.replace(new, path)
 
 
 def check_regular(path: Path) -> None:
