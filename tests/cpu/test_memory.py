@@ -140,7 +140,7 @@ def test_too_little_room_for_temporary_files_is_reported_before_the_work(
 ) -> None:
     few = type("Usage", (), {"free": 1 << 20})
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: few)
-    with pytest.raises(OutputError, match=r"(?s)up to 0\.8 GiB of .* elsewhere with -o"):
+    with pytest.raises(OutputError, match=r"(?s)up to 0\.8 GiB of .* elsewhere with output"):
         trtopt.cast(gated / "m.onnx", tmp_path / "half.onnx", precision="fp16")
     assert list(tmp_path.iterdir()) == []
     half = gated / "half.onnx"
