@@ -114,7 +114,7 @@ def layers_table(engine: EngineProfile) -> Table:
     is_timed = engine.sum_ms > 0
     work: Face = "page" if is_timed else ""
     columns: list[Column[ProfiledLayer]] = [
-        Column("layer", nodes_text, fit="cut", width=20),
+        Column("layer", nodes_text, fit="cut"),
         Column("ms", lambda one: one.ms, ".4f", width=7, is_optional=True),  # a phone shows the first three
         Column("share", lambda one: _ratio(one.ms, engine.sum_ms), ".1%", width=6, is_optional=True),
         Column("spread", _spread, ".0%", width=6, is_optional=True),
@@ -284,7 +284,7 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
         Column("reason", lambda alike: alike[0].reason),
         Column("times", len, ","),
         Column("ms of the last", lambda alike: sum(one.ms for one in alike), ".4f"),
-        Column("why", lambda alike: f"{' and '.join(_ends(alike[0].nodes))}: {alike[0].detail}", fit="cut"),
+        Column("why", lambda alike: f"{' and '.join(_ends(alike[0].nodes))}: {alike[0].detail}", fit="fold"),
     ]
     by_reason: dict[tuple[str, str], list[Unfused]] = {}
     for one in engine.unfused:
@@ -299,6 +299,7 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
             missed,
             by_reason.values(),
             top=_TOP_PATTERNS,
+            is_tight=True,
             sorted_by="ms of the last",
             details=[[(", ".join(one.nodes), one.detail) for one in alike] for alike in by_reason.values()],
         )
@@ -460,7 +461,7 @@ def difference_tables(difference: EngineDifference) -> list[Table]:
         Column("B ms", lambda one: one.b_ms, ".4f"),
         Column("cost ms", lambda one: one.cost_ms, "+.4f"),
         Column("change", lambda one: one.change),
-        Column("what", lambda one: one.detail, is_optional=True),
+        Column("what", lambda one: one.detail, fit="cut", is_optional=True),
         Column("ONNX nodes", lambda one: names_text(one.nodes) or (one.a or one.b)[0], fit="cut"),
         Column("layers in A", lambda one: ", ".join(one.a) or UNKNOWN, face="page"),
         Column("layers in B", lambda one: ", ".join(one.b) or UNKNOWN, face="page"),

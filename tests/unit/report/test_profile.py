@@ -4,6 +4,7 @@ import msgspec
 from rich.console import Console
 
 from tests.support.inspected import graph, layer, node, profiled, stored, zeros
+from tests.support.pages import resnet
 from tests.support.scripted_runs import terms
 from trtopt.inspect.difference import difference
 from trtopt.inspect.inspector import read_inspector
@@ -111,6 +112,21 @@ def test_names_that_a_terminal_is_too_narrow_for_are_told_to_be_cut() -> None:
     rows = [line for line in lines if "CaskConvolution" in line and "by kind" not in line]
     assert rows
     assert all(line.rstrip().endswith("…") and len(line) == 80 for line in rows)
+
+
+def test_no_name_pushes_a_figure_out_of_a_narrow_terminal() -> None:
+    report = resnet().profiles["profile.json"]
+    text = shown(*report.engines, differences=report.differences, width=80)
+    assert not re.findall(r"(?:^| )[+-]?\d+\.\d*…", text, re.MULTILINE)
+    rows = [line for line in text.splitlines() if re.search(r"(compute|memory) +float16 Cask", line)]
+    assert rows
+    assert all("/" in row and row.rstrip().endswith("…") for row in rows)
+
+
+def test_why_candidates_were_not_fused_is_there_in_full_on_a_narrow_terminal() -> None:
+    description = EngineDescription(layers=LAYERS)
+    text = shown(profile_point(point(description), description, GRAPH, None), width=80)
+    assert "softmax]}" in text
 
 
 def test_peaks_are_reported_without_exponents() -> None:
