@@ -372,8 +372,11 @@ def _kernels(engine: EngineProfile) -> Iterator[Block]:
 
 
 def difference_panels(differences: Iterable[EngineDifference]) -> dict[str, list[Table]]:
-    """Each with its name."""
-    return {f"{one.a} → {one.b}": difference_tables(one) for one in differences}
+    """One for two engines, whatever the number of batch sizes at which they were profiled."""
+    panels: dict[str, list[Table]] = {}
+    for one in differences:
+        panels.setdefault(f"{one.a} → {one.b}", []).extend(difference_tables(one))
+    return panels
 
 
 def _roofline(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
