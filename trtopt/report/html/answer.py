@@ -538,7 +538,9 @@ def _of_layers(commands: Commands, engine: EngineProfile) -> Iterator[_Candidate
         ms = {name: one.ms for one in engine.unfused for name in one.nodes[:1]}
         first = max(engine.unfused, key=lambda one: one.ms)
         why = f"{at}{len(engine.unfused)} candidates did not fuse, first {first.fusion}: {first.detail}."
-        yield (min(sum(ms.values()) / engine.sum_ms, 1.0) / 2, Step("Make the graph fuse", why, lint))
+        share = min(sum(ms.values()) / engine.sum_ms, 1.0)
+        worth = max(share / 2, _WORTH) if share >= _WORTH else 0.0
+        yield (worth, Step("Make the graph fuse", why, lint))
     full = (engine.receipt.time_ran or {}).get("float32", 0.0)
     manifest = commands.collected.manifest
     if full >= 0.5 and (manifest is None or manifest.verdict is None):

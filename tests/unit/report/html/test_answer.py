@@ -10,7 +10,16 @@ import pytest
 from tests.support import examples
 from tests.support.pages import resnet
 from tests.unit.inspect.kernels import test_report as kernel_reports
-from trtopt.records import Backend, BenchPoint, BenchReport, Collected, EngineProfile, Measurement, Samples
+from trtopt.records import (
+    Backend,
+    BenchPoint,
+    BenchReport,
+    Collected,
+    EngineProfile,
+    Measurement,
+    Samples,
+    Unfused,
+)
 from trtopt.report.html.answer import deployment_of, mark_of, next_steps, precision_name, profiled
 from trtopt.report.html.folder import report_page
 from trtopt.report.html.page import Step
@@ -234,6 +243,18 @@ def test_what_is_built_next_lies_beside_the_folder_however_it_is_named() -> None
 
 def test_throughput_that_has_settled_asks_for_none() -> None:
     assert [one for one in steps(folder(point(8, 2.0), point(16, 3.9))) if "--batch" in one.command] == []
+
+
+@pytest.mark.parametrize(("share", "is_named"), [(0.02, False), (0.04, True)])
+def test_unfused_layers_are_a_step_from_three_percent_of_the_time_on(share: float, is_named: bool) -> None:
+    profile = resnet().profiles["profile.json"]
+    engine = profile.engines[0]
+    ms = share * engine.sum_ms
+    unfused = (Unfused(fusion="Conv+Add", nodes=("a", "b"), reason="opaque", detail="inside c", ms=ms),)
+    engine = msgspec.structs.replace(engine, unfused=unfused)
+    profiles = {"profile.json": msgspec.structs.replace(profile, engines=(engine,))}
+    found = folder(point(8, 2.0), point(16, 3.9), profiles=profiles)
+    assert ("Make the graph fuse" in [one.what for one in steps(found)]) is is_named
 
 
 def test_layers_that_hide_their_nodes_ask_for_kernels_until_they_are_there() -> None:
