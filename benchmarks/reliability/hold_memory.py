@@ -16,10 +16,10 @@ MIB = 1 << 20
 def main() -> None:
     """Take, say so, wait."""
     device = open_cuda_device()
-    room = device.room()
-    if room is None:
+    memory = device.device_memory()
+    if memory is None:
         sys.exit("the GPU does not tell its memory")
-    held = device.device_buffer(room.free_bytes - int(sys.argv[1]) * MIB)
+    held = device.device_buffer(memory.free_bytes - int(sys.argv[1]) * MIB)
     print(f"{held.nbytes // MIB:,} MiB held", flush=True)
     time.sleep(3600)
 

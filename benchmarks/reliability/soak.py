@@ -87,7 +87,7 @@ class Rounds:
             path=str(folder / artifact.path),
             artifact=artifact,
             batch=BATCH,
-            shapes=shapes_at(self._onnx, artifact.plan, BATCH),
+            shapes=shapes_at(self._onnx.inputs, artifact.plan, BATCH),
             data=None,
             contract=contract_named(DEFAULT),
             warmup_s=0.0,
