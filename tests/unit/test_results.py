@@ -2,6 +2,7 @@
 
 import builtins
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from tests.support import examples, pages, sweeps
 from trtopt import api
 from trtopt.errors import BackendMissingError
-from trtopt.records import Record, SweepReport
+from trtopt.records import BatchPlan, Record, SweepReport, read_versioned
 from trtopt.records.base import Result
 from trtopt.results import _SHOWN, headline
 from trtopt.rewrite.rewrite_trace import Applied, Declined, RewriteTrace, Undone
@@ -51,6 +52,20 @@ def test_the_line_of_a_sweep_has_the_best_at_each_length_that_can_be_trusted() -
     long = sweeps.point(1, 9.0, 5.0, axes={"seq": 64})
     told = headline(sweeps.report_of(sweeps.point(1, 1.0, 100.0), doubtful, long))
     assert told == "best 100 samples/s at fp16 batch1; best 5 samples/s at fp16 batch1 seq=64"
+
+
+def test_the_line_of_a_sweep_says_how_many_points_failed() -> None:
+    failed = sweeps.point(8, None, None, failure="out of memory")
+    assert headline(sweeps.report_of(failed)) == "1 of 1 point failed"
+    told = headline(sweeps.report_of(sweeps.point(1, 1.0, 100.0), failed))
+    assert told == "best 100 samples/s at fp16 batch1; 1 of 2 points failed"
+
+
+def test_the_line_of_a_plan_says_what_serves_the_load() -> None:
+    stored = Path(__file__).parents[1] / "data" / "schema_2" / "plan.json"
+    plan = read_versioned(stored.read_bytes(), BatchPlan)
+    told = "p99=50ms at 100 requests/s: 1 engine, 1 worker, batches up to 1"
+    assert repr(plan) == f"<BatchPlan: {told}>"
 
 
 def test_names_in_a_line_cannot_break_it() -> None:

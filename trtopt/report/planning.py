@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from trtopt.printable import counted
 from trtopt.records import BatchPlan, Estimate, Served, Verification
 from trtopt.report.view import Block, Column, Lines, Table, View, plain, shown, table
 
@@ -34,7 +35,11 @@ def plan_view(plan: BatchPlan) -> View:
         *([Lines([f"{rejected:,} setups were rejected (-v lists them)"])] if rejected else []),
         Lines(list(_rejected_lines(plan)), is_detail=True),
     ]
-    return View("", blocks, plain(plan.notes))
+    outcome = (
+        f"{plan.goal} at {plan.load.rate:,.4g} requests/s: {counted(len(plan.engines), 'engine')}, "
+        f"{counted(plan.workers, 'worker')}, batches up to {plan.policy.max_batch}"
+    )
+    return View("", blocks, plain(plan.notes), outcome)
 
 
 def _setup_lines(plan: BatchPlan) -> Iterable[str]:
@@ -42,7 +47,7 @@ def _setup_lines(plan: BatchPlan) -> Iterable[str]:
     yield f"{plan.goal} at {load.rate:,.4g} requests/s, {load.arrivals} arrivals"
     for engine in plan.engines:
         yield f"  engine {engine.precision} {engine.artifact.plan.label}: {engine.artifact.path}"
-    workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+    workers = counted(plan.workers, "worker")
     yield f"  {workers}, batches up to {policy.max_batch}, delay {policy.max_delay_ms:.3g} ms"
     if set(plan.buckets) != {0}:
         yield f"  requests are padded to length {', '.join(map(str, sorted(plan.buckets)))}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtopt.measure.analysis.sweep_points import COLUMNS, Choices, choices_of, is_decided_busy
+from trtopt.printable import counted
 from trtopt.records import SweepPoint, SweepReport, Trust
 from trtopt.report.view import Block, Column, Lines, Note, Severity, Table, View, mib, shown, table
 
@@ -16,7 +17,9 @@ def sweep_view(report: SweepReport) -> View:
         points_table(report),
         *(bests_table(report, choices) for choices in choices_of(report)),
     ]
-    return View("", blocks, list(sweep_notes(report)), "; ".join(best_lines(report)))
+    failed = len(report.points) - len(report.measured)
+    failures = [f"{failed} of {counted(len(report.points), 'point')} failed"] if failed else []
+    return View("", blocks, list(sweep_notes(report)), "; ".join([*best_lines(report), *failures]))
 
 
 def points_table(report: SweepReport) -> Table:
