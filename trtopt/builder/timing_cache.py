@@ -238,15 +238,25 @@ class TimingStore:
         self.prune(self.limit_bytes, keep=path)
         return saved
 
-    def set_aside(self, path: Path) -> Path | None:
-        """Give a file a name under which nothing reads it; None if another process was first."""
+    def set_aside(
+        self, identity: Identity, terms: CacheTerms, refused: StoredCache | None = None
+    ) -> Path | None:
+        """Give a file that raises, or that TensorRT has refused, a name under which nothing reads it.
+
+        None if it is gone by now, or another process has written a good one since.
+        """
+        path = self.path(identity, terms)
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%f")
         aside = path.with_name(f"{path.name}.{stamp}{ASIDE}")
         with lock(path):
             try:
-                os.replace(path, aside)
-            except FileNotFoundError:
-                return None
+                found = load_cache(path, identity, terms)
+            except TimingCacheError:
+                pass
+            else:
+                if found is None or refused is None or found.blob != refused.blob:
+                    return None
+            os.replace(path, aside)
         return aside
 
     def take_in(self, cache: StoredCache, merge: Callable[[bytes, bytes], bytes]) -> Path:

@@ -58,8 +58,8 @@ class BuildCaches:
         """TensorRT refuses what the build started from: the store's is set aside, so that it can go on."""
         if self._began_with is None or not self._is_stores:
             raise error
-        self._began_with = None
-        self._set_aside(error)
+        refused, self._began_with = self._began_with, None
+        self._set_aside(error, refused)
 
     def suspected(self, error: BuildError) -> None:
         """A build that began with a cache has failed and may do without: it is no proof against the cache.
@@ -132,13 +132,12 @@ class BuildCaches:
             clocks=clocks,
         )
 
-    def _set_aside(self, error: TimingCacheError) -> None:
+    def _set_aside(self, error: TimingCacheError, refused: StoredCache | None = None) -> None:
         assert self._store is not None
-        path = self._store.path(self._here, self._terms)
         try:
-            aside = self._store.set_aside(path)
+            aside = self._store.set_aside(self._here, self._terms, refused)
         except OutputError as failure:
             self.notes.append(f"a timing cache of the store is not used: {error.problem}; {failure.problem}")
             return
-        where = f"set aside as {aside.name}" if aside else "gone by now"
+        where = f"set aside as {aside.name}" if aside else "gone or mended by now"
         self.notes.append(f"a timing cache of the store is not used: {error.problem}; it is {where}")

@@ -127,13 +127,27 @@ def test_a_damaged_cache_is_refused_named_and_set_aside(store: TimingStore, dama
         store.load(HERE, TERMS)
     (entry,) = store.entries()
     assert entry.problem
-    aside = store.set_aside(path)
+    aside = store.set_aside(HERE, TERMS)
     assert aside is not None
     assert aside.is_file()
     assert store.load(HERE, TERMS) is None
-    assert store.set_aside(path) is None
+    assert store.set_aside(HERE, TERMS) is None
     (entry,) = store.entries()
     assert entry.problem == "damaged; set aside by a build"
+
+
+def test_a_good_cache_that_another_build_has_written_meanwhile_stays(store: TimingStore) -> None:
+    path = save(store, b"one\n")
+    refused = store.load(HERE, TERMS)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(TimingCacheError):
+        store.load(HERE, TERMS)
+    path.write_bytes(whole)  # the other build's
+    assert store.set_aside(HERE, TERMS) is None
+    save(store, b"two\n")
+    assert store.set_aside(HERE, TERMS, refused) is None  # not what TensorRT has refused
+    assert read_cache(path).blob == b"one\ntwo\n"
 
 
 def test_a_cache_under_anothers_name_is_refused(store: TimingStore) -> None:
@@ -167,7 +181,8 @@ def test_a_cache_larger_than_the_bound_is_kept_by_the_build_that_wrote_it(tmp_pa
 
 def test_what_was_set_aside_goes_first(tmp_path: Path) -> None:
     store = TimingStore(tmp_path)
-    aside = store.set_aside(save(store, bytes(10_000)))
+    save(store, bytes(10_000))
+    aside = store.set_aside(HERE, TERMS, store.load(HERE, TERMS))
     path = save(store, bytes(10_000))
     os.utime(path, (1, 1))
     assert store.prune(15_000) == (aside,)
