@@ -252,7 +252,9 @@ def _decide_concat(draft: Draft, node: Node) -> None:
     view, computed = draft.view, draft.view.computed_inputs(node)
     if len(computed) < len(node.input):
         draft.keep(node, "concat", "it joins constants")
-    elif attribute(node, "axis") != 1 or not all(_comes_from_quantised(draft, name) for name in node.input):
+    elif not _joins_channels(view, node):
+        draft.keep(node, "concat", "it does not join channels")
+    elif not all(_comes_from_quantised(draft, name) for name in node.input):
         draft.keep(
             node, "concat", "not all of its inputs come from quantised layers: they are joined in float"
         )
@@ -262,6 +264,11 @@ def _decide_concat(draft: Draft, node: Node) -> None:
         draft.share_scale(*node.input, node.output[0])
         readers = len(view.uses(node.output[0]))
         draft.quantise(node, "concat", f"one scale for its {len(computed)} inputs and {readers} readers")
+
+
+def _joins_channels(view: View, node: Node) -> bool:
+    axis, shape = attribute(node, "axis"), view.shape(node.input[0])
+    return axis == 1 or (shape is not None and axis == 1 - len(shape))
 
 
 def _leads_to_quantised(draft: Draft, tensor: str) -> bool:

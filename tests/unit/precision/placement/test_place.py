@@ -192,11 +192,12 @@ def test_a_global_pool_reads_int8_from_a_quantised_layer_whatever_follows() -> N
     assert fate(net.plan("narrow"), "pool") == (False, "what reads it is float")
 
 
-def test_a_concat_of_quantised_layers_has_one_scale_and_one_of_others_none() -> None:
+@pytest.mark.parametrize("axis", [1, -3])
+def test_a_concat_of_quantised_layers_has_one_scale_and_one_of_others_none(axis: int) -> None:
     net = Net(x=MAPS)
     left = net.node("Relu", "left", net.conv("a", "x", 32, 32))
     right = net.node("Relu", "right", net.conv("b", "x", 32, 32))
-    plan = net.plan(net.conv("c", net.node("Concat", "joined", left, right, axis=1), 64, 32))
+    plan = net.plan(net.conv("c", net.node("Concat", "joined", left, right, axis=axis), 64, 32))
     assert plan.groups == (frozenset({"left", "right", "joined"}),)
     assert {("left", "joined"), ("right", "joined"), ("joined", "c")} <= edges(plan)
     net = Net(x=MAPS)
@@ -206,6 +207,10 @@ def test_a_concat_of_quantised_layers_has_one_scale_and_one_of_others_none() -> 
     assert not fate(plan, "joined")[0]
     assert plan.groups == ()
     assert ("joined", "c") in edges(plan)
+    net = Net(x=MAPS)
+    layer = net.conv("a", "x", 32, 32)
+    plan = net.plan(net.conv("c", net.node("Concat", "joined", layer, layer, axis=-1), 32, 32))
+    assert fate(plan, "joined") == (False, "it does not join channels")
 
 
 def test_a_resize_is_quantised_only_behind_a_quantised_layer() -> None:
