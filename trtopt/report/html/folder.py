@@ -61,6 +61,7 @@ from trtopt.report.html.charts import (
     curves_over_batches,
     histogram,
     kernel_timeline,
+    listed,
     marks,
     shares,
     timeline,
@@ -294,7 +295,10 @@ def _percentiles(points: Sequence[BenchPoint], scale: Spec) -> Chart:
     ms = Channel("ms", "ms", ".4f", "latency, ms", is_log=True)
     batch = coloured("batch", "batch", sort=None, scale=scale)
     lines = marks("line", point=True, x=tail, y=ms, color=batch)
-    return chart("Latency by percentile", rows, [batch, Channel("p", "percentile"), ms], lines, is_small=True)
+    named = {f"p{p:g}" for p in _TAILS}
+    text = listed([f"{row['batch']}, {row['p']}: {row['ms']:.4f} ms" for row in rows if row["p"] in named])
+    says = [batch, Channel("p", "percentile"), ms]
+    return chart("Latency by percentile", rows, says, lines, text=text, is_small=True)
 
 
 def _curves(measured: Mapping[str, BenchReport]) -> list[Chart]:

@@ -61,6 +61,14 @@ def test_every_chart_says_in_words_what_it_shows(parts: dict[str, Section]) -> N
         charts(parts["overview"])[0].text
         == "batch 1: 0.026 ms, 0.971 ms p99, 10,388 samples/s; batch 8: 0.122 ms, 14,614 samples/s"
     )
+    (percentiles,) = (one for one in charts(parts["latency"]) if one.title == "Latency by percentile")
+    assert [said.partition(":")[0] for said in percentiles.text.split("; ")] == [
+        "batch 1, p50",
+        "batch 1, p90",
+        "batch 1, p99",
+        "batch 8, p50",
+        "batch 8, p90",
+    ]
 
 
 def axes(spec: Any) -> list[dict[str, Any]]:
