@@ -121,7 +121,7 @@ def test_one_entry_is_all_that_a_new_contract_takes(tmp_path: Path) -> None:
         return " ".join((done.stdout + done.stderr).split())
 
     for command in ("bench", "sweep", "compare"):
-        assert "Terms: added (as a test has it), trtexec-10" in run(CLI, command, "--help")
+        assert "added (as a test has it), trtexec-10" in run(CLI, command, "--help")
     assert "choose among added, trtexec-10" in run(CLI, "bench", str(DIGITS), "--contract", "unknown")
     assert "| `added` | yes | yes, page-locked | 3 | spinning | as a test has it |" in run(TABLE)
 
