@@ -33,7 +33,10 @@ from __future__ import annotations
 
 
 class TrtoptError(Exception):
-    """Base of all errors that a user can cause or meet: `problem` states it, `remedy` says what to do."""
+    """Base of all errors that a user can cause or meet: `problem` states it, `remedy` says what to do.
+
+    The first line of `problem` stands by itself; details, such as a worker's last words, follow on others.
+    """
 
     exit_code = 1
 
@@ -41,6 +44,11 @@ class TrtoptError(Exception):
         super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
+
+    @property
+    def summary(self) -> str:
+        """`problem` without its details, for a note."""
+        return self.problem.partition("\n")[0]
 
     def __str__(self) -> str:
         return f"{self.problem}\n  → {self.remedy}" if self.remedy else self.problem

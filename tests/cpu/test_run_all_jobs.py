@@ -93,6 +93,7 @@ def test_one_that_dies_or_hangs_stops_no_other(job: OutputsJob) -> None:
     assert isinstance(found[2], OutputsWritten)
     assert [type(found[index]) for index in (0, 1)] == [DeviceError, DeviceError]
     assert isinstance(found[0], TrtoptError)
-    assert "its process ended with status 7" in found[0].problem
+    assert "its process ended with status 7" in found[0].summary
+    assert not found[0].summary.endswith(":")  # a note takes it without the last words
     assert isinstance(found[1], TrtoptError)
     assert "not done after 20 s" in found[1].problem

@@ -154,7 +154,7 @@ class _Worker:
         )
 
     def _error(self, what: str, remedy: str) -> TrtoptError:
-        problem = f"{self._doing}: {what}. Its last words:\n{self._last_words()}"
+        problem = f"{self._doing}: {what}\nIts last words:\n{self._last_words()}"
         return self._type.error(problem, remedy)
 
     def _last_words(self) -> str:

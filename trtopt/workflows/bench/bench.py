@@ -199,7 +199,7 @@ def _run(
 
 
 def _failure_note(job: BenchJob, error: TrtoptError) -> str:
-    return f"batch {job.batch} could not be measured: {error.problem.splitlines()[0]}"
+    return f"batch {job.batch} could not be measured: {error.summary}"
 
 
 def _with_further_processes(
@@ -227,8 +227,7 @@ def _record_kernels(job: BenchJob, timeout: float | None, on_progress: OnProgres
         limit_s = timeout or _RANGES_LIMIT_S
         marked = run_job(RangesJob(bench=job), RangesRecorded, limit_s=limit_s, on_progress=on_progress)
     except TrtoptError as error:
-        reason = error.problem.splitlines()[0].removesuffix(" Its last words:")
-        note = f"layers of kernels go by order and time, not by NVTX ranges: {reason}"
+        note = f"layers of kernels go by order and time, not by NVTX ranges: {error.summary}"
         return msgspec.structs.replace(found, notes=(*found.notes, note))
     return msgspec.structs.replace(found, marked_runs=marked.runs)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import DeviceError, IncompatibleEngineError, TrtoptError, UsageError
+from trtopt.errors import DeviceError, IncompatibleEngineError, UsageError
 from trtopt.files.atomic import lock, write_atomically
 from trtopt.files.manifests import is_build_folder, read_manifest, read_plan, read_verified
 from trtopt.files.outputs import check_output, hashed_kind, json_kind, with_hash, write_output
@@ -104,7 +104,7 @@ class _Planner:
         except (DeviceError, IncompatibleEngineError) as error:
             self.notes.append(
                 "the serving overhead is unknown and taken as zero, and the plan had no trial run: "
-                + _reason(error)
+                + error.summary
             )
             return {1: FREE}
         return self.full
@@ -124,7 +124,7 @@ class _Planner:
                 limit_s, trust = self.request.timeout, self.request.trust
                 done = trial_run(path, self.read.process, capacity, limit_s, trust)
             except (DeviceError, IncompatibleEngineError) as error:
-                self.notes.append(f"{setup.name} had no trial run: {_reason(error)}")
+                self.notes.append(f"{setup.name} had no trial run: {error.summary}")
                 return None
         self.trial_s.append(time.monotonic() - began)
         if failed := sum(run.failed for _, run in done):
@@ -176,11 +176,6 @@ class _Planner:
             serving_cost=setup.cost,
             prediction=chosen.prediction,
         )
-
-
-def _reason(error: TrtoptError) -> str:
-    """Its first line; a worker's output follows there."""
-    return error.problem.splitlines()[0].removesuffix(" Its last words:")
 
 
 def _plan_engine(engine: MeasuredEngine, output: Path, measured: Measured) -> PlannedEngine:

@@ -287,7 +287,7 @@ class Evaluation:
         try:
             report = profile(request, given.quiet)
         except TrtoptError as error:
-            given.notes.append(f"candidates are predicted without a profile: {error.problem.splitlines()[0]}")
+            given.notes.append(f"candidates are predicted without a profile: {error.summary}")
         else:
             write_atomically(built.folder / PROFILE_FILE, to_json(report, indent=None))
 

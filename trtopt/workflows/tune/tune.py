@@ -256,7 +256,7 @@ def _at_a_time(
         except OutputError:
             raise
         except TrtoptError as error:
-            trial.outcome = Outcome("failed", error.problem.splitlines()[0])
+            trial.outcome = Outcome("failed", error.summary)
 
     if len(trials) == 1:
         guarded(trials[0], listener)
@@ -405,7 +405,7 @@ def _build_options(setup: Setup) -> tuple[str, ...]:
         found = run_jobs_of(THIS_HOST, [job], limit_s=_LISTING_LIMIT_S, on_progress=SILENT.progress)
         ((_, listed),) = found
     except TrtoptError as error:
-        setup.notes.append(f"build routes were not tried: {error.problem.splitlines()[0]}")
+        setup.notes.append(f"build routes were not tried: {error.summary}")
         return ()
     assert isinstance(listed, RoutesListed)
     return single_options(listed.listed)

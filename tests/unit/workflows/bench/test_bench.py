@@ -43,10 +43,10 @@ def test_ranges_are_kept_with_the_kernels(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_where_ranges_cannot_be_had_the_kernels_stand_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = DeviceError("its process was ended by SIGSEGV. Its last words:\nnothing", "none")
+    failed = DeviceError("its process was ended by SIGSEGV\nIts last words:\nnothing", "none")
     found = recorded(monkeypatch, failed)
     assert found.marked_runs == ()
     assert found.notes == (
         "a note",
-        "layers of kernels go by order and time, not by NVTX ranges: its process was ended by SIGSEGV.",
+        "layers of kernels go by order and time, not by NVTX ranges: its process was ended by SIGSEGV",
     )
