@@ -108,6 +108,7 @@ def test_every_error_that_is_made_says_what_to_do() -> None:
         f"{file.relative_to(PACKAGE)}:{call.lineno}"
         for file, calls in made.items()
         for call in calls
-        if len(call.args) != 2 or (isinstance(call.args[1], ast.Constant) and not call.args[1].value)
+        if ast.unparse(call.func) != "GraphCaptureError"  # who captures goes on without
+        and (len(call.args) != 2 or (isinstance(call.args[1], ast.Constant) and not call.args[1].value))
     ]
     assert silent == []

@@ -16,10 +16,7 @@ def require_fixed_sizes(context: Context) -> None:
     names = [binding.name for binding in context.bindings if binding.is_data_dependent]
     if names:
         listed = ", ".join(map(repr, names))
-        raise GraphCaptureError(
-            f"the size of {listed} is known only after running",
-            "give the model outputs of a fixed size with a count, or run it without a CUDA graph",
-        )
+        raise GraphCaptureError(f"the size of {listed} is known only after running")
 
 
 @dataclass(frozen=True)

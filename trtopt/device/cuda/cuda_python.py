@@ -76,7 +76,7 @@ def _abandon_capture(runtime: Any, stream: Stream) -> None:
 
 
 def _not_captured(reason: str) -> GraphCaptureError:
-    return GraphCaptureError(f"cannot be captured in a CUDA graph: {reason}", "measure it with --no-graph")
+    return GraphCaptureError(f"cannot be captured in a CUDA graph: {reason}")
 
 
 class _CapturedGraph:

@@ -186,7 +186,7 @@ class PycudaDevice(CudaDevice):
             runtime = cuda_python.load_runtime()
         except BackendMissingError as error:
             raise GraphCaptureError(
-                f"pycuda has no CUDA graphs, and {error.problem}", "pip install cuda-python"
+                f"pycuda has no CUDA graphs, and {error.problem} (pip install cuda-python)"
             ) from None
         return cuda_python.capture_graph(runtime, stream, work)
 

@@ -167,7 +167,7 @@ class HostDevice:
         """Nothing is ever pending."""
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
-        raise GraphCaptureError("ONNX Runtime on the CPU has no CUDA graphs", "measure it with --no-graph")
+        raise GraphCaptureError("ONNX Runtime on the CPU has no CUDA graphs")
 
     def wait_any(self, events: Sequence[Event], until_s: float) -> None:
         poll(events, until_s)

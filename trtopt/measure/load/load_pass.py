@@ -16,7 +16,7 @@ from trtopt.measure.contracts import changed
 from trtopt.measure.load.arrivals import Goal, Load, arrivals_s, may_be_late, parse_goal, parse_load, window_s
 from trtopt.measure.load.open_loop import Bounds, OpenLoop
 from trtopt.measure.loop.inference_stream import InferenceStream
-from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams
+from trtopt.measure.loop.run_pass import Subject, open_inference_streams
 from trtopt.measure.loop.sampling import as_samples, no_garbage_collection
 from trtopt.measure.loop.stopping import Limits, WarmUp
 from trtopt.records import Contract, LoadPass, Record
@@ -88,7 +88,7 @@ def bounds_of(seconds: float, requests: int, goal: Goal | None = None) -> Bounds
 
 @dataclass(frozen=True)
 class Target:
-    """Lanes that have warmed up, on the terms that they run on."""
+    """Inference streams that have warmed up, on the terms that they run on."""
 
     device: Device
     inference_streams: Sequence[InferenceStream]
@@ -135,26 +135,26 @@ class Target:
         )
 
 
+def polled(contract: Contract) -> Contract:
+    """One host thread polls, whatever the contract's `sync`: waiting for one event it would miss arrivals."""
+    return changed(contract, {"sync": "spin", "threads": "one"})
+
+
 @contextmanager
 def warm_target(
     device: Device, session: Session, subject: Subject, contract: Contract, limits: Limits
 ) -> Iterator[Target]:
-    """Inference streams of the contract, warmed up in a closed loop.
-
-    One host thread polls, whatever the contract's `sync`: waiting for one event it would miss arrivals.
-    """
-    notes: list[str] = []
-    terms = changed(contract, {"sync": "spin", "threads": "one"})
+    """Inference streams of the contract, warmed up in a closed loop."""
     with ExitStack() as resources:
-        inference_streams, refused = open_inference_streams(device, session, subject, terms, resources)
-        if refused is not None:
-            terms = changed(terms, {"graph": False})
-            notes.append(f"measured without a CUDA graph: {refused}")
-        notes += notes_on(device, inference_streams[0])
+        inference_streams, contract, notes = open_inference_streams(
+            device, session, subject, contract, polled, resources
+        )
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         with no_garbage_collection():
             _warm_up(device, inference_streams, warm)
-            yield Target(device, inference_streams, device.clock_sensor(), terms, warm.reason, tuple(notes))
+            yield Target(
+                device, inference_streams, device.clock_sensor(), polled(contract), warm.reason, tuple(notes)
+            )
 
 
 def _warm_up(device: Device, inference_streams: Sequence[InferenceStream], warm: WarmUp) -> None:

@@ -21,16 +21,15 @@ import numpy as np
 
 from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, DeviceMemoryError
-from trtopt.measure.contracts import changed
 from trtopt.measure.engine import check_fits, input_batch
 from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
 from trtopt.measure.load.arrivals import Load, arrivals_s
-from trtopt.measure.load.load_pass import bounds_of
+from trtopt.measure.load.load_pass import bounds_of, polled
 from trtopt.measure.load.open_loop import OpenLoop
 from trtopt.measure.loop.bare_loop import bare_latency, bare_throughput, host_samples
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
-from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams, terms_of
+from trtopt.measure.loop.run_pass import Subject, open_inference_streams, terms_of
 from trtopt.measure.loop.sampling import Criterion, Until, no_garbage_collection, sample
 from trtopt.measure.loop.stopping import WarmUp
 from trtopt.measure.statistics.comparison import MIN_LOADS, in_turns
@@ -66,11 +65,9 @@ def open_latency(
     )
 
 
-def _terms_of(variant: Variant) -> Contract:
-    """In an open loop all slots of a stream take requests, and one host thread polls."""
-    if variant.rate is None:
-        return terms_of(variant.mode, variant.contract)
-    return changed(variant.contract, {"sync": "spin", "threads": "one"})
+def _terms_of(variant: Variant, contract: Contract) -> Contract:
+    """In an open loop all slots of a stream take requests."""
+    return terms_of(variant.mode, contract) if variant.rate is None else polled(contract)
 
 
 SWITCH_QUERIES = 3
@@ -296,7 +293,7 @@ class InterleavedRunner:
         self._device, self._batch, self._shapes = device, job.batch, engine.shapes
         self._engine = EngineRef(path=engine.path, sha256=sha256, label=label)
         self._least, self._seed = job.block_queries, job.seed
-        self._terms = _terms_of(variant)
+        self._contract, self._as_run = variant.contract, partial(_terms_of, variant)
         self._inference_streams: list[InferenceStream] = []
         self._notes: list[str] = []
         self._blocks: list[Samples] = []
@@ -305,14 +302,9 @@ class InterleavedRunner:
     def open(self, session: Session, data: Inputs, resources: ExitStack) -> None:
         """Take streams on a session, in place of those before."""
         subject = Subject(engine=self._engine, batch=self._batch, shapes=self._shapes, data=data)
-        self._inference_streams, refused = open_inference_streams(
-            self._device, session, subject, self._terms, resources
+        self._inference_streams, self._contract, notes = open_inference_streams(
+            self._device, session, subject, self._contract, self._as_run, resources
         )
-        notes = notes_on(self._device, self._inference_streams[0])
-        if refused is not None:
-            plain = changed(self.variant.contract, {"graph": False})
-            self._terms = _terms_of(msgspec.structs.replace(self.variant, contract=plain))
-            notes.insert(0, f"measured without a CUDA graph: {refused}")
         self._notes = list(dict.fromkeys((*self._notes, *notes)))
 
     def warm_up(self, criterion: Criterion) -> None:
@@ -345,7 +337,7 @@ class InterleavedRunner:
         return TurnSamples(
             name=self.variant.name,
             engine=self._engine,
-            contract=self._terms,
+            contract=self._as_run(self._contract),
             mode=self.variant.mode,
             bare=self.variant.bare,
             blocks=tuple(self._blocks),

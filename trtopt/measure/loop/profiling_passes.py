@@ -108,9 +108,7 @@ def _replays(
         graph.launch(stream)
         stream.synchronize()
         if not context.request_layers() or not any(times.values()):
-            raise GraphCaptureError(
-                "a replay has no layer times", "the layers of plain runs are timed with --no-graph"
-            )
+            raise GraphCaptureError("a replay has no layer times")
 
     return run_once
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
-
-import msgspec
 
 from trtopt.device.api import Device, Session
 from trtopt.errors import MeasurementError
@@ -47,14 +46,11 @@ def measure(
     In latency mode one query is in flight; in throughput mode as many as the contract's queue and streams
     allow. All host work that is not the query's own is kept out of the loop.
     """
-    terms = terms_of(mode, contract)
-    notes: list[str] = []
+    in_mode = partial(terms_of, mode)
     with ExitStack() as resources:
-        inference_streams, refused = open_inference_streams(device, session, subject, terms, resources)
-        if refused is not None:
-            terms = terms_of(mode, changed(contract, {"graph": False}))
-            notes.append(f"measured without a CUDA graph: {refused}")
-        notes += notes_on(device, inference_streams[0])
+        inference_streams, contract, notes = open_inference_streams(
+            device, session, subject, contract, in_mode, resources
+        )
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         enough = StoppingRule(limits)
         with no_garbage_collection():
@@ -65,7 +61,7 @@ def measure(
         raise MeasurementError("no query finished", "give the pass more time with --duration")
     return Measurement(
         mode=mode,
-        contract=terms,
+        contract=in_mode(contract),
         engine=subject.engine,
         batch=subject.batch,
         shapes=dict(subject.shapes),
@@ -91,7 +87,7 @@ def terms_of(mode: Mode, contract: Contract) -> Contract:
     return one_in_flight(contract) if mode == "latency" else contract
 
 
-def notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
+def _notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
     """What the streams do otherwise than the contract's words would have it."""
     notes = []
     if inference_stream.refills_late is not None:
@@ -113,23 +109,26 @@ def notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
 
 
 def open_inference_streams(
-    device: Device, session: Session, subject: Subject, terms: Contract, resources: ExitStack
-) -> tuple[list[InferenceStream], str | None]:
-    """One per stream, all without a CUDA graph if one of them refuses it; and that refusal's reason."""
-    inference_streams = _inference_streams(device, session, subject, terms, resources)
-    refused = next(
-        (
-            inference_stream.graph_refused
-            for inference_stream in inference_streams
-            if inference_stream.graph_refused
-        ),
-        None,
-    )
-    if refused is None:
-        return inference_streams, None
-    resources.close()  # all streams run on the same terms, or the result has none
-    plain = msgspec.structs.replace(terms, graph=False)
-    return _inference_streams(device, session, subject, plain, resources), refused
+    device: Device,
+    session: Session,
+    subject: Subject,
+    contract: Contract,
+    as_run: Callable[[Contract], Contract],
+    resources: ExitStack,
+) -> tuple[list[InferenceStream], Contract, list[str]]:
+    """One per stream, all without a CUDA graph if one refuses it; the contract that is kept, and notes.
+
+    `as_run` gives a contract's terms in this pass.
+    """
+    inference_streams = _inference_streams(device, session, subject, as_run(contract), resources)
+    refused = next((one.graph_refused for one in inference_streams if one.graph_refused), None)
+    notes = []
+    if refused is not None:
+        resources.close()  # all streams run on the same terms, or the result has none
+        contract = changed(contract, {"graph": False})
+        inference_streams = _inference_streams(device, session, subject, as_run(contract), resources)
+        notes.append(f"measured without a CUDA graph: {refused}")
+    return inference_streams, contract, notes + _notes_on(device, inference_streams[0])
 
 
 def _inference_streams(
