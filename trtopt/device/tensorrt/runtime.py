@@ -225,8 +225,13 @@ class TensorRTContext:
     def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
         """Use these buffers from the next enqueue on; TensorRT records `consumed` itself."""
         for binding in self.bindings:
-            if not binding.is_data_dependent:
-                self._context.set_tensor_address(binding.name, buffers[binding.name].address)
+            if binding.is_data_dependent:
+                continue
+            if not self._context.set_tensor_address(binding.name, buffers[binding.name].address):
+                raise DeviceError(
+                    f"TensorRT took no buffer for {binding.name!r}: {_last(self._errors)}",
+                    "see the messages above; TensorRT wants buffers aligned to 256 bytes",
+                )
         handle = (consumed.handle if consumed is not None else None) or 0  # 0 takes an event away
         if handle != self._consumed:
             if not self._context.set_input_consumed_event(handle):

@@ -442,10 +442,16 @@ def test_the_event_of_consumed_inputs_is_set_where_it_changes_and_taken_away_aga
 
 
 @each_version
-def test_an_event_that_tensorrt_does_not_take_is_an_error(dump: str) -> None:
+@pytest.mark.parametrize(
+    ("refused", "words"),
+    [("set_tensor_address", "took no buffer for 'images'"), ("set_input_consumed_event", "took no event")],
+)
+def test_a_buffer_or_an_event_that_tensorrt_does_not_take_is_an_error(
+    dump: str, refused: str, words: str
+) -> None:
     device = ScriptedDevice(Script())
-    surface = Surface(dump, {"IExecutionContext.set_input_consumed_event": False})
+    surface = Surface(dump, {f"IExecutionContext.{refused}": False})
     context = load(surface, device=device).context(SHAPES)
     buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
-    with pytest.raises(DeviceError, match="took no event"):
+    with pytest.raises(DeviceError, match=words):
         context.bind(buffers, device.event())
