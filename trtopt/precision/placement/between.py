@@ -1,11 +1,11 @@
-"""Rules 3, 5 and 6: what stands between quantised layers: residual sums, pools, Resize, Concat, HardSwish."""
+"""The rules of what stands between quantised layers: residual sums, pools, Resize, Concat, HardSwish."""
 
 from __future__ import annotations
 
 from trtopt.precision.placement.draft import ACTIVATIONS, RESHAPES, Draft, Node, View, attribute, is_op
 from trtopt.precision.placement.products import is_own_gate
 
-# Rule 3: of a residual Add the skip branch alone carries Q/DQ, or both behind an activation.
+# Of a residual Add the skip branch alone carries Q/DQ, or both behind an activation.
 #
 # The convolution that makes the other branch then takes the Add into its own kernel and reads the skip in
 # INT8. With neither branch quantised the next Q runs as a kernel of its own; with both, or with Q/DQ between
@@ -150,7 +150,7 @@ def _depth(view: View, tensor: str) -> int:
     return depth
 
 
-# Rules 5 and 6: what may stand between quantised layers and run in INT8 itself: pools, Resize, Concat.
+# What may stand between quantised layers and run in INT8 itself: pools, Resize, Concat.
 #
 # And with the form `activation=int8` HardSwish, which TensorRT 8.6 does not fuse with the convolution in
 # front of it: MobileNetV3 at batch 8 on an H200 took 7 % less time than FP16 in Model Optimizer's graph,

@@ -1,4 +1,4 @@
-"""Rules 1, 7, 8 and 9: convolutions and matrix products, with constant weights or of two activations."""
+"""The rules of convolutions and matrix products, with constant weights or of two activations."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _leads_to_product(view: View, node: Node) -> bool:
     return False
 
 
-# Rules 1, 7 and 9: convolutions and matrix products with constant weights are quantised, with exceptions.
+# Convolutions and matrix products with constant weights are quantised, with exceptions.
 
 
 BLOCK = 128
@@ -346,7 +346,7 @@ def _fill_is_exact(view: View, pad: Node) -> bool:
     return fill is not None and not is_external(fill) and not onnx.numpy_helper.to_array(fill).any()
 
 
-# Rule 8: products of two computed tensors. In FP8 an attention is quantised whole, in INT8 by its form.
+# Products of two computed tensors. In FP8 an attention is quantised whole, in INT8 by its form.
 #
 # FP8: Q/DQ on both inputs of the first product (behind the transpose of K and the scale), on Softmax's result
 # with the fixed scale 1/448 · 448 = amax 1, and on V. The head size must be 16 to 256 and a multiple of 8.

@@ -255,23 +255,23 @@ def _complexity(one: Outcome) -> tuple[int, int, int, float]:
     return len(one.setup.fleet.engines), one.setup.workers, memory, one.prediction.goal.value
 
 
-def in_ms(counted: Estimate) -> str:
+def in_ms(estimate: Estimate) -> str:
     """For people."""
-    return f"{counted.value:.3g} ms ({counted.low:.3g} to {counted.high:.3g})"
+    return f"{estimate.value:.3g} ms ({estimate.low:.3g} to {estimate.high:.3g})"
 
 
 def against(one: Outcome, chosen: Outcome | None, goal: Goal) -> str:
     """Why another one was chosen, if any was."""
-    counted = one.prediction.goal
-    figure = f"p{goal.p:g} {in_ms(counted)}"
-    if counted.low > goal.limit_ms:
+    estimate = one.prediction.goal
+    figure = f"p{goal.p:g} {in_ms(estimate)}"
+    if estimate.low > goal.limit_ms:
         return f"{figure}: misses the goal"
-    if counted.high > goal.limit_ms:
+    if estimate.high > goal.limit_ms:
         return f"{figure}: does not keep the goal for certain"
     if not math.isfinite(one.prediction.p99.value):
         return f"{figure}: rejects more than 1 % of the requests"
     assert chosen is not None
-    if counted.value < chosen.prediction.goal.value:
+    if estimate.value < chosen.prediction.goal.value:
         return f"{figure}: no better for certain than the chosen one, which is simpler"
     return f"{figure}: no better than the chosen one"
 
@@ -283,15 +283,15 @@ def nothing_keeps(
     search: Search, demand: Demand, bounds: Bounds, found: SearchResult, rate_given: bool
 ) -> PlanError:
     """The error with the cost of each bound: the best setup without it, the others being kept."""
-    counted = {str(bounds.goal): _at_best(found, bounds.goal)}
+    cost_of = {str(bounds.goal): _at_best(found, bounds.goal)}
     if rate_given:
-        counted[f"rate {demand.rate:g}/s"] = _slower(search, demand, bounds)
+        cost_of[f"rate {demand.rate:g}/s"] = _slower(search, demand, bounds)
     for bound, relaxed in _relaxed(bounds, search).items():
         free = search.best(demand, relaxed).chosen
-        counted[bound] = ("dropping it alone does not help", False) if free is None else (_needs(free), True)
-    lines = [f"{bound}: {line}" for bound, (line, _) in counted.items()]
+        cost_of[bound] = ("dropping it alone does not help", False) if free is None else (_needs(free), True)
+    lines = [f"{bound}: {line}" for bound, (line, _) in cost_of.items()]
     remedy = "relax one of them as shown"
-    if not any(helps for _, helps in counted.values()):
+    if not any(helps for _, helps in cost_of.values()):
         lines += _single_bounds(search, demand, bounds, rate_given)
         remedy = "relax several bounds together: no single one is enough"
     problem = "no setup keeps all bounds:\n" + "\n".join(f"  {line}" for line in lines)
@@ -303,12 +303,12 @@ def _at_best(found: SearchResult, goal: Goal) -> tuple[str, bool]:
     closest = found.closest
     if closest is None:
         return "dropping it does not help: nothing serves this load within the other bounds", False
-    counted = closest.prediction.goal
-    if not math.isfinite(counted.value):
+    estimate = closest.prediction.goal
+    if not math.isfinite(estimate.value):
         return f"the closest rejects more than the SLO leaves out: {closest.setup.name}", False
-    figure = f"comes to {in_ms(counted)}"
-    if counted.value <= goal.limit_ms < counted.high:
-        figure = f"promises {counted.value:.3g} ms, but its interval reaches {counted.high:.3g} ms"
+    figure = f"comes to {in_ms(estimate)}"
+    if estimate.value <= goal.limit_ms < estimate.high:
+        figure = f"promises {estimate.value:.3g} ms, but its interval reaches {estimate.high:.3g} ms"
     serves = math.isfinite(closest.prediction.p99.value)
     figure += "" if serves else ", and rejects more than 1 % of the requests"
     return f"the closest {figure}: {closest.setup.name}", serves
@@ -352,8 +352,7 @@ def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
     relaxed: dict[str, Bounds] = {}
     if bounds.memory_bytes is not None:
         known = "" if search.knows_memory else ", and no engine's memory was measured"
-        counted = f"memory {_size(bounds.memory_bytes)}{known}"
-        relaxed[counted] = replace(bounds, memory_bytes=None)
+        relaxed[f"memory {_size(bounds.memory_bytes)}{known}"] = replace(bounds, memory_bytes=None)
     if bounds.max_engines < search.most_engines:
         relaxed[f"max-engines {bounds.max_engines}"] = replace(bounds, max_engines=search.most_engines)
     if bounds.for_triton:
@@ -363,8 +362,8 @@ def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
 
 def _needs(free: Outcome) -> str:
     memory = free.setup.memory_bytes()
-    counted = f"{_size(memory)}, " if memory is not None else ""
-    return f"without it there is {free.setup.name} ({counted}{free.prediction.goal.value:.3g} ms)"
+    takes = f"{_size(memory)}, " if memory is not None else ""
+    return f"without it there is {free.setup.name} ({takes}{free.prediction.goal.value:.3g} ms)"
 
 
 def _size(nbytes: int) -> str:

@@ -52,7 +52,7 @@ _REMEMBERED = 16
 def planned_regions(model: Path, sha256: str, target: str, exclude: tuple[str, ...]) -> tuple[Region, ...]:
     """Regions of the INT8 graph of a float one; `sha256`: graphs lie in one place one after the other.
 
-    None where the graph cannot be quantised.
+    Empty where the graph cannot be quantised.
     """
     try:
         made = _rewritten(model, target)

@@ -21,8 +21,8 @@ STORE_VARIABLE = "TRTOPT_CACHE_DIR"
 
 def store_folder(cache_dir: str | Path | None = None) -> Path:
     """`cache_dir`, else $TRTOPT_CACHE_DIR, else `trtopt` in the user's folder for caches."""
-    contents = cache_dir or os.environ.get(STORE_VARIABLE)
-    return Path(contents) if contents else user_folder()
+    folder = cache_dir or os.environ.get(STORE_VARIABLE)
+    return Path(folder) if folder else user_folder()
 
 
 def user_folder() -> Path:
