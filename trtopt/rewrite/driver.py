@@ -178,9 +178,10 @@ def _sweep(rule: Rule, scope: Scope) -> tuple[list[Applied], list[Declined]]:
     """One pass of one rule over one graph."""
     applied: list[Applied] = []
     declined: list[Declined] = []
+    scope.at = "the search"
     try:
         for match in rule.find(scope):
-            name = match.node.name
+            scope.at = name = match.node.name
             if isinstance(match.verdict, str):
                 declined.append(Declined(rule=rule.name, node=name, reason=match.verdict))
             else:

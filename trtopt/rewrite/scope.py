@@ -59,7 +59,7 @@ class Scope:
         self._cursors: dict[int, int] = {}
         """Where an input of a node was found last, by the node's identity."""
         self.at = "the search"
-        """The node that a rule looks at."""
+        """The node that a rule looks at, or replaces."""
 
     @property
     def target(self) -> Target:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.equivalence import Unrunnable, error_between
 from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.rewrite.rule import Verdict, at, rule
-from trtopt.rewrite.rules.cleaning import erase_arithmetic, erase_identity
+from trtopt.rewrite.rule import Match, Verdict, at, rule
+from trtopt.rewrite.rules.cleaning import drop_dead, erase_arithmetic, erase_identity
 from trtopt.rewrite.rules.convolution import fold_scale
 from trtopt.rewrite.scope import Scope
 
@@ -98,6 +99,32 @@ def test_a_rule_that_raises_stops_the_rewrite_and_leaves_no_file(
     with pytest.raises(RuleFailed, match="'fail' failed at 'Abs:y': ZeroDivisionError: oh"):
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_rule_that_raises_is_named_with_the_node_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with one that another rule looked at before, nor the last that it looked at itself."""
+
+    def break_off() -> None:
+        raise ZeroDivisionError("oh")
+
+    @rule("", "B", "")
+    def search(scope: Scope) -> Iterator[Match]:
+        break_off()
+        yield from ()
+
+    @rule("", "B", "")
+    def first(scope: Scope) -> Iterator[Match]:
+        earliest, *_ = scope.nodes()
+        yield Match(earliest, break_off)
+
+    onnx.save(model(_TEXT), tmp_path / "in.onnx")
+    for wrong, node in ((search, "the search"), (first, "Relu:a")):
+        monkeypatch.setattr(api, "RULES", (drop_dead, wrong))
+        with pytest.raises(RuleFailed) as raised:
+            rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", clean=True)
+        assert (raised.value.rule, raised.value.node) == (wrong.name, node)
 
 
 def test_keep_going_leaves_out_a_rule_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
