@@ -275,7 +275,7 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
     """What was fused, and why other candidates were not, those with one reason together."""
     fused: list[Column[Fusion]] = [
         Column("ONNX operators", lambda one: " + ".join(one.ops), fit="cut"),
-        Column("became", lambda one: one.kind or "one layer"),
+        Column("became", lambda one: one.kind or "one layer", fit="cut"),
         Column("times", lambda one: one.count, ","),
         Column("ms", lambda one: one.ms, ".4f"),
     ]

@@ -116,7 +116,10 @@ def test_names_that_a_terminal_is_too_narrow_for_are_told_to_be_cut() -> None:
 
 def test_no_name_pushes_a_figure_out_of_a_narrow_terminal() -> None:
     report = resnet().profiles["profile.json"]
-    text = shown(*report.engines, differences=report.differences, width=80)
+    first, *others = report.engines
+    plugin = msgspec.structs.replace(first.fusions[0], kind="CustomPluginDynamic" * 5)
+    first = msgspec.structs.replace(first, fusions=(plugin, *first.fusions))
+    text = shown(first, *others, differences=report.differences, width=80)
     assert not re.findall(r"(?:^| )[+-]?\d+\.\d*…", text, re.MULTILINE)
     rows = [line for line in text.splitlines() if re.search(r"(compute|memory) +float16 Cask", line)]
     assert rows
