@@ -210,6 +210,7 @@ def keywords_of(request: Callable[P, T]) -> Callable[[Callable[[T], R]], Callabl
             for one in declared:
                 if one.name in bound:
                     _check(one.name, one.hint, bound[one.name])
+                    bound[one.name] = _plain(one.hint, bound[one.name])
             try:
                 return function(cast(Callable[..., T], request)(**bound))
             except TrtoptError as error:
@@ -303,19 +304,35 @@ def _check(written: str, hint: Any, value: object) -> None:
         if value not in (choices := get_args(kinds[Literal])):
             raise UsageError(f"{written}={value!r}: no such choice", f"choose among {', '.join(choices)}")
     elif (isinstance(value, Sized) and not isinstance(value, str)) or not any(
-        isinstance(value, _SCALARS.get(kind, (kind,))[0]) for kind in kinds if kind not in _CONTAINERS
+        _is_one(kind, value) for kind in kinds if kind not in _CONTAINERS
     ):
-        raise _refusal(written, set(kinds), value)
+        raise _refusal(written, kinds, value)
 
 
-def _refusal(written: str, kinds: set[Any], value: object) -> UsageError:
+def _is_one(kind: Any, value: object) -> bool:
+    """Whether a value stands for one of a kind; None has a truth value but is none, and True is no number."""
+    if value is None or (isinstance(value, bool) and kind is not bool):
+        return False
+    return isinstance(value, _SCALARS.get(kind, (kind,))[0])
+
+
+def _plain(hint: Any, value: Any) -> Any:
+    """The number or truth value as Python's own: records and worker processes take no other."""
+    (kind, *others) = members_of(hint)
+    return kind(value) if not others and kind in (bool, int, float) and value is not None else value
+
+
+def _refusal(written: str, kinds: Mapping[Any, Any], value: object) -> UsageError:
     """The error of a value that is of none of these kinds: text is no list of letters."""
     known = {kind: name for kind, (_, name) in _SCALARS.items()} | _CONTAINERS
     names = dict.fromkeys(name for kind, name in known.items() if kind in kinds)
     wanted = " or ".join(names or (kind.__name__ for kind in kinds))
     given = f"{written}={value!r}"
-    if kinds == {Sequence}:
-        return UsageError(f"{given}: not {wanted}", f"give {written}=[{value!r}]")
+    if set(kinds) == {Sequence}:
+        (entry,) = get_args(kinds[Sequence])
+        entry = get_origin(entry) or entry
+        if entry in _SCALARS and _is_one(entry, value):
+            return UsageError(f"{given}: not {wanted}", f"give {written}=[{value!r}]")
     if Mapping in kinds:
         return UsageError(f"{given}: not {wanted}", f"give {written}={{KEY: VALUE, …}}")
     return UsageError(f"{given}: not {wanted}", f"give {wanted}")

@@ -157,6 +157,8 @@ def test_a_value_of_another_type_is_refused_by_the_name_of_its_parameter(name: s
         ("bench", {"trust": True}, "trust=True: not a list"),
         ("bench", {"terms": True}, "terms=True: not a dictionary"),
         ("bench", {"stop_early": "no"}, "stop_early='no': "),
+        ("bench", {"stop_early": None}, "stop_early=None: not True or False"),
+        ("bench", {"duration": True}, "duration=True: not a number"),
         ("tune", {"include": ["no-such"]}, r"include\[0\]='no-such': no such choice"),
         ("build", {"io": {"x": 0}}, r"io\['x'\]=0: not text"),
         ("build", {"exclude": [0]}, r"exclude\[0\]=0: not text"),
@@ -170,6 +172,15 @@ def test_entries_of_lists_and_dictionaries_are_judged_too(
         function(*["unread"] * (2 if name == "compare" else 1), **given)
 
 
+@pytest.mark.parametrize(
+    ("value", "remedy"), [("a.engine", "give trust=['a.engine']"), (True, "give a list"), (3, "give a list")]
+)
+def test_a_list_is_proposed_of_what_could_be_in_it(value: object, remedy: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        trtopt.bench("unread", trust=value)  # type: ignore[arg-type]
+    assert refused.value.remedy == remedy
+
+
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     model = ROOT / "models" / "digits" / "digits.onnx"
     manifest = trtopt.build(
@@ -181,6 +192,10 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
         backend="onnxruntime",
     )
     assert [engine.path for engine in manifest.engines] == ["batch1.onnx", "batch4.onnx"]
+    report = trtopt.bench(
+        tmp_path / "b", batch=np.int64(1), duration=np.float32(0.05), warmup=np.float32(0), layers=np.True_
+    )
+    assert report.points[0].layers
 
 
 @pytest.mark.parametrize("name", [*JOBS, "optimize"])
