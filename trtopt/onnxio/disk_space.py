@@ -29,12 +29,13 @@ def check_temporary_room(needed: int, note: Note = silent) -> None:
 
 def _check_room(folder: Path, needed: int, note: Note, otherwise: str) -> None:
     free = shutil.disk_usage(folder).free
-    message = f"this takes up to {_gib(needed)} of temporary files in {folder}, where {_gib(free)} are free"
+    message = f"this takes up to {gib(needed)} of temporary files in {folder}, where {gib(free)} are free"
     if needed > free:
         raise OutputError(message, f"free some space, or {otherwise}")
     if needed >= _NOTED_BYTES:
         note(message)
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
+    """For people."""
     return f"{size / 2**30:.1f} GiB"

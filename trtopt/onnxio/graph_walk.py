@@ -177,6 +177,13 @@ def unused_name(like: str, taken: Collection[str]) -> str:
     return name
 
 
+def take_name(like: str, taken: set[str]) -> str:
+    """An unused name, which is one of `taken` from now on."""
+    name = unused_name(like, taken)
+    taken.add(name)
+    return name
+
+
 def names_in(graph: onnx.GraphProto) -> set[str]:
     """The names of all tensors, those of subgraphs included."""
     return {name for part in graphs_of(graph) for name in _made_in(part)}

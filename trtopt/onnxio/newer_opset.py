@@ -27,7 +27,7 @@ from trtopt.onnxio.graph_walk import (
     reads_of,
     refill,
     subgraphs_of,
-    unused_name,
+    take_name,
 )
 from trtopt.onnxio.model_file import is_external
 from trtopt.onnxio.shape_inference import inferred
@@ -476,9 +476,7 @@ class _Around:
 
     def name(self, like: str) -> str:
         """A name that nothing in the model has."""
-        name = unused_name(like, self._taken)
-        self._taken.add(name)
-        return name
+        return take_name(like, self._taken)
 
 
 def _domain(name: str) -> str:

@@ -19,7 +19,7 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, reads_of, refill, subgraphs_of, unused_name
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, reads_of, refill, subgraphs_of, take_name
 from trtopt.onnxio.model_file import ModelFile, array_of, is_external, raw_bytes
 from trtopt.onnxio.weights import constant
 from trtopt.precision.placement.draft import (
@@ -169,8 +169,7 @@ def _pairs(file: ModelFile) -> dict[str, _Pair]:
             reading = (*node.input, str(axis))
             if reading not in floats:
                 _check_read_by_dq_alone(graph, stored.name, node)
-                floats[reading] = unused_name(f"{stored.name}:float", taken)
-                taken.add(floats[reading])
+                floats[reading] = take_name(f"{stored.name}:float", taken)
                 graph.initializer.append(_in_float(file, node, stored, constants, floats[reading]))
             source = floats[reading]
         pairs[node.output[0]] = _Pair(source, scale, axis if scale.size > 1 else None, _KINDS[kind])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import WEAK_TYPES, graphs_of, reads_of, refill, unused_name
+from trtopt.onnxio.graph_walk import WEAK_TYPES, graphs_of, reads_of, refill, take_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.weights import constant, constant_of_parts, runs_of_rows
 from trtopt.precision.placement.draft import Edge, Plan, Precision, WeightEdge
@@ -296,13 +296,8 @@ class _Writer:
 
     # ── pieces ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _fresh(self, like: str) -> str:
-        name = unused_name(like, self._taken)
-        self._taken.add(name)
-        return name
-
     def _constant(self, like: str, values: NDArray[Any]) -> str:
-        tensor = constant(values, self._fresh(like), self.file.spool)
+        tensor = constant(values, take_name(like, self._taken), self.file.spool)
         self.model.graph.initializer.append(tensor)
         self._constants[tensor.name] = tensor
         return tensor.name
@@ -320,7 +315,7 @@ class _Writer:
             return np.frombuffer(packed(narrow, precision), np.uint8)
 
         parts = map(part, runs_of_rows(values, block or 1))
-        size, name = packed_bytes(values.size, precision), self._fresh(f"{tensor}_quantized")
+        size, name = packed_bytes(values.size, precision), take_name(f"{tensor}_quantized", self._taken)
         narrow = constant_of_parts(parts, np.uint8, (size,), name, self.file.spool)
         narrow.data_type = ELEMENT[precision]
         narrow.dims[:] = values.shape
@@ -330,15 +325,15 @@ class _Writer:
     def _scale(self, tensor: str, scale: NDArray[np.float32]) -> tuple[str, str]:
         """Scale and zero point as constants."""
         precision = self.form.precision
-        name = self._fresh(f"{tensor}_zero_point")
+        name = take_name(f"{tensor}_zero_point", self._taken)
         zero = onnx.TensorProto(name=name, data_type=ELEMENT[precision], dims=scale.shape)
         zero.raw_data = packed(np.zeros(scale.shape, np.int8), precision)
         self.model.graph.initializer.append(zero)
         return self._constant(f"{tensor}_scale", scale), zero.name
 
     def _pair(self, tensor: str, scale: str, zero: str, axis: int | None) -> tuple[list[onnx.NodeProto], str]:
-        name = self._fresh(f"{tensor}_QuantizeLinear")
-        result = self._fresh(f"{tensor}_quantized")
+        name = take_name(f"{tensor}_QuantizeLinear", self._taken)
+        result = take_name(f"{tensor}_quantized", self._taken)
         quantize = onnx.helper.make_node(
             "QuantizeLinear", [tensor, scale, zero], [result], name, **_axis_of(axis)
         )
@@ -348,7 +343,8 @@ class _Writer:
     def _dequantize(
         self, narrow: str, tensor: str, scale: str, zero: str, axis: int | None, block: int
     ) -> tuple[list[onnx.NodeProto], str]:
-        name, result = self._fresh(f"{tensor}_DequantizeLinear"), self._fresh(f"{tensor}_dequantized")
+        name = take_name(f"{tensor}_DequantizeLinear", self._taken)
+        result = take_name(f"{tensor}_dequantized", self._taken)
         blocks: dict[str, Any] = _axis_of(axis) | ({"block_size": block} if block else {})
         node = onnx.helper.make_node("DequantizeLinear", [narrow, scale, zero], [result], name, **blocks)
         return [node], result

@@ -343,7 +343,6 @@ def _at_batch(item: Tensor, batch: int) -> np.ndarray[tuple[int, ...], np.dtype[
 
 _MOVES = ("Squeeze", "Unsqueeze", "Reshape", "Identity")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Equal")
-_WHOLE = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
 
 
 def compute_numbers(step: Step) -> tuple[Number, ...] | None:
@@ -361,7 +360,7 @@ def compute_numbers(step: Step) -> tuple[Number, ...] | None:
     if operator in _MOVES:
         return source.numbers
     if operator == "Cast":
-        return source.numbers if step.number("to", 0) in _WHOLE else None
+        return source.numbers if step.number("to", 0) in _INTEGERS else None
     if operator == "Gather":
         return _pick(*known) if source.shape != () else None
     if operator == "Concat":

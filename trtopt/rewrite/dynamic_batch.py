@@ -15,7 +15,7 @@ import onnx
 from trtopt.data import feeds
 from trtopt.errors import FixedBatchError
 from trtopt.onnxio import shape_inference
-from trtopt.onnxio.graph_walk import graphs_of, names_in, unused_name
+from trtopt.onnxio.graph_walk import graphs_of, names_in, take_name, unused_name
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.batch_path import Patched, follow
@@ -102,7 +102,7 @@ class _Patches:
 
     def _constant(self, numbers: tuple[object, ...]) -> str:
         if numbers not in self._made:
-            self._made[numbers] = self._unused(f"{NAME}/numbers")
+            self._made[numbers] = take_name(f"{NAME}/numbers", self._taken)
             value = onnx.numpy_helper.from_array(np.array(numbers, np.int64), self._made[numbers])
             self._graph.initializer.append(value)
         return self._made[numbers]
@@ -121,16 +121,11 @@ class _Patches:
         return self._made[key]
 
     def _new(self, operator: str, inputs: list[str]) -> onnx.NodeProto:
-        name = self._unused(f"{NAME}/{operator}")
+        name = take_name(f"{NAME}/{operator}", self._taken)
         node = onnx.helper.make_node(operator, inputs, [name], name)
         if operator == "Concat":
             node.attribute.append(onnx.helper.make_attribute("axis", 0))
         return node
-
-    def _unused(self, like: str) -> str:
-        name = unused_name(like, self._taken)
-        self._taken.add(name)
-        return name
 
 
 def _free_the_name(graph: onnx.GraphProto) -> None:

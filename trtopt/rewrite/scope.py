@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
 from trtopt.onnxio import model_file
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, unused_name
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, take_name
 from trtopt.onnxio.shape_inference import LARGE_BYTES
 from trtopt.targets import Target
 
@@ -44,9 +44,7 @@ class Context:
 
     def fresh(self, like: str) -> str:
         """An unused name, made from `like`."""
-        name = unused_name(like, self.taken)
-        self.taken.add(name)
-        return name
+        return take_name(like, self.taken)
 
 
 class Scope:

@@ -15,7 +15,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import graphs_of, names_in, unused_name
+from trtopt.onnxio.graph_walk import graphs_of, names_in, take_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.records.tensors import TypedTensor
 
@@ -82,9 +82,7 @@ class Chain:
 
     def name(self, what: str) -> str:
         """A new name of the tensor's."""
-        found = unused_name(f"{self._like}/{what}", self._taken)
-        self._taken.add(found)
-        return found
+        return take_name(f"{self._like}/{what}", self._taken)
 
     def add(self, op: str, source: str, *more: str, **attributes: Any) -> str:
         """Append a node; returns its output."""

@@ -14,6 +14,7 @@ from trtopt.errors import InvalidModelError, ModelError, TrtoptError, UsageError
 from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
 from trtopt.files.manifests import MANIFEST
 from trtopt.onnxio import model_file
+from trtopt.onnxio.disk_space import gib
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.recipe import Recipe, Rewriting, io_request
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
@@ -57,7 +58,7 @@ def rewritten(
     size = sum(file.stat().st_size for file in model_file.load(source).files)
     free = _available_memory()
     if free is not None and size > free:  # weights are mapped; each run would read them from the disk again
-        told = f"its weights take {_gib(size)}, of memory {_gib(free)} are free"
+        told = f"its weights take {gib(size)}, of memory {gib(free)} are free"
         return None, None, f"not rewritten: {told}"
     sizes = 1 if size >= _ONE_SIZE_BYTES else 2
     target = target_of(backend).name
@@ -99,12 +100,8 @@ def _available_memory() -> int | None:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    reason = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
-    return int(reason[1]) * 1024 if reason else None
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"
+    words = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
+    return int(words[1]) * 1024 if words else None
 
 
 _OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST}
