@@ -497,7 +497,7 @@ def _of_hints(commands: Commands, deployed: Deployment) -> Iterator[_Candidate]:
         does_it = bool(options) and options in hint.remedy
         if does_it and hint.short == ENQUEUE_BOUND and _refuses_graph(point):
             continue
-        why = f"At batch {point.batch}, {hint.text.partition(': ')[2]}."
+        why = f"At batch {point.batch}, {hint.text.removeprefix(f'{hint.short}: ')}."
         file = f"{options.split()[-1].removeprefix('--')}.json" if does_it else ""
         command = commands.bench(file, options) if does_it else ""
         yield (worth, Step(f"{hint.remedy[0].upper()}{hint.remedy[1:]}", why, command))
