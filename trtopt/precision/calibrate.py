@@ -285,7 +285,7 @@ class Part(SampleSource):
         self._digests = {name: hashlib.sha256() for name in rows}
         for batch in self._source.batches(inputs, size):
             for name, array in batch.items():
-                self._digests[name].update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+                self._digests[name].update(_bytes_of(array))
             count = next((batch[name].shape[axis] for name, axis in axes.items()), 1)
             numbers = np.arange(first, first + count)
             apart = numbers % self._every == self._every - 1 if self._every else np.zeros(count, bool)
@@ -300,6 +300,12 @@ class Part(SampleSource):
                     name: array.compress(mine, axes[name]) if name in axes else array
                     for name, array in batch.items()
                 }
+
+
+def _bytes_of(array: NDArray[Any]) -> Any:
+    if array.dtype.hasobject:  # texts
+        return repr(array.tolist()).encode()
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 _ENOUGH = 16

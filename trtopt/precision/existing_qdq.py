@@ -221,8 +221,9 @@ def _behind_q(
 
 def _check_read_by_dq_alone(graph: onnx.GraphProto, narrow: str, node: onnx.NodeProto) -> None:
     if any(value.name == narrow for value in graph.output):
+        does = "makes" if node.op_type == _Q else "reads"
         raise _refused(
-            f"output {narrow!r} is what node {node.name!r} ({node.op_type}) makes, without a DQ behind it",
+            f"output {narrow!r} is what node {node.name!r} ({node.op_type}) {does}, without a DQ behind it",
             "export with plain Q/DQ pairs and float outputs, or quantise the float model",
         )
     for reader in graph.node:

@@ -96,6 +96,16 @@ def test_a_part_numbers_its_samples_as_the_source_does(held: bool) -> None:
     assert all(numbers == values for numbers, values in found)
 
 
+def test_a_part_s_hash_covers_texts() -> None:
+    inputs = [TensorSpec(name="t", dtype="object", shape=("N", 1))]
+    hashes = set()
+    for text in ("a", "b"):
+        part = Part(SampleSource("held", [HeldReader({"t": np.full((8, 1), text, object)})]), held=False)
+        assert list(part.batches(inputs, 4))
+        hashes.add(part.sha256)
+    assert len(hashes) == 2
+
+
 # ── weights ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -369,6 +369,17 @@ def test_a_quantised_output_without_a_dq_is_refused() -> None:
         run(net.model("y"))
 
 
+def test_a_stored_weight_that_is_an_output_too_is_refused() -> None:
+    net = Net(x=["N", 32])
+    held, scale = (
+        net.constant("w", value=np.ones((32, 32), np.int8)),
+        net.constant("s", value=np.float32(0.1)),
+    )
+    net.node("MatMul", "y", pair(net, "x", 0.02), net.node("DequantizeLinear", "dq", held, scale))
+    with pytest.raises(UsageError, match=r"output 'w' is what node 'dq' \(DequantizeLinear\) reads"):
+        run(net.model("y", "w"))
+
+
 @pytest.mark.parametrize("alone", [True, False])
 def test_pairs_of_onnx_runtime_s_own_domain_are_refused(alone: bool) -> None:
     net = Net(x=MAPS)
