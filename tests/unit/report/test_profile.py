@@ -121,6 +121,7 @@ def test_no_name_pushes_a_figure_out_of_a_narrow_terminal() -> None:
     first = msgspec.structs.replace(first, fusions=(plugin, *first.fusions))
     text = shown(first, *others, differences=report.differences, width=80)
     assert not re.findall(r"(?:^| )[+-]?\d+(?:\.\d*)?…", text, re.MULTILINE)
+    assert re.search(r"CustomPlugin\S+… +\d+ +0\.\d+ +Conv", text)
     rows = [line for line in text.splitlines() if re.search(r"(compute|memory) +float16 Cask", line)]
     assert rows
     assert all("/" in row and row.rstrip().endswith("…") for row in rows)
