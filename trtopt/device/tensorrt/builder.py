@@ -283,12 +283,13 @@ class TensorRTBuilder:
         config.num_compute_capabilities = len(wanted)
         for index, name in enumerate(wanted):
             known = {"SM" + "".join(filter(str.isdigit, name))} & set(trt.ComputeCapability.__members__)
-            if not known:
+            if not known or not config.set_compute_capability(
+                getattr(trt.ComputeCapability, known.pop()), index
+            ):
                 raise UsageError(
                     f"--compute-capability {name}: {self.backend} does not support it",
                     f"choose among {', '.join(sorted(map(_as_typed, _all_capabilities(trt)), key=float))}",
                 )
-            config.set_compute_capability(getattr(trt.ComputeCapability, known.pop()), index)
 
     def _report(self, config: Any) -> dict[str, str]:
         """Every setting that decides the engine, read back from the builder."""
