@@ -376,8 +376,10 @@ def test_a_stored_weight_that_is_an_output_too_is_refused() -> None:
         net.constant("s", value=np.float32(0.1)),
     )
     net.node("MatMul", "y", pair(net, "x", 0.02), net.node("DequantizeLinear", "dq", held, scale))
+    model = net.model("y")
+    model.graph.output.append(helper.make_tensor_value_info("w", TensorProto.INT8, [32, 32]))
     with pytest.raises(UsageError, match=r"output 'w' is what node 'dq' \(DequantizeLinear\) reads"):
-        run(net.model("y", "w"))
+        run(model)
 
 
 @pytest.mark.parametrize("alone", [True, False])
