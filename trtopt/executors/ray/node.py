@@ -35,15 +35,20 @@ class Mailbox:
     """An actor: it keeps reports until the driver takes them."""
 
     def __init__(self) -> None:
-        self._reports: dict[int, list[Report]] = {}
+        self._reports: list[Report] = []
 
     def put(self, report: Report) -> None:
         """Add a report."""
-        self._reports.setdefault(report[0], []).append(report)
+        self._reports.append(report)
 
     def take(self, numbers: list[int]) -> list[Report]:
-        """What has come of submissions since the last time."""
-        return [report for number in numbers for report in self._reports.pop(number, ())]
+        """What has come of submissions since the last time, in the order in which it came.
+
+        Who ended before another began was not beside it: the order tells.
+        """
+        wanted, reports = set(numbers), self._reports
+        self._reports = [report for report in reports if report[0] not in wanted]
+        return [report for report in reports if report[0] in wanted]
 
 
 class Reporter:
