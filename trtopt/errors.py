@@ -125,7 +125,7 @@ class DeviceMemoryError(DeviceError):
 
 
 class GraphCaptureError(DeviceError):
-    """This work cannot be captured in a CUDA graph; no remedy: who captures goes on without."""
+    """This work cannot be captured in a CUDA graph; no remedy: the caller continues without."""
 
 
 class MeasurementError(TrtoptError):

@@ -28,7 +28,6 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 GRAPH_PRECISIONS = tuple(one for one in PRECISIONS if one != "best")
 """Those that can be written into a graph."""
 Rewriting = Literal["default", "all", "none"]
-REWRITINGS: tuple[Rewriting, ...] = get_args(Rewriting)
 """Which rewrite rules a build applies: those that earned it for its TensorRT, all of them, or none."""
 LOCAL, RAY = "local", "ray"
 _RAY_CLIENT = re.compile(r"ray://[^/\s]+:\d+")

@@ -249,7 +249,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def replace_together(moves: Sequence[tuple[Path, Path]]) -> None:
-    """Rename complete files, all or none, whoever kills this process: one of its own goes on with it."""
+    """Rename complete files in turn, by a child process: a kill of this one in between does not part them.
+
+    After an error those already renamed stay so.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         with warnings.catch_warnings():  # of forks beside threads: the child does nothing but system calls

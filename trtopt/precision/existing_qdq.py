@@ -180,7 +180,7 @@ def _pairs(file: ModelFile) -> dict[str, _Pair]:
 
 
 def _stored(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> onnx.TensorProto | None:
-    """The weight or bias that a DQ reads as it is stored; blocks of INT4 are none."""
+    """The weight or bias that a DQ reads unchanged; blocks of INT4 are none."""
     stored = constants.get(node.input[0])
     if stored is None or node.input[1] not in constants or attribute(node, "block_size"):
         return None

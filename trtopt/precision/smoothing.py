@@ -284,7 +284,7 @@ def smooth_by_data(
     """Smooth in place what is to be quantised; the factors by tensor, and what to say.
 
     With `alpha`: SmoothQuant behind normalisations. Without: wherever the form allows it and it is expected
-    to halve the error of the layers behind at least. A residual in INT8 reads a normalisation as it is.
+    to halve the error of the layers behind at least. A residual in INT8 reads a normalisation unscaled.
     """
     view = View(model.proto)
     places, declined = find(view)

@@ -271,7 +271,7 @@ Table = Annotated[
 Profile = Annotated[
     str | None,
     Option(
-        "A recipe, shipped or a TOML file; what is given beside it overrides it.",
+        "A recipe, shipped or a TOML file; other options override it.",
         flag="--recipe",
         metavar="NAME|FILE",
         names=recipe_names,

@@ -265,7 +265,7 @@ class _Run:
                 done = finished(list(self._sent), REPORT_S, fetch_local=False)
                 if not self._sent:
                     time.sleep(REPORT_S)
-                if done or time.monotonic() - read >= REPORT_S:  # whoever has ended was beside others
+                if done or time.monotonic() - read >= REPORT_S:  # an ended job's reports go with it
                     self._read_reports(self._sent.values())
                     read = time.monotonic()
                 for ref in done:

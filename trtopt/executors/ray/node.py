@@ -44,7 +44,7 @@ class Mailbox:
     def take(self, numbers: list[int]) -> list[Report]:
         """What has come of submissions since the last time, in the order in which it came.
 
-        Who ended before another began was not beside it: the order tells.
+        The order shows which jobs ran at the same time.
         """
         wanted, reports = set(numbers), self._reports
         self._reports = [report for report in reports if report[0] not in wanted]

@@ -135,7 +135,7 @@ def _block_shares(below: NDArray[np.float64]) -> NDArray[np.float64]:
 def _spells(shares: NDArray[np.float64]) -> tuple[float, float]:
     """By how much the order of blocks inflates their mean's variance; how many spells either state had.
 
-    Two states are told apart where that explains most of the variance (Otsu, A threshold selection method
+    Two states are separated where that explains most of the variance (Otsu, A threshold selection method
     from gray-level histograms, IEEE Transactions on Systems, Man, and Cybernetics 9(1), 1979). Neighbours of
     a Markov chain that had one of them in a share u of k blocks and changed S times, its end joined to its
     beginning, are correlated by λ = 1 - S / 2u(1 - u)k, and those of normal noise whose states these are by

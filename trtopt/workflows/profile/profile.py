@@ -51,7 +51,7 @@ from trtopt.workflows.provenance import check_engines, check_model, command_line
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"
 _OF_A_RESULT = {"path", "batch", "result", "against", "listener"}
-"""What can be asked for where nothing is measured."""
+"""The options that may be given where nothing is measured."""
 
 
 def check_request(request: ProfileRequest) -> None:
