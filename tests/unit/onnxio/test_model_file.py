@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -75,25 +76,25 @@ def value_in(path: Path) -> float:
     return float(value)
 
 
+def killed_saves(folder: Path, *arguments: str) -> Iterator[None]:
+    """Run `SAVE` in processes that are killed at each of its steps in turn, until one ends by itself."""
+    for number in count(1):
+        command = ("-c", SAVE, *arguments)
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        ended = run_killed("replace,link,unlink,fsync", number, *command, cwd=folder, env=environment)
+        if ended == 0:
+            return
+        assert ended == -signal.SIGKILL
+        yield
+
+
 def test_a_model_and_its_weights_are_the_earlier_or_the_new_ones_wherever_the_writer_is_killed(
     tmp_path: Path,
 ) -> None:
     second, out = external(tmp_path / "second.onnx", 2.0), tmp_path / "out.onnx"
     save(load(external(tmp_path / "first.onnx", 1.0)), out)
     seen = set()
-    for number in count(1):
-        ended = run_killed(
-            "replace,link,unlink,fsync",
-            number,
-            "-c",
-            SAVE,
-            str(second),
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
-        if ended == 0:
-            break
-        assert ended == -signal.SIGKILL
+    for _ in killed_saves(tmp_path, str(second)):
         seen.add(value_in(out))
         save(load(tmp_path / "first.onnx"), out)
         assert value_in(out) == 1.0
@@ -110,29 +111,16 @@ def test_a_model_and_what_is_beside_it_are_both_earlier_or_both_new_wherever_the
     out, table = tmp_path / "out.onnx", tmp_path / "out.onnx.json"
     save(load(first), out, (table, b"1.0"))
     seen = set()
-    for number in count(1):
-        ended = run_killed(
-            "replace,link,unlink,fsync",
-            number,
-            "-c",
-            SAVE,
-            str(second),
-            "beside",
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
+    for _ in killed_saves(tmp_path, str(second), "beside"):
         until = time.monotonic() + 60
         while value_in(out) != float(table.read_text()) and time.monotonic() < until:
             time.sleep(0.01)  # what renames the files may end after its parent was killed
         assert value_in(out) == float(table.read_text())
-        if ended == 0:
-            break
-        assert ended == -signal.SIGKILL
         seen.add(value_in(out))
         save(load(first), out, (table, b"1.0"))
         assert len(list(tmp_path.glob("*out.onnx*"))) == 3  # nothing of the killed one stays
     assert seen == {1.0, 2.0}
-    assert value_in(out) == 2.0
+    assert value_in(out) == float(table.read_text()) == 2.0
 
 
 def test_weights_that_another_model_needs_stay(tmp_path: Path) -> None:
