@@ -120,15 +120,15 @@ def apart(model: onnx.ModelProto) -> onnx.ModelProto:
         ]
         if len(readers) != 3:
             continue
-        quantise = makers[dequantise.input[0]]
-        scale = numpy_helper.to_array(constants[quantise.input[1]])
+        quantize = makers[dequantise.input[0]]
+        scale = numpy_helper.to_array(constants[quantize.input[1]])
         place = list(graph.node).index(dequantise) + 1
         for reader in readers[1:]:
             scale = np.nextafter(scale, np.float32(np.inf), dtype=np.float32)
             stem = f"{reader.name}/own"
             graph.initializer.append(numpy_helper.from_array(scale, f"{stem}_scale"))
-            q_inputs = [quantise.input[0], f"{stem}_scale", quantise.input[2]]
-            dq_inputs = [f"{stem}_q", f"{stem}_scale", quantise.input[2]]
+            q_inputs = [quantize.input[0], f"{stem}_scale", quantize.input[2]]
+            dq_inputs = [f"{stem}_q", f"{stem}_scale", quantize.input[2]]
             graph.node.insert(
                 place, helper.make_node("DequantizeLinear", dq_inputs, [f"{stem}_dq"], f"{stem}/DQ")
             )

@@ -41,7 +41,7 @@ from peer_graphs import SAMPLES, refilled
 from turns import SOURCES
 
 import trtopt
-from trtopt.data.packing import quantised
+from trtopt.data.packing import quantize_array
 from trtopt.device.api import Device
 from trtopt.device.backends import open_target
 from trtopt.errors import TrtoptError
@@ -184,11 +184,11 @@ class Bench:
         kinds = list(dict.fromkeys(INPUTS[name][0] for name in self._inputs))
         began = time.monotonic()
         with ThreadPoolExecutor(len(kinds)) as pool:
-            for kind, failure in zip(kinds, pool.map(self._quantise, kinds), strict=True):
+            for kind, failure in zip(kinds, pool.map(self._quantize, kinds), strict=True):
                 note(out / f"failed-quantise-{kind}.json", failure)
         print(f"graphs: {time.monotonic() - began:.1f} s", flush=True)
 
-    def _quantise(self, kind: str) -> str | None:
+    def _quantize(self, kind: str) -> str | None:
         work, out = self._args.work, self._args.work / f"{kind}.onnx"
         if out.is_file():
             return None
@@ -292,7 +292,7 @@ def filled(work: Path, kind: str, batch: int) -> dict[str, np.ndarray]:
     graph = onnx.load(work / "int8.onnx").graph
     (reader,) = (node for node in graph.node if graph.input[0].name in node.input)
     (scale,) = (numpy_helper.to_array(item) for item in graph.initializer if item.name == reader.input[1])
-    return {name: quantised(name, array, float(scale), saturate=True) for name, array in rows.items()}
+    return {name: quantize_array(name, array, float(scale), saturate=True) for name, array in rows.items()}
 
 
 # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────

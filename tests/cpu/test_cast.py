@@ -349,14 +349,14 @@ g (float[N,8] x, int64[N,8] i) => (float[N,8] y) {f = Cast<to=1>(i) a = Add(f, x
     assert rules(report) == {"Cast:f": "range", "Add:a": "range"}  # which reads it
 
 
-QUANTISED = """g (float[N,8] x) => (float[N,8] y) {
+QUANTIZED = """g (float[N,8] x) => (float[N,8] y) {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(k, t, z)
     a = MatMul(d, v) b = Relu(a) y = MatMul(b, w)}"""
 
 
 def quantised(folder: Path, opset: int, scale: float = 0.05) -> Path:
     rng = np.random.default_rng(0)
-    return saved(QUANTISED, folder, opset, s=np.float32(scale), t=np.float32(0.01), z=np.int8(0),
+    return saved(QUANTIZED, folder, opset, s=np.float32(scale), t=np.float32(0.01), z=np.int8(0),
                  k=rng.integers(-127, 128, (8, 8)).astype(np.int8),
                  w=rng.standard_normal((8, 8), np.float32))  # fmt: skip
 

@@ -21,7 +21,7 @@ from trtopt.requests.models import BisectRequest, CastRequest
 from trtopt.workflows.precision.bisect import bisect
 from trtopt.workflows.precision.cast import cast as run
 
-QUANTISED = """g (float[N,8] x) => (float[N,8] y) {
+QUANTIZED = """g (float[N,8] x) => (float[N,8] y) {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) a = MatMul(d, w) y = Relu(a)}"""
 
 
@@ -77,7 +77,7 @@ def test_bisect_refuses_what_fits_neither_name_nor_operator(tmp_path: Path) -> N
 @pytest.mark.parametrize(("scale", "words"), [(1e6, "too large: it reaches 1e+06, beyond 65504"),
                                               (1e-7, "too small: 16 bits change it by")])  # fmt: skip
 def test_a_scale_is_told_to_be_too_large_or_too_small(scale: float, words: str, tmp_path: Path) -> None:
-    source = saved(QUANTISED, tmp_path, 19, s=np.float32(scale), z=np.int8(0), w=np.eye(8, dtype=np.float32))
+    source = saved(QUANTIZED, tmp_path, 19, s=np.float32(scale), z=np.int8(0), w=np.eye(8, dtype=np.float32))
     reasons = [item.reason for item in cast(source).kept if item.op == "QuantizeLinear"]
     assert len(reasons) == 1
     assert f"scale 's' is {words}" in reasons[0]

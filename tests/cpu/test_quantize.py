@@ -21,7 +21,7 @@ from trtopt.precision.calibrate import read_table
 from trtopt.precision.compare import open_model
 from trtopt.records import from_json
 from trtopt.records.precision import QuantizeReport
-from trtopt.report.precision import explain_quantisation
+from trtopt.report.precision import explain_quantization
 from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.precision.quantize import quantize
 
@@ -307,9 +307,9 @@ def test_the_command_tells_explains_and_gives_json(
     as_json = trtopt_cli(*common, samples[DIGITS], "--exclude", "/block3/*", "--method", "max", "--json", "-")
     report = from_json(as_json.stdout.encode(), QuantizeReport)
     assert {item.rule for item in report.decisions if item.node.startswith("/block3/")} == {"excluded"}
-    assert explain_quantisation(report, "/block1/*Add*")[0].endswith("[residual]")
+    assert explain_quantization(report, "/block1/*Add*")[0].endswith("[residual]")
     with pytest.raises(UsageError, match="--explain nothing: no node of that name"):
-        explain_quantisation(report, "nothing")
+        explain_quantization(report, "nothing")
 
 
 # ── bad input ───────────────────────────────────────────────────────────────────────────────────────────

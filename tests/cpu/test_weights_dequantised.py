@@ -14,7 +14,7 @@ from trtopt.device.ort.reference import Unoptimised
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision import running as folding
-from trtopt.precision.running import with_weights_dequantised
+from trtopt.precision.running import with_weights_dequantized
 
 FLOATS = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
 
@@ -88,7 +88,7 @@ def test_constants_stand_for_q_and_dq_of_weights(
     kind: int, floats: int, axis: int | None, stored: bool, seed: int
 ) -> None:
     model = quantised_weight(kind=kind, floats=floats, axis=axis, stored=stored, seed=seed)
-    folded = with_weights_dequantised(model)
+    folded = with_weights_dequantized(model)
     assert ops(folded) == ["Cast", "MatMul"]
     assert [item.name for item in folded.proto.graph.initializer] == ["dq"]
     np.testing.assert_array_equal(answers(folded), answers(model))
@@ -111,24 +111,24 @@ def unread() -> ModelFile:
     [quantised_weight(zero=3), quantised_weight(is_output=True), saying("saturate", 0), unread()],
 )
 def test_what_is_no_plain_weight_stays(model: ModelFile) -> None:
-    assert with_weights_dequantised(model) is model
+    assert with_weights_dequantized(model) is model
 
 
 def test_attributes_that_say_the_usual_change_nothing() -> None:
-    assert ops(with_weights_dequantised(saying("saturate", 1))) == ["Cast", "MatMul"]
+    assert ops(with_weights_dequantized(saying("saturate", 1))) == ["Cast", "MatMul"]
 
 
 def test_a_weight_that_an_input_may_replace_stays() -> None:
     model = quantised_weight()
     model.proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [6, 4]))
-    assert with_weights_dequantised(model) is model
+    assert with_weights_dequantized(model) is model
 
 
 def test_a_q_that_others_read_stays_for_them() -> None:
     model = quantised_weight()
     model.proto.graph.node.append(helper.make_node("Identity", ["q"], ["again"]))
     model.proto.graph.output.append(helper.make_tensor_value_info("again", TensorProto.INT8, [6, 4]))
-    assert ops(with_weights_dequantised(model)) == ["QuantizeLinear", "Cast", "MatMul", "Identity"]
+    assert ops(with_weights_dequantized(model)) == ["QuantizeLinear", "Cast", "MatMul", "Identity"]
 
 
 def test_what_takes_too_much_stays_and_a_spool_takes_more(
@@ -136,10 +136,10 @@ def test_what_takes_too_much_stays_and_a_spool_takes_more(
 ) -> None:
     model = quantised_weight()
     monkeypatch.setattr(folding, "_MOST_HELD_BYTES", 95)
-    assert with_weights_dequantised(model) is model
+    assert with_weights_dequantized(model) is model
     monkeypatch.setattr(model_file, "SPOOLED_BYTES", 1)
     spooling = ModelFile(model.proto, Path(), external=False, spool=tmp_path)
-    folded = with_weights_dequantised(spooling)
+    folded = with_weights_dequantized(spooling)
     (weight,) = folded.proto.graph.initializer
     assert weight.data_location == TensorProto.EXTERNAL
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) >= 96

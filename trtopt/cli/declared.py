@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trtopt.builder_settings import SETTINGS
-from trtopt.cli.outputs import Output as OutputPath, files, json_file, model_file, quantised_file
+from trtopt.cli.outputs import Output as OutputPath, files, json_file, model_file, quantized_file
 from trtopt.errors import UsageError
 from trtopt.options import (
     Argument,
@@ -31,7 +31,7 @@ from trtopt.options import (
 from trtopt.requests.shared import parse_rules
 from trtopt.targets import ONNXRUNTIME
 
-_WRITES = {"model": model_file, "quantised model": quantised_file, "plan": json_file("trtopt.plan")}
+_WRITES = {"model": model_file, "quantised model": quantized_file, "plan": json_file("trtopt.plan")}
 
 
 def command(

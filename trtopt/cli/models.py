@@ -236,7 +236,7 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
 def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
     from trtopt.cli.console import phases, show_result
-    from trtopt.report.precision import explain_quantisation, quantize_view
+    from trtopt.report.precision import explain_quantization, quantize_view
     from trtopt.workflows.listener import Listener
     from trtopt.workflows.precision.quantize import quantize as run
 
@@ -247,9 +247,9 @@ def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: 
             request.output,
             request,
             listener,
-            lambda report: explain is None or explain_quantisation(report, explain),
+            lambda report: explain is None or explain_quantization(report, explain),
         )
-    shown = quantize_view(report) if explain is None else explain_quantisation(report, explain)
+    shown = quantize_view(report) if explain is None else explain_quantization(report, explain)
     show_result(json, report, shown, alarms=report.alarms)
     check_alarms(report.alarms, strict=strict)
 

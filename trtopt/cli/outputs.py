@@ -77,7 +77,7 @@ def file_beginning(name: str, start: bytes) -> Writes:
     return writes
 
 
-def quantised_file(path: Path) -> Mapping[Path, Kind]:
+def quantized_file(path: Path) -> Mapping[Path, Kind]:
     """An ONNX file with its calibration table."""
     from trtopt.precision.calibrate import TABLE, table_beside
 

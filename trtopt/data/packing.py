@@ -44,7 +44,7 @@ def planar(array: Array, layout: str, channels: int) -> Array:
     return np.ascontiguousarray(joined[:, :channels])
 
 
-def quantised(name: str, array: Array, scale: float, *, saturate: bool) -> Array:
+def quantize_array(name: str, array: Array, scale: float, *, saturate: bool) -> Array:
     """Q(array) as QuantizeLinear computes it: division, rounding half to even, INT8."""
     with np.errstate(over="ignore", invalid="ignore"):
         levels = np.rint(array.astype(np.float32) / np.float32(scale))
@@ -73,7 +73,7 @@ def packed(spec: TensorSpec, array: Array, tensor: TypedTensor | None, *, satura
                 f"input {spec.name!r}: sample 0 holds {array.dtype} values: levels of {dtype} or numbers?",
                 f"give floats, which are quantised, or levels as {dtype}",
             )
-        array = quantised(spec.name, array, tensor.scale, saturate=saturate)
+        array = quantize_array(spec.name, array, tensor.scale, saturate=saturate)
     given = np.ascontiguousarray(exact(spec.name, array, dtype))
     return vectorised(given, tensor.layout if tensor is not None else "nchw")
 

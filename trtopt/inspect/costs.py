@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from math import prod
 
-from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
+from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
 from trtopt.records import LayerCost, Shape
 
 _BITS = {
@@ -178,7 +178,7 @@ def _boundary(graph: Graph, nodes: Collection[Node]) -> list[str]:
     entering = {
         name: None
         for node in nodes
-        if node.op not in (QUANTISE, DEQUANTISE, "Shape", "Size", "Range", "ConstantOfShape")
+        if node.op not in (QUANTIZE, DEQUANTIZE, "Shape", "Size", "Range", "ConstantOfShape")
         for position, name in enumerate(node.inputs)
         if name and not (node.op == "Gather" and position == 0 and graph.is_constant(name))
         if _made_outside(graph, name, inside)
@@ -187,7 +187,7 @@ def _boundary(graph: Graph, nodes: Collection[Node]) -> list[str]:
         name: None
         for node in nodes
         for name in node.outputs
-        if name and node.op != QUANTISE
+        if name and node.op != QUANTIZE
         if name in graph.outputs or any(one.index not in inside for one in graph.consumers.get(name, ()))
     }
     return [*entering, *(name for name in leaving if name not in entering)]
@@ -196,6 +196,6 @@ def _boundary(graph: Graph, nodes: Collection[Node]) -> list[str]:
 def _made_outside(graph: Graph, tensor: str, inside: Collection[int]) -> bool:
     """DequantizeLinear inside stands for what it reads."""
     node = graph.producer.get(tensor)
-    while node is not None and node.index in inside and node.op in (DEQUANTISE, QUANTISE):
+    while node is not None and node.index in inside and node.op in (DEQUANTIZE, QUANTIZE):
         node = graph.producer.get(node.inputs[0])
     return node is None or node.index not in inside

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
+from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
 from trtopt.records import Fusion, ProfiledLayer, Unfused
 
 _ACTIVATIONS = frozenset({"Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu"})
-_BETWEEN = {QUANTISE: "quantise-between", DEQUANTISE: "quantise-between", "Cast": "type-change"}
+_BETWEEN = {QUANTIZE: "quantise-between", DEQUANTIZE: "quantise-between", "Cast": "type-change"}
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _MAX_HEAD, _HEAD_MULTIPLE = 256, 8
 _LONGEST_SPELLED = 12
@@ -212,7 +212,7 @@ def _scores_of(graph: Graph, softmax: Node) -> tuple[Node, ...] | None:
         chain.insert(0, node)
         if node.op == "MatMul":
             return tuple(chain)
-        if node.op not in ("Add", "Mul", "Div", "Cast", "Where", QUANTISE, DEQUANTISE):
+        if node.op not in ("Add", "Mul", "Div", "Cast", "Where", QUANTIZE, DEQUANTIZE):
             return None
         tensor = node.inputs[1] if node.op == "Where" else _longer(graph, node)
     return None

@@ -17,7 +17,7 @@ from trtopt.records import Shape
 if TYPE_CHECKING:
     import onnx
 
-DEQUANTISE, QUANTISE = "DequantizeLinear", "QuantizeLinear"
+DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"})
 """Operators whose second input is what a layer's weights are, where it is a constant."""
 
@@ -71,7 +71,7 @@ class Graph:
                 return False
             if node.op == "Constant":
                 return True
-            if node.op not in (QUANTISE, DEQUANTISE, "Cast", "Transpose", "Identity", "Reshape"):
+            if node.op not in (QUANTIZE, DEQUANTIZE, "Cast", "Transpose", "Identity", "Reshape"):
                 return False
             tensor = node.inputs[0]
         return True
@@ -85,11 +85,11 @@ class Graph:
     def stored_dtype(self, tensor: str) -> str:
         """The type in which a tensor has to be moved: the quantised one where it lies between Q and DQ."""
         node = self.producer.get(tensor)
-        if node is not None and node.op == DEQUANTISE:
+        if node is not None and node.op == DEQUANTIZE:
             inner = node.inputs[0]
             return self.dtypes.get(inner) or "int8"
         readers = self.consumers.get(tensor, ())
-        if readers and all(reader.op == QUANTISE for reader in readers) and tensor not in self.outputs:
+        if readers and all(reader.op == QUANTIZE for reader in readers) and tensor not in self.outputs:
             return self.dtypes.get(readers[0].outputs[0]) or "int8"
         return self.dtypes.get(tensor, "")
 
@@ -101,7 +101,7 @@ class Graph:
         """
         data = [name for name in node.inputs[:2] if name]
         made_by = [self.producer.get(name) for name in data]
-        if node.op in WEIGHTED and data and all(one and one.op == DEQUANTISE for one in made_by):
+        if node.op in WEIGHTED and data and all(one and one.op == DEQUANTIZE for one in made_by):
             return self.stored_dtype(data[0])
         types = (self.dtypes.get(name, "") for name in node.inputs)
         return next((dtype for dtype in types if "float" in dtype), "")

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
+from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
 from trtopt.records import EngineDescription, EngineLayer, EngineTensor, MappedBy
 
 _REFORMAT = re.compile(r"^Reformatting CopyNode for (?:Input|Output) Tensor \d+ to ")
@@ -241,7 +241,7 @@ class _Tensors:
 
     def _vanishes(self, node: Node) -> bool:
         """Whether optimising removes a node, which is not to be called fused."""
-        is_folded = node.op not in (QUANTISE, DEQUANTISE) and self._graph.is_constant(node.outputs[0])
+        is_folded = node.op not in (QUANTIZE, DEQUANTIZE) and self._graph.is_constant(node.outputs[0])
         return is_folded or node.op in ("Identity", "Dropout")
 
     def _end_by_name(self, layer: EngineLayer) -> str | None:

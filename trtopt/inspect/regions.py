@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trtopt.inspect.difference import Side, matched
-from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
+from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
 from trtopt.inspect.join import bits
 from trtopt.inspect.receipt import is_fallback
 from trtopt.onnxio.graph_walk import DisjointNames
 from trtopt.records import EngineProfile, ProfiledLayer, RegionTime
 
-_PAIR = (QUANTISE, DEQUANTISE)
+_PAIR = (QUANTIZE, DEQUANTIZE)
 _CAST = "Cast"
 _NARROW_BITS = 8
 _INSIDE = {
@@ -44,18 +44,18 @@ class Region:
 def find_regions(graph: Graph) -> tuple[Region, ...]:
     """The regions of a graph with Q/DQ, in the file's order; none without."""
     pairs = {node.name: _pairs_before(graph, node) for node in graph.nodes if node.op not in _PAIR}
-    quantised = [node for node in graph.nodes if pairs.get(node.name)]
-    groups = DisjointNames(node.name for node in quantised)
+    quantized = [node for node in graph.nodes if pairs.get(node.name)]
+    groups = DisjointNames(node.name for node in quantized)
     readers: dict[str, list[str]] = {}
-    for node in quantised:
+    for node in quantized:
         for tensor in _read_through_pairs(graph, node):
             readers.setdefault(tensor, []).append(node.name)
     for names in readers.values():
         groups.join(*names)
-    for node in quantised:
+    for node in quantized:
         groups.join(node.name, *_fed_by(graph, node, readers, pairs))
     members: dict[str, list[str]] = {}
-    for node in quantised:
+    for node in quantized:
         members.setdefault(groups.root(node.name), []).append(node.name)
     return tuple(
         Region(tuple(names), frozenset(pair.name for name in names for pair in pairs[name]))
@@ -77,16 +77,16 @@ def _pairs_before(graph: Graph, node: Node) -> list[Node]:
         while one is not None and one.op == _CAST:
             chain.append(one)
             one = graph.producer.get(one.inputs[0])
-        if one is not None and one.op == DEQUANTISE:
+        if one is not None and one.op == DEQUANTIZE:
             before = graph.producer.get(one.inputs[0])
-            found += [*chain, one, *([before] if before is not None and before.op == QUANTISE else [])]
+            found += [*chain, one, *([before] if before is not None and before.op == QUANTIZE else [])]
     return found
 
 
 def _read_through_pairs(graph: Graph, node: Node) -> Iterator[str]:
     """The computed tensors that a node reads through Q and DQ."""
     for pair in _pairs_before(graph, node):
-        if pair.op == QUANTISE and not graph.is_constant(pair.inputs[0]):
+        if pair.op == QUANTIZE and not graph.is_constant(pair.inputs[0]):
             yield pair.inputs[0]
 
 
@@ -147,8 +147,8 @@ def region_times(
 def _timed(
     nodes: tuple[str, ...], sides: Sequence[tuple[Side, Side]], threshold: float, regions: int
 ) -> RegionTime:
-    quantised = frozenset(nodes)
-    causes = [_causes(ours, theirs, quantised) for ours, theirs in sides]
+    quantized = frozenset(nodes)
+    causes = [_causes(ours, theirs, quantized) for ours, theirs in sides]
     before = sum(_ms(ours) for ours, _ in sides)
     after = sum(_ms(theirs) for _, theirs in sides)
     return RegionTime(
@@ -188,10 +188,10 @@ class _Causes:
     lost_fusion: float
 
 
-def _causes(ours: Side, theirs: Side, quantised: frozenset[str]) -> _Causes:
+def _causes(ours: Side, theirs: Side, quantized: frozenset[str]) -> _Causes:
     """What one set of matched layers changes by, in milliseconds, every one of them given to one cause."""
     a_work, b_work = _working(ours), _working(theirs)
-    apart = () if not a_work or len(b_work) <= len(a_work) else _without(b_work, quantised)
+    apart = () if not a_work or len(b_work) <= len(a_work) else _without(b_work, quantized)
     lost = _ms(apart) if len(apart) < len(b_work) else 0.0
     rest = _ms(b_work) - lost - _ms(a_work)
     is_wider = any(is_fallback(layer) and bits(layer.requested_dtype) <= _NARROW_BITS for layer in b_work)
@@ -212,8 +212,8 @@ def _is_pair(layer: ProfiledLayer) -> bool:
     return bool(layer.onnx_ops) and all(op in _PAIR for op in layer.onnx_ops)
 
 
-def _without(layers: Side, quantised: frozenset[str]) -> Side:
-    return tuple(layer for layer in layers if quantised.isdisjoint(layer.onnx_nodes))
+def _without(layers: Side, quantized: frozenset[str]) -> Side:
+    return tuple(layer for layer in layers if quantized.isdisjoint(layer.onnx_nodes))
 
 
 def _ms(layers: Iterable[ProfiledLayer]) -> float:
@@ -228,15 +228,15 @@ def losing_vectors(
     At one sample a classifier only reads its weights, and INT8 may cost more than it saves. `graph` has
     the shapes at which both engines ran.
     """
-    quantised = [name for one in regions for name in one.nodes]
-    vectors = {name for name in quantised if _is_vector(graph, graph.by_name[name])}
+    quantized = [name for one in regions for name in one.nodes]
+    vectors = {name for name in quantized if _is_vector(graph, graph.by_name[name])}
     found: set[str] = set()
     for ours, theirs in matched(a.layers, b.layers):
         covered = {name for layer in (*ours, *theirs) for name in layer.onnx_nodes}
-        inside = covered.intersection(quantised)
+        inside = covered.intersection(quantized)
         if inside <= vectors and _ms(theirs) > _ms(ours) * (1 + threshold) > 0:
             found |= inside
-    return tuple(name for name in quantised if name in found)
+    return tuple(name for name in quantized if name in found)
 
 
 def _is_vector(graph: Graph, node: Node) -> bool:

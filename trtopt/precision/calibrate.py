@@ -33,7 +33,7 @@ from trtopt.precision.compare import Deviation, First, at_most, decibels
 from trtopt.precision.observe import BINS, Histogram, Ranges, check_finite, observe
 from trtopt.precision.placement.draft import PlacementOptions, Plan
 from trtopt.precision.qdq import QdqFormat, Scales, check_weight, write
-from trtopt.precision.running import open_proto, passing, with_weights_dequantised
+from trtopt.precision.running import open_proto, passing, with_weights_dequantized
 from trtopt.records import TensorSpec, from_json, to_json
 from trtopt.records.precision import CALIBRATION_SCHEMA, CalibrationTable, MethodScore, TensorRange
 
@@ -356,7 +356,7 @@ Smoothing: TypeAlias = "float | Literal['auto', 'off']"
 
 
 @dataclass(frozen=True)
-class Quantisation:
+class QuantizationJob:
     """One job: what is quantised and how it is written, and where ranges come from.
 
     `method` None: `auto`, for FP8 `max`. `smoothing`: `auto` (INT8: where it halves the expected error; else
@@ -398,7 +398,7 @@ _OUTPUT_REMEDY = (
 
 
 def calibrate(
-    model: ModelFile, plan: Plan, job: Quantisation, given: Scales, method: str
+    model: ModelFile, plan: Plan, job: QuantizationJob, given: Scales, method: str
 ) -> CalibrationTable:
     """The ranges of the plan's tensors over the job's data, by `method` (`auto`: best on held-out samples).
 
@@ -455,14 +455,14 @@ def _evaluate(
     feeds = held or [_first(source.batches(specs, _AT_ONCE), specs)]
     reference = open_proto(model, model.proto)
     with passing(model) as spooling:
-        quantised, names = _with_open_scales(spooling, plan, form, given)
+        quantized, names = _with_open_scales(spooling, plan, form, given)
     columns = {
         method: by_group({name: row[method] for name, row in amax.items()}, plan.groups) for method in METHODS
     }
 
     def run(method: str, feed: Mapping[str, NDArray[Any]]) -> Arrays:
         scales = {names[name]: form.scale(value) for name, value in columns[method].items()}
-        return quantised.run({**feed, **scales})
+        return quantized.run({**feed, **scales})
 
     scores = score(tuple(METHODS), _with_outputs(reference, feeds), run)
     return scores, sum(samples_in(feed, specs) for _, feed in held)
@@ -519,5 +519,5 @@ def _with_open_scales(
     graph.input.extend(
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in names.values()
     )
-    trial = with_weights_dequantised(trial)
+    trial = with_weights_dequantized(trial)
     return open_proto(trial, trial.proto), names

@@ -28,7 +28,7 @@ from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT, LOW
 from trtopt.precision.observe import float_tensors, shards_of
-from trtopt.precision.running import open_proto, part_of, passing, with_weights_dequantised
+from trtopt.precision.running import open_proto, part_of, passing, with_weights_dequantized
 from trtopt.records import TensorSpec
 from trtopt.records.precision import LayerDifference, OutputDifference
 
@@ -182,7 +182,7 @@ def open_model(model: ModelFile) -> Unoptimised:
     """The model, its 16-bit arithmetic emulated if it has any."""
     # ONNX Runtime reads weights that are mapped from files, also once these have no name any more.
     with passing(model) as spooling:
-        wide = in_fp32(with_weights_dequantised(spooling))
+        wide = in_fp32(with_weights_dequantized(spooling))
         return open_proto(wide, wide.proto)
 
 

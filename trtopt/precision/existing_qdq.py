@@ -36,7 +36,7 @@ from trtopt.precision.placement.draft import (
 )
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.products import is_own_gate
-from trtopt.precision.qdq import LARGEST, dequantised
+from trtopt.precision.qdq import LARGEST, dequantize_weight
 
 _KINDS: dict[int, Precision] = {
     onnx.TensorProto.INT8: "int8",
@@ -88,7 +88,7 @@ class _Pair:
     precision: Precision
 
 
-def is_quantised(model: onnx.ModelProto) -> bool:
+def is_quantized(model: onnx.ModelProto) -> bool:
     """Whether the main graph has Q or DQ nodes."""
     return any(node.op_type in (_Q, _DQ) for node in model.graph.node)
 
@@ -197,7 +197,7 @@ def _in_float(
     """What a DQ makes of a stored constant, n·s, as a constant."""
     steps = array_of(constants[node.input[1]], file.folder).astype(np.float32)
     axis = attribute(node, "axis", 1) if steps.size > 1 else None
-    return constant(dequantised(array_of(stored, file.folder), steps, axis), name, file.spool)
+    return constant(dequantize_weight(array_of(stored, file.folder), steps, axis), name, file.spool)
 
 
 def _behind_q(
@@ -416,7 +416,7 @@ def complete(view: View, options: PlacementOptions, existing: Existing, *, keep_
     """
     trained = frozenset(node for node, _ in (*existing.edges, *existing.weights))
     plan = place(view, replace(options, trained=trained))
-    rules = {item.node: item.rule for item in plan.quantised}
+    rules = {item.node: item.rule for item in plan.quantized}
     ours = {(edge.node, edge.index) for edge in plan.edges}
     behind_pads = {name for node in view.nodes if rules.get(node.name) == "pad" for name in node.output}
     excluded = {node.name for node in view.nodes if options.excludes(node)}
@@ -451,7 +451,7 @@ def _is_turned(item: WeightEdge, existing: Existing) -> bool:
     return None not in (axis, item.axis) and axis != item.axis
 
 
-def _is_inside_a_kernel(view: View, tensor: str, reader: str, quantised: Set[str]) -> bool:
+def _is_inside_a_kernel(view: View, tensor: str, reader: str, quantized: Set[str]) -> bool:
     """Whether the tensor lies between a quantised layer, or its Add, and the activation that fuses with it.
 
     x·Sigmoid(x) is such an activation: Q/DQ inside it would part it from its convolution.
@@ -460,8 +460,8 @@ def _is_inside_a_kernel(view: View, tensor: str, reader: str, quantised: Set[str
     if maker is None or not (is_op(node, *ACTIVATIONS) or is_own_gate(view, node)):
         return False
     if is_op(maker, *ACTIVATIONS):
-        return _is_inside_a_kernel(view, maker.input[0], maker.name, quantised)
-    return maker.name in quantised and is_op(maker, *_LAYERS)
+        return _is_inside_a_kernel(view, maker.input[0], maker.name, quantized)
+    return maker.name in quantized and is_op(maker, *_LAYERS)
 
 
 def known_ranges(plan: Plan, existing: Existing) -> dict[str, float]:

@@ -103,7 +103,7 @@ def _least_error(
     return np.asarray(best)
 
 
-def quantised(
+def quantize_weight(
     weight: NDArray[Any], scale: NDArray[np.float32], axis: int | None, precision: Precision, block: int = 0
 ) -> NDArray[Any]:
     """The weight in its narrow type: rounded half to even and clipped, as QuantizeLinear does."""
@@ -114,7 +114,9 @@ def quantised(
     return np.asarray((ratio if precision == "fp8" else np.rint(ratio)).astype(narrow))
 
 
-def dequantised(narrow: NDArray[Any], scale: NDArray[np.float32], axis: int | None) -> NDArray[np.float32]:
+def dequantize_weight(
+    narrow: NDArray[Any], scale: NDArray[np.float32], axis: int | None
+) -> NDArray[np.float32]:
     """What DequantizeLinear makes of a weight whose zero is 0, in FP32."""
     return np.asarray(narrow.astype(np.float32) * _broadcast(scale, axis, narrow.ndim), np.float32)
 
@@ -311,7 +313,7 @@ class _Writer:
         def part(run: Any) -> NDArray[np.uint8]:
             own = axis is not None and axis % values.ndim == 0
             steps = scale[run.start // (block or 1) : run.stop // (block or 1)] if own else scale
-            narrow = quantised(values[run], steps, axis, precision, block)
+            narrow = quantize_weight(values[run], steps, axis, precision, block)
             return np.frombuffer(packed(narrow, precision), np.uint8)
 
         parts = map(part, runs_of_rows(values, block or 1))

@@ -22,7 +22,7 @@ from trtopt.precision.calibrate import (
     MAX,
     METHODS,
     OFF,
-    Quantisation,
+    QuantizationJob,
     by_group,
     calibrate,
     check_complete,
@@ -33,7 +33,7 @@ from trtopt.precision.calibrate import (
 from trtopt.precision.casting.convert import cast_graph
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.peaks import measured
-from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantised
+from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantized
 from trtopt.precision.compare import First, at_most, compared, decibels, open_model
 from trtopt.precision.existing_qdq import Existing, complete, known_ranges, take_out
 from trtopt.precision.placement.draft import Plan, View
@@ -66,7 +66,7 @@ all Q/DQ of the graph, half a second of ResNet-50's."""
 
 
 @dataclass
-class Quantised:
+class QuantizedModel:
     """The model with Q/DQ, where they are and where their scales come from."""
 
     model: ModelFile
@@ -77,15 +77,15 @@ class Quantised:
     notes: list[str] = field(default_factory=list)
 
 
-def quantise(file: ModelFile, job: Quantisation) -> Quantised:
+def quantize_graph(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
     """Place, calibrate and write Q/DQ into a copy of `file`."""
     made = with_pairs(file, job)
     if not made.plan.weights and not made.plan.edges:
-        raise _nothing_quantised(file, made.plan)
+        raise _nothing_quantized(file, made.plan)
     return made
 
 
-def _nothing_quantised(file: ModelFile, plan: Plan) -> UsageError:
+def _nothing_quantized(file: ModelFile, plan: Plan) -> UsageError:
     """Why no Q/DQ is placed, and what can be done."""
     start, nodes = "no node is to be quantised: ", file.proto.graph.node
     if any(item.op in HEAVY for item in plan.decisions):
@@ -114,8 +114,8 @@ def _why_none(plan: Plan) -> str:
     return "; ".join(parts) + more
 
 
-def with_pairs(file: ModelFile, job: Quantisation) -> Quantised:
-    """As `quantise`, also where the request leaves nothing to be quantised: then without any Q/DQ."""
+def with_pairs(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
+    """As `quantize_graph`, also where the request leaves nothing to be quantised: then without any Q/DQ."""
     model = copied(file)
     existing = take_out(model)
     _check_existing(existing, job)
@@ -133,10 +133,10 @@ def with_pairs(file: ModelFile, job: Quantisation) -> Quantised:
         found, added = _rounded(model, plan, job)
         scales, notes = replace(scales, weights=found), notes + added
     write(model, plan, scales, job.form)
-    return Quantised(model, plan, table, scales, notes=notes)
+    return QuantizedModel(model, plan, table, scales, notes=notes)
 
 
-def _check_existing(existing: Existing, job: Quantisation) -> None:
+def _check_existing(existing: Existing, job: QuantizationJob) -> None:
     """Refuse what makes no sense with a model that is quantised already."""
     if not existing:
         return
@@ -153,7 +153,7 @@ def _check_existing(existing: Existing, job: Quantisation) -> None:
         )
 
 
-def _placed(view: View, job: Quantisation, existing: Existing) -> tuple[Plan, Scales, list[str]]:
+def _placed(view: View, job: QuantizationJob, existing: Existing) -> tuple[Plan, Scales, list[str]]:
     """The plan, the scales that the model brings along, and what to say of it."""
     if not existing:
         return place(view, job.options), Scales({}), []
@@ -177,7 +177,7 @@ def _placed(view: View, job: Quantisation, existing: Existing) -> tuple[Plan, Sc
     return completed.plan, given, notes
 
 
-def _smoothed(model: ModelFile, job: Quantisation) -> tuple[dict[str, Factors], list[str]]:
+def _smoothed(model: ModelFile, job: QuantizationJob) -> tuple[dict[str, Factors], list[str]]:
     """What channels are divided by, by tensor, done in place; and what to say of it."""
     if job.table is not None:
         smooth_by_table(model, job.table.smoothed, job.table_name)
@@ -193,7 +193,7 @@ def _smoothed(model: ModelFile, job: Quantisation) -> tuple[dict[str, Factors], 
     return smooth_by_data(model, job.source, job.options, alpha)
 
 
-def _table(model: ModelFile, plan: Plan, job: Quantisation, given: Scales) -> CalibrationTable | None:
+def _table(model: ModelFile, plan: Plan, job: QuantizationJob, given: Scales) -> CalibrationTable | None:
     """The user's table, or a new one; None if no tensor needs a range.
 
     What the user's table lacks is added to it where there are samples as well.
@@ -218,7 +218,7 @@ def _table(model: ModelFile, plan: Plan, job: Quantisation, given: Scales) -> Ca
     return msgspec.structs.replace(table, tensors={name: rows[name] for name in needed})
 
 
-def _rounded(model: ModelFile, plan: Plan, job: Quantisation) -> tuple[WeightScales, list[str]]:
+def _rounded(model: ModelFile, plan: Plan, job: QuantizationJob) -> tuple[WeightScales, list[str]]:
     """INT4 weights moved to their grids in place where there is real data; their scales, and what to say."""
     if job.options.precision != "int4":
         return {}, []
@@ -239,7 +239,7 @@ def _rounded(model: ModelFile, plan: Plan, job: Quantisation) -> tuple[WeightSca
     return found.scales, notes
 
 
-def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, job: Quantisation) -> list[str]:
+def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, job: QuantizationJob) -> list[str]:
     notes = []
     if table.random_data:
         notes.append("calibrated on random data: the scales fit no real input; do not deploy this")
@@ -282,7 +282,7 @@ def half_nodes(model: onnx.ModelProto, forms: Forms) -> frozenset[str]:
     graph = model.graph
     constants = {item.name for item in graph.initializer}
     if forms.rest == "half":
-        return frozenset(rest_between_quantised(graph.node))
+        return frozenset(rest_between_quantized(graph.node))
     if forms.gelu == "half":
         names = {node.name for node in graph.node}
         return frozenset(gelus_between_products(graph.node, names, constants))
@@ -290,7 +290,7 @@ def half_nodes(model: onnx.ModelProto, forms: Forms) -> frozenset[str]:
 
 
 def make_rest_half(
-    made: Quantised, target: str, ranges: Mapping[str, float], forms: Forms = PLAIN, *, is_real: bool
+    made: QuantizedModel, target: str, ranges: Mapping[str, float], forms: Forms = PLAIN, *, is_real: bool
 ) -> None:
     """Cast to FP16, in place, what is not quantised, as a strongly typed TensorRT needs it; scales too.
 

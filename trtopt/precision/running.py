@@ -25,7 +25,7 @@ from trtopt.onnxio.model_file import ModelFile, array_of, runnable
 from trtopt.onnxio.shape_inference import LARGE_BYTES
 from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
 from trtopt.precision.placement.draft import Precision, attribute, is_op
-from trtopt.precision.qdq import dequantised, drop_unread, quantised
+from trtopt.precision.qdq import dequantize_weight, drop_unread, quantize_weight
 
 _PREPACK_BYTES = 256 << 20
 """The most that weights may take to be held a second time, in the order that kernels like best."""
@@ -111,7 +111,7 @@ def of_casting(model: ModelFile) -> int:
     return _wide_bytes(model.proto) * (3 if is_low(model.proto) else 2)
 
 
-def of_quantising(model: ModelFile) -> int:
+def of_quantizing(model: ModelFile) -> int:
     """Bytes at most: the weights rewritten, smoothed, in 16 bits, and what Q/DQ make of them."""
     return _wide_bytes(model.proto) * (5 if is_low(model.proto) else 4)
 
@@ -180,7 +180,7 @@ class _Weight:
     dequantize: onnx.NodeProto
 
 
-def with_weights_dequantised(model: ModelFile) -> ModelFile:
+def with_weights_dequantized(model: ModelFile) -> ModelFile:
     """A copy in which constants stand for Q and DQ of weights, under the names of the DQs' outputs.
 
     INT8 and FP8 with zero points of 0, in the main graph, if they do not take too much. What the model
@@ -193,7 +193,7 @@ def with_weights_dequantised(model: ModelFile) -> ModelFile:
         return model
     proto = deepcopy(model.proto)
     for name, weight in weights.items():
-        proto.graph.initializer.append(_dequantised(name, weight, model, constants))
+        proto.graph.initializer.append(_dequantized(name, weight, model, constants))
     nodes = [node for node in proto.graph.node if node.output[0] not in weights]
     read = {item.name for item in proto.graph.output}.union(*map(reads_of, nodes))
     unread = {one.quantize.output[0] for one in weights.values() if one.quantize is not None} - read
@@ -237,7 +237,7 @@ def _is_plain(node: onnx.NodeProto, model: ModelFile, constants: Mapping[str, on
     return not has_attributes and zero.data_type in _PRECISIONS and not array_of(zero, model.folder).any()
 
 
-def _dequantised(
+def _dequantized(
     name: str, weight: _Weight, model: ModelFile, constants: Mapping[str, onnx.TensorProto]
 ) -> onnx.TensorProto:
     """In the type of the DQ's scale, as ONNX Runtime computes it: in FP32."""
@@ -251,8 +251,8 @@ def _dequantised(
             steps = array_of(constants[weight.quantize.input[1]], model.folder)
             precision = _PRECISIONS[constants[weight.quantize.input[2]].data_type]
             along = _axis(weight.quantize, steps)
-            rows = quantised(rows, _of_rows(steps, along, values.ndim, run), along, precision)
-        return dequantised(rows, _of_rows(scale, axis, values.ndim, run), axis).astype(scale.dtype)
+            rows = quantize_weight(rows, _of_rows(steps, along, values.ndim, run), along, precision)
+        return dequantize_weight(rows, _of_rows(scale, axis, values.ndim, run), axis).astype(scale.dtype)
 
     parts = map(part, runs_of_rows(values))
     return constant_of_parts(parts, scale.dtype, values.shape, name, model.spool)

@@ -288,14 +288,14 @@ def smooth_by_data(
     """
     view = View(model.proto)
     places, declined = find(view)
-    quantised = {weight.node for weight in place(view, options).weights}
+    quantized = {weight.node for weight in place(view, options).weights}
     adds_nodes = options.forms.smoothing == "everywhere" and options.forms.residual == "none"
     places = [
         item
         for item in places
         if (item.is_norm or alpha is None)
         and (adds_nodes or alpha is not None or not item.others)
-        and quantised & {reader.node.name for reader in item.readers}
+        and quantized & {reader.node.name for reader in item.readers}
     ]
     seen = PerChannel()
     if places:

@@ -172,7 +172,7 @@ class CastReport(Result, Record, frozen=True, kw_only=True):
 
 CALIBRATION_SCHEMA = "trtopt.calibration/1"
 
-QUANTISATION_SCHEMA = "trtopt.quantization/1"
+QUANTIZATION_SCHEMA = "trtopt.quantization/1"
 
 
 class Decision(Record, frozen=True, kw_only=True):
@@ -226,7 +226,7 @@ class QuantizeReport(Result, Record, frozen=True, kw_only=True):
     `samples` and `held` are the table's; `compared` is the number of samples for comparing outputs.
     """
 
-    schema: str = QUANTISATION_SCHEMA
+    schema: str = QUANTIZATION_SCHEMA
     source: str
     out: str
     calibration_table: str | None = msgspec.field(name="table")

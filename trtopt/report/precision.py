@@ -218,7 +218,7 @@ def _why_not_the_best(report: QuantizeReport) -> str:
     )
 
 
-def explain_quantisation(report: QuantizeReport, node: str) -> list[str]:
+def explain_quantization(report: QuantizeReport, node: str) -> list[str]:
     """The decision on the nodes of that name (with * and ?), its rule and its reason."""
     decisions = [item for item in report.decisions if fnmatchcase(item.node, node)]
     if not decisions:

@@ -55,7 +55,7 @@ def faster(shows: str, source: str = ALONE) -> Evidence:
     return Evidence("faster", AUDITED, shows, source)
 
 
-def quantises(shows: str) -> Evidence:
+def quantizes(shows: str) -> Evidence:
     """What Q/DQ placement does only with the rule, by itself or by what it enables, whatever the target."""
     return Evidence("stage", target_names(), shows, STAGES)
 

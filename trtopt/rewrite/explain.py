@@ -75,7 +75,7 @@ def use_of(rule: Rule, target: str) -> str:
     """What applies a rule: builds, those that quantise, a rewrite that cleans, or nothing unasked."""
     if rule.is_built_in(target):
         return "build"
-    if rule.quantises(target):
+    if rule.quantizes(target):
         return "quantise"
     return "clean" if target in rule.targets else "off"
 
@@ -105,7 +105,7 @@ def catalogue_json(rules: Sequence[Rule]) -> str:
         {
             "name": rule.name,
             "class": rule.exactness,
-            "default": [target for target in rule.targets if rule.quantises(target)],
+            "default": [target for target in rule.targets if rule.quantizes(target)],
             "clean": rule.targets,
             "enables": rule.enables,
             "builds": [target for target in rule.targets if rule.is_built_in(target)],

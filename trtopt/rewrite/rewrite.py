@@ -30,7 +30,7 @@ from trtopt.rewrite.rules import RULES
 from trtopt.rewrite.rules.cleaning import drop_unused, erase_identity, zero_state
 from trtopt.rewrite.rules.folding import fold_constants, fold_shapes, growing_weights, keeping
 from trtopt.rewrite.typed_io.requested import check_formats
-from trtopt.rewrite.typed_io.typed_graph import describe, move_quantisation, type_graph
+from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization, type_graph
 from trtopt.targets import Target, target_named
 
 _SHAPES = (erase_identity, zero_state, keeping("Expand"), drop_unused)
@@ -59,7 +59,7 @@ def select(
     for name in (*(names or ()), *add, *skip):
         if name not in known:
             raise UsageError(f"there is no rule {name!r}", "see `trtopt rewrite --list` for their names")
-    chosen = {rule.name for rule in RULES if rule.quantises(target.name)} if names is None else {*names}
+    chosen = {rule.name for rule in RULES if rule.quantizes(target.name)} if names is None else {*names}
     if clean:
         chosen |= {rule.name for rule in RULES if target.name in rule.targets}
     return tuple(rule for rule in RULES if rule.name in chosen.union(add).difference(skip))
@@ -219,7 +219,7 @@ def rewrite_model(
         attempt = _attempt(model, chosen, aim, proof, keep_going)
         was_run = dynamic_batch or typing.checked  # each runs the original
         notes += proof.notes(attempt.outcome) if proof and (attempt.outcome.applied or not was_run) else []
-        final = move_quantisation(attempt.outcome.model, typing.tensors, check=check)
+        final = move_quantization(attempt.outcome.model, typing.tensors, check=check)
         verified = (*typing.checked, *final.checked)
         notes += describe(final.tensors, verified)
         trace = _trace_of(source, out, aim, original, lowered, attempt, notes)

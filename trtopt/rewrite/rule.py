@@ -69,7 +69,7 @@ class Rule:
         alone = any(one.kind == "faster" and target in one.targets for one in self.evidence)
         return "slower" not in kinds and (alone or gained)
 
-    def quantises(self, target: str) -> bool:
+    def quantizes(self, target: str) -> bool:
         """Whether quantising and `trtopt rewrite` apply it: builds do, or placement does more with it."""
         helps = any(one.kind == "stage" for one in self.known(target))
         return self.is_built_in(target) or (target in self.targets and helps)

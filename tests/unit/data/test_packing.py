@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trtopt.data.packing import on_host, packed, planar, quantised, unpacked, vectorised
+from trtopt.data.packing import on_host, packed, planar, quantize_array, unpacked, vectorised
 from trtopt.errors import DataError
 from trtopt.records import TensorSpec
 from trtopt.records.tensors import VECTORS, TypedTensor, stored_shape
@@ -48,7 +48,7 @@ def test_every_element_lies_where_tensorrt_reads_it_and_comes_back(
 )
 def test_floats_are_quantised_as_by_quantizelinear(values: np.ndarray[Any, Any], scale: float) -> None:
     levels = [max(-128, min(127, round(float(value) / scale))) for value in values]  # half to even
-    assert quantised("x", values, scale, saturate=True).tolist() == levels
+    assert quantize_array("x", values, scale, saturate=True).tolist() == levels
 
 
 def test_a_batch_of_floats_becomes_what_the_engine_reads_and_an_output_floats_again() -> None:

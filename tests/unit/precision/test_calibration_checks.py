@@ -13,12 +13,12 @@ from tests.support.networks import Net, as_file
 from trtopt.data import SampleSource
 from trtopt.data.feeds import HeldReader
 from trtopt.errors import ArtifactError, DataError, ModelError
-from trtopt.precision.calibrate import Part, Quantisation, best_of, read_table
+from trtopt.precision.calibrate import Part, QuantizationJob, best_of, read_table
 from trtopt.precision.observe import check_finite
 from trtopt.precision.placement.draft import PlacementOptions, Precision, View
 from trtopt.precision.placement.place import place
 from trtopt.precision.qdq import Scales, check_weight, held_by_half, qdq_format_for, write
-from trtopt.precision.quantize import Quantised, quantise
+from trtopt.precision.quantize import QuantizedModel, quantize_graph
 from trtopt.records import TensorSpec, to_json
 from trtopt.records.precision import CalibrationTable, MethodScore, QuantizeReport, TensorRange
 
@@ -37,9 +37,9 @@ def source(x: Floats) -> SampleSource:
     return SampleSource("held", [HeldReader({"x": x})])
 
 
-def calibrated(net: Net, x: Floats, *outputs: str, precision: Precision = "int8") -> Quantised:
-    asked = Quantisation(PlacementOptions(precision), qdq_format_for(precision, "rtx"), source=source(x))
-    return quantise(as_file(net.model(*outputs)), asked)
+def calibrated(net: Net, x: Floats, *outputs: str, precision: Precision = "int8") -> QuantizedModel:
+    asked = QuantizationJob(PlacementOptions(precision), qdq_format_for(precision, "rtx"), source=source(x))
+    return quantize_graph(as_file(net.model(*outputs)), asked)
 
 
 def rooted(batch: int | str = "N") -> Net:
@@ -143,8 +143,8 @@ def test_scales_that_fp16_does_not_hold_are_reported(target: str, size: float, i
     net.conv("y", net.node("Relu", "relu", "x"), 32, 32)
     x = images(16)
     samples = source(x * np.float32(size / x.max()))
-    asked = Quantisation(PlacementOptions("int8"), qdq_format_for("int8", target), source=samples)
-    made = quantise(as_file(net.model("y")), asked)
+    asked = QuantizationJob(PlacementOptions("int8"), qdq_format_for("int8", target), source=samples)
+    made = quantize_graph(as_file(net.model("y")), asked)
     told = "1 tensors are so small that FP16 does not hold their scales, such as 'relu' (1e-06)"
     assert any(told in note for note in made.notes) == is_told
 

@@ -13,11 +13,11 @@ from tests.support.networks import Net, as_file, edges, residual_block
 from trtopt.errors import UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.model_file import load
-from trtopt.precision.calibrate import Quantisation
+from trtopt.precision.calibrate import QuantizationJob
 from trtopt.precision.compare import open_model
 from trtopt.precision.placement.draft import PlacementOptions
 from trtopt.precision.qdq import qdq_format_for
-from trtopt.precision.quantize import Quantised, quantise
+from trtopt.precision.quantize import QuantizedModel, quantize_graph
 
 MAPS = ["N", 32, 8, 8]
 INT8 = np.int8(0)
@@ -41,10 +41,10 @@ def trained_conv(net: Net, name: str, x: str, scale: float, zero: np.ndarray = I
 
 def run(
     model: onnx.ModelProto, precision: str = "int8", target: str | None = None, **material: object
-) -> Quantised:
+) -> QuantizedModel:
     target = target or ("8.6" if precision == "int8" else "10")
     form = qdq_format_for(precision, target)  # type: ignore[arg-type]
-    return quantise(as_file(model), Quantisation(PlacementOptions(precision), form, **material))  # type: ignore[arg-type]
+    return quantize_graph(as_file(model), QuantizationJob(PlacementOptions(precision), form, **material))  # type: ignore[arg-type]
 
 
 def trained_block(zero: np.ndarray = INT8) -> onnx.ModelProto:
@@ -55,7 +55,7 @@ def trained_block(zero: np.ndarray = INT8) -> onnx.ModelProto:
     return net.model("add")
 
 
-def scale_of(made: Quantised, tensor: str) -> float:
+def scale_of(made: QuantizedModel, tensor: str) -> float:
     """The scale of the Q that reads a tensor."""
     constants = {item.name: item for item in made.model.proto.graph.initializer}
     node = next(
@@ -81,14 +81,14 @@ def test_scales_of_many_channels_are_read_from_their_file(tmp_path: Path) -> Non
     zeros = np.zeros(4096, np.int8)
     weight = pair(net, net.constant("w", 32, 4096), np.linspace(0.01, 0.02, 4096), zeros, axis=1)
     onnx.save(net.model(net.node("MatMul", "fc", pair(net, "x", 0.02), weight)), tmp_path / "m.onnx")
-    asked = Quantisation(PlacementOptions("int8"), qdq_format_for("int8", "8.6"))
-    made = quantise(load(tmp_path / "m.onnx"), asked)
+    asked = QuantizationJob(PlacementOptions("int8"), qdq_format_for("int8", "8.6"))
+    made = quantize_graph(load(tmp_path / "m.onnx"), asked)
     assert [(place.node, place.axis) for place in made.plan.weights] == [("fc", 1)]
     net = Net(x=["N", 4, 32])
     weight = pair(net, net.constant("w", 32, 4096), np.linspace(0.01, 0.02, 4096), zeros + np.int8(3), axis=1)
     onnx.save(net.model(net.node("MatMul", "fc", pair(net, "x", 0.02), weight)), tmp_path / "m.onnx")
     with pytest.raises(UsageError, match="a zero point that is not 0"):
-        quantise(load(tmp_path / "m.onnx"), asked)
+        quantize_graph(load(tmp_path / "m.onnx"), asked)
 
 
 @pytest.mark.parametrize(("axis", "is_told"), [(0, False), (1, True)])
@@ -281,7 +281,7 @@ def test_what_lacks_a_range_is_reported_where_there_is_no_data() -> None:
 
 def test_an_excluded_layer_loses_the_pairs_that_training_gave_it() -> None:
     options = PlacementOptions("int8", exclude=("c2",))
-    made = quantise(as_file(trained_block()), Quantisation(options, qdq_format_for("int8", "8.6")))
+    made = quantize_graph(as_file(trained_block()), QuantizationJob(options, qdq_format_for("int8", "8.6")))
     assert edges(made.plan) == {("x", "c1")}
     assert {weight.node for weight in made.plan.weights} == {"c1"}
 
@@ -305,17 +305,17 @@ def test_unsigned_and_asymmetric_pairs_are_refused(zero: np.ndarray, message: st
 
 def test_another_precision_than_the_model_s_is_refused() -> None:
     with pytest.raises(UsageError, match="carries INT8 Q/DQ already, and FP8 is requested"):
-        quantise(
+        quantize_graph(
             as_file(trained_block()),
-            Quantisation(PlacementOptions("fp8"), qdq_format_for("fp8", "11")),
+            QuantizationJob(PlacementOptions("fp8"), qdq_format_for("fp8", "11")),
         )
 
 
 def test_smoothquant_on_a_trained_model_is_refused() -> None:
     with pytest.raises(UsageError, match="--smoothquant changes weights"):
-        quantise(
+        quantize_graph(
             as_file(trained_block()),
-            Quantisation(PlacementOptions("int8"), qdq_format_for("int8", "8.6"), smoothing=0.5),
+            QuantizationJob(PlacementOptions("int8"), qdq_format_for("int8", "8.6"), smoothing=0.5),
         )
 
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support.networks import Net, as_file, silu
 from trtopt.data.feeds import seeded_source
-from trtopt.precision.calibrate import Quantisation
+from trtopt.precision.calibrate import QuantizationJob
 from trtopt.precision.placement.draft import PlacementOptions, View
 from trtopt.precision.placement.place import applicable, with_choice
 from trtopt.precision.qdq import qdq_format_for
-from trtopt.precision.quantize import make_rest_half, measured_for_rest, output_error, quantise
+from trtopt.precision.quantize import make_rest_half, measured_for_rest, output_error, quantize_graph
 from trtopt.records.precision import CHOICES, PLAIN, Forms
 from trtopt.targets import target_named
 
@@ -88,7 +88,9 @@ def check(net: Net, y: str, forms: Forms, target: str) -> None:
     model = as_file(net.model(y))
     source = seeded_source(model)
     options = PlacementOptions("int8", forms=forms)
-    made = quantise(model, Quantisation(options, qdq_format_for("int8", target), "max", source=source))
+    made = quantize_graph(
+        model, QuantizationJob(options, qdq_format_for("int8", target), "max", source=source)
+    )
     make_rest_half(made, target, measured_for_rest(made.model, source), forms, is_real=True)
     onnx.checker.check_model(made.model.proto, full_check=True)
     errors, _, _ = output_error(model, made.model, source)

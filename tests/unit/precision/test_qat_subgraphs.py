@@ -11,12 +11,12 @@ from onnx import TensorProto, helper
 
 from tests.support.networks import Net, as_file
 from trtopt.errors import UsageError
-from trtopt.precision.calibrate import Quantisation
+from trtopt.precision.calibrate import QuantizationJob
 from trtopt.precision.compare import open_model
 from trtopt.precision.existing_qdq import take_out
 from trtopt.precision.placement.draft import PlacementOptions
 from trtopt.precision.qdq import qdq_format_for
-from trtopt.precision.quantize import Quantised, quantise
+from trtopt.precision.quantize import QuantizedModel, quantize_graph
 
 SHAPE = [2, 32, 8, 8]
 X = {"x": np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)}
@@ -49,8 +49,10 @@ def either(name: str, *nodes: onnx.NodeProto) -> onnx.NodeProto:
     return node("If", ["flag"], name, then_branch=branch(*nodes), else_branch=other)
 
 
-def run(model: onnx.ModelProto) -> Quantised:
-    return quantise(as_file(model), Quantisation(PlacementOptions("int8"), qdq_format_for("int8", "8.6")))
+def run(model: onnx.ModelProto) -> QuantizedModel:
+    return quantize_graph(
+        as_file(model), QuantizationJob(PlacementOptions("int8"), qdq_format_for("int8", "8.6"))
+    )
 
 
 def test_what_subgraphs_read_behind_a_pair_they_read_in_front_of_it() -> None:

@@ -25,7 +25,7 @@ from trtopt.precision.qdq import (
     held_by_half,
     packed,
     qdq_format_for,
-    quantised,
+    quantize_weight,
     scale_of,
     weight_scale,
     write,
@@ -77,7 +77,7 @@ def test_rounding_errs_by_half_a_step_at_most(axis: int | None) -> None:
     scale = weight_scale(weight, axis, "int8")
     assert scale.shape == (() if axis is None else (weight.shape[axis],))
     steps = np.expand_dims(scale, 1 - axis) if axis is not None else scale
-    narrow = quantised(weight, scale, axis, "int8").astype(np.float32)
+    narrow = quantize_weight(weight, scale, axis, "int8").astype(np.float32)
     assert np.abs(narrow * steps - weight).max() <= 0.5 * steps.max() * 1.0001
 
 
@@ -88,7 +88,7 @@ def test_blocks_of_int4_are_clipped_where_that_errs_less() -> None:
     largest = scale_of(np.abs(weight).reshape(2, 128, 24).max(axis=1), "int4")
 
     def errors(steps: np.ndarray) -> np.ndarray:
-        narrow = quantised(weight, steps, 0, "int4", 128).astype(np.float32)
+        narrow = quantize_weight(weight, steps, 0, "int4", 128).astype(np.float32)
         return np.square(narrow * np.repeat(steps, 128, axis=0) - weight).reshape(2, 128, 24).sum(axis=1)
 
     assert scale.shape == (2, 24)

@@ -19,7 +19,7 @@ from trtopt.precision.compare import open_model
 from trtopt.precision.observe import Products, SecondMoments
 from trtopt.precision.placement.draft import PlacementOptions, View
 from trtopt.precision.placement.place import place
-from trtopt.precision.qdq import Scales, qdq_format_for, quantised, weight_scale, write
+from trtopt.precision.qdq import Scales, qdq_format_for, quantize_weight, weight_scale, write
 from trtopt.precision.rounding import DAMPING, MOST_CHANNELS, PER_CHANNEL, Rounded, round_by_data, rounded
 
 Floats = NDArray[np.float32]
@@ -51,7 +51,7 @@ def weight(channels: int = K, n: int = N) -> Floats:
 
 def nearest(w: Floats) -> Floats:
     scales = weight_scale(w, 0, "int4", 128)
-    return quantised(w, scales, 0, "int4", 128) * np.repeat(scales, 128, axis=0)
+    return quantize_weight(w, scales, 0, "int4", 128) * np.repeat(scales, 128, axis=0)
 
 
 def lost(x: Floats, w: Floats, moved: Floats) -> float:
@@ -141,7 +141,7 @@ def calib(tmp_path: Path) -> str:
     return str(tmp_path / "x.npz")
 
 
-def quantise(model: ModelFile, calib: str | None, most_bytes: int = 1 << 30) -> tuple[ModelFile, Rounded]:
+def quantize(model: ModelFile, calib: str | None, most_bytes: int = 1 << 30) -> tuple[ModelFile, Rounded]:
     made = copied(model)
     plan = place(View(made.proto), PlacementOptions("int4"))
     found = Rounded({}, 0, 0)
@@ -154,12 +154,12 @@ def quantise(model: ModelFile, calib: str | None, most_bytes: int = 1 << 30) -> 
 
 def test_a_model_errs_less_and_what_is_written_is_what_was_found(calib: str) -> None:
     model = network()
-    made, found = quantise(model, calib)
+    made, found = quantize(model, calib)
     assert (len(found.scales), found.samples, found.left) == (3, 40, 0)
     narrow = [item for item in made.proto.graph.initializer if item.data_type == onnx.TensorProto.INT4]
     assert len([item for item in narrow if item.name.endswith("quantized")]) == 2  # the shared one once
     feed = {"x": inputs(80, 2).reshape(20, 4, K)}
-    wanted, got, plain = (open_model(item).run(feed) for item in (model, made, quantise(model, None)[0]))
+    wanted, got, plain = (open_model(item).run(feed) for item in (model, made, quantize(model, None)[0]))
     for name, limit in (("beside", 0.25), ("again", 0.5)):
         errors = [np.sum((wanted[name] - other[name]) ** 2) for other in (got, plain)]
         assert errors[0] < limit * errors[1]
@@ -196,7 +196,7 @@ def test_moments_have_the_same_bits_however_rows_come(cuts: list[int]) -> None:
 
 
 def test_the_bytes_do_not_depend_on_what_is_held_at_a_time(calib: str) -> None:
-    whole, sharded = (quantise(network(), calib, most)[0].proto for most in (1 << 30, 1))
+    whole, sharded = (quantize(network(), calib, most)[0].proto for most in (1 << 30, 1))
     assert whole.SerializeToString() == sharded.SerializeToString()
 
 
@@ -206,16 +206,16 @@ def test_too_many_channels_are_left(tmp_path: Path) -> None:
     model = net.model(net.linear("wide", "x", channels, 16))
     model.opset_import[0].version, model.ir_version = 21, 10
     np.savez(tmp_path / "x.npz", x=np.ones((2, 2, channels), np.float32))
-    made, found = quantise(as_file(model), str(tmp_path / "x.npz"))
+    made, found = quantize(as_file(model), str(tmp_path / "x.npz"))
     assert (found.scales, found.left) == ({}, 1)
-    assert made.proto == quantise(as_file(model), None)[0].proto
+    assert made.proto == quantize(as_file(model), None)[0].proto
 
 
 def test_what_is_not_finite_is_named_and_huge_values_are_left(tmp_path: Path) -> None:
     x = inputs(160, 1).reshape(40, 4, K)
     x[7, 1, 3] = 1e25
     np.savez(tmp_path / "huge.npz", x=x)
-    assert quantise(network(), str(tmp_path / "huge.npz"))[1].left == 3
+    assert quantize(network(), str(tmp_path / "huge.npz"))[1].left == 3
     x[7, 1, 3] = np.nan
     with pytest.raises(DataError, match=r"'x' is not finite .* with sample 37"):
         Products().visit("x", x, 30)

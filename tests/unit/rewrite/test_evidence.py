@@ -26,7 +26,7 @@ from trtopt.rewrite.evidence import (
 )
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rule import Rule
-from trtopt.rewrite.rules import RULES, build_rules, quantising_rules
+from trtopt.rewrite.rules import RULES, build_rules, quantizing_rules
 from trtopt.targets import target_names
 
 ROOT = Path(__file__).parents[3]
@@ -137,15 +137,15 @@ def test_placement_does_more_after_a_rule_that_quantising_needs(name: str, tmp_p
 @pytest.mark.parametrize("name", ENABLED)
 def test_placement_does_more_by_what_a_rule_enables(name: str, tmp_path: Path) -> None:
     assert name in _QUANTISES
-    rules = quantising_rules("10")
+    rules = quantizing_rules("10")
     assert _helps(ENABLED[name], 17, tmp_path, [one for one in rules if one != name], rules)
 
 
 @pytest.mark.parametrize("target", target_names())
 def test_quantising_applies_what_builds_do_and_what_placement_needs(target: str) -> None:
     needed = {rule.name for rule in RULES if rule.name in _QUANTISES and target in rule.targets}
-    assert set(quantising_rules(target)) == needed | set(build_rules(target))
-    assert "gelu" not in quantising_rules(target)
+    assert set(quantizing_rules(target)) == needed | set(build_rules(target))
+    assert "gelu" not in quantizing_rules(target)
 
 
 def test_builds_apply_what_models_need_and_what_was_measured_faster() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import onnx
 
 _HALF_TYPES = {"float16", "bfloat16"}
-_QUANTISED_TYPES = {"int8", "float8_e4m3fn", "int4"}
+_QUANTIZED_TYPES = {"int8", "float8_e4m3fn", "int4"}
 _ONNX_FLOAT = 1
 _PREFER = "PREFER_PRECISION_CONSTRAINTS"
 _NO_ARITHMETIC = {
@@ -50,7 +50,7 @@ def hold_fp32(trt: Any, network: Any, config: Any, types: Sequence[str], file: P
     `types` are the element types that the graph contains or allows; without 16-bit ones nothing can run in 16
     bits.
     """
-    if _HALF_TYPES.isdisjoint(types) or not _QUANTISED_TYPES.isdisjoint(types):
+    if _HALF_TYPES.isdisjoint(types) or not _QUANTIZED_TYPES.isdisjoint(types):
         return 0
     held, fp32 = 0, declared_fp32(load_graph(file))
     for layer in map(network.get_layer, range(network.num_layers)):

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
+from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
 from trtopt.inspect.kernels.merged_weights import MOVING_STEPS, weight_copies
 from trtopt.inspect.kernels.names import KernelTraits
 from trtopt.records import Confidence, KernelFamily
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Attention"})
 _SILENT = frozenset(
-    {QUANTISE, DEQUANTISE, "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Constant"}
+    {QUANTIZE, DEQUANTIZE, "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Constant"}
     | {"Shape", "Size", "Range", "ConstantOfShape"}
 )
 """Operators that take no kernel of their own."""
@@ -230,6 +230,6 @@ def _data_input(group: tuple[Node, ...], graph: Graph) -> str | None:
     if any(node.op not in _PRODUCTS or not graph.weight_of(node) for node in group):
         return None
     tensor = group[0].inputs[0]
-    while (maker := graph.producer.get(tensor)) is not None and maker.op in (QUANTISE, DEQUANTISE):
+    while (maker := graph.producer.get(tensor)) is not None and maker.op in (QUANTIZE, DEQUANTIZE):
         tensor = maker.inputs[0]
     return tensor

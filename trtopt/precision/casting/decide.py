@@ -156,7 +156,7 @@ class CastDecider:
                 kept[name] = _kept(nodes[name], "weight", reason)
                 del inner[name]
             gelus = self._worth_casts(part, inner)
-            for name in self._next_to_quantised(part.node, inner):
+            for name in self._next_to_quantized(part.node, inner):
                 if name not in gelus and self._cast_options.only is None:
                     reason = "its Q/DQ stay FP32, and casts would part them"
                     kept[name] = _kept(nodes[name], "quantised", reason)
@@ -332,7 +332,7 @@ class CastDecider:
         constants = {item.name for item in getattr(part, "initializer", ())}
         return gelus_between_products(part.node, low, constants)
 
-    def _next_to_quantised(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> list[str]:
+    def _next_to_quantized(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> list[str]:
         """16-bit nodes that read a DQ, or make what a Q reads, which stays FP32."""
         wide = [node for node in nodes if node.op_type in QDQ and node.name not in low]
         touched = {name for node in wide if node.op_type == QDQ[1] for name in node.output}

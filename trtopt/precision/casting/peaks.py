@@ -21,7 +21,7 @@ from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled
 from trtopt.onnxio.shape_inference import FLOAT, types_of
 from trtopt.precision.observe import float_tensors, observe
-from trtopt.precision.running import passing, with_weights_dequantised
+from trtopt.precision.running import passing, with_weights_dequantized
 
 
 class Reference:
@@ -67,7 +67,7 @@ def measured(
     Tensors of subgraphs are in it if a sample ran them.
     """
     with passing(model) as spooling:
-        return _measured(model, with_weights_dequantised(spooling), samples, reference)
+        return _measured(model, with_weights_dequantized(spooling), samples, reference)
 
 
 def _measured(

@@ -189,7 +189,7 @@ def rounding_error(array: NDArray[Any], low: int) -> float:
 # the product in front of them: BERT-base in INT8 took 4.8 % less time at batch 8 (8.6, benchmarks/kernels).
 
 
-_QUANTISE, _DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _POINTWISE = {"Add", "Sub", "Mul", "Div", "Erf"}
 _NORMS = ("LayerNormalization", "RMSNormalization")
 _PRODUCTS = {"MatMul", "Gemm"}
@@ -214,10 +214,10 @@ def gelus_between_products(
         for name in node.input
         if name not in constants
         and not _is_in(own, makers.get(name))
-        and not _is_quantised_product(name, makers)
+        and not _is_quantized_product(name, makers)
     }
     for reader in nodes:
-        if reader.name not in own and reader.op_type != _QUANTISE:
+        if reader.name not in own and reader.op_type != _QUANTIZE:
             others |= {
                 groups.root(makers[name].name) for name in reader.input if _is_in(own, makers.get(name))
             }
@@ -225,7 +225,7 @@ def gelus_between_products(
     return {name for name in own if groups.root(name) in curved - others}
 
 
-def rest_between_quantised(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+def rest_between_quantized(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     """The names of normalisations and GELUs, and of the sums and products that hang together with them."""
     nodes = list(nodes)
     own = {node.name: node for node in nodes if node.op_type in (*_POINTWISE, *_NORMS)}
@@ -241,9 +241,9 @@ def _is_in(own: Collection[str], node: onnx.NodeProto | None) -> bool:
     return node is not None and node.name in own
 
 
-def _is_quantised_product(tensor: str, makers: dict[str, onnx.NodeProto]) -> bool:
+def _is_quantized_product(tensor: str, makers: dict[str, onnx.NodeProto]) -> bool:
     """Whether a product of two dequantised tensors makes it."""
     product = makers.get(tensor)
     if product is None or product.op_type not in _PRODUCTS:
         return False
-    return all(name in makers and makers[name].op_type == _DEQUANTISE for name in product.input[:2])
+    return all(name in makers and makers[name].op_type == _DEQUANTIZE for name in product.input[:2])

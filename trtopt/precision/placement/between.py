@@ -50,7 +50,7 @@ def _decide_residual(draft: Draft, node: Node) -> None:
     if not mains and _is_between_int8_behind_an_activation(draft, node):
         for index in (0, 1):
             draft.put(node, index)
-        draft.quantise(
+        draft.quantize(
             node, _RULE, "both branches are read in INT8: behind an activation no layer takes an Add in"
         )
         return
@@ -63,7 +63,7 @@ def _decide_residual(draft: Draft, node: Node) -> None:
     main = max(mains, key=lambda index: (_depth(view, node.input[index]), _is_plain(view, node.input[index])))
     skip = draft.put(node, 1 - main)
     maker = view.maker[node.input[main]].name
-    draft.quantise(node, _RULE, f"the skip {skip!r} is read in INT8; {maker!r} takes the Add into its kernel")
+    draft.quantize(node, _RULE, f"the skip {skip!r} is read in INT8; {maker!r} takes the Add into its kernel")
 
 
 def _beside_products(draft: Draft, node: Node) -> int | None:
@@ -73,7 +73,7 @@ def _beside_products(draft: Draft, node: Node) -> int | None:
     found = (
         index
         for index in (0, 1)
-        if draft.reads_quantised(node.input[index]) and _is_product(draft, node.input[1 - index])
+        if draft.reads_quantized(node.input[index]) and _is_product(draft, node.input[1 - index])
     )
     return next(found, None)
 
@@ -81,10 +81,10 @@ def _beside_products(draft: Draft, node: Node) -> int | None:
 def _read_shared_pair(draft: Draft, node: Node, index: int) -> None:
     skip = draft.put(node, index)
     if draft.options.forms.residual == "skip":
-        draft.quantise(node, _RULE, f"it reads the pair of {skip!r} for another layer")
+        draft.quantize(node, _RULE, f"it reads the pair of {skip!r} for another layer")
         return
     main = draft.put(node, 1 - index)
-    draft.quantise(node, _RULE, f"it reads the pair of {skip!r} for another layer, and {main!r} in INT8")
+    draft.quantize(node, _RULE, f"it reads the pair of {skip!r} for another layer, and {main!r} in INT8")
 
 
 def _is_product(draft: Draft, tensor: str) -> bool:
@@ -92,7 +92,7 @@ def _is_product(draft: Draft, tensor: str) -> bool:
     view, maker = draft.view, draft.view.maker.get(tensor)
     while maker is not None and view.only_use(maker.output[0]) is not None:
         if is_op(maker, "MatMul", "Gemm"):
-            return draft.is_quantised(maker)
+            return draft.is_quantized(maker)
         computed = view.computed_inputs(maker)
         is_passed = is_op(maker, *RESHAPES) or (is_op(maker, "Add") and len(computed) == 1)
         maker = view.maker.get(maker.input[computed[0]]) if is_passed and computed else None
@@ -110,7 +110,7 @@ def _have_one_shape(view: View, node: Node) -> bool:
 
 def _is_main(draft: Draft, tensor: str) -> bool:
     maker = draft.view.made_by(tensor, "Conv", "ConvTranspose")
-    return draft.is_quantised(maker) and draft.view.only_use(tensor) is not None
+    return draft.is_quantized(maker) and draft.view.only_use(tensor) is not None
 
 
 def _is_plain(view: View, tensor: str) -> bool:
@@ -123,10 +123,10 @@ def _is_between_int8_behind_an_activation(draft: Draft, node: Node) -> bool:
 
     A trained model's own Q/DQ show which branches tolerate it.
     """
-    if draft.options.trained is not None or not draft.reads_quantised(node.output[0]):
+    if draft.options.trained is not None or not draft.reads_quantized(node.output[0]):
         return False
     pairs = (node.input, reversed(node.input))
-    return any(_is_activated(draft, main) and draft.reads_quantised(skip) for main, skip in pairs)
+    return any(_is_activated(draft, main) and draft.reads_quantized(skip) for main, skip in pairs)
 
 
 def _is_activated(draft: Draft, tensor: str) -> bool:
@@ -137,7 +137,7 @@ def _is_activated(draft: Draft, tensor: str) -> bool:
     made_by = [
         view.made_by(maker.input[index], "Conv", "ConvTranspose") for index in view.computed_inputs(maker)
     ]
-    return (is_op(maker, *ACTIVATIONS) or is_own_gate(view, maker)) and any(map(draft.is_quantised, made_by))
+    return (is_op(maker, *ACTIVATIONS) or is_own_gate(view, maker)) and any(map(draft.is_quantized, made_by))
 
 
 def _depth(view: View, tensor: str) -> int:
@@ -168,8 +168,8 @@ def apply_between(draft: Draft) -> None:
         if is_op(node, "MaxPool", *_AVERAGES, "Resize", "Concat") and draft.view.is_float(node.output[0]):
             _decide(draft, node)
     for node in draft.view.nodes if draft.options.forms.activation == "int8" else ():
-        if _is_hard_swish(draft.view, node) and _is_between_quantised(draft, node):
-            _quantise_activation(draft, node)
+        if _is_hard_swish(draft.view, node) and _is_between_quantized(draft, node):
+            _quantize_activation(draft, node)
 
 
 def _is_hard_swish(view: View, node: Node) -> bool:
@@ -178,23 +178,23 @@ def _is_hard_swish(view: View, node: Node) -> bool:
     return is_op(node, "HardSwish") or (is_own_gate(view, node) and any(makers))
 
 
-def _is_between_quantised(draft: Draft, node: Node) -> bool:
-    return draft.reads_quantised(node.output[0]) and any(
-        draft.is_quantised(draft.view.made_by(name, "Conv", "ConvTranspose", "Gemm")) for name in node.input
+def _is_between_quantized(draft: Draft, node: Node) -> bool:
+    return draft.reads_quantized(node.output[0]) and any(
+        draft.is_quantized(draft.view.made_by(name, "Conv", "ConvTranspose", "Gemm")) for name in node.input
     )
 
 
-def _quantise_activation(draft: Draft, node: Node) -> None:
+def _quantize_activation(draft: Draft, node: Node) -> None:
     """Every reading of its input, that of HardSigmoid(x) too; not what is computed of it."""
     if pattern := draft.options.excludes(node):
         draft.keep(node, "excluded", f"--exclude {pattern}")
         return
     for name in node.input:
-        if draft.is_quantised(draft.view.made_by(name, "Conv", "ConvTranspose", "Gemm")):
+        if draft.is_quantized(draft.view.made_by(name, "Conv", "ConvTranspose", "Gemm")):
             for use in draft.view.uses(name):
                 if use.node is node or is_op(use.node, "HardSigmoid"):
                     draft.put(use.node, use.index)
-    draft.quantise(node, "activation", "no layer takes it in: it is a kernel that reads and writes INT8")
+    draft.quantize(node, "activation", "no layer takes it in: it is a kernel that reads and writes INT8")
 
 
 def _decide(draft: Draft, node: Node) -> None:
@@ -203,22 +203,22 @@ def _decide(draft: Draft, node: Node) -> None:
         draft.keep(node, "excluded", f"--exclude {pattern}")
     elif draft.options.precision != "int8":
         draft.keep(node, rule, f"it has no {draft.options.precision.upper()} kernel")
-    elif not _leads_to_quantised(draft, node.output[0]):
-        if _shrinks_quantised_maps(draft, node):
+    elif not _leads_to_quantized(draft, node.output[0]):
+        if _shrinks_quantized_maps(draft, node):
             draft.put(node, 0)
             reason = "the layer in front of it writes whole maps, which take a quarter in INT8"
-            draft.quantise(node, rule, reason)
+            draft.quantize(node, rule, reason)
         else:
             draft.keep(node, rule, "what reads it is float")
     elif node.op_type == "Concat":
         _decide_concat(draft, node)
-    elif not _comes_from_quantised(draft, node.input[0]):
+    elif not _comes_from_quantized(draft, node.input[0]):
         draft.keep(node, rule, "what feeds it is float")
     else:
-        _quantise_one_input(draft, node, rule)
+        _quantize_one_input(draft, node, rule)
 
 
-def _shrinks_quantised_maps(draft: Draft, node: Node) -> bool:
+def _shrinks_quantized_maps(draft: Draft, node: Node) -> bool:
     """Whether a global pool reads alone what a quantised layer makes: worth INT8 whatever follows.
 
     ResNet-50 with TensorRT 8.6 on an H200 (benchmarks/int8-vs-modelopt): 3 % less time at batches of
@@ -228,17 +228,17 @@ def _shrinks_quantised_maps(draft: Draft, node: Node) -> bool:
         is_op(node, "GlobalAveragePool")
         and draft.options.trained is None  # a trained model's own Q/DQ show which maps tolerate it
         and draft.view.only_use(node.input[0]) is not None
-        and _comes_from_quantised(draft, node.input[0])
+        and _comes_from_quantized(draft, node.input[0])
     )
 
 
-def _quantise_one_input(draft: Draft, node: Node, rule: str) -> None:
+def _quantize_one_input(draft: Draft, node: Node, rule: str) -> None:
     tensor = draft.put(node, 0)
     if node.op_type == "MaxPool" or _is_nearest(node):
         draft.share_scale(tensor, node.output[0])
-        draft.quantise(node, rule, "it picks values, so that one scale serves in front of it and behind it")
+        draft.quantize(node, rule, "it picks values, so that one scale serves in front of it and behind it")
     else:
-        draft.quantise(
+        draft.quantize(
             node, rule, "it makes new values: Q/DQ in front of it and behind it, INT8 on both sides"
         )
 
@@ -254,7 +254,7 @@ def _decide_concat(draft: Draft, node: Node) -> None:
         draft.keep(node, "concat", "it joins constants")
     elif not _joins_channels(view, node):
         draft.keep(node, "concat", "it does not join channels")
-    elif not all(_comes_from_quantised(draft, name) for name in node.input):
+    elif not all(_comes_from_quantized(draft, name) for name in node.input):
         draft.keep(
             node, "concat", "not all of its inputs come from quantised layers: they are joined in float"
         )
@@ -263,7 +263,7 @@ def _decide_concat(draft: Draft, node: Node) -> None:
             draft.put(node, index)
         draft.share_scale(*node.input, node.output[0])
         readers = len(view.uses(node.output[0]))
-        draft.quantise(node, "concat", f"one scale for its {len(computed)} inputs and {readers} readers")
+        draft.quantize(node, "concat", f"one scale for its {len(computed)} inputs and {readers} readers")
 
 
 def _joins_channels(view: View, node: Node) -> bool:
@@ -271,29 +271,29 @@ def _joins_channels(view: View, node: Node) -> bool:
     return axis == 1 or (shape is not None and axis == 1 - len(shape))
 
 
-def _leads_to_quantised(draft: Draft, tensor: str) -> bool:
+def _leads_to_quantized(draft: Draft, tensor: str) -> bool:
     """Whether a reader reads the tensor through Q/DQ, or after nodes that merely move values."""
-    if draft.reads_quantised(tensor):
+    if draft.reads_quantized(tensor):
         return True
     return any(
-        is_op(use.node, *_CARRIERS) and _leads_to_quantised(draft, use.node.output[0])
+        is_op(use.node, *_CARRIERS) and _leads_to_quantized(draft, use.node.output[0])
         for use in draft.view.uses(tensor)
         if use.index == 0
     )
 
 
-def _comes_from_quantised(draft: Draft, tensor: str) -> bool:
+def _comes_from_quantized(draft: Draft, tensor: str) -> bool:
     """Whether a quantised layer makes the tensor, activations and the like that fuse with it included."""
-    if draft.reads_quantised(tensor):
+    if draft.reads_quantized(tensor):
         return True
     maker = draft.view.maker.get(tensor)
     if maker is None:
         return False
     if is_op(maker, *_AVERAGES, "Resize") and maker.name not in draft.decisions:
         # its turn comes later, and once its reader is quantised nothing but this decides
-        return not draft.options.excludes(maker) and _comes_from_quantised(draft, maker.input[0])
+        return not draft.options.excludes(maker) and _comes_from_quantized(draft, maker.input[0])
     if is_op(maker, "Conv", "ConvTranspose", "Gemm", "MatMul", "Concat", *_AVERAGES, "Resize"):
-        return draft.is_quantised(maker)
+        return draft.is_quantized(maker)
     if is_op(maker, *_FUSED, *_CARRIERS) or is_own_gate(draft.view, maker):
-        return any(_comes_from_quantised(draft, maker.input[i]) for i in draft.view.computed_inputs(maker))
+        return any(_comes_from_quantized(draft, maker.input[i]) for i in draft.view.computed_inputs(maker))
     return False

@@ -178,7 +178,7 @@ class Plan:
         return tuple(dict.fromkeys(edge.tensor for edge in self.edges if edge.tensor not in self.fixed))
 
     @property
-    def quantised(self) -> tuple[Decision, ...]:
+    def quantized(self) -> tuple[Decision, ...]:
         """The decisions for Q/DQ."""
         return tuple(item for item in self.decisions if item.quantised)
 
@@ -195,11 +195,11 @@ class Draft:
     decisions: dict[str, Decision] = field(default_factory=dict)
     _groups: list[set[str]] = field(default_factory=list)
 
-    def is_quantised(self, node: Node | None) -> bool:
+    def is_quantized(self, node: Node | None) -> bool:
         """Whether the node has been decided for Q/DQ."""
         return node is not None and node.name in self.decisions and self.decisions[node.name].quantised
 
-    def quantise(self, node: Node, rule: str, reason: str) -> None:
+    def quantize(self, node: Node, rule: str, reason: str) -> None:
         """Decide for Q/DQ."""
         self.decisions[node.name] = Decision(
             node=node.name, op=node.op_type, quantised=True, rule=rule, reason=reason
@@ -218,7 +218,7 @@ class Draft:
         self.edges[node.name, index] = Edge(tensor, node.name, index)
         return tensor
 
-    def reads_quantised(self, tensor: str) -> bool:
+    def reads_quantized(self, tensor: str) -> bool:
         """Whether any reader of the tensor reads it through Q/DQ."""
         return any((use.node.name, use.index) in self.edges for use in self.view.uses(tensor))
 

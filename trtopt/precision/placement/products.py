@@ -93,10 +93,10 @@ def apply_gates(draft: Draft) -> None:
             continue
         if pattern := draft.options.excludes(node):
             draft.keep(node, "excluded", f"--exclude {pattern}")
-        elif draft.reads_quantised(node.output[0]):
+        elif draft.reads_quantized(node.output[0]):
             draft.put(node, 0)
             draft.put(node, 1)
-            draft.quantise(node, _GATE_RULE, "maps and signal are read in INT8, as the layer behind it reads")
+            draft.quantize(node, _GATE_RULE, "maps and signal are read in INT8, as the layer behind it reads")
 
 
 def _leads_to_product(view: View, node: Node) -> bool:
@@ -311,15 +311,15 @@ def _decide_weighted(draft: Draft, item: Weighted) -> None:
             return
     draft.weights.append(WeightEdge(node.name, item.weight, item.axis))
     if options.precision == "int4":
-        draft.quantise(node, "weights", f"INT4 weight in blocks of {BLOCK}; activations stay in float")
+        draft.quantize(node, "weights", f"INT4 weight in blocks of {BLOCK}; activations stay in float")
         return
     scales = "one" if item.axis is None else f"one for each slice of axis {item.axis}"
     rule = "included" if requested else "weights"
-    draft.quantise(node, rule, f"its activation with one scale, its weight with {scales}")
+    draft.quantize(node, rule, f"its activation with one scale, its weight with {scales}")
     place, index = _before_pad(view, node, item.activation)
     draft.put(place, index)
     if place is not node:
-        draft.quantise(
+        draft.quantize(
             place, "pad", "Q/DQ in front of it: nothing may stand between a Pad and its convolution"
         )
 
@@ -398,7 +398,7 @@ def apply_attention(draft: Draft) -> None:
         for attention in find_attentions(draft.view):
             _decide_attention(draft, attention)
     for node in draft.view.nodes:
-        if _is_product_of_two(draft.view, node) and not draft.is_quantised(node):
+        if _is_product_of_two(draft.view, node) and not draft.is_quantized(node):
             _decide_alone(draft, node)
 
 
@@ -420,7 +420,7 @@ def _decide_attention(draft: Draft, attention: Attention) -> None:
         if is_fp8 and product is attention.second:
             draft.fixed[tensors[0]] = SOFTMAX_AMAX
         kind = draft.options.precision.upper()
-        draft.quantise(product, _ATTENTION_RULE, f"both operands in {kind}, so that the attention fuses")
+        draft.quantize(product, _ATTENTION_RULE, f"both operands in {kind}, so that the attention fuses")
 
 
 def _why_no_attention(view: View, attention: Attention) -> str | None:
@@ -442,7 +442,7 @@ def _decide_alone(draft: Draft, node: Node) -> None:
     elif requested and draft.options.precision == "int8":
         draft.put(node, 0)
         draft.put(node, 1)
-        draft.quantise(node, "included", f"--include {requested}")
+        draft.quantize(node, "included", f"--include {requested}")
     elif draft.options.precision == "fp8":
         draft.keep(node, _ATTENTION_RULE, "it is not part of an attention with Softmax")
     else:

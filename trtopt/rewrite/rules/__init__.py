@@ -33,6 +33,6 @@ def build_rules(target: str) -> tuple[str, ...]:
     return tuple(rule.name for rule in RULES if rule.is_built_in(target))
 
 
-def quantising_rules(target: str) -> tuple[str, ...]:
+def quantizing_rules(target: str) -> tuple[str, ...]:
     """The names of the rules that quantising for a target applies unasked, in order."""
-    return tuple(rule.name for rule in RULES if rule.quantises(target))
+    return tuple(rule.name for rule in RULES if rule.quantizes(target))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import pi, sqrt
 from typing import Any
 
-from trtopt.rewrite.evidence import RULES_ALONE, faster, layers, quantises
+from trtopt.rewrite.evidence import RULES_ALONE, faster, layers, quantizes
 from trtopt.rewrite.match import axes_of, is_private, keeps_axes
 from trtopt.rewrite.pattern import Op, rule_of_forms, x, y
 from trtopt.rewrite.rule import Verdict, at, rule
@@ -59,7 +59,7 @@ hard_sigmoid = rule_of_forms(
     (Op.Clip(x / 6 + 0.5, 0, 1), _HARD),
     (y * _SIX / 6, y * _HARD),
     why_not=_why_not_hard_sigmoid,
-    evidence=(layers("does it itself"), quantises("the activation is known as one that fuses")),
+    evidence=(layers("does it itself"), quantizes("the activation is known as one that fuses")),
 )
 """HardSigmoid is max(0, min(1, αx + β)) and (x + 3)/6 = x/6 + 1/2. Also Clip(x/6 + 1/2, 0, 1) and x·Clip(x +
 3, 0, 6)/6, whose division is moved onto the clipped factor."""
@@ -74,7 +74,7 @@ sigmoid = rule_of_forms(
     "Sigmoid and SiLU in the convolution's epilogue",
     (1 / (Op.Exp(-x) + 1), Op.Sigmoid(x)),
     (x / (Op.Exp(-x) + 1), x * Op.Sigmoid(x)),
-    evidence=(layers("does it itself"), quantises("the activation is known as one that fuses")),
+    evidence=(layers("does it itself"), quantizes("the activation is known as one that fuses")),
 )
 
 

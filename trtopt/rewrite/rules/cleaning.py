@@ -17,7 +17,7 @@ from trtopt.rewrite.evidence import (
     PARSER_8_6,
     builds,
     layers,
-    quantises,
+    quantizes,
 )
 from trtopt.rewrite.match import is_filled_with, operand
 from trtopt.rewrite.rule import Verdict, at, rule
@@ -50,7 +50,7 @@ def cast_like(scope: Scope, node: Any) -> Verdict:
     "If whose condition is a constant → the nodes of the branch that is taken",
     "B",
     "fusion across the border of a conditional",
-    evidence=(layers("does it itself"), quantises("nodes in branches of an If")),
+    evidence=(layers("does it itself"), quantizes("nodes in branches of an If")),
 )
 @at("If")
 def inline_if(scope: Scope, node: Any) -> Verdict | None:
@@ -106,7 +106,7 @@ def _names_around(scope: Scope, node: Any, branch: Any) -> dict[str, set[int]]:
     "constant weights and bias; no copies between kernels",
     evidence=(
         layers("one layer less, two between a convolution and its activation"),
-        quantises("batch norms behind copies are folded"),
+        quantizes("batch norms behind copies are folded"),
     ),
 )
 @at("Identity", "Dropout", "Cast")
@@ -209,7 +209,7 @@ _NEUTRAL = {"Mul": 1.0, "Div": 1.0, "Pow": 1.0, "Add": 0.0, "Sub": 0.0}
     "Scale erasure",
     evidence=(
         layers("no layer for the constant; behind a convolution it does it itself"),
-        quantises("nothing float between a convolution and the next layer"),
+        quantizes("nothing float between a convolution and the next layer"),
     ),
 )
 @at(*_NEUTRAL)

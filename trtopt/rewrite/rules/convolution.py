@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.evidence import layers, quantises
+from trtopt.rewrite.evidence import layers, quantizes
 from trtopt.rewrite.match import axes_of, keeps_axes, operand, square_of
 from trtopt.rewrite.rule import Verdict, at, rule
 from trtopt.rewrite.scope import Array, Scope
@@ -119,7 +119,7 @@ def per_channel(value: Array | None, channels: int, rank: int) -> Array | None:
     "ReduceMean over all spatial axes with keepdims, outside normalisations → GlobalAveragePool",
     "N",
     "Reduce→Pooling",
-    evidence=(layers("does it itself"), quantises("the pool in INT8")),
+    evidence=(layers("does it itself"), quantizes("the pool in INT8")),
 )
 @at("ReduceMean")
 def reduce_to_pool(scope: Scope, node: Any) -> Verdict | None:
@@ -171,7 +171,7 @@ def _pads(scope: Scope, pad: Any) -> list[int] | None:
     "Padding+Convolution",
     evidence=(
         layers("no Padding in front of a pool; in front of a convolution it does it itself"),
-        quantises("no Q/DQ between a Pad and its convolution"),
+        quantizes("no Q/DQ between a Pad and its convolution"),
     ),
 )
 @at("Conv", "AveragePool", "MaxPool")
@@ -242,7 +242,7 @@ def _follow(scope: Scope, node: Any, first: Any, factor: Array, shift: Array) ->
     "right scales, one kernel",
     evidence=(
         layers("no Scale behind Gemm; behind convolutions it does it itself"),
-        quantises("right scales: the weights are the folded ones"),
+        quantizes("right scales: the weights are the folded ones"),
     ),
 )
 @at("BatchNormalization")
@@ -282,7 +282,7 @@ def _affine_of_moments(scope: Scope, node: Any) -> tuple[Array, Array]:
     "Convolution+Scale",
     evidence=(
         layers("one kernel instead of three layers"),
-        quantises("nothing float between a convolution and the next layer"),
+        quantizes("nothing float between a convolution and the next layer"),
     ),
 )
 @at("Mul", "Div", "Add", "Sub")
@@ -332,7 +332,7 @@ def _affine_of_operator(op: str, value: Array) -> tuple[Array, Array]:
     "Convolution+Scale",
     evidence=(
         layers("one kernel instead of three layers"),
-        quantises("nothing float in front of a convolution"),
+        quantizes("nothing float in front of a convolution"),
     ),
 )
 @at("Conv", "Gemm")

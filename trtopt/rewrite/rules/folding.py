@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
-from trtopt.rewrite.evidence import builds, faster, layers, quantises
+from trtopt.rewrite.evidence import builds, faster, layers, quantizes
 from trtopt.rewrite.match import FAR, is_private, pick_axes
 from trtopt.rewrite.rule import Match, Rule, Verdict, at, rule
 from trtopt.rewrite.scope import STANDARD, Array, Scope
@@ -27,7 +27,7 @@ from trtopt.rewrite.scope import STANDARD, Array, Scope
     "Shape(x) whose axes are known → a constant; also Gather or Slice of known axes out of a Shape",
     "B",
     "no shape layers",
-    evidence=(layers("does it itself"), quantises("pads that are computed of shapes go into convolutions")),
+    evidence=(layers("does it itself"), quantizes("pads that are computed of shapes go into convolutions")),
 )
 @at("Shape", "Gather", "Slice")
 def fold_shapes(scope: Scope, node: Any) -> Verdict | None:
@@ -87,7 +87,7 @@ def _foldable(scope: Scope, node: Any, kept: tuple[str, ...]) -> bool:
     "Nodes that depend on constants only are computed once, during the rewrite",
     "B",
     "no shape or weight arithmetic in the engine",
-    evidence=(layers("no arithmetic at run time"), quantises("weights, scales and pads that are computed")),
+    evidence=(layers("no arithmetic at run time"), quantizes("weights, scales and pads that are computed")),
 )
 def fold_constants(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:
     """ONNX Runtime evaluates the nodes; large results, random numbers, control flow, foreign operators stay.
@@ -199,7 +199,7 @@ def _run(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]:
     evidence=(
         faster("rnnt-prediction -30.7% at 1 by this rule alone"),
         layers("four layers instead of ten"),
-        quantises("products whose weights are cut out of others"),
+        quantizes("products whose weights are cut out of others"),
     ),
 )
 @at("Slice", "Split", "Concat", "Squeeze", "Unsqueeze")
@@ -299,7 +299,7 @@ _WIDEST = 8
     "weights where TensorRT and INT8 want them",
     evidence=(
         builds("no convolution with computed weights without it"),
-        quantises("convolutions and products whose weights are computed"),
+        quantizes("convolutions and products whose weights are computed"),
     ),
 )
 def fold_weights(scope: Scope, *, may_grow: bool = False) -> Iterator[Match]:

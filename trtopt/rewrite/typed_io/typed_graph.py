@@ -58,7 +58,7 @@ def type_graph(
 ) -> TypedGraph:
     """The model with the requested types, layouts and normalisation, run against the original.
 
-    INT8 tensors get their layout alone here; see `move_quantisation`. `data` has the new inputs.
+    INT8 tensors get their layout alone here; see `move_quantization`. `data` has the new inputs.
     """
     made = replace(model, proto=deepcopy(model.proto))
     recorded = {one.name: one for one in recorded_in(model.proto)}
@@ -121,8 +121,8 @@ def _from_model(array: Array, tensor: TypedTensor | None, *, only_type: bool) ->
         return array
     if tensor.scale is not None:
         levels = np.rint(array.astype(np.float32) / np.float32(tensor.scale))
-        quantised: Array = np.clip(levels, -128, 127).astype(np.int8)
-        return quantised
+        quantized: Array = np.clip(levels, -128, 127).astype(np.int8)
+        return quantized
     moved = array.transpose(TO_NHWC) if tensor.layout == "nhwc" and not only_type else array
     dtype = tensor.model_dtype if tensor.dtype == "int8" else tensor.dtype
     with np.errstate(over="ignore"):  # told by `_overflow`
@@ -215,7 +215,7 @@ def describe(tensors: Sequence[TypedTensor], checked: Sequence[Deviation]) -> li
 # ── INT8: Q and DQ move from the quantised graph to the caller ─────────────────────────────────────────────
 
 
-def move_quantisation(model: ModelFile, tensors: Sequence[TypedTensor], *, check: bool = True) -> TypedGraph:
+def move_quantization(model: ModelFile, tensors: Sequence[TypedTensor], *, check: bool = True) -> TypedGraph:
     """A quantised model whose INT8 inputs and outputs are quantised by the caller: with their scales."""
     floats = {
         item.name
@@ -236,10 +236,10 @@ def move_quantisation(model: ModelFile, tensors: Sequence[TypedTensor], *, check
     return TypedGraph(made, after, checked)
 
 
-def quantise_ends(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
+def quantize_ends(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
     """A model with Q/DQ of the given scales at its INT8 inputs and outputs, whatever it does with them then.
 
-    `move_quantisation` then makes any precision of a model take the same INT8 values.
+    `move_quantization` then makes any precision of a model take the same INT8 values.
     """
     made = replace(model, proto=deepcopy(model.proto))
     graph = made.proto.graph
@@ -345,10 +345,10 @@ def _without_q(model: ModelFile, name: str) -> float:
             remedy = "quantise with --precision int8, or request fp16"
         else:
             reason = f"node {other.name or other.output[0]!r} ({other.op_type}) uses it as numbers"
-            is_quantised = any(node.op_type == "QuantizeLinear" for node in graph.node)
+            is_quantized = any(node.op_type == "QuantizeLinear" for node in graph.node)
             remedy = (
                 "request fp16"
-                if is_quantised
+                if is_quantized
                 else "quantise with --precision int8 (trtopt quantize or build), or request fp16"
             )
         raise UsageError(f"--io {name}=int8: {reason}, so its quantisation cannot move to the caller", remedy)

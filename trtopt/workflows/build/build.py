@@ -44,7 +44,7 @@ from trtopt.requests.build import BuildRequest
 from trtopt.version import __version__
 from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.build.graph import (
-    QUANTISED,
+    QUANTIZED,
     Precision,
     keep_model,
     prepare_graph,
@@ -214,14 +214,14 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
         )
     if recipe.forms and recipe.precision not in ("int8", BEST):
         raise UsageError(f"--forms {recipe.forms} is for INT8", "omit it, or give --precision int8 or best")
-    if recipe.exclude and recipe.precision not in (*QUANTISED, BEST):
+    if recipe.exclude and recipe.precision not in (*QUANTIZED, BEST):
         raise UsageError(
             f"--exclude {recipe.exclude[0]}: nothing is quantised",
-            f"omit it, or give --precision {', '.join(QUANTISED)} or best",
+            f"omit it, or give --precision {', '.join(QUANTIZED)} or best",
         )
     if recipe.calib is not None and not names_function(recipe.calib):  # which a worker imports
         open_data(recipe.calib)
-    if recipe.precision in QUANTISED:
+    if recipe.precision in QUANTIZED:
         request_for(onnx, recipe, backend)
     if recipe.precision != BEST:
         return
@@ -234,7 +234,7 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
         raise UsageError(
             f"--precision best chooses by measuring, which cannot be done here: {problem}",
             "give its float model, or name a precision: its own Q/DQ is kept"
-            if _is_quantised(onnx)
+            if _is_quantized(onnx)
             else "build on the machine with the GPU, name a precision, or give --backend onnxruntime to "
             "choose for this CPU",
         )
@@ -253,7 +253,7 @@ def _check_capabilities(recipe: Recipe) -> None:
 
 
 def _is_measured(recipe: Recipe) -> bool:
-    return recipe.verdict and recipe.precision in (*QUANTISED, BEST)
+    return recipe.verdict and recipe.precision in (*QUANTIZED, BEST)
 
 
 def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> str | None:
@@ -263,12 +263,12 @@ def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> str | None
     runs = choose_for_running("auto", backend.name)
     if runs.name != backend.name:
         return f"engines by {backend} do not run here: {runs.reason}"
-    if _is_quantised(onnx):
+    if _is_quantized(onnx):
         return "the model brings its own Q/DQ, and there is no float model to compare with"
     return None
 
 
-def _is_quantised(onnx: OnnxArtifact) -> bool:
+def _is_quantized(onnx: OnnxArtifact) -> bool:
     return not _NARROW.isdisjoint(onnx.types)
 
 
@@ -285,7 +285,7 @@ def select_engines(
     are no slower; where they cannot be measured a note says so.
     """
     notes, backend = list[str](), workbench.builder.backend
-    if recipe.precision in (*QUANTISED, BEST):
+    if recipe.precision in (*QUANTIZED, BEST):
         problem = obstacle(base, recipe, backend) if recipe.verdict else "--no-verdict"
         if problem is None:
             try:

@@ -36,13 +36,13 @@ from trtopt.records.tensors import TypedTensor, has_int8
 from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.driver import rewrite
 from trtopt.rewrite.rules import RULES
-from trtopt.rewrite.typed_io.typed_graph import move_quantisation, quantise_ends
+from trtopt.rewrite.typed_io.typed_graph import move_quantization, quantize_ends
 from trtopt.targets import target_named
 from trtopt.workflows.build.graph import (
-    QUANTISED,
+    QUANTIZED,
     Precision,
     apply_cast,
-    apply_quantisation,
+    apply_quantization,
 )
 
 _REMEMBERED = 16
@@ -76,7 +76,7 @@ def planned_forms(
 
 def _rewritten(model: Path, target: str) -> ModelFile:
     file = model_file.load(model)
-    rules = [rule for rule in RULES if rule.quantises(target)]
+    rules = [rule for rule in RULES if rule.quantizes(target)]
     return rewrite(replace(file, proto=prepare.prepare(file.proto)[0]), rules, target_named(target)).model
 
 
@@ -169,9 +169,9 @@ class Entry:
         return self.candidate.name
 
     @property
-    def is_quantised(self) -> bool:
+    def is_quantized(self) -> bool:
         """Whether it has Q/DQ."""
-        return self.candidate.precision in QUANTISED
+        return self.candidate.precision in QUANTIZED
 
     @property
     def broken(self) -> tuple[str, ...]:
@@ -221,7 +221,7 @@ class Candidates:
         if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
             onnx = apply_cast(self._base, precision, self._request.data, self._backend, folder).onnx
             return self._entry(precision, precision, onnx, folder, None)
-        return self._quantise(precision, replace(self._request, precision=precision, forms=None))
+        return self._quantize(precision, replace(self._request, precision=precision, forms=None))
 
     def make_int8(self, name: str, forms: Forms, others: Sequence[Entry] = ()) -> Entry:
         """The model in INT8 in a form, on the ranges of one of the `others` that is smoothed alike."""
@@ -229,16 +229,16 @@ class Candidates:
         alike = (
             one for one in others if one.request and _is_smoothed_as(one.request.graph_forms or PLAIN, forms)
         )
-        return self._quantise(name, request, next(alike, None))
+        return self._quantize(name, request, next(alike, None))
 
     def reduce(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
         """A quantised candidate with some nodes left in float, on the ranges that are there already."""
         assert entry.request is not None
         excluded = (*entry.request.exclude, *map(glob.escape, left))
         request = replace(entry.request, exclude=excluded)
-        return self._quantise(f"{entry.name}.part{number}", request, entry, tuple(left))
+        return self._quantize(f"{entry.name}.part{number}", request, entry, tuple(left))
 
-    def _quantise(
+    def _quantize(
         self, name: str, request: QuantizeOptions, known: Entry | None = None, left: tuple[str, ...] = ()
     ) -> Entry:
         """By a request, on the ranges of a `known` one."""
@@ -247,7 +247,7 @@ class Candidates:
         ranges = None if known is None else table_beside(Path(known.onnx.path))
         if ranges is not None and ranges.is_file() and request.data is not None:
             request = replace(request, table=ranges, smoothquant=AUTO)  # it lists what is smoothed
-        onnx = apply_quantisation(self._base, request, name, folder).onnx
+        onnx = apply_quantization(self._base, request, name, folder).onnx
         return self._entry(name, request.precision, onnx, folder, request, left)
 
     def _entry(
@@ -261,8 +261,8 @@ class Candidates:
     ) -> Entry:
         model = model_file.load(Path(onnx.path))
         if self._exchanges_int8:
-            model = quantise_ends(model, self.io)
-            moved = move_quantisation(model, self.io)
+            model = quantize_ends(model, self.io)
+            moved = move_quantization(model, self.io)
             self.io = moved.tensors
         differences = () if precision == AS_GIVEN else self._differences(model)
         if self._exchanges_int8:

@@ -214,8 +214,8 @@ def _copy(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
 
 
 CAST_FILE = "cast.json"
-QUANTISED_FILE = "quantize.json"
-QUANTISED: tuple[str, ...] = ("int8", "fp8", "int4")
+QUANTIZED_FILE = "quantize.json"
+QUANTIZED: tuple[str, ...] = ("int8", "fp8", "int4")
 _HALF_TYPES = {"float16", "bfloat16"}
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
 
@@ -258,7 +258,7 @@ def _apply_precision(kept: OnnxArtifact, recipe: Recipe, backend: Backend) -> Pr
         return PreparedGraph(kept)
     if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
         return apply_cast(kept, precision, data, backend)
-    return apply_quantisation(kept, request_for(kept, recipe, backend))
+    return apply_quantization(kept, request_for(kept, recipe, backend))
 
 
 def apply_cast(
@@ -304,7 +304,7 @@ def request_for(kept: OnnxArtifact, recipe: Recipe, backend: Backend) -> Quantiz
     )
 
 
-def apply_quantisation(
+def apply_quantization(
     kept: OnnxArtifact, request: QuantizeOptions, name: str | None = None, folder: Path | None = None
 ) -> PreparedGraph:
     """The model with Q/DQ, its calibration table and its report, in its own folder or another; and a note.
@@ -318,9 +318,9 @@ def apply_quantisation(
     report = quantize(source, out, request)
     table = Path(report.calibration_table).name if report.calibration_table else None
     report = msgspec.structs.replace(report, source=source.name, out=out.name, calibration_table=table)
-    write_atomically(out.with_name(QUANTISED_FILE), to_json(report))
+    write_atomically(out.with_name(QUANTIZED_FILE), to_json(report))
     done = sum(item.quantised for item in report.decisions)
-    note = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTISED_FILE} lists them with reasons"
+    note = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTIZED_FILE} lists them with reasons"
     return _made_of(kept, out, (note,), report.alarms)
 
 
@@ -334,11 +334,11 @@ def _made_of(
 
 def _exchange_int8(made: PreparedGraph) -> PreparedGraph:
     """The quantised model with the requested INT8 inputs and outputs, all tensors with scales, and notes."""
-    from trtopt.rewrite.typed_io.typed_graph import describe, move_quantisation
+    from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization
 
     source = Path(made.onnx.path)
     out = source.with_name(f"{source.stem}.io{source.suffix}")
-    moved = move_quantisation(model_file.load(source), made.io)
+    moved = move_quantization(model_file.load(source), made.io)
     model_file.save(moved.model, out)
     scaled = tuple(one for one in moved.tensors if one.scale is not None)
     notes = (*made.notes, *describe(scaled, moved.checked))

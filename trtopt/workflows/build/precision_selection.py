@@ -65,7 +65,7 @@ from trtopt.workflows.build.candidates import (
     planned_forms,
 )
 from trtopt.workflows.build.folder import in_folder
-from trtopt.workflows.build.graph import QUANTISED, Precision
+from trtopt.workflows.build.graph import QUANTIZED, Precision
 from trtopt.workflows.race import (
     Setting,
     compare_turns,
@@ -178,13 +178,13 @@ class _PrecisionSelection:
 
     @property
     def _baseline(self) -> Entry:
-        return next(entry for entry in self.entries if not entry.is_quantised and not entry.broken)
+        return next(entry for entry in self.entries if not entry.is_quantized and not entry.broken)
 
     def prepare(self) -> None:
         """Make and evaluate all graphs but INT8's; with the unchanged model if no other float is left."""
         precisions = self._terms.precisions
         if self._exchanges_int8:  # what is quantised brings the scales of inputs and outputs
-            precisions = tuple(sorted(precisions, key=lambda one: one not in QUANTISED))
+            precisions = tuple(sorted(precisions, key=lambda one: one not in QUANTIZED))
             self._searches = self._searches_of(precisions)
             for forms in dict.fromkeys(search.next() for search in self._searches.values()):
                 if forms is not None:
@@ -193,8 +193,8 @@ class _PrecisionSelection:
             if precision != "int8":
                 own = partial(self._candidates.make, precision)
                 self._make(precision, own, is_required=precision == self._terms.requested)
-        self.entries.sort(key=lambda entry: entry.is_quantised)
-        if all(entry.broken for entry in self.entries if not entry.is_quantised):
+        self.entries.sort(key=lambda entry: entry.is_quantized)
+        if all(entry.broken for entry in self.entries if not entry.is_quantized):
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
         self._searches = self._searches or self._searches_of(precisions)
 
@@ -404,7 +404,7 @@ class _PrecisionSelection:
         """For every plan: find the regions that lose, and build the fastest of a precision without them."""
         made: dict[tuple[str, tuple[str, ...]], list[BuildPlan]] = {}
         for plan in self._plans:
-            entries = [entry for entry in self._entries_of(plan) if entry.is_quantised]
+            entries = [entry for entry in self._entries_of(plan) if entry.is_quantized]
             if not entries:
                 continue
             ahead = self._ahead(entries, runs[plan.label])

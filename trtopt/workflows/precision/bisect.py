@@ -26,13 +26,13 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
-from trtopt.precision.calibrate import TABLE, Quantisation, table_beside
+from trtopt.precision.calibrate import TABLE, QuantizationJob, table_beside
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
 from trtopt.precision.casting.decide import CastOptions, Decision
 from trtopt.precision.casting.peaks import measured
 from trtopt.precision.casting.rules import check_patterns
-from trtopt.precision.existing_qdq import is_quantised
-from trtopt.precision.quantize import make_rest_half, measured_for_rest, quantise, with_pairs
+from trtopt.precision.existing_qdq import is_quantized
+from trtopt.precision.quantize import make_rest_half, measured_for_rest, quantize_graph, with_pairs
 from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
 from trtopt.recipe import batch_sizes, check_timeout, make_recipe
 from trtopt.records.precision import BisectReport, CalibrationTable, CheckedSubject, KeptSet, Sensitivity
@@ -42,11 +42,11 @@ from trtopt.workflows.bench.resolve_engines import engines_of_build, points
 from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
-from trtopt.workflows.precision.quantize import quantisation, rewritten, save
+from trtopt.workflows.precision.quantize import job_of, rewritten, save
 from trtopt.workflows.provenance import command_line, now
 
 Evaluator: TypeAlias = "RuntimeEvaluator | EngineEvaluator"
-Variants: TypeAlias = "CastVariants | QuantisedVariants"
+Variants: TypeAlias = "CastVariants | QuantizedVariants"
 
 
 class Trials:
@@ -235,7 +235,7 @@ def _variants(
         listener.note("measuring values")
         cast_options = CastOptions(request.precision, target, keep=exclude, keep_op=exclude, include=include)
         return CastVariants(checker.model, samples, cast_options, scratch), checker.model
-    job = quantisation(
+    job = job_of(
         QuantizeOptions(
             precision=request.precision,
             target=target,
@@ -246,7 +246,7 @@ def _variants(
             method=request.method,
         )
     )
-    if is_quantised(checker.model.proto):
+    if is_quantized(checker.model.proto):
         raise UsageError(
             f"{source} already contains Q/DQ, so it has no error against itself",
             "give the float model; trtopt check --layers compares the two",
@@ -255,7 +255,7 @@ def _variants(
     file, _ = rewritten(source, scratch, target)
     listener.note("placing Q/DQ and calibrating")
     job = replace(job, source=samples, model_sha256=checker.artifact.sha256)
-    return QuantisedVariants(file, samples, job, target), file
+    return QuantizedVariants(file, samples, job, target), file
 
 
 def _shares(file: ModelFile, nodes: Sequence[str], data: str) -> tuple[dict[str, float], list[str]]:
@@ -435,24 +435,24 @@ class CastVariants:
         return cast_graph(replace(self._model, spool=spool), self._ranges, cast_options)
 
 
-class QuantisedVariants:
+class QuantizedVariants:
     """INT8 or FP8 but for what the options and the search keep in the target's float type; as above."""
 
-    def __init__(self, model: ModelFile, samples: SampleSource, job: Quantisation, target: str) -> None:
+    def __init__(self, model: ModelFile, samples: SampleSource, job: QuantizationJob, target: str) -> None:
         """Place and calibrate once; `samples` show which nodes stay FP32 among FP16."""
         self._model, self._target = model, target
-        made = quantise(model, job)
+        made = quantize_graph(model, job)
         self.notes = tuple(made.notes)
         self._job = replace(job, method=None, table=made.table)
         plan = made.plan
         low = {edge.node for edge in plan.edges} | {weight.node for weight in plan.weights}
-        low |= {item.node for item in plan.quantised}
+        low |= {item.node for item in plan.quantized}
         self.nodes = tuple(node.name for node in model.proto.graph.node if node.name in low)
         self._ranges: dict[str, float] = {}
         if job.form.strongly_typed:  # pairs bound what they let through; without them tensors may be larger
-            quantised, plain = (measured_for_rest(item, samples) for item in (made.model, model))
-            self._ranges = quantised | {
-                name: max(peak, quantised.get(name, 0.0)) for name, peak in plain.items()
+            quantized, plain = (measured_for_rest(item, samples) for item in (made.model, model))
+            self._ranges = quantized | {
+                name: max(peak, quantized.get(name, 0.0)) for name, peak in plain.items()
             }
 
     def variant(self, kept: frozenset[str], spool: Path) -> Variant:

@@ -30,7 +30,7 @@ from trtopt.precision.calibrate import (
     MAX,
     OFF,
     TABLE,
-    Quantisation,
+    QuantizationJob,
     Smoothing,
     check_method,
     no_data,
@@ -38,7 +38,7 @@ from trtopt.precision.calibrate import (
     table_beside,
     table_text,
 )
-from trtopt.precision.existing_qdq import is_quantised
+from trtopt.precision.existing_qdq import is_quantized
 from trtopt.precision.placement.draft import PlacementOptions, Precision
 from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import (
@@ -46,14 +46,14 @@ from trtopt.precision.quantize import (
     make_rest_half,
     measured_for_rest,
     output_error,
-    quantise,
+    quantize_graph,
 )
-from trtopt.precision.running import of_quantising
+from trtopt.precision.running import of_quantizing
 from trtopt.printable import counted
 from trtopt.records.precision import PLAIN, CalibrationTable, Forms, QuantizeReport
 from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.typed_io.requested import check_formats
-from trtopt.rewrite.typed_io.typed_graph import describe, move_quantisation, type_graph
+from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization, type_graph
 from trtopt.targets import target_named
 from trtopt.workflows.listener import SILENT, Listener
 
@@ -73,7 +73,7 @@ def quantize(
     """
     began = time.perf_counter()
     source, target = Path(model), Path(out)
-    job, forms = quantisation(request), request.graph_forms or PLAIN
+    job, forms = job_of(request), request.graph_forms or PLAIN
     if source.resolve() == target.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
@@ -85,14 +85,14 @@ def quantize(
     samples = _source(request, original, job.options.precision)
     check_output(target, MODEL)
     check_output(table_beside(target), TABLE)
-    check_output_room(target, of_quantising(original), listener.note)
+    check_output_room(target, of_quantizing(original), listener.note)
     with scratch_beside(target) as scratch:
         listener.note("rewriting the graph")
         if not io.is_empty:
             model_file.save(original, source := scratch / "typed.onnx")
         file, rewrite_notes = rewritten(source, scratch, aim, forms)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
-        made = quantise(file, replace(job, source=samples, model_sha256=onnx.sha256))
+        made = quantize_graph(file, replace(job, source=samples, model_sha256=onnx.sha256))
         notes = [*made.notes, *rewrite_notes]
         if samples is not None and not request.random_data:
             notes += range_notes(specs_of(original.proto), samples)
@@ -117,7 +117,7 @@ def quantize(
             for name, value in errors.items()
             if value < 0
         ]
-        final = move_quantisation(made.model, typing.tensors)
+        final = move_quantization(made.model, typing.tensors)
         notes += describe(final.tensors, (*typing.checked, *final.checked))
         report = QuantizeReport(
             source=str(model),
@@ -145,7 +145,7 @@ def quantize(
     return msgspec.structs.replace(report, seconds=round(time.perf_counter() - began, 3))
 
 
-def quantisation(request: QuantizeOptions) -> Quantisation:
+def job_of(request: QuantizeOptions) -> QuantizationJob:
     """What is requested, without contradictions; samples and the model's hash are to be added."""
     precision, forms = request.precision, request.graph_forms
     if precision not in get_args(Precision):
@@ -165,7 +165,7 @@ def quantisation(request: QuantizeOptions) -> Quantisation:
     if request.random_data and (request.data is not None or request.table is not None):
         raise UsageError("--random-data and --data or --table exclude one another", "omit --random-data")
     _check_smoothing(request)
-    return Quantisation(
+    return QuantizationJob(
         PlacementOptions(precision, tuple(request.exclude), tuple(request.include), forms or PLAIN),
         form,
         request.method,
@@ -197,7 +197,7 @@ def _source(request: QuantizeOptions, model: ModelFile, precision: Precision) ->
         return open_data(request.data)
     if request.random_data:
         return seeded_source(model)
-    if precision != "int4" and request.table is None and not is_quantised(model.proto):
+    if precision != "int4" and request.table is None and not is_quantized(model.proto):
         raise no_data(precision)
     return None
 
@@ -208,9 +208,9 @@ def rewritten(source: Path, scratch: Path, target: str, forms: Forms = PLAIN) ->
     It is verified on seeded inputs; where those do not suit the model a note says that it was not.
     """
     from trtopt.rewrite.rewrite import rewrite_model
-    from trtopt.rewrite.rules import quantising_rules
+    from trtopt.rewrite.rules import quantizing_rules
 
-    rules = (*quantising_rules(target_named(target).name), *_MERGING.get(forms.qkv, ()))
+    rules = (*quantizing_rules(target_named(target).name), *_MERGING.get(forms.qkv, ()))
     rewritten, notes = scratch / "float.onnx", list[str]()
     given = replace(model_file.load(source), spool=scratch)
     if is_low(given.proto):

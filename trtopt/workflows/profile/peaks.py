@@ -144,16 +144,16 @@ def product(dtype: str, size: int) -> onnx.ModelProto:
     `w` is a seeded constant: zeros would take less power than real weights, and clock higher.
     """
     element = helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype))
-    is_quantised = numpy_dtype(dtype).itemsize == 1
-    io = TensorProto.FLOAT if is_quantised else element
+    is_quantized = numpy_dtype(dtype).itemsize == 1
+    io = TensorProto.FLOAT if is_quantized else element
     values = np.random.default_rng(0).standard_normal((size, size), np.float32)
     if dtype == "int8":
         values = np.clip(np.rint(values / _SCALE), -127, 127)
-    nodes = list(_pairs()) if is_quantised else []
-    operands = ["x_read", "w_read"] if is_quantised else ["x", "w"]
+    nodes = list(_pairs()) if is_quantized else []
+    operands = ["x_read", "w_read"] if is_quantized else ["x", "w"]
     nodes.append(helper.make_node("MatMul", operands, ["y"], name="product"))
     weights = [numpy_helper.from_array(values.astype(numpy_dtype(dtype)), "w")]
-    if is_quantised:
+    if is_quantized:
         weights.append(numpy_helper.from_array(np.array(_SCALE, np.float32), "scale"))
         weights.append(numpy_helper.from_array(np.zeros((), numpy_dtype(dtype)), "zero"))
     graph = helper.make_graph(

@@ -37,7 +37,7 @@ from trtopt.recipe import (
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
 from trtopt.requests.build import SweepRequest
 from trtopt.workers.protocol import Benched, Result
-from trtopt.workflows.build.graph import QUANTISED, request_for, with_typed_io
+from trtopt.workflows.build.graph import QUANTIZED, request_for, with_typed_io
 from trtopt.workflows.listener import DONE, SILENT, Listener
 from trtopt.workflows.race import with_streams
 from trtopt.workflows.sweep.folder import (
@@ -157,7 +157,7 @@ def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
         if precision is not None and precision not in GRAPH_PRECISIONS:
             remedy = f"choose among {', '.join(GRAPH_PRECISIONS)}; the sweep itself finds the best"
             raise UsageError(f"--precision {precision}: cannot be swept", remedy)
-        if precision in QUANTISED:
+        if precision in QUANTIZED:
             request_for(swept.onnx, msgspec.structs.replace(recipe, precision=precision), backend)
     has_begun = is_sweep(swept.folder)  # goes on with the data that it has, needed or not
     is_needless = terms.data is None and all(swept.calib_for(one) is None for one in plan.precisions)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from trtopt.device.backends import precisions_on
-from trtopt.inspect.graph import QUANTISE
+from trtopt.inspect.graph import QUANTIZE
 from trtopt.inspect.join import bits
 from trtopt.inspect.regions import Region, find_regions, predicted_float_ms
 from trtopt.onnxio.model_file import load
@@ -21,7 +21,7 @@ from trtopt.rewrite.driver import RuleFailed, rewrite
 from trtopt.rewrite.rules import RULES
 from trtopt.targets import ONNXRUNTIME, target_named, target_of
 from trtopt.workflows.build.candidates import planned_forms, planned_regions
-from trtopt.workflows.build.graph import QUANTISED
+from trtopt.workflows.build.graph import QUANTIZED
 from trtopt.workflows.tune.candidates import Change, Evidence, Kind, Prior, Situation
 
 # ── precision ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -40,14 +40,14 @@ def propose_precisions(situation: Situation) -> Iterator[Change]:
     graph, recipe = situation.evidence.graph, situation.recipe
     is_cast = recipe.precision in _ON_GPUS
     is_plain = is_cast or recipe.precision in (None, "fp32")
-    if not is_plain or any(node.op == QUANTISE for node in graph.nodes):
+    if not is_plain or any(node.op == QUANTIZE for node in graph.nodes):
         return
     offered = precisions_on(situation.backend, situation.device)
     is_half = not is_cast and not _HALF.isdisjoint(graph.dtypes.values())
     for name in offered:
         if name in _ON_GPUS and not (is_cast or is_half):
             yield _to_precision(situation, name, name, builds=1.0)
-    narrow = [name for name in offered if name in QUANTISED]
+    narrow = [name for name in offered if name in QUANTIZED]
     if situation.data is not None and narrow and not is_half:
         # one of each, and what the selection's budget adds: other forms, or without the regions that lose
         builds = len(offered) + len(narrow) * (recipe.selection_budget - 1) / 2
@@ -141,7 +141,7 @@ def propose_regions(situation: Situation) -> Iterator[Change]:
     if situation.data is None or not situation.evidence.layers:
         return
     precision = (situation.selected or situation.recipe.precision or "").partition(".")[0]
-    if precision in QUANTISED:
+    if precision in QUANTIZED:
         yield from _in_float(situation, precision)
     elif BEST in situation.tried and "int8" in precisions_on(situation.backend, situation.device):
         yield from _in_int8(situation)
@@ -290,10 +290,10 @@ def _io_formats(
     can_vectorise = situation.backend.name != ONNXRUNTIME and len(spec.shape) == IMAGE_RANK
     dtypes = ["float16"]
     readers = situation.evidence.graph.consumers.get(spec.name, ())
-    is_quantised_first = bool(readers) and all(reader.op == QUANTISE for reader in readers)
+    is_quantized_first = bool(readers) and all(reader.op == QUANTIZE for reader in readers)
     # or other Q/DQ may come out where the graph is made again without selecting among precisions
-    is_kept_quantised = situation.selected in (None, "int8")
-    if is_input and is_quantised_first and is_kept_quantised:
+    is_kept_quantized = situation.selected in (None, "int8")
+    if is_input and is_quantized_first and is_kept_quantized:
         dtypes.insert(0, "int8")
     for dtype in dtypes:
         if dtype not in target.io_formats:
@@ -340,8 +340,8 @@ def propose_rules(situation: Situation) -> Iterator[Change]:
     for rule, nodes in touched.items():
         yield replace(_rule_change(evidence, f"rule={rule}", nodes), rule=rule)
     added, model = situation.recipe.add_rule, evidence.float_model
-    is_quantised = any(node.op == QUANTISE for node in evidence.graph.nodes)
-    if model is None or evidence.float_sha256 is None or situation.data is None or not is_quantised:
+    is_quantized = any(node.op == QUANTIZE for node in evidence.graph.nodes)
+    if model is None or evidence.float_sha256 is None or situation.data is None or not is_quantized:
         return
     for rule in (one.name for one in left if one.name not in (*touched, *added)):
         if nodes := _nodes_of_rule(model, evidence.float_sha256, rule, target):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import structs
 
 from trtopt.data import names_function, open_data
-from trtopt.data.packing import quantised
+from trtopt.data.packing import quantize_array
 from trtopt.data.readers import write_npz
 from trtopt.data.source import SamplesJob, fingerprint_of
 from trtopt.device.backends import choose_for_running, open_builder
@@ -137,7 +137,7 @@ class Samples:
         return f", {self.seconds:.0f} s of them to read {self.name}" if self.seconds else ""
 
 
-def write_quantised(
+def write_quantized(
     data: str, inputs: Sequence[TensorSpec], scales: Mapping[str, float], folder: Path
 ) -> None:
     """The samples as INT8 inputs take them, a file per batch: clipped as QuantizeLinear does.
@@ -145,7 +145,9 @@ def write_quantised(
     `inputs` are those of the model, with the types that the samples have; `scales` are by input.
     """
     for number, batch in enumerate(open_data(data).batches(inputs, _BATCH)):
-        levels = {name: quantised(name, batch[name], scale, saturate=True) for name, scale in scales.items()}
+        levels = {
+            name: quantize_array(name, batch[name], scale, saturate=True) for name, scale in scales.items()
+        }
         write_npz(folder / f"{number:06}.npz", batch | levels)
 
 
@@ -181,7 +183,7 @@ def samples_for(build: Manifest, data: str | None) -> Iterator[str | None]:
         for spec in build.onnx.inputs
     ]
     with scratch_folder() as scratch:
-        write_quantised(data, given, scales, scratch)
+        write_quantized(data, given, scales, scratch)
         yield str(scratch)
 
 

@@ -320,7 +320,7 @@ def _in_words(waiting: int) -> str:
 
 
 _LISTING_LIMIT_S = 60.0
-_QUANTISING = {"precision", "placement", "region"}
+_QUANTIZING = {"precision", "placement", "region"}
 
 
 class Candidates:
@@ -330,7 +330,7 @@ class Candidates:
         self._setup = setup
         self._build_options = _build_options(setup)
         self._proposed: set[str] = set()
-        if _QUANTISING & set(setup.request.kinds) and setup.samples.data is None:
+        if _QUANTIZING & set(setup.request.kinds) and setup.samples.data is None:
             setup.notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
 
     def waiting(self, ledger: Ledger, incumbent: Built) -> list[Queued]:

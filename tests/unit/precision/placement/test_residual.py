@@ -8,11 +8,11 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support.networks import Net, as_file, edges, fate, residual_block, silu
 from trtopt.data.feeds import seeded_source, specs_of
-from trtopt.precision.calibrate import Quantisation
+from trtopt.precision.calibrate import QuantizationJob
 from trtopt.precision.placement.draft import PlacementOptions, Plan, View
 from trtopt.precision.placement.place import place
 from trtopt.precision.qdq import qdq_format_for
-from trtopt.precision.quantize import output_error, quantise
+from trtopt.precision.quantize import output_error, quantize_graph
 from trtopt.records.precision import CHOICES, Forms, parse_forms
 
 MAPS = ["N", 32, 16, 16]
@@ -182,14 +182,14 @@ def test_the_graph_computes_the_same_up_to_quantisation_with_one_pair_a_tensor(
     net, y = encoder(layers, is_swapped=is_swapped)
     model = as_file(net.model(y))
     source = seeded_source(model)
-    asked = Quantisation(
+    asked = QuantizationJob(
         PlacementOptions("int8", forms=parse_forms(f"residual={residual}")),
         qdq_format_for("int8", "8.6"),
         "max",
         "off",
         source,
     )
-    made = quantise(model, asked)
+    made = quantize_graph(model, asked)
     pairs = [
         node.input[0]
         for node in made.model.proto.graph.node

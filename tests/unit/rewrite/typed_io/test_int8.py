@@ -11,7 +11,7 @@ from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.records.tensors import read_io_request
 from trtopt.rewrite.typed_io import typed_graph
-from trtopt.rewrite.typed_io.typed_graph import move_quantisation, type_graph
+from trtopt.rewrite.typed_io.typed_graph import move_quantization, type_graph
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -19,7 +19,7 @@ def test_the_q_of_an_int8_input_moves_to_the_caller(transposed: bool) -> None:
     model = quantised(transposed=transposed)
     request = read_io_request({"x": "int8"}, {}, None)
     typing = type_graph(file_of(model), request)
-    moved = move_quantisation(typing.model, typing.tensors)
+    moved = move_quantization(typing.model, typing.tensors)
     (tensor,) = moved.tensors
     assert tensor.scale == 0.25
     assert "QuantizeLinear" not in {node.op_type for node in moved.model.proto.graph.node}
@@ -42,10 +42,10 @@ def test_a_q_that_moves_with_a_mistake_is_refused(
         MISTAKES[mistake](made.proto)
         return scale
 
-    assert {item.error for item in move_quantisation(typing.model, typing.tensors).checked} == {0.0}
+    assert {item.error for item in move_quantization(typing.model, typing.tensors).checked} == {0.0}
     monkeypatch.setattr(typed_graph, "_without_q", mistaken)
     with pytest.raises(ModelError, match="output 'y' moved"):
-        move_quantisation(typing.model, typing.tensors)
+        move_quantization(typing.model, typing.tensors)
 
 
 def test_a_reader_of_the_input_s_shape_does_not_hold_its_q() -> None:
@@ -55,7 +55,7 @@ def test_a_reader_of_the_input_s_shape_does_not_hold_its_q() -> None:
     del model.graph.node[2:4]  # the convolution and what follows
     model.graph.output[0].CopyFrom(value("y", SHAPE))
     typing = type_graph(file_of(model), read_io_request({"x": "int8"}, {}, None))
-    moved = move_quantisation(typing.model, typing.tensors)
+    moved = move_quantization(typing.model, typing.tensors)
     levels = np.full((2, 3, 4, 4), 8, np.int8)
     np.testing.assert_array_equal(run(moved.model.proto, levels), levels.astype(np.float32) / 4)
 
@@ -67,7 +67,7 @@ def test_the_dq_of_an_int8_output_moves_to_the_caller() -> None:
         weights=[constant(np.float32(0.5), "s"), constant(np.int8(0), "z")],
     )
     typing = type_graph(file_of(model), read_io_request({"y": "int8"}, {}, None))
-    moved = move_quantisation(typing.model, typing.tensors)
+    moved = move_quantization(typing.model, typing.tensors)
     assert run(moved.model.proto, np.full((1, 4), 3.0, np.float32)).tolist() == [[6] * 4]
 
 
@@ -80,7 +80,7 @@ def test_the_dq_moves_past_the_transpose_of_an_nhwc_output() -> None:
         weights=[constant(np.float32(0.5), "s"), constant(np.int8(0), "z")],
     )
     typing = type_graph(file_of(model), read_io_request({"y": "int8:nhwc"}, {}, None))
-    moved = move_quantisation(typing.model, typing.tensors)
+    moved = move_quantization(typing.model, typing.tensors)
     x = np.arange(48, dtype=np.float32).reshape(1, 3, 4, 4)
     np.testing.assert_array_equal(run(moved.model.proto, x), (x * 2).astype(np.int8).transpose(0, 2, 3, 1))
 
@@ -101,7 +101,7 @@ def test_a_q_in_the_branches_of_an_if_moves_and_one_whose_output_is_the_model_s_
         weights=[constant(np.array(True), "flag"), constant(np.float32(0.5), "s"), constant(np.int8(0), "z")],
     )
     typing = type_graph(file_of(model), read_io_request({"x": "int8"}, {}, None))
-    moved = move_quantisation(typing.model, typing.tensors)
+    moved = move_quantization(typing.model, typing.tensors)
     levels = np.full((1, 3, 4, 4), 6, np.int8)
     np.testing.assert_array_equal(run(moved.model.proto, levels), levels.astype(np.float32) / 2)
 
@@ -119,13 +119,13 @@ def test_int8_of_an_input_that_is_used_as_numbers_is_refused(
 ) -> None:
     typing = type_graph(file_of(model), read_io_request({"x": "int8"}, {}, None))
     with pytest.raises(UsageError, match=words) as caught:
-        move_quantisation(typing.model, typing.tensors)
+        move_quantization(typing.model, typing.tensors)
     assert ("quantise" in caught.value.remedy) == is_to_be_quantised
 
 
 def test_an_int8_file_gets_another_layout_and_keeps_its_scale() -> None:
     typing = type_graph(file_of(quantised()), read_io_request({"x": "int8"}, {}, None))
-    int8 = move_quantisation(typing.model, typing.tensors)
+    int8 = move_quantization(typing.model, typing.tensors)
     typing = type_graph(int8.model, read_io_request({"x": "int8:nhwc"}, {}, None))
-    (tensor,) = move_quantisation(typing.model, typing.tensors).tensors
+    (tensor,) = move_quantization(typing.model, typing.tensors).tensors
     assert (tensor.scale, tensor.layout, tensor.model_dtype) == (0.25, "nhwc", "float32")

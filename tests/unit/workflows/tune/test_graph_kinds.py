@@ -26,7 +26,7 @@ PEAKS = DevicePeaks(
     flops={name: Peak(value=rate, source="") for name, rate in (("float32", 1e12), ("float16", 4e12))},
 )
 HALF = graph(node("Relu", "x", "y"), inputs={"x": (8, 4)}, dtype="float16")
-QUANTISED = graph(
+QUANTIZED = graph(
     node("QuantizeLinear", "x s", "q"), node("DequantizeLinear", "q s", "y"), inputs={"x": (8, 4), "s": ()}
 )
 
@@ -40,7 +40,7 @@ def test_int8_is_offered_with_samples_alone() -> None:
     "given",
     [
         situation(data="s.npz", recipe=Recipe(precision="best"), selected="int8"),
-        situation(data="s.npz", evidence=evidence(of=QUANTISED)),
+        situation(data="s.npz", evidence=evidence(of=QUANTIZED)),
         situation(data="s.npz", evidence=evidence(of=HALF)),
     ],
 )
