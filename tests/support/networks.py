@@ -66,7 +66,7 @@ def fate(plan: Plan, node: str) -> tuple[bool, str]:
 
 
 def quantised(plan: Plan) -> set[str]:
-    return {item.node for item in plan.quantised}
+    return {item.node for item in plan.quantized}
 
 
 def as_file(model: onnx.ModelProto) -> ModelFile:
