@@ -33,6 +33,8 @@ from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
 LEDGERS = Path(__file__).resolve().parent / "ledgers"
 BUDGET_S = 240
+NO_LONGER_TRIED = Prior(0.05, 0.4, loss=0.05, risk=0.3)
+"""What was usual of regions, which the ledgers hold."""
 """What a cell may spend."""
 
 
@@ -152,7 +154,7 @@ def replay(files: list[Path]) -> None:
 
 def predicted(ledger: Ledger, others: list[Ledger]) -> tuple[LedgerEntry, ...]:
     """A ledger's entries with predictions from the other ledgers and the entries before each."""
-    usual = {kind.name: kind.prior for kind in KINDS}
+    usual = {kind.name: kind.prior for kind in KINDS} | {"region": NO_LONGER_TRIED}
     known, found = [entry for other in others for entry in other.entries], []
     for entry in ledger.entries:
         prior = Prior(entry.prior_gain, entry.prior_probability, entry.prior_loss, entry.prior_risk)

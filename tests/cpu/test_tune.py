@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +13,14 @@ import pytest
 import trtopt
 from tests.rewrite_graphs.case import model
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
-from tests.support.selection_builds import TRANSFORMER
-from tests.support.tuning import proposed, situation
 from trtopt.device.backends import open_builder
 from trtopt.errors import BoundError
 from trtopt.files.manifests import read_manifest
-from trtopt.inspect.regions import find_regions
 from trtopt.recipe import Recipe
-from trtopt.records import to_json
-from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.profile.profile import PROFILE_FILE, profile
 from trtopt.workflows.tune.candidates import Change, evidence_of
 from trtopt.workflows.tune.evaluation import Maker
-from trtopt.workflows.tune.graph_kinds import REGION
-from trtopt.workflows.tune.tuned_folder import Built
 from trtopt.workflows.workbench import Workbench
 
 
@@ -225,68 +216,3 @@ def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
     assert built.engine.inputs[0].shape[0] == 4
     assert [one.dtype for one in built.manifest.io] == ["float16"]
     assert evidence_of(built).graph.dtypes[image.name] == "float16"
-
-
-@pytest.mark.long
-def test_regions_of_a_profiled_int8_engine_are_built_in_float(tmp_path: Path) -> None:
-    """From the profile of a real engine on ONNX Runtime to builds by it and by TensorRT-RTX."""
-    samples = str(TRANSFORMER.with_name("heldout.npz"))
-    maker = Maker(
-        source=TRANSFORMER,
-        recipe=Recipe(precision="int8", verdict=False),
-        bounds={},
-        data=samples,
-        data_name=samples,
-        cache_dir=None,
-        workbench=Workbench(builder=open_builder("onnxruntime"), limit_s=300.0),
-    )
-    built = maker.baseline(tmp_path / "0", 8)
-    report = profile(ProfileRequest(built.folder, batch=(8,), duration=0.1))
-    (built.folder / PROFILE_FILE).write_bytes(to_json(report))
-    given = situation(
-        "onnxruntime", evidence=evidence_of(built), recipe=built.recipe, data=samples, threshold=1e-6
-    )
-    *one_each, together = proposed(REGION, given).values()
-    assert len(one_each) > 1
-    for backend in ("onnxruntime", "tensorrt-rtx"):
-        made = replace(maker, workbench=replace(maker.workbench, builder=open_builder(backend))).make(
-            built, together, tmp_path / backend
-        )
-        assert check_folder(made.folder).is_whole
-        left = {pattern.replace("[[]", "[") for pattern in made.recipe.exclude}
-        assert left
-        assert quantised_in(built) - quantised_in(made) == left
-
-
-@pytest.mark.long
-def test_regions_of_a_profiled_float_engine_are_built_in_int8(tmp_path: Path) -> None:
-    """Where selecting a precision has refused INT8: their names are those of the graph that is quantised."""
-    samples = str(TRANSFORMER.with_name("heldout.npz"))
-    maker = Maker(
-        source=TRANSFORMER,
-        recipe=Recipe(),
-        bounds={},
-        data=samples,
-        data_name=samples,
-        cache_dir=None,
-        workbench=Workbench(builder=open_builder("onnxruntime"), limit_s=300.0),
-    )
-    built = maker.baseline(tmp_path / "0", 8)
-    report = profile(ProfileRequest(built.folder, batch=(8,), duration=0.1))
-    (built.folder / PROFILE_FILE).write_bytes(to_json(report))
-    tried, found = frozenset(["precision=best"]), evidence_of(built)
-    given = situation("onnxruntime", evidence=found, data=samples, tried=tried, threshold=1e-6)
-    first, *_, together = proposed(REGION, given).values()
-    assert first.prior is not None
-    assert first.prior.risk > first.prior.probability  # on a processor
-    quantised = []
-    for number, change in enumerate((first, together), 1):
-        made = maker.make(built, change, tmp_path / str(number))
-        assert check_folder(made.folder).is_whole
-        quantised.append(quantised_in(made))
-        assert quantised[-1].isdisjoint(made.recipe.exclude)
-    assert set() < quantised[0] < quantised[1]
-
-
-def quantised_in(built: Built) -> set[str]:
-    return {name for one in find_regions(evidence_of(built).graph) for name in one.nodes}

@@ -83,9 +83,6 @@ class EngineBuilder(Protocol):
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
         """One cache with the entries of both; `theirs` is what another build has saved meanwhile."""
 
-    def build_routes(self) -> str:
-        """The builder's internal options, in TensorRT's own JSON; empty where it lists none."""
-
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
         """What a timing cache holds, sorted by key.
 

@@ -164,22 +164,6 @@ def _timed(
     )
 
 
-def predicted_float_ms(layers: Sequence[ProfiledLayer], float_bits: int) -> float:
-    """The least that the layers of a region may take with their nodes in float, by the roofline.
-
-    Q, DQ and reformats go. A layer that ran wider than INT8 stays what it is; one in INT8 cannot be faster
-    than its floor, raised by the ratio of the types' bits, nor than it is; without a floor its time grows by
-    that ratio.
-    """
-    found = 0.0
-    for layer in _working(tuple(layers)):
-        narrow, ms = bits(layer.dtype or layer.requested_dtype), layer.ms or 0.0
-        floor = layer.cost.floor_ms if layer.cost is not None else None
-        ratio = float_bits / narrow if 0 < narrow <= _NARROW_BITS else 1.0
-        found += max(ms, (ms if floor is None else floor) * ratio)
-    return found
-
-
 @dataclass(frozen=True)
 class _Causes:
     compute: float

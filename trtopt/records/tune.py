@@ -23,7 +23,6 @@ Objective = Literal["latency", "throughput", "p99", "energy"]
 CandidateKind = Literal[
     "precision",
     "placement",
-    "region",
     "io-types",
     "batch",
     "streams",
@@ -104,7 +103,7 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
     """
 
     candidate: str
-    kind: CandidateKind | Literal["batch-split"]  # which earlier versions tried
+    kind: CandidateKind | Literal["batch-split", "region"]  # which earlier versions tried
     prior_gain: float
     prior_probability: float
     predicted_gain: float

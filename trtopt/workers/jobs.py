@@ -51,8 +51,6 @@ from trtopt.workers.protocol import (
     MergeJob,
     OutputsWritten,
     Result,
-    RoutesJob,
-    RoutesListed,
     SamplesWritten,
     TacticsJob,
     TacticsTold,
@@ -100,7 +98,6 @@ Job = (
     | CopyJob
     | MergeJob
     | TacticsJob
-    | RoutesJob
     | IdentifyJob
     | TrialJob
     | CostJob
@@ -203,10 +200,6 @@ def _merge(job: MergeJob, _progress: ProgressSink) -> Merged:
 
 def _list_tactics(job: TacticsJob, _progress: ProgressSink) -> TacticsTold:
     return TacticsTold(tactics=tuple(map(open_builder(job.backend).tactics, job.caches)))
-
-
-def _list_routes(job: RoutesJob, _progress: ProgressSink) -> RoutesListed:
-    return RoutesListed(listed=open_builder(job.backend).build_routes())
 
 
 def _identify(job: IdentifyJob, _progress: ProgressSink) -> Identified:
@@ -314,10 +307,6 @@ JOBS: dict[type, JobType[Any]] = {
     TacticsJob: JobType[TacticsJob](
         run=_list_tactics,
         doing=lambda job: "running TensorRT on timing caches",
-    ),
-    RoutesJob: JobType[RoutesJob](
-        run=_list_routes,
-        doing=lambda job: f"listing the options of {job.backend}'s builder",
     ),
     IdentifyJob: JobType[IdentifyJob](
         run=_identify,

@@ -32,12 +32,6 @@ class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
     caches: tuple[bytes, ...]
 
 
-class RoutesJob(Record, frozen=True, kw_only=True, tag="routes"):
-    """A worker's job: list the internal options of `backend`'s builder."""
-
-    backend: str
-
-
 class IdentifyJob(Record, frozen=True, kw_only=True, tag="identify"):
     """The job of a worker that says what `backend` would build for and measure on here."""
 
@@ -108,12 +102,6 @@ class TacticsTold(Record, frozen=True, kw_only=True, tag="tactics_told"):
     tactics: tuple[tuple[Tactic, ...], ...]
 
 
-class RoutesListed(Record, frozen=True, kw_only=True, tag="routes_listed"):
-    """A routes job's result, in TensorRT's own JSON; empty where it lists none."""
-
-    listed: str
-
-
 class Identified(Record, frozen=True, kw_only=True, tag="identified"):
     """An identify job's result."""
 
@@ -147,7 +135,6 @@ Result = (
     | Copied
     | Merged
     | TacticsTold
-    | RoutesListed
     | Identified
     | Tried
     | Costed

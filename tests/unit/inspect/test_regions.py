@@ -14,10 +14,9 @@ from trtopt.inspect.regions import (
     find_regions,
     losing,
     losing_vectors,
-    predicted_float_ms,
     region_times,
 )
-from trtopt.records import LayerCost, ProfiledLayer, RegionTime
+from trtopt.records import ProfiledLayer, RegionTime
 
 SCALE = {"s": np.float32(0.1), "z": np.int8(0)}
 
@@ -212,16 +211,3 @@ def test_a_product_of_unknown_shape_is_no_vector() -> None:
     shapeless = dataclasses.replace(head_of(1), shapes={})
     floats, quantised = engine("a", profiled("g", "y", 1.0)), engine("b", int8("g", "y", 2.0))
     assert losing_vectors(shapeless, find_regions(shapeless), floats, quantised, 0.01) == ()
-
-
-def test_float_takes_no_less_than_its_floor_nor_than_now() -> None:
-    def int8(ms: float, floor_ms: float | None) -> ProfiledLayer:
-        cost = LayerCost(flops=1, bytes_moved=1, floor_ms=floor_ms)
-        return profiled("conv", "a", ms, dtype="int8", cost=cost)
-
-    assert predicted_float_ms([int8(1.0, 0.8)], 16) == pytest.approx(1.6)  # twice the floor
-    assert predicted_float_ms([int8(1.0, 0.1)], 16) == 1.0  # far above it: as long as now
-    assert predicted_float_ms([int8(1.0, None)], 32) == 4.0
-    assert predicted_float_ms([profiled("conv", "a", 1.0, dtype="float16")], 16) == 1.0  # ran in float
-    pairs = profiled("q", "a_q a_dq", 5.0, onnx_ops=("QuantizeLinear", "DequantizeLinear"))
-    assert predicted_float_ms([pairs, profiled("r", "a", 7.0, is_reformat=True)], 16) == 0.0

@@ -22,7 +22,7 @@ from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outputs import OutputsJob
 from trtopt.serving.trial_run import CostJob, TrialJob
 from trtopt.workers.jobs import JOBS, Job, git_revision, type_of
-from trtopt.workers.protocol import CopyJob, IdentifyJob, MergeJob, RoutesJob, TacticsJob
+from trtopt.workers.protocol import CopyJob, IdentifyJob, MergeJob, TacticsJob
 
 ENGINE = examples.engine()
 LOADED = [LoadedEngine(path=path, artifact=ENGINE, shapes={}) for path in ("/a/1.engine", "/b/1.engine")]
@@ -97,7 +97,6 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
         ("TensorRT-RTX", "its driver"),
     ),
     (IdentifyJob(backend="tensorrt"), "opening tensorrt", TENSORRT),
-    (RoutesJob(backend="tensorrt"), "listing the options of tensorrt's builder", TENSORRT),
     (TacticsJob(backend="tensorrt", caches=()), "running TensorRT on timing caches", TENSORRT),
     (
         TrialJob(path="plan.json", backend="tensorrt", buckets=(), at_s=[], bucket=[], before_s=[]),

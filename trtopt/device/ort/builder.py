@@ -93,9 +93,6 @@ class OnnxRuntimeBuilder:
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
         raise UsageError("ONNX Runtime has no timing caches", "omit --timing-cache")
 
-    def build_routes(self) -> str:
-        return ""
-
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
         raise UsageError("ONNX Runtime has no timing caches", "inspect those of TensorRT 10.8 or newer")
 

@@ -200,13 +200,6 @@ class TensorRTBuilder:
         builder = make(self._library.trt.Builder, logger)
         return merge(builder.create_builder_config(), ours, theirs, reasons)
 
-    def build_routes(self) -> str:
-        if not self._library.target.build_routes:
-            return ""
-        logger = make_logger(self._library.trt, lambda severity, text: None)
-        builder = make(self._library.trt.Builder, logger)
-        return str(builder.create_builder_config().all_build_routes)
-
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
         """What an editable cache holds; see `device.building.EngineBuilder.tactics`."""
         if not self._library.target.editable_cache:

@@ -17,8 +17,6 @@ from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.errors import TrtoptError
 from trtopt.files.atomic import scratch_beside
-from trtopt.inspect.graph import read_graph
-from trtopt.inspect.regions import Region, find_regions
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
@@ -26,10 +24,9 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibrate import AUTO, table_beside
 from trtopt.precision.compare import at_most, compared, open_model
-from trtopt.precision.placement.draft import PlacementOptions, View
+from trtopt.precision.placement.draft import View
 from trtopt.precision.placement.evidence import Expected, minor_differences
-from trtopt.precision.placement.place import applicable, place
-from trtopt.precision.qdq import Scales, qdq_format_for, write
+from trtopt.precision.placement.place import applicable
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
 from trtopt.records.precision import PLAIN, Forms, OutputDifference
 from trtopt.records.tensors import TypedTensor, has_int8
@@ -46,21 +43,6 @@ from trtopt.workflows.build.graph import (
 )
 
 _REMEMBERED = 16
-
-
-@lru_cache(_REMEMBERED)
-def planned_regions(model: Path, sha256: str, target: str, exclude: tuple[str, ...]) -> tuple[Region, ...]:
-    """Regions of the INT8 graph of a float one; `sha256`: graphs lie in one place one after the other.
-
-    Empty where the graph cannot be quantised.
-    """
-    try:
-        made = _rewritten(model, target)
-        plan = place(View(made.proto), PlacementOptions("int8", exclude))
-        write(made, plan, Scales(dict.fromkeys(plan.tensors, 1.0)), qdq_format_for("int8", target))
-    except TrtoptError:
-        return ()
-    return find_regions(read_graph(made.proto, {}))
 
 
 @lru_cache(_REMEMBERED)

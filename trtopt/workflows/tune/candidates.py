@@ -146,8 +146,6 @@ class Situation:
     """The incumbent's."""
     selected: str | None
     """The candidate that was selected for the incumbent among precisions; None if none was."""
-    left: tuple[str, ...]
-    """The nodes that its selection left in float, beside those that the recipe excludes."""
     data: str | None
     threshold: float
     """The smallest gain that is accepted."""
@@ -158,8 +156,6 @@ class Situation:
     """The share of a query that copying an input or output takes, by its name; empty without transfers."""
     tried: frozenset[str]
     """The names of candidates that were tried."""
-    build_options: tuple[str, ...]
-    """Internal options of the builder with values other than their defaults, each as a build route."""
     build_spread: float
     """Standard deviation of the gains of further builds."""
     evidence: Evidence

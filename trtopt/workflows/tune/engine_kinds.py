@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -92,8 +90,6 @@ _PER_NODE_MS = 0.005
 """What waking other threads for a node, or a kernel's launch, takes."""
 _LEVEL_BUILDS = {5: 2.0, 4: 1.5}
 """By optimisation level, what takes longer: for ResNet-50 these candidates took 242 and 199 s, FP16 163 s."""
-_QUEUEING = 1.0
-"""What parallel execution costs where it harms: on small models it cost 4 to 124 times as much."""
 _Setting = tuple[str, Any, Prior, str]
 
 
@@ -132,21 +128,10 @@ def _tensorrt(situation: Situation) -> Iterator[_Setting]:
         choices = next(one.choices for one in SETTINGS if one.name == "tiling")
         for level, likely in zip(reversed(choices), (0.3, 0.25, 0.2), strict=False):
             yield "tiling", level, Prior(0.01 + 0.1 * bound, likely, 0.02, 0.15), text
-        cache, streams = situation.device.cache_bytes, situation.streams
-        if cache is not None and streams > 1 and recipe.tiling not in (None, "none"):
-            # layers that are tiled for all of the cache evict those of other streams
-            text = f"{streams} streams share {cache >> 20} MiB of cache"
-            yield "l2_limit_mib", max(1, cache // streams >> 20), Prior(0.02, 0.2), text
     if _EXTERNAL in target.tactic_sources:
         share = _share(evidence, evidence.layers, lambda one: not _PRODUCTS.isdisjoint(one.onnx_ops))
         text = _if_profiled(evidence, f"{share:.0%} of the time is in products and convolutions")
         yield "tactic_sources", target.tactic_sources, Prior(0.05 * share, 0.15), text
-    for option in situation.build_options:
-        route = with_option(recipe.build_route, option)
-        yield "build_route", route, Prior(0.02, 0.05, 0.05, 0.2), "an internal option of the builder"
-    if recipe.workspace_mib is not None:
-        text = f"the baseline is limited to {recipe.workspace_mib} MiB"
-        yield "workspace_mib", None, Prior(0.03, 0.3, 0.02, 0.1), text
 
 
 def _onnxruntime(situation: Situation) -> Iterator[_Setting]:
@@ -163,15 +148,6 @@ def _onnxruntime(situation: Situation) -> Iterator[_Setting]:
             yield "intra_op_threads", count, same, "the default where nothing else runs"
     if situation.recipe.graph_optimization is not None:
         yield "graph_optimization", "all", Prior(0.1, 0.6, 0.05, 0.1), "the default, which the recipe lowers"
-    fused = _share(evidence, evidence.layers, lambda one: len(one.onnx_nodes) > 1)
-    text = _if_profiled(evidence, f"{fused:.0%} of the time is in layers that are fused of several nodes")
-    for level, risk in (("extended", 0.4), ("basic", 0.6), ("disable", 0.8)):
-        prior = Prior(0.02, 0.05, 0.05 + 0.5 * fused, 0.1 + risk * min(1.0, 2 * fused))
-        yield "graph_optimization", level, prior, text
-    beside = parallel_share(evidence)
-    text = _if_profiled(evidence, f"{beside:.0%} of the layers' time lies off the longest path")
-    parallel = Prior(0.01 + 0.5 * beside, 0.05 + 0.4 * beside, _QUEUEING, 0.6 * (1 - beside))
-    yield "execution_mode", "parallel", parallel, text
 
 
 def _if_profiled(evidence: Evidence, text: str) -> str:
@@ -212,40 +188,6 @@ def parallel_share(evidence: Evidence) -> float:
 
 
 SETTING = Kind("builder-setting", Prior(0.03, 0.15, 0.1, 0.3), 1, propose_settings)
-
-
-# Build routes of TensorRT 11 are internal options of the builder, as `-name=value` parted by blanks.
-
-_ROUTE_VALUES = re.compile(r"\[([^\]]*)\]")
-_OPEN_END = "..."
-
-
-def single_options(listed: str) -> tuple[str, ...]:
-    """Each listed option with each of its values but the default, as a route of one option.
-
-    `listed` is the JSON of `IBuilderConfig.all_build_routes`; an option without a closed set of values is
-    left out, and so is a list that cannot be read: its form is not documented.
-    """
-    try:
-        options = json.loads(listed)["tuner_options"]
-        return tuple(f"{one['option']}={value}" for one in options for value in _other_values(one))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ()
-
-
-def _other_values(option: dict[str, Any]) -> list[str]:
-    found = _ROUTE_VALUES.search(str(option.get("allowed_values", "")))
-    if found is None or _OPEN_END in found[1]:
-        return []
-    values = [value.strip() for value in found[1].split("|")]
-    return [value for value in values if value and value != str(option.get("default_value", ""))]
-
-
-def with_option(route: str | None, option: str) -> str:
-    """A route with one option set, in place of another value of it."""
-    name = option.partition("=")[0]
-    kept = [one for one in (route or "").split() if one.partition("=")[0] != name]
-    return " ".join([*kept, option])
 
 
 # ── build-lottery ───────────────────────────────────────────────────────────────────────────────────────────

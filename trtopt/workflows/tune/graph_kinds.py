@@ -1,17 +1,15 @@
-"""Kinds of candidates that change the graph: precisions, forms and regions of INT8, types of I/O, rules."""
+"""Kinds of candidates that change the graph: precisions, forms of INT8, types of I/O, rules."""
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from trtopt.device.backends import precisions_on
 from trtopt.inspect.graph import QUANTIZE
 from trtopt.inspect.join import bits
-from trtopt.inspect.regions import Region, find_regions, predicted_float_ms
 from trtopt.onnxio.model_file import load
 from trtopt.precision.placement.place import with_choice
 from trtopt.records import DevicePeaks, ProfiledLayer, TensorSpec
@@ -20,7 +18,7 @@ from trtopt.records.tensors import IMAGE_RANK, TYPES, VECTORS
 from trtopt.rewrite.driver import RuleFailed, rewrite
 from trtopt.rewrite.rules import RULES
 from trtopt.targets import ONNXRUNTIME, target_named, target_of
-from trtopt.workflows.build.candidates import planned_forms, planned_regions
+from trtopt.workflows.build.candidates import planned_forms
 from trtopt.workflows.build.graph import QUANTIZED
 from trtopt.workflows.tune.candidates import Change, Evidence, Kind, Prior, Situation
 
@@ -114,112 +112,6 @@ def propose_forms(situation: Situation) -> Iterator[Change]:
 
 
 PLACEMENT = Kind("placement", Prior(0.047, 0.4, loss=0.05, risk=0.3), 5, propose_forms)
-
-
-# ── region ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-_MOST_REGIONS = 4
-"""Candidates of one incumbent, besides all of them together."""
-_ON_PROCESSORS = Prior(0.05, 0.2, loss=0.3, risk=0.6)
-"""Into INT8: of twelve races eight were lost and none was won (benchmarks/tune)."""
-
-
-@dataclass(frozen=True)
-class _Worth:
-    """A region, its share of all layers' time, and what of all that another precision saves."""
-
-    region: Region
-    share: float
-    gain: float
-
-
-def propose_regions(situation: Situation) -> Iterator[Change]:
-    """Regions of an INT8 graph in float, where Q, DQ and reformats outweigh INT8; of a float graph in INT8.
-
-    In INT8 where all of the graph in INT8 was not accurate enough, or no faster.
-    """
-    if situation.data is None or not situation.evidence.layers:
-        return
-    precision = (situation.selected or situation.recipe.precision or "").partition(".")[0]
-    if precision in QUANTIZED:
-        yield from _in_float(situation, precision)
-    elif BEST in situation.tried and "int8" in precisions_on(situation.backend, situation.device):
-        yield from _in_int8(situation)
-
-
-def _in_float(situation: Situation, precision: str) -> Iterator[Change]:
-    float_bits = 16 if situation.device.kind == "gpu" else 32
-    worth = _worth_of(
-        situation.evidence,
-        find_regions(situation.evidence.graph),
-        lambda layers: sum(layer.ms or 0.0 for layer in layers) - predicted_float_ms(layers, float_bits),
-    )
-    for some in _groups(situation, worth):
-        nodes = [name for one in some for name in one.region.nodes]
-        left = (*situation.recipe.exclude, *map(glob.escape, (*situation.left, *nodes)))
-        yield _region_change("float", precision, some, left, REGION.prior, situation.forms)
-
-
-def _in_int8(situation: Situation) -> Iterator[Change]:
-    evidence, exclude = situation.evidence, situation.recipe.exclude
-    regions = planned_regions(*evidence.float_graph, target_of(situation.backend).name, exclude)
-    worth = _worth_of(
-        evidence, regions, lambda layers: predicted_gain(evidence, "int8", layers) * evidence.total_ms
-    )
-    for some in _groups(situation, worth):
-        others = [name for one in worth if one not in some for name in one.region.nodes]
-        usual = REGION.prior if situation.device.kind == "gpu" else _ON_PROCESSORS
-        yield _region_change("int8", "int8", some, (*exclude, *map(glob.escape, others)), usual)
-
-
-def _worth_of(
-    evidence: Evidence, regions: Sequence[Region], saved_ms: Callable[[Sequence[ProfiledLayer]], float]
-) -> list[_Worth]:
-    """Every region by what its layers save; a layer that covers several counts to the first."""
-    found, seen = list[_Worth](), set[str]()
-    for region in regions:
-        covering = evidence.covering((*region.nodes, *region.pairs))
-        layers = tuple(layer for layer in covering if layer.name not in seen)
-        seen.update(layer.name for layer in layers)
-        found.append(_Worth(region, evidence.share_of(layers), saved_ms(layers) / evidence.total_ms))
-    return found
-
-
-def _groups(situation: Situation, worth: Sequence[_Worth]) -> Iterator[Sequence[_Worth]]:
-    """Those that gain most, each, and all of them; not all regions: that engine was tried."""
-    gaining = sorted((one for one in worth if one.gain >= situation.threshold), key=lambda one: -one.gain)
-    gaining = gaining[: min(_MOST_REGIONS, len(worth) - 1)]
-    yield from ([one] for one in gaining)
-    if len(gaining) > 1:
-        yield gaining
-
-
-def _region_change(
-    into: str,
-    precision: str,
-    some: Sequence[_Worth],
-    left: Sequence[str],
-    usual: Prior,
-    forms: str | None = None,
-) -> Change:
-    nodes = [name for one in some for name in one.region.nodes]
-    share, gain = sum(one.share for one in some), sum(one.gain for one in some)
-    more = f"+{len(nodes) - 1}" if len(nodes) > 1 else ""
-    return Change(
-        f"{into}={nodes[0]}{more}",
-        recipe={
-            "precision": precision,
-            "verdict": False,
-            "exclude": tuple(dict.fromkeys(left)),
-            **({"forms": forms} if forms else {}),
-        },
-        prior=replace(usual, gain=gain),
-        evidence=f"{len(nodes)} nodes take {share:.1%} of the layers' time, in {into.upper()} {gain:.1%} "
-        "of all less by the roofline",
-    )
-
-
-REGION = Kind("region", Prior(0.05, 0.4, loss=0.05, risk=0.3), 3, propose_regions)
 
 
 # ── io-types ────────────────────────────────────────────────────────────────────────────────────────────────

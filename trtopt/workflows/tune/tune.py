@@ -15,14 +15,11 @@ import msgspec
 from trtopt.device.affinity import present_cores
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
-from trtopt.executors.api import Executor, run_in_threads, run_jobs_of
-from trtopt.executors.local import THIS_HOST
+from trtopt.executors.api import Executor, run_in_threads
 from trtopt.files.atomic import scratch_beside
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import Ledger, LedgerEntry, TuneBaseline, Tuned, TuneScore
 from trtopt.requests.build import TuneRequest
-from trtopt.targets import ONNXRUNTIME, target_of
-from trtopt.workers.protocol import RoutesJob, RoutesListed
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.tune.candidates import (
@@ -36,9 +33,9 @@ from trtopt.workflows.tune.candidates import (
     score_of,
     spread_of,
 )
-from trtopt.workflows.tune.engine_kinds import BATCH, LOTTERY, SETTING, STREAMS, single_options
+from trtopt.workflows.tune.engine_kinds import BATCH, LOTTERY, SETTING, STREAMS
 from trtopt.workflows.tune.evaluation import Evaluation, Outcome, lowest_cosine
-from trtopt.workflows.tune.graph_kinds import IO_TYPES, PLACEMENT, PRECISION, REGION, REWRITE
+from trtopt.workflows.tune.graph_kinds import IO_TYPES, PLACEMENT, PRECISION, REWRITE
 from trtopt.workflows.tune.setup import Setup, set_up
 from trtopt.workflows.tune.tuned_folder import Built, history_of, kept_baseline, stored_ledgers
 
@@ -268,7 +265,7 @@ def _at_a_time(
     )
 
 
-KINDS = (PRECISION, PLACEMENT, REGION, IO_TYPES, BATCH, STREAMS, SETTING, REWRITE, LOTTERY)
+KINDS = (PRECISION, PLACEMENT, IO_TYPES, BATCH, STREAMS, SETTING, REWRITE, LOTTERY)
 """All kinds of candidates, in the order in which equal ones are tried."""
 LEAST_EXPECTED = 0.0005
 """An expected gain below it does not pay for a build."""
@@ -319,8 +316,7 @@ def _in_words(waiting: int) -> str:
     return "1 candidate waits that takes" if waiting == 1 else f"{waiting} candidates wait that take"
 
 
-_LISTING_LIMIT_S = 60.0
-_QUANTIZING = {"precision", "placement", "region"}
+_QUANTIZING = {"precision", "placement"}
 
 
 class Candidates:
@@ -328,7 +324,6 @@ class Candidates:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._build_options = _build_options(setup)
         self._proposed: set[str] = set()
         if _QUANTIZING & set(setup.request.kinds) and setup.samples.data is None:
             setup.notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
@@ -380,32 +375,12 @@ class Candidates:
             is_loaded=setup.measure.rate is not None,
             recipe=incumbent.recipe,
             selected=incumbent.selected,
-            left=incumbent.left,
             data=setup.samples.data,
             threshold=setup.terms.threshold,
             inputs=engine.inputs,
             outputs=engine.outputs,
             copied=ledger.baseline.copied,
             tried=frozenset(entry.candidate for entry in ledger.entries),
-            build_options=self._build_options,
             build_spread=build_spread_of(history),
             evidence=evidence_of(incumbent),
         )
-
-
-def _build_options(setup: Setup) -> tuple[str, ...]:
-    """Internal options of TensorRT 11's builder; none where they cannot be listed."""
-    backend = setup.builder.backend
-    if backend.name == ONNXRUNTIME or not target_of(backend).build_routes:
-        return ()
-    if "builder-setting" not in setup.request.kinds:
-        return ()
-    try:
-        job = RoutesJob(backend=backend.name)
-        found = run_jobs_of(THIS_HOST, [job], limit_s=_LISTING_LIMIT_S, on_progress=SILENT.progress)
-        ((_, listed),) = found
-    except TrtoptError as error:
-        setup.notes.append(f"build routes were not tried: {error.summary}")
-        return ()
-    assert isinstance(listed, RoutesListed)
-    return single_options(listed.listed)

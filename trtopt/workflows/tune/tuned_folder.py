@@ -60,12 +60,6 @@ class Built:
         return None if verdict is None else verdict.batches[0].chosen
 
     @property
-    def left(self) -> tuple[str, ...]:
-        """The nodes that selecting it left in float."""
-        candidates = () if self.manifest.verdict is None else self.manifest.verdict.candidates
-        return next((one.left for one in candidates if one.name == self.selected), ())
-
-    @property
     def is_rewritten(self) -> bool:
         """Whether a rule of a candidate has changed the graph: a graph made again would lack it."""
         return any(name.startswith("rule=") for name in self.changes)

@@ -47,7 +47,6 @@ CONDITIONS: dict[str, str | None] = {
     "tiling_optimization_level": "tiling",
     "l2_limit_for_tiling": "tiling",
     "build_route": "build_routes",
-    "all_build_routes": "build_routes",
     "precision": "weakly_typed",
     "set_output_type": "weakly_typed",
     "attention": None,

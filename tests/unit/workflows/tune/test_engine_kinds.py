@@ -1,15 +1,10 @@
-"""Kinds that leave the graph: settings of the builder, what is said of them, batch sizes, streams, routes."""
+"""Kinds that leave the graph: settings of the builder, what is said of them, batch sizes, streams."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
-import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from tests.support import examples
 from tests.support.inspected import graph, node, profiled
 from tests.support.trt_exercise import target
 from tests.support.tuning import evidence, gain, proposed, situation
@@ -24,8 +19,6 @@ from trtopt.workflows.tune.engine_kinds import (
     better_build,
     parallel_share,
     per_sample_gain,
-    single_options,
-    with_option,
 )
 
 BRANCHES = graph(node("Relu", "x", "a"), node("Exp", "x", "b"), node("Add", "a b", "y"), inputs={"x": (8, 4)})
@@ -39,18 +32,10 @@ def test_onnx_runtime_gets_threads_up_to_its_cores() -> None:
     assert "intra_op_threads=2" not in proposed(SETTING, situation("onnxruntime", "1", cores=1))
 
 
-def test_what_the_incumbent_has_is_not_tried_and_the_default_is_where_it_has_another() -> None:
+def test_the_default_is_tried_where_the_recipe_has_another() -> None:
     lowered = situation("onnxruntime", "1", recipe=Recipe(graph_optimization="basic"))
-    assert "graph_optimization=basic" not in proposed(SETTING, lowered)
     assert "graph_optimization=all" in proposed(SETTING, lowered)
     assert "graph_optimization=all" not in proposed(SETTING, situation("onnxruntime", "1"))
-
-
-def test_a_bound_on_the_workspace_may_be_lifted() -> None:
-    assert proposed(SETTING, situation(recipe=Recipe(workspace_mib=64)))["workspace_mib=None"].recipe == {
-        "workspace_mib": None
-    }
-    assert "workspace_mib=None" not in proposed(SETTING, situation())
 
 
 def test_branches_off_the_longest_path_are_what_streams_can_hide() -> None:
@@ -86,23 +71,6 @@ def test_harder_search_takes_longer_builds() -> None:
     assert SETTING.builds < builds[0] < builds[1]  # type: ignore[operator]
 
 
-def test_streams_get_a_share_of_the_cache_where_layers_are_tiled() -> None:
-    gpu = msgspec.structs.replace(examples.GPU, cache_bytes=50 << 20)
-    tiled = situation(device=gpu, streams=4, recipe=Recipe(tiling="full"))
-    assert proposed(SETTING, tiled)["l2_limit_mib=12"].recipe == {"l2_limit_mib": 12}
-    alone, untiled = replace(tiled, streams=1), replace(tiled, recipe=Recipe())
-    for other in (alone, untiled):
-        assert not [name for name in proposed(SETTING, other) if name.startswith("l2_limit")]
-
-
-def test_options_of_the_builder_are_set_one_more_at_a_time() -> None:
-    given = situation(
-        "tensorrt", "11.4.0", build_options=("-a=1", "-b=2"), recipe=Recipe(build_route="-a=0 -c=3")
-    )
-    found = [change.recipe.get("build_route") for change in proposed(SETTING, given).values()]
-    assert [route for route in found if route] == ["-c=3 -a=1", "-a=0 -c=3 -b=2"]
-
-
 def priors(name: str, backend: str, version: str, *layers: ProfiledLayer) -> Prior:
     prior = proposed(SETTING, situation(backend, version, evidence=evidence(*layers)))[name].prior
     assert prior is not None
@@ -114,14 +82,6 @@ def test_libraries_of_products_promise_more_where_these_take_the_time() -> None:
     conv, relu = profiled("1", "Conv", 9.0), profiled("2", "Relu", 1.0)
     both = priors(name, "tensorrt", "10.16.1.11", conv, relu).gain
     assert both > priors(name, "tensorrt", "10.16.1.11", relu).gain == 0.0
-
-
-def test_lower_levels_of_optimisation_risk_what_was_fused() -> None:
-    name = "graph_optimization=basic"
-    fused, single = profiled("1", "Conv Relu"), profiled("2", "Conv")
-    risky, safe = (priors(name, "onnxruntime", "1", layer) for layer in (fused, single))
-    assert risky.risk > safe.risk == pytest.approx(0.1)
-    assert risky.loss > safe.loss
 
 
 def test_a_latency_has_use_for_neither_other_batches_nor_streams() -> None:
@@ -166,32 +126,3 @@ def test_another_build_is_worth_the_more_the_more_builds_differ() -> None:
     assert prior.probability == pytest.approx(0.2398, abs=1e-4)  # beyond 0.7071 of a standard normal
     assert prior.gain > 0.01
     assert proposed(LOTTERY, situation("onnxruntime", "1")) == {}
-
-
-LISTED = json.dumps(
-    {
-        "tuner_version": "1.0",
-        "tuner_options": [
-            {"option": "-fuse", "allowed_values": "bool [0|1]", "default_value": "1", "help": ""},
-            {"option": "-level", "allowed_values": "[low | mid|high]", "default_value": "mid", "help": ""},
-            {"option": "-size", "allowed_values": "int [0|1|...]", "default_value": "0", "help": ""},
-            {"option": "-name", "allowed_values": "any text", "default_value": "", "help": ""},
-        ],
-    }
-)
-
-
-def test_each_closed_option_is_tried_with_its_other_values() -> None:
-    assert single_options(LISTED) == ("-fuse=0", "-level=low", "-level=high")
-
-
-@pytest.mark.parametrize(
-    "listed", ["", "no JSON", "[]", "{}", '{"tuner_options": [1]}', '{"tuner_options": 1}']
-)
-def test_a_list_of_another_form_holds_nothing(listed: str) -> None:
-    assert single_options(listed) == ()
-
-
-def test_an_option_takes_the_place_of_another_value_of_it() -> None:
-    assert with_option(None, "-a=1") == "-a=1"
-    assert with_option("-a=0 -b=2", "-a=1") == "-b=2 -a=1"
