@@ -29,8 +29,9 @@ from trtopt.workflows.tune.tuned_folder import Built
 class Evidence:
     """The incumbent's graph at its shapes, and its layers' times where a profile could be taken.
 
-    `latency_ms` is that of a query outside of the profiler, `floor_ms` the least that the roofline allows all
-    layers; None where they are not known. Shares are of the layers' time, from 0 to 1.
+    `model` is what a precision is written into. `latency_ms` is that of a query outside of the profiler,
+    `floor_ms` the least that the roofline allows all layers; None where they are not known. Shares are of the
+    layers' time, from 0 to 1.
     """
 
     model: Path
@@ -41,14 +42,6 @@ class Evidence:
     latency_ms: float | None = None
     floor_ms: float | None = None
     peaks: DevicePeaks | None = None
-    float_model: Path | None = None
-    """The graph before a precision was written into it; None: `model` itself."""
-    float_sha256: str | None = None
-
-    @property
-    def float_graph(self) -> tuple[Path, str]:
-        """What a precision is written into, and its hash."""
-        return self.float_model or self.model, self.float_sha256 or self.model_sha256
 
     @cached_property
     def total_ms(self) -> float:
@@ -68,14 +61,15 @@ class Evidence:
 def evidence_of(built: Built) -> Evidence:
     """What its folder shows: the graph, and a profile if that is of its engine."""
     engine, manifest = built.engine, built.manifest
-    onnx, first = manifest.graph_of(engine), next(iter(manifest.intermediates), None)
-    model = built.folder / onnx.path
+    graph = manifest.graph_of(engine)
+    model = next(iter(manifest.intermediates), graph)
     found = Evidence(
-        model,
-        onnx.sha256,
-        read_graph(load(model).proto, shapes_at(manifest.onnx.inputs, engine.plan, built.batch)),
-        float_model=None if first is None else built.folder / first.path,
-        float_sha256=None if first is None else first.sha256,
+        built.folder / model.path,
+        model.sha256,
+        read_graph(
+            load(built.folder / graph.path).proto,
+            shapes_at(manifest.onnx.inputs, engine.plan, built.batch),
+        ),
     )
     try:
         report = read_profile(built.folder)
@@ -101,15 +95,13 @@ _OF_THE_PLAN = {"batch", *(one.name for one in SETTINGS)}
 class Change:
     """One step away from the incumbent; what is empty or None stays what it is.
 
-    `recipe` are fields of the incumbent's `Recipe`; `rule` is a rewrite rule to apply to its graph; `fresh`
-    builds again without a timing cache. `prior`, and how many builds of the incumbent it takes, are the
-    kind's own where they are None; `evidence` says what they were drawn from. It takes the baseline's
-    measurement so many times as `measurements` says.
+    `recipe` are fields of the incumbent's `Recipe`; `fresh` builds again without a timing cache. `prior`, and
+    how many builds of the incumbent it takes, are the kind's own where they are None; `evidence` says what
+    they were drawn from. It takes the baseline's measurement so many times as `measurements` says.
     """
 
     name: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    rule: str | None = None
     streams: int | None = None
     fresh: bool = False
     prior: Prior | None = None

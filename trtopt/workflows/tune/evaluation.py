@@ -15,18 +15,15 @@ from trtopt.errors import TrtoptError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import write_manifest
 from trtopt.measure.statistics.comparison import Comparison, Verdict
-from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
-from trtopt.records import FinalRace, Ledger, LedgerEntry, Manifest, OnnxArtifact, to_json
+from trtopt.records import FinalRace, Ledger, LedgerEntry, Manifest, to_json
 from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
 from trtopt.requests.measure import ProfileRequest
-from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.targets import target_of
 from trtopt.workflows.bench.resolve_engines import engines_of_build
 from trtopt.workflows.build.build import build
-from trtopt.workflows.build.folder import in_folder, stamp, verified_graphs
+from trtopt.workflows.build.folder import stamp, verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
@@ -137,18 +134,11 @@ class Maker:
         return write_manifest(folder, msgspec.structs.replace(manifest, verdict=named))
 
     def _derive(self, incumbent: Built, change: Change, recipe: Recipe, folder: Path) -> Manifest:
-        """The incumbent's folder with one more rule, other settings or another build."""
+        """The incumbent's folder with other settings, or another build."""
         manifest, engine = incumbent.manifest, incumbent.engine
         _copy_without(incumbent.folder, folder, manifest)
         graphs = verified_graphs(folder, manifest)
         graph = next(one for one in graphs if one.sha256 == engine.plan.onnx_sha256)
-        intermediates = manifest.intermediates
-        if change.rule is not None:
-            rewritten = self._rewritten(graph, change.rule, folder)
-            if rewritten is None:
-                return manifest
-            intermediates = (*intermediates, in_folder(graph))
-            graph = rewritten
         (plan,) = make_plans(graph, recipe, self.workbench.builder.backend)
         if change.builds_engine:
             engines = self._workbench_for(change, folder).build((graph,), (plan,), folder)
@@ -156,19 +146,10 @@ class Maker:
             engines = (engine,)
             for name in engine.files:
                 shutil.copy2(incumbent.folder / name, folder / name)
-        changed = {"onnx": in_folder(graph), "intermediates": intermediates, "engines": engines}
-        return write_manifest(folder, stamp(msgspec.structs.replace(manifest, graphs=(), **changed)))
-
-    def _rewritten(self, graph: OnnxArtifact, rule: str, folder: Path) -> OnnxArtifact | None:
-        """The graph after one more rule; None where that finds nothing."""
-        out = folder / f"model.{rule}.onnx"
-        target = target_of(self.workbench.builder.backend).name
-        trace = rewrite_model(Path(graph.path), out, target=target, rules=(rule,), write_unchanged=False)
-        if not trace.applied:
-            return None
-        trace = msgspec.structs.replace(trace, source=Path(graph.path).name, out=out.name)
-        (folder / f"rewrite.{rule}.json").write_bytes(to_json(trace))
-        return msgspec.structs.replace(read_onnx(out), parent=graph.sha256)
+        kept = manifest.graph_of(engine)  # which names the file that it was made of
+        return write_manifest(
+            folder, stamp(msgspec.structs.replace(manifest, onnx=kept, graphs=(), engines=engines))
+        )
 
     def _workbench_for(self, change: Change, folder: Path) -> Workbench:
         """With the incumbent's timings, but where others compete or a build is to time everything again."""

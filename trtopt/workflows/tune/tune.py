@@ -343,7 +343,7 @@ class Candidates:
             past = [entry for entry in history if entry.kind == kind.name]
             for change in kind.changes(situation):
                 self._proposed.add(kind.name)
-                if change.name in tried or (change.makes_graph and incumbent.is_rewritten):
+                if change.name in tried:
                     continue
                 builds = kind.builds if change.builds is None else change.builds
                 seconds = builds * build_s + change.measurements * baseline.measure_s

@@ -59,11 +59,6 @@ class Built:
         verdict = self.manifest.verdict
         return None if verdict is None else verdict.batches[0].chosen
 
-    @property
-    def is_rewritten(self) -> bool:
-        """Whether a rule of a candidate has changed the graph: a graph made again would lack it."""
-        return any(name.startswith("rule=") for name in self.changes)
-
 
 LEDGER = "ledger.json"
 _STORED = "ledgers"
