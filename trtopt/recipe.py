@@ -306,13 +306,12 @@ def recipe_json(recipe: Recipe) -> str:
 
 
 def recipe_in(text: str) -> Recipe:
-    """A recipe as records hold it; those of earlier versions have a `split` too, which here must be empty.
+    """A recipe as records hold it.
 
     Raises:
         msgspec.DecodeError: it asks for what this version does not have.
     """
-    fields = msgspec.json.decode(text, type=dict[str, Any])
-    return msgspec.convert({name: one for name, one in fields.items() if one or name != "split"}, Recipe)
+    return msgspec.json.decode(text, type=Recipe)
 
 
 def batch_sizes(batch: int | Sequence[int] | None) -> tuple[int, ...] | None:

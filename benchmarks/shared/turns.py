@@ -23,7 +23,7 @@ def measure(folders: Mapping[str, Path], batch: int, note: Callable[[str, float]
     for turn in range(ROUNDS):
         for side in list(folders) if turn % 2 == 0 else [*folders][::-1]:
             report = trtopt.bench(folders[side], batch=(batch,), contract="trtexec-11", duration=0.5)
-            times = report.points[0].latency.stages.gpu_compute_ms
+            times = report.points[0].latency.staged.gpu_compute_ms
             note(side, round(trtopt.summarise(times).median, 4))
 
 

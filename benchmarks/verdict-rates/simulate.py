@@ -162,6 +162,7 @@ def report_of(latencies: np.ndarray) -> BenchReport:
         batch=1,
         shapes={"x": (1, 4)},
         samples=samples_of(latencies),
+        staged=samples_of(latencies),
         warmups=samples_of(latencies[:0]),
         stop_reason="time limit",
     )

@@ -20,7 +20,7 @@ from trtopt.report.html.page import page_of, plotting_library
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-MEASURED = DATA / "schema_1" / "bench.json"
+MEASURED = DATA / "results" / "bench.json"
 ODD = "</script><img src=x onerror=alert(1)>\"'&amp;\x1e {{7*7}}"
 Opener = Callable[..., "Page"]
 

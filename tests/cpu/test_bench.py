@@ -41,7 +41,7 @@ def test_every_engine_of_a_folder_is_measured_in_both_modes(cpu_build: Path) -> 
             assert len(samples.end_ms) == count
             ahead = measurement.contract.queue_ahead  # these finish when the count is reached
             timed = max(MIN_TIMED, round((count - ahead) * TIMED_SHARE)) + ahead
-            assert len(measurement.stages.gpu_compute_ms) == timed
+            assert len(measurement.staged.gpu_compute_ms) == timed
             assert all(start < end for start, end in zip(samples.start_ms, samples.end_ms, strict=True))
             assert len(measurement.warmups.start_ms) >= 3
             assert measurement.contract.name == "trtexec-11+no-graph"
@@ -80,10 +80,10 @@ def test_a_tensor_that_is_an_input_and_an_output_is_refused_with_what_to_do(tmp_
 
 def test_the_contract_decides_whether_copies_are_part_of_a_query(cpu_build: Path) -> None:
     report = trtopt.bench(cpu_build, batch=[8], contract="trtexec-10", duration=0.1)
-    stages = report.points[0].latency.stages
+    stages = report.points[0].latency.staged
     assert len(stages.h2d_ms) == len(stages.d2h_ms) == len(stages.start_ms)
     report = trtopt.bench(cpu_build, batch=[8], contract="isolated", duration=0.1)
-    assert report.points[0].latency.stages.h2d_ms == []
+    assert report.points[0].latency.staged.h2d_ms == []
     assert report.points[0].throughput is None
 
 
@@ -100,7 +100,7 @@ def test_every_flag_that_changes_a_term_is_reported_by_the_contracts_name(
     name = "trtexec-11+no-graph+transfers+no-pinned+queue=3+sync=blocking+streams=2"
     assert throughput.contract.name == name
     assert throughput.contract.queue_ahead == 3
-    assert len(throughput.stages.h2d_ms) == len(throughput.stages.start_ms)
+    assert len(throughput.staged.h2d_ms) == len(throughput.staged.start_ms)
     assert set(throughput.samples.inference_stream) == {0, 1}
 
 
@@ -229,7 +229,7 @@ def test_times_are_exported_in_trtexecs_layout_with_a_file_for_each_batch_size(
     ]
     for point in report.points:
         rows = json.loads((trtopt_cli.folder / f"times.batch{point.batch}.json").read_text())
-        assert [row["computeMs"] for row in rows] == point.latency.stages.gpu_compute_ms
+        assert [row["computeMs"] for row in rows] == point.latency.staged.gpu_compute_ms
 
 
 def test_onnx_runtimes_nodes_are_exported_in_trtexecs_layout_for_profiles(

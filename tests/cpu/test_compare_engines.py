@@ -328,7 +328,7 @@ def test_bad_input_to_compare_gets_a_message_and_a_status(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = DATA / "schema_1" / "bench.json"
+    result = DATA / "results" / "bench.json"
     (tmp_path / "shared.toml").write_text('timing_cache = "shared.cache"\n')
     names: dict[str, Any] = {"build": cpu_build, "result": result, "shared": "./shared.toml"}
     given = [argument.format(**names) for argument in arguments]

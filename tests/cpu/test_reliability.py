@@ -123,20 +123,6 @@ def test_what_the_manifest_vouches_for_is_checked_before_it_is_read(folder: Path
         read_listed(folder, read_manifest(folder), "batch8.log")
 
 
-# ── signatures of earlier versions ──────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("name", ["TRTOPT_SIGNER", "TRTOPT_SIGN_WITH", "TRTOPT_SIGNING_KEY"])
-def test_a_variable_that_kept_unsigned_folders_out_is_not_ignored(
-    name: str, trtopt_cli: CommandLine, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "manifest.sig").write_text("ed25519 KEY AAAA\n")
-    assert "manifest.sig was not checked" in trtopt_cli("verify", folder).stdout
-    monkeypatch.setenv(name, "key.pem")
-    for command in (("verify", folder), ("bench", folder), ("report", folder)):
-        assert f"${name} is set" in trtopt_cli.fails(2, *command)
-
-
 # ── --locked ────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -56,7 +56,7 @@ def make_seeds(folder: Path) -> None:
         for file in sorted(ROOT.glob(pattern)):
             shutil.copy(file, folder / kind)
     (folder / "recipe" / "every_key.toml").write_text(_RECIPE)
-    shutil.copytree(DATA / "schema_1", folder / "schema_1")
+    shutil.copytree(DATA / "results", folder / "results")
 
 
 def _models(folder: Path) -> None:

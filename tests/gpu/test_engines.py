@@ -108,13 +108,13 @@ def test_bench_measures_every_engine_with_either_binding(built: Path, binding: s
     for point in report.points:
         assert point.throughput is not None
         for measurement in (point.latency, point.throughput):
-            stages = measurement.stages
+            stages = measurement.staged
             assert measurement.contract.name == contract
             assert len(measurement.samples.start_ms) >= 10
             assert min(stages.gpu_compute_ms) > 0
             assert bool(stages.h2d_ms) == (contract == "trtexec-10")
         # one query in flight: the device's time lies within the host's
-        latency = point.latency.stages
+        latency = point.latency.staged
         assert all(a <= b for a, b in zip(latency.gpu_compute_ms, latency.latency_ms, strict=True))
 
 
@@ -148,7 +148,7 @@ def test_serving_runs_every_stream_from_one_thread_or_several(
     report = trtopt.bench(built, batch=[8], contract="serving", terms=terms, duration=0.3)
     throughput = report.points[0].throughput
     assert throughput is not None
-    stages = throughput.stages
+    stages = throughput.staged
     assert set(throughput.samples.inference_stream) == {0, 1, 2}
     assert len(stages.h2d_ms) == len(stages.d2h_ms) == len(stages.start_ms)
     assert throughput.contract.graph == graph

@@ -213,6 +213,7 @@ def measurement() -> Measurement:
         batch=8,
         shapes={"x": (8, 4)},
         samples=samples(),
+        staged=samples(),
         warmups=samples(),
         clocks=(
             ClockReading(

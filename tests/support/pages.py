@@ -73,6 +73,7 @@ def _point(description: EngineDescription, batch: int) -> BenchPoint:
         batch=batch,
         shapes={},
         samples=samples,
+        staged=samples,
         warmups=samples,
         stop_reason="",
     )

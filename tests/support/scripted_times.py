@@ -90,6 +90,7 @@ class ScriptedTimes:
             batch=job.batch,
             shapes=job.shapes,
             samples=_samples(1.0),
+            staged=_samples(1.0),
             warmups=_samples(1.0),
             stop_reason="scripted",
         )

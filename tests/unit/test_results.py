@@ -62,7 +62,7 @@ def test_the_line_of_a_sweep_says_how_many_points_failed() -> None:
 
 
 def test_the_line_of_a_plan_says_what_serves_the_load() -> None:
-    stored = Path(__file__).parents[1] / "data" / "schema_2" / "plan.json"
+    stored = Path(__file__).parents[1] / "data" / "results" / "plan.json"
     plan = read_versioned(stored.read_bytes(), BatchPlan)
     told = "p99=50ms at 100 requests/s: 1 engine, 1 worker, batches up to 1"
     assert repr(plan) == f"<BatchPlan: {told}>"

@@ -237,9 +237,9 @@ def _export_as_trtexec_does(report: BenchReport, times: Path | None, profile: Pa
     from trtopt.trtexec import layouts
 
     for point in report.points:
-        if times is not None and point.latency.stages.start_ms:  # none: it failed before the first report
+        if times is not None and point.latency.staged.start_ms:  # none: it failed before the first report
             file = layouts.path_for(times, point.batch, len(report.points))
-            write_output(file, layouts.times(point.latency.stages), times_file(file)[file])
+            write_output(file, layouts.times(point.latency.staged), times_file(file)[file])
         if profile is not None and point.layers is not None:
             file = layouts.path_for(profile, point.batch, len(report.points))
             write_output(file, layouts.profile(point.layers), layers_file(file)[file])

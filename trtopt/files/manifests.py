@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import ArtifactError, UsageError, WrongPathError
+from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as, reason_of, sha256_of
 from trtopt.records import BatchPlan, EngineArtifact, Manifest, read_versioned, to_json
@@ -19,8 +19,6 @@ from trtopt.records.build import check_manifest
 from trtopt.records.plan import check_plan
 
 MANIFEST = "manifest.json"
-_EARLIER_KEYS = ("TRTOPT_SIGNER", "TRTOPT_SIGN_WITH", "TRTOPT_SIGNING_KEY")
-"""Variables that made earlier versions sign folders, or refuse unsigned ones."""
 _MAX_MANIFEST_BYTES = 64 << 20
 
 
@@ -68,7 +66,6 @@ def hashes_of(folder: Path) -> dict[str, str]:
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a build folder."""
-    _refuse_earlier_keys()
     path = folder / MANIFEST
     try:
         if path.exists() and not path.is_file():
@@ -89,16 +86,6 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _refuse_earlier_keys() -> None:
-    """Ignored, a variable that used to keep unsigned folders out would let them in."""
-    if name := next((name for name in _EARLIER_KEYS if os.environ.get(name)), None):
-        raise UsageError(
-            f"${name} is set: trtopt no longer signs folders or checks signatures; nothing was read",
-            f"unset it; sign {MANIFEST}, which lists every file's hash, with cosign or minisign, and check "
-            "the files with `trtopt verify FOLDER`",
-        )
-
-
 def read_plan(path: Path) -> BatchPlan:
     """Read the file that `trtopt plan` wrote."""
     with reading_as("a plan", path, "give a file that `trtopt plan -o` wrote"):
@@ -108,9 +95,9 @@ def read_plan(path: Path) -> BatchPlan:
 
 
 def read_listed(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """A file of a build; builds of before every file's hash was kept are read as they are."""
+    """A file of a build, if it is what the manifest vouches for."""
     content = read_bounded(folder / name)
-    if manifest.files.get(name) not in (None, hashlib.sha256(content).hexdigest()):
+    if manifest.files.get(name) != hashlib.sha256(content).hexdigest():
         raise ArtifactError(
             f"{folder / name}: is not the file that the manifest vouches for (its SHA-256 differs)",
             f"`trtopt verify {shlex.quote(str(folder))}` lists what has changed; restore it, or build again",

@@ -110,7 +110,7 @@ def profile_point(
     Without a description the profiler's names are all there is. `by_tensors` is for ONNX Runtime; see
     `mapping.map_layers`. `weakly_typed` is for `receipt.receipt`.
     """
-    stages = point.latency.stages
+    stages = point.latency.staged
     found = _profile(
         point.batch,
         point.latency.engine,

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
-from msgspec import inspect
 
 from trtopt.errors import BackendMissingError
 
@@ -100,20 +99,6 @@ _SCHEMA = re.compile(r"(?P<kind>trtopt\.[a-z]+)/(?P<version>[1-9][0-9]{0,5})")
 
 _START = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(?P<schema>trtopt\.[a-z]+/[0-9]+)"')
 
-_RENAMED: dict[str, dict[str, str | None]] = {
-    "BuildPlan": {"several": "multi_profile", "splits": None},
-    "EngineArtifact": {"chain": None},
-    "Samples": {"lane": "inference_stream"},
-    "PrecisionVerdict": {"asked": "requested"},
-    "ProfiledLayer": {"asked_dtype": "requested_dtype"},
-    "Fallback": {"asked": "requested"},
-    "PrecisionReceipt": {"weights_asked": "weights_requested"},
-    "Beyond": {"rehearsals": "trials"},
-    "ServingCost": {"rehearsed": "from_trials"},
-    "BatchPlan": {"packing": None},
-}
-"""Fields by the name of their record, old name → present name; None where the field has left."""
-
 
 class _Header(msgspec.Struct):
     schema: Any = None
@@ -122,35 +107,12 @@ class _Header(msgspec.Struct):
 def read_versioned(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
     """Read a file of `kind`, a record whose `schema` defaults to what this trtopt writes.
 
-    The returned record has the present schema, whichever the file has.
-
     Raises:
-        ValueError: of another kind, written by a newer trtopt, cut short, or edited beyond its schema.
+        ValueError: of another kind, written by another trtopt, cut short, or edited beyond its schema.
     """
     present = next(field.default for field in msgspec.structs.fields(kind) if field.name == "schema")
-    schema = _header_of(text).schema
-    _check(schema, present)
-    if schema != present:
-        text = msgspec.json.encode(_upgraded(msgspec.json.decode(text), inspect.type_info(kind)))
-    return msgspec.structs.replace(from_json(text, kind), schema=present)
-
-
-def _upgraded(value: Any, kind: inspect.Type) -> Any:
-    """A JSON value of an earlier version with the present field names."""
-    if isinstance(kind, inspect.UnionType):
-        structs = [item for item in kind.types if isinstance(item, inspect.StructType)]
-        return _upgraded(value, structs[0]) if len(structs) == 1 else value
-    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
-        present = _RENAMED.get(kind.cls.__name__, {})
-        named = {now: item for name, item in value.items() if (now := present.get(name, name)) is not None}
-        kinds = {field.encode_name: field.type for field in kind.fields}
-        return {name: _upgraded(item, kinds[name]) if name in kinds else item for name, item in named.items()}
-    if isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
-        is_plain = not isinstance(kind.item_type, inspect.StructType | inspect.UnionType)
-        return value if is_plain else [_upgraded(item, kind.item_type) for item in value]
-    if isinstance(kind, inspect.DictType) and isinstance(value, dict):
-        return {name: _upgraded(item, kind.value_type) for name, item in value.items()}
-    return value
+    _check(_header_of(text).schema, present)
+    return from_json(text, kind)
 
 
 def kind_of(text: bytes) -> str | None:
@@ -181,9 +143,9 @@ def _check(schema: object, present: str) -> None:
     if file is None or file["kind"] != newest["kind"]:
         raise ValueError(f"of schema {schema[:60]!r}, not {present}")
     if int(file["version"]) > int(newest["version"]):
-        raise NewerSchemaError(
-            f"of schema {schema}, written by a newer trtopt; this one reads up to {present}"
-        )
+        raise NewerSchemaError(f"of schema {schema}, written by a newer trtopt; this one reads {present}")
+    if schema != present:
+        raise ValueError(f"of schema {schema}, written by an earlier trtopt; this one reads {present}")
 
 
 # ── results ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -128,10 +128,10 @@ class Measurement(Record, frozen=True, kw_only=True):
     Samples are taken in groups with a clock reading before and after each: group i lies between `clocks[i]`
     and `clocks[i + 1]`. `groups[i]` has the reasons why group i was discarded; without reasons it counts.
     `staged` are additional queries, after each group that counts, whose stages the device timed, which slows
-    a query down; None in files of `trtopt.bench/2` and earlier, where that was done in every sample. `bare`
-    are a few queries after each group of a latency pass, by a minimal loop around the library's own call. The
-    `discarded` queries are in `discarded_samples`, never in `samples`. `untrustworthy` lists why the figures
-    are not trustworthy; empty: they are. `failure` is the device's, if it ended the pass in the middle.
+    a query down; `bare` are a few after each group of a latency pass, by a minimal loop around the library's
+    own call. The `discarded` queries are in `discarded_samples`, never in `samples`. `untrustworthy` lists
+    why the figures are not trustworthy; empty: they are. `failure` is the device's, if it ended the pass in
+    the middle.
     """
 
     mode: Literal["latency", "throughput"]
@@ -140,7 +140,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     batch: int
     shapes: dict[str, Shape]
     samples: Samples
-    staged: Samples | None = None
+    staged: Samples
     bare: Samples | None = None
     warmups: Samples
     clocks: tuple[ClockReading, ...] = ()
@@ -153,11 +153,6 @@ class Measurement(Record, frozen=True, kw_only=True):
     warmup_reason: str = ""
     failure: str | None = None
     notes: tuple[str, ...] = ()
-
-    @property
-    def stages(self) -> Samples:
-        """The queries whose compute and copies the device timed."""
-        return self.samples if self.staged is None else self.staged
 
 
 # ── load ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -531,6 +526,6 @@ class BenchReport(Result, Record, frozen=True, kw_only=True):
     model_sha256: str
     """Of the graph that the engines were built from. Empty for an engine without a manifest."""
     source_sha256: str = ""
-    """Of the user's file. Empty where unknown, as in `trtopt.bench/3` and earlier."""
+    """Of the user's file. Empty where unknown."""
     points: tuple[BenchPoint, ...]
     notes: tuple[str, ...] = ()

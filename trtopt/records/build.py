@@ -252,8 +252,6 @@ def check_manifest(manifest: Manifest) -> None:
 def _check_engine(engine: EngineArtifact) -> None:
     if engine.size_bytes < 0:
         raise ValueError(f"{engine.path} has {engine.size_bytes} bytes")
-    if engine.path.endswith(".chain"):
-        raise ValueError(f"{engine.path} is a chain of engines, which trtopt no longer runs")
     for name in (engine.path, engine.log, engine.layers, engine.memory):
         if name is not None:
             _check_name(name)

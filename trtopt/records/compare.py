@@ -57,9 +57,7 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     device's, if it ended the run in the middle: the turns that had finished are kept, and some subjects may
     have one more than others.
 
-    `order` is the subject of each turn, as indices of `turns`, drawn from `seed`. In files of
-    `trtopt.compare/1` it is empty: every second round was in reverse. `loadings` is empty where subjects were
-    loaded once, as in files before `trtopt.compare/3`.
+    `order` is the subject of each turn, as indices of `turns`, drawn from `seed`.
     """
 
     purpose: Purpose

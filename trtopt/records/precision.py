@@ -399,7 +399,7 @@ class Candidate(Record, frozen=True, kw_only=True):
 class CandidateTime(Record, frozen=True, kw_only=True):
     """A candidate's median latency, and the verdict on it against the baseline (None for that itself).
 
-    `build_seconds` is what its engine took to build; None in folders that did not keep it.
+    `build_seconds` is what its engine took to build.
     """
 
     candidate: str

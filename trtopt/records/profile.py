@@ -54,10 +54,8 @@ class EngineDescription(Record, frozen=True, kw_only=True):
 
 # ── layers and their nodes ──────────────────────────────────────────────────────────────────────────────
 
-MappedBy = Literal["metadata", "name", "graph", "inferred", "nothing"]
-"""`inferred` stands in earlier files alone."""
-"""How ONNX nodes were found: TensorRT's metadata, the layer's name, tensors walked through the graph, or the
-layer inferred for a node that no layer names."""
+MappedBy = Literal["metadata", "name", "graph", "nothing"]
+"""How ONNX nodes were found: TensorRT's metadata, the layer's name, or tensors walked through the graph."""
 
 
 class LayerCost(Record, frozen=True, kw_only=True):

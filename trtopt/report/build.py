@@ -18,8 +18,6 @@ from trtopt.records import (
 from trtopt.report.bench import backend_text
 from trtopt.report.view import UNKNOWN, Column, Lines, Table, View, mib, plain, table
 
-_SIGNATURE = "manifest.sig"  # of versions that signed builds themselves
-
 
 def build_view(manifest: Manifest, folder: str) -> View:
     """One row per engine, and one line that names the logs with builder warnings."""
@@ -81,8 +79,6 @@ def check_lines(folder: str, check: FolderCheck) -> list[str]:
     lines = [f"missing: {name}" for name in check.missing]
     lines += [f"changed: {name}" for name in check.changed]
     lines += [f"not of this build: {name}" for name in check.extra]
-    if _SIGNATURE in check.extra:
-        lines.append(f"{_SIGNATURE} was not checked: sign manifest.json with cosign or minisign instead")
     bad = len(check.missing) + len(check.changed)
     whole = f"{check.checked - bad} of {check.checked}" if bad else f"all {check.checked}"
     return [f"{folder}: {whole} files are unchanged since the build", *lines]

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import ArtifactError
-from trtopt.recipe import recipe_in, recipe_json
 from trtopt.records import BenchReport, EngineRef, Manifest, ProfileReport, SweepTerms, TuneTerms
 
 
@@ -61,7 +60,6 @@ _HASH_DIGITS = 12
 
 def check_same_terms(what: str, there: SweepTerms | TuneTerms, here: SweepTerms | TuneTerms) -> None:
     """Refuse to continue on other terms; `what` is such as `out: was tuned`."""
-    there, here = _with_whole_recipe(there), _with_whole_recipe(here)
     if there == here:
         return
     if there.model_sha256 != here.model_sha256:
@@ -89,17 +87,6 @@ def _differences(one: msgspec.Struct, other: msgspec.Struct, now: str) -> Iterat
             yield from _of_recipes(json.loads(before), json.loads(after), now)
         elif before != after:
             yield f"{name.removesuffix('_s').replace('_', ' ')} {_shown(before)}, {now} {_shown(after)}"
-
-
-def _with_whole_recipe(terms: SweepTerms | TuneTerms) -> SweepTerms | TuneTerms:
-    """Tuning's recipe with the fields of this version: those that came after it was written have defaults."""
-    if isinstance(terms, SweepTerms):
-        return terms
-    try:
-        recipe = recipe_in(terms.recipe)
-    except msgspec.DecodeError:  # a field that this version does not have
-        return terms
-    return msgspec.structs.replace(terms, recipe=recipe_json(recipe))
 
 
 def _of_recipes(one: Mapping[str, object], other: Mapping[str, object], now: str) -> Iterator[str]:

@@ -42,6 +42,7 @@ def engine(label: str, *layers: ProfiledLayer) -> EngineProfile:
         batch=1,
         shapes={},
         samples=samples(3.0, 1.0, 2.0),
+        staged=samples(3.0, 1.0, 2.0),
         warmups=samples(),
         stop_reason="",
     )

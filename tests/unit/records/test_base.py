@@ -1,4 +1,4 @@
-"""What all records have in common, and files of this and of earlier schemas."""
+"""What all records have in common, and which files are read."""
 
 import json
 
@@ -11,18 +11,13 @@ from trtopt.records import (
     BUILD_SCHEMA,
     BatchPlan,
     BenchReport,
-    CompareReport,
     Manifest,
-    ProfileReport,
     Record,
-    SweepReport,
     kind_of,
     read_versioned,
     to_json,
 )
-from trtopt.records.build import check_manifest
 
-OLD = DATA / "schema_1"
 PRESENT = {BenchReport: BENCH_SCHEMA, Manifest: BUILD_SCHEMA}
 
 
@@ -33,64 +28,19 @@ def document(kind: type[Record]) -> dict[str, object]:
     return found
 
 
-def test_a_result_file_of_schema_1_is_read() -> None:
-    report = read_versioned((OLD / "bench.json").read_bytes(), BenchReport)
-    assert report.schema == BENCH_SCHEMA
-    assert [point.batch for point in report.points] == [1, 8]
-    assert [len(point.latency.samples.latency_ms) for point in report.points] == [257, 34]
-    assert report.points[0].latency.stages is report.points[0].latency.samples
-    assert report.points[0].latency.contract.name == "trtexec-11+no-graph"
+@pytest.mark.parametrize(
+    ("name", "kind"), [("bench", BenchReport), ("manifest", Manifest), ("plan", BatchPlan)]
+)
+def test_a_stored_file_is_read(name: str, kind: type[Record]) -> None:
+    text = (DATA / "results" / f"{name}.json").read_bytes()
+    assert json.loads(to_json(read_versioned(text, kind))) == json.loads(text)
 
 
-def test_a_manifest_of_schema_1_is_read() -> None:
-    manifest = read_versioned((OLD / "manifest.json").read_bytes(), Manifest)
-    assert manifest.schema == BUILD_SCHEMA
-    assert [engine.path for engine in manifest.engines] == ["batch1.onnx", "batch8.onnx"]
-
-
-def test_fields_that_were_renamed_since_are_found_under_their_old_names() -> None:
-    old = DATA / "schema_2"
-    bench = read_versioned((old / "bench.json").read_bytes(), BenchReport)
-    assert set(bench.points[0].latency.samples.inference_stream) == {0}
-    profile = read_versioned((old / "profile.json").read_bytes(), ProfileReport)
-    assert profile.engines[0].layers[0].requested_dtype == "float32"
-    assert profile.engines[0].receipt.weights_requested == {"float32": 1.0}
-    plan = read_versioned((old / "plan.json").read_bytes(), BatchPlan)
-    assert plan.serving_cost is not None
-    assert plan.serving_cost.from_trials == 634
-    assert plan.serving_cost.beyond is not None
-    compared = read_versioned((old / "compare.json").read_bytes(), CompareReport)
-    assert [turns.name for turns in compared.runs[0].turns] == ["A", "B"]
-    manifest = read_versioned((old / "manifest.json").read_bytes(), Manifest)
-    assert [engine.plan.multi_profile for engine in manifest.engines] == [(), ()]
-    sweep = read_versioned((old / "sweep.json").read_bytes(), SweepReport)
-    assert len(sweep.measured) == 2
-
-
-def test_a_field_that_left_is_dropped_from_earlier_files_alone() -> None:
-    text = json.loads((DATA / "schema_2" / "plan.json").read_text()) | {"packing": {"row": 32}}
-    plan = read_versioned(json.dumps(text).encode(), BatchPlan)
-    present = json.loads(to_json(plan)) | {"packing": None}
-    with pytest.raises(ValueError, match="packing"):
-        read_versioned(json.dumps(present).encode(), BatchPlan)
-
-
-def test_an_earlier_manifest_is_read_without_what_cut_graphs_and_refused_with_a_chain() -> None:
-    text = json.loads((DATA / "schema_2" / "manifest.json").read_text())
-    for engine in text["engines"]:
-        engine["chain"], engine["plan"]["splits"] = [], []
-    manifest = read_versioned(json.dumps(text).encode(), Manifest)
-    check_manifest(manifest)
-    text["engines"][0] |= {"path": "batch1.chain", "chain": [{"batch": 1}]}
-    with pytest.raises(ValueError, match=r"batch1\.chain"):
-        check_manifest(read_versioned(json.dumps(text).encode(), Manifest))
-
-
-def test_what_a_model_calls_its_tensors_is_no_field() -> None:
-    text = json.loads((DATA / "schema_2" / "bench.json").read_text())
-    text["points"][0]["latency"]["shapes"] = {"lane": [1, 8, 8], "several": [1]}
-    report = read_versioned(json.dumps(text).encode(), BenchReport)
-    assert report.points[0].latency.shapes == {"lane": (1, 8, 8), "several": (1,)}
+@pytest.mark.parametrize("kind", PRESENT)
+def test_a_file_of_an_earlier_schema_is_refused_by_both(kind: type[Record]) -> None:
+    name = PRESENT[kind].partition("/")[0]
+    with pytest.raises(ValueError, match=rf"{name}/1, written by an earlier trtopt; .* {PRESENT[kind]}"):
+        read_versioned(json.dumps(document(kind) | {"schema": f"{name}/1"}).encode(), kind)
 
 
 @pytest.mark.parametrize("kind", PRESENT)

@@ -56,6 +56,7 @@ def point(description: EngineDescription, compute_ms: float = 3.0) -> BenchPoint
         batch=1,
         shapes={},
         samples=samples,
+        staged=samples,
         warmups=samples,
         stop_reason="",
     )

@@ -17,7 +17,7 @@ KEYS = [
 
 def exported(contract: str) -> list[dict[str, float]]:
     measured = run(ScriptedDevice(SCRIPT), terms(contract), "latency", counted(queries=2))
-    rows: list[dict[str, float]] = json.loads(layouts.times(measured.stages))
+    rows: list[dict[str, float]] = json.loads(layouts.times(measured.staged))
     return rows
 
 

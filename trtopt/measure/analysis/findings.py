@@ -220,7 +220,7 @@ def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
         *_enqueue_bound(figures, contract),
         *_copy_bound(figures, contract),
         *_unstable(
-            latency.stages.gpu_compute_ms, _other_processes(readings), "lock the clocks with --lock-clocks"
+            latency.staged.gpu_compute_ms, _other_processes(readings), "lock the clocks with --lock-clocks"
         ),
         *_streams(point, contract),
         *_clocks(readings, latency.clock_reference),

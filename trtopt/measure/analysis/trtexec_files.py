@@ -103,7 +103,7 @@ def device_latency(point: BenchPoint) -> list[float]:
 
     Copies count where they are part of a query.
     """
-    stages = (point.throughput or point.latency).stages
+    stages = (point.throughput or point.latency).staged
     none = [0.0] * len(stages.gpu_compute_ms)
     parts = zip(stages.h2d_ms or none, stages.gpu_compute_ms, stages.d2h_ms or none, strict=True)
     return [math.fsum(part) for part in parts]

@@ -102,7 +102,7 @@ def figures_of(point: BenchPoint) -> dict[str, float | None]:
     latency_ms, rate = point.latency.samples.latency_ms, throughput_of(point)
     return {
         **{name: percentile(latency_ms, p) for name, p in _LATENCIES.items()},
-        **{name: percentile(getattr(point.latency.stages, column), 50.0) for name, column in STAGES.items()},
+        **{name: percentile(getattr(point.latency.staged, column), 50.0) for name, column in STAGES.items()},
         "queries/s": rate.queries_per_s if rate else None,
         "samples/s": rate.samples_per_s if rate else None,
     }

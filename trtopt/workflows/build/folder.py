@@ -152,7 +152,7 @@ def check_folder(folder: Path) -> FolderCheck:
 
 def compare_with_manifest(folder: Path, manifest: Manifest) -> FolderCheck:
     """The folder's files against the hashes in its manifest."""
-    expected, found = _expected_hashes(manifest), hashes_of(folder)
+    expected, found = manifest.files, hashes_of(folder)
     both = expected.keys() & found.keys()
     return FolderCheck(
         missing=tuple(sorted(expected.keys() - found.keys())),
@@ -160,11 +160,6 @@ def compare_with_manifest(folder: Path, manifest: Manifest) -> FolderCheck:
         extra=tuple(sorted(found.keys() - expected.keys())),
         checked=len(expected),
     )
-
-
-def _expected_hashes(manifest: Manifest) -> dict[str, str]:
-    """Builds of before every file's hash was kept name their engines' at least."""
-    return manifest.files or {engine.path: engine.sha256 for engine in manifest.engines}
 
 
 def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
@@ -176,9 +171,7 @@ def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
             f"--trust {unknown[0]}: no engine of {folder}", f"name one of {', '.join(sorted(known))}"
         )
     engines = [as_it_is(folder, one) if one.path in names else one for one in manifest.engines]
-    write_manifest(
-        folder, msgspec.structs.replace(manifest, engines=tuple(engines)), files=_expected_hashes(manifest)
-    )
+    write_manifest(folder, msgspec.structs.replace(manifest, engines=tuple(engines)), files=manifest.files)
     return check_folder(folder)
 
 
@@ -205,10 +198,6 @@ def rebuild_locked(
     if is_build_folder(target) and not _is_rebuild_of(manifest, target):
         raise OutputError(f"{target}: holds another build", "choose another name with -o, or remove it")
     check_plugins(manifest.engines, plugins, "--plugin")
-    if not manifest.files:
-        raise ArtifactError(
-            f"{source}: built before trtopt kept every file's hash", "build it again with `trtopt build`"
-        )
     check = compare_with_manifest(source, manifest)
     engines_files = {name for engine in manifest.engines for name in engine.files}
     if lost := {*check.missing, *check.changed} - engines_files - {TIMING_CACHE_FILE}:
@@ -217,7 +206,7 @@ def rebuild_locked(
         )
     with folder_in_progress(target) as folder:
         # everything that is no engine's: the models with their weights, traces, calibration tables
-        for name in _expected_hashes(manifest).keys() - engines_files - {TIMING_CACHE_FILE}:
+        for name in manifest.files.keys() - engines_files - {TIMING_CACHE_FILE}:
             _copy(source / name, folder / name)
         engines = _engines_again(source, manifest, folder, listener)
         made = stamp(msgspec.structs.replace(manifest, engines=engines))

@@ -168,6 +168,7 @@ def sampled(terms: dict[str, object] | None = None, **changes: list[float]) -> M
     return msgspec.structs.replace(
         plain,
         samples=samples,
+        staged=samples,
         contract=msgspec.structs.replace(plain.contract, **(terms or {})),
         clocks=(ClockReading(at_ms=0.0, sm_mhz=1980),) * 2,
         clock_reference=ClockReference(mhz=1980, kind="application"),

@@ -34,7 +34,7 @@ def test_a_graph_is_captured_for_every_buffer_set_after_a_plain_run(
 ) -> None:
     device = ScriptedDevice(SCRIPT)
     measured = run(device, terms(name, graph=graph), "throughput", counted(queries=4))
-    queries = sum(len(s.start_ms) for s in (measured.warmups, measured.samples, measured.stages))
+    queries = sum(len(s.start_ms) for s in (measured.warmups, measured.samples, measured.staged))
     assert device.calls.count("capture") == captures
     assert device.calls.count("launch") == (queries if captures else 0)
     sets = 2 if measured.contract.transfers else 1

@@ -23,10 +23,10 @@ def test_without_transfers_a_query_takes_its_enqueue_and_its_compute(name: str) 
     samples, whole = measured.samples, ENQUEUE + COMPUTE
     assert samples.start_ms == [0.0, whole, 2 * whole, 3 * whole]
     assert samples.end_ms == [whole, 2 * whole, 3 * whole, 4 * whole]
-    assert set(measured.stages.enqueue_ms) == {ENQUEUE}
+    assert set(measured.staged.enqueue_ms) == {ENQUEUE}
     assert samples.gpu_compute_ms == samples.h2d_ms == samples.d2h_ms == []
-    assert measured.stages.gpu_compute_ms == [whole] * MIN_TIMED  # the stream is idle while the host enqueues
-    assert measured.stages.h2d_ms == measured.stages.d2h_ms == []
+    assert measured.staged.gpu_compute_ms == [whole] * MIN_TIMED  # the stream is idle while the host enqueues
+    assert measured.staged.h2d_ms == measured.staged.d2h_ms == []
     assert samples.inference_stream == [0] * 4
     assert rate(measured) == pytest.approx(1e3 / whole, rel=1e-12)
 
@@ -36,10 +36,10 @@ def test_with_transfers_a_query_takes_both_copies_and_its_compute() -> None:
     samples, whole = measured.samples, H2D + COMPUTE + D2H
     assert samples.start_ms == [0.0, whole, 2 * whole, 3 * whole]
     assert samples.latency_ms == [whole] * 4
-    assert set(measured.stages.enqueue_ms) == {ENQUEUE}
-    assert measured.stages.gpu_compute_ms == [COMPUTE] * MIN_TIMED
-    assert measured.stages.h2d_ms == [H2D] * MIN_TIMED
-    assert measured.stages.d2h_ms == [D2H] * MIN_TIMED
+    assert set(measured.staged.enqueue_ms) == {ENQUEUE}
+    assert measured.staged.gpu_compute_ms == [COMPUTE] * MIN_TIMED
+    assert measured.staged.h2d_ms == [H2D] * MIN_TIMED
+    assert measured.staged.d2h_ms == [D2H] * MIN_TIMED
     assert rate(measured) == pytest.approx(1e3 / whole, rel=1e-12)
 
 
@@ -47,8 +47,8 @@ def test_an_enqueue_longer_than_the_copy_delays_the_compute() -> None:
     script = Script(compute_ms=[1.0], enqueue_ms=[2.0], h2d_ms=0.5, d2h_ms=0.25)
     measured = run(ScriptedDevice(script), terms("trtexec-10"), "latency", counted(queries=1))
     assert measured.samples.latency_ms == [3.25, 3.25]
-    assert set(measured.stages.enqueue_ms) == {2.0}
-    assert measured.stages.gpu_compute_ms == [2.5] * MIN_TIMED
+    assert set(measured.staged.enqueue_ms) == {2.0}
+    assert measured.staged.gpu_compute_ms == [2.5] * MIN_TIMED
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
@@ -76,9 +76,9 @@ def test_no_sample_pays_for_the_timing_of_stages(mode: Mode) -> None:
     untimed = run(ScriptedDevice(SCRIPT), terms("trtexec-10"), mode, counted(queries=100))
     measured = run(ScriptedDevice(script), terms("trtexec-10"), mode, counted(queries=100))
     assert measured.samples == untimed.samples
-    assert len(measured.stages.start_ms) == round(100 * TIMED_SHARE) + measured.contract.queue_ahead
-    assert measured.stages.start_ms[0] == measured.samples.end_ms[-1]
-    assert set(measured.stages.gpu_compute_ms) == {COMPUTE + 0.5}
+    assert len(measured.staged.start_ms) == round(100 * TIMED_SHARE) + measured.contract.queue_ahead
+    assert measured.staged.start_ms[0] == measured.samples.end_ms[-1]
+    assert set(measured.staged.gpu_compute_ms) == {COMPUTE + 0.5}
 
 
 # ── throughput: queries queued ahead ────────────────────────────────────────────────────────────────────
@@ -89,8 +89,8 @@ def test_a_queue_without_transfers_keeps_the_device_computing_without_a_gap() ->
     samples = measured.samples
     assert samples.end_ms == [ENQUEUE + n * COMPUTE for n in range(1, 7)]
     assert samples.start_ms == [0.0, ENQUEUE, *samples.end_ms[:-2]]
-    assert measured.stages.gpu_compute_ms == [ENQUEUE + COMPUTE, *[COMPUTE] * MIN_TIMED]
-    assert set(measured.stages.enqueue_ms) == {ENQUEUE}
+    assert measured.staged.gpu_compute_ms == [ENQUEUE + COMPUTE, *[COMPUTE] * MIN_TIMED]
+    assert set(measured.staged.enqueue_ms) == {ENQUEUE}
     assert rate(measured) == pytest.approx(6e3 / (ENQUEUE + 6 * COMPUTE), rel=1e-12)
 
 
@@ -99,9 +99,9 @@ def test_a_queue_overlaps_copies_with_compute() -> None:
     samples = measured.samples
     assert samples.end_ms == [H2D + n * COMPUTE + D2H for n in range(1, 7)]
     assert samples.start_ms == [0.0, ENQUEUE, *samples.end_ms[:-2]]
-    assert measured.stages.gpu_compute_ms == [COMPUTE] * (MIN_TIMED + 1)
-    assert measured.stages.h2d_ms == [H2D] * (MIN_TIMED + 1)
-    assert measured.stages.d2h_ms == [D2H] * (MIN_TIMED + 1)
+    assert measured.staged.gpu_compute_ms == [COMPUTE] * (MIN_TIMED + 1)
+    assert measured.staged.h2d_ms == [H2D] * (MIN_TIMED + 1)
+    assert measured.staged.d2h_ms == [D2H] * (MIN_TIMED + 1)
     assert rate(measured) == pytest.approx(6e3 / (H2D + 6 * COMPUTE + D2H), rel=1e-12)
 
 
@@ -113,7 +113,7 @@ def test_pageable_memory_costs_a_copy_by_the_host_and_a_wait_for_the_output(mode
     whole = 0.0625 + H2D + COMPUTE + D2H
     assert measured.contract.name == "trtexec-10+no-pinned"
     assert rate(measured) == pytest.approx(1e3 / whole, rel=1e-12)
-    assert set(measured.stages.gpu_compute_ms) == {COMPUTE}
+    assert set(measured.staged.gpu_compute_ms) == {COMPUTE}
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -127,7 +127,7 @@ def test_copies_longer_than_the_compute_set_the_pace_of_a_queue() -> None:
     script = Script(compute_ms=[1.0], enqueue_ms=[0.25], h2d_ms=3.0, d2h_ms=1.0)
     measured = run(ScriptedDevice(script), terms("trtexec-10"), "throughput", counted(queries=4))
     assert measured.samples.end_ms == [3.0 * n + 1.0 + 1.0 for n in range(1, 7)]
-    assert set(measured.stages.h2d_ms) == {3.0}
+    assert set(measured.staged.h2d_ms) == {3.0}
     assert rate(measured) == pytest.approx(6e3 / (6 * 3.0 + 2.0), rel=1e-12)
 
 

@@ -20,7 +20,7 @@ from trtopt.report.html.folder import report_page, thinned
 from trtopt.report.html.page import Chart, Section
 from trtopt.report.view import Table
 
-STORED = DATA / "schema_1" / "bench.json"
+STORED = DATA / "results" / "bench.json"
 
 
 @pytest.fixture(scope="module")

@@ -91,19 +91,12 @@ def test_a_ledger_of_another_model_machine_version_or_objective_is_refused() -> 
     check_same_terms("out: was tuned", terms, ledger(entry()).terms)
 
 
-def test_recipes_differ_by_the_field_and_not_by_one_that_came_later_or_has_left() -> None:
+def test_recipes_differ_by_the_field() -> None:
     began = msgspec.structs.replace(ledger().terms, recipe=recipe_json(Recipe(rewrite="all")))
-    fields = json.loads(began.recipe)
-    del fields["forms"]  # as an earlier version wrote it
-    for earlier in (fields, fields | {"split": []}):
-        check_same_terms("out: was tuned", msgspec.structs.replace(began, recipe=json.dumps(earlier)), began)
-    cut = msgspec.structs.replace(began, recipe=json.dumps(fields | {"split": ["front:2"]}))
-    with pytest.raises(ArtifactError, match=r"on other terms: .*split front:2, now none"):
-        check_same_terms("out: was tuned", cut, began)
     now = msgspec.structs.replace(began, recipe=recipe_json(Recipe(rewrite="none")))
     with pytest.raises(ArtifactError, match=r"on other terms: rewrite all, now none\n"):
         check_same_terms("out: was tuned", began, now)
-    newer = msgspec.structs.replace(began, recipe=json.dumps(fields | {"colour": "red"}))
+    newer = msgspec.structs.replace(began, recipe=json.dumps(json.loads(began.recipe) | {"colour": "red"}))
     with pytest.raises(ArtifactError, match="on other terms: colour red, now none"):
         check_same_terms("out: was tuned", newer, began)
 
