@@ -12,6 +12,7 @@ from tests.support.trt_exercise import DIGITS, builder
 from tests.support.trt_surface import Surface
 from trtopt.builder.engine import BuildJob, build_engine
 from trtopt.errors import BuildError
+from trtopt.files.manifests import hashes_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, BuildPlan, BuildSettings, Manifest, PrecisionReceipt, ShapeRange
 from trtopt.report.profile import receipt_lines
@@ -45,7 +46,9 @@ def folder_of(path: Path, *layers: dict[str, object] | str) -> Manifest:
     plan = msgspec.structs.replace(examples.plan(), shapes={"x": shape})
     engine = msgspec.structs.replace(examples.engine(), plan=plan, layers="batch8.layers.json")
     onnx_file = read_onnx(path / MODEL_FILE)
-    return msgspec.structs.replace(examples.manifest(), onnx=onnx_file, engines=(engine,))
+    return msgspec.structs.replace(
+        examples.manifest(), onnx=onnx_file, engines=(engine,), files=hashes_of(path)
+    )
 
 
 def ran(name: str, dtype: str, count: int) -> dict[str, object]:
