@@ -33,7 +33,6 @@ class Setting(Option):
     is_switch: bool = False
     is_library: bool = False
     """Whether it names native code, of which a manifest records the hash."""
-    range: tuple[int, int] | None = None
     recorded_as: str | None = None
     unit: int = 1
     attribute: str | None = None
@@ -210,24 +209,6 @@ def setting_of(one: Declared) -> Setting:
 SWEPT = tuple(setting_of(one) for one in declared_in(SweptSettings))
 SETTINGS = tuple(setting_of(one) for one in declared_in(BuilderSettings))
 Settings = Sequence[Setting]
-
-
-def check_ranges(recipe: Record, settings: Settings = SETTINGS) -> None:
-    """Judge the values of a recipe."""
-    for setting in settings:
-        value = getattr(recipe, setting.name)
-        if value is not None and setting.choices and value not in setting.choices:
-            raise UsageError(
-                f"{setting.flag} {value}: no such choice", f"choose among {', '.join(setting.choices)}"
-            )
-        if value is not None and setting.range is not None:
-            check_range(f"{setting.flag} {value}", value, *setting.range)
-
-
-def check_range(written: str, value: float, low: float, high: float) -> None:
-    """Judge one value, which the user has `written` as an option."""
-    if not low <= value <= high:
-        raise UsageError(f"{written}: out of range", f"choose {low} to {high}")
 
 
 def recorded_settings(recipe: Record, kind: type[AnyRecord], settings: Settings = SETTINGS) -> AnyRecord:

@@ -69,7 +69,8 @@ class Option:
     choices: tuple[str, ...] = ()
     """Those of a table; of a type, the type names them."""
     bare: str | None = None
-    limits: tuple[float, float] | None = None
+    range: tuple[float, float] | None = None
+    """The least and the greatest number that it may be; of several, that each may be."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,34 @@ def members_of(hint: Any) -> tuple[Any, ...]:
 def parse_names(text: str) -> tuple[str, ...]:
     """`fp16,int8` as its entries; an empty one stays, to be refused as no name that is known."""
     return tuple(name.strip() for name in text.split(","))
+
+
+# ── values ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Checked:
+    """A request, whose values are judged when it is made."""
+
+    def __post_init__(self) -> None:
+        kind: type = type(self)
+        check_values(self, declared_in(kind))
+
+
+def check_values(values: object, declared: Iterable[Declared]) -> None:
+    """Refuse numbers out of their range and words that are no choice, in a request or a record like it."""
+    for one in declared:
+        span, choices = getattr(one.declaration, "range", None), tuple(choices_of(one))
+        for value in _listed(getattr(values, one.name)):
+            written = f"{one.flag} {value:g}" if isinstance(value, float) else f"{one.flag} {value}"
+            if isinstance(value, str) and choices and value not in choices:
+                raise UsageError(f"{written}: no such choice", f"choose among {', '.join(choices)}")
+            is_number = isinstance(value, SupportsFloat) and not isinstance(value, bool)
+            if span and is_number and not span[0] <= value <= span[1]:
+                raise UsageError(f"{written}: out of range", f"choose {span[0]} to {span[1]}")
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return tuple(value) if isinstance(value, Sequence | Set) and not isinstance(value, str) else (value,)
 
 
 # ── the Python function ─────────────────────────────────────────────────────────────────────────────────

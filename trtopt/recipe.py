@@ -1,27 +1,22 @@
-"""Recipes: what to build and how, from a TOML profile and the flags that override it."""
+"""Recipes: what to build and how; their files, and the texts of shapes and lengths in them."""
 
 from __future__ import annotations
 
 import difflib
 import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, get_args, get_origin, get_type_hints
+from typing import Any, Literal, SupportsIndex, get_args
 
 import msgspec
 
-from trtopt.builder_settings import check_range, check_ranges
 from trtopt.errors import UsageError
 from trtopt.files.toml import read_toml, shipped_folder
 from trtopt.records import Record
-from trtopt.records.precision import parse_forms
 from trtopt.records.tensors import IoRequest, read_io_request
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
-_MIN_TIMEOUT_S = 0.001
-MAX_TIMEOUT_S = 7 * 86400.0
 BATCH = "N"
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -30,7 +25,6 @@ GRAPH_PRECISIONS = tuple(one for one in PRECISIONS if one != "best")
 Rewriting = Literal["default", "all", "none"]
 """Which rewrite rules a build applies: those that earned it for its TensorRT, all of them, or none."""
 LOCAL, RAY = "local", "ray"
-_RAY_CLIENT = re.compile(r"ray://[^/\s]+:\d+")
 WHERE = ("executor", "gpu_model", "retries")
 """The fields that say where jobs run."""
 ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
@@ -142,126 +136,6 @@ def load_profile(name: str) -> dict[str, Any]:
     return read_toml(path, "give a TOML file of build settings; see profiles/ for examples")
 
 
-def make_recipe(profile: str | None, flags: Mapping[str, object]) -> Recipe:
-    """One validated recipe: the profile's values, overridden by every flag that is not None."""
-    values: dict[str, object] = load_profile(profile) if profile else {}
-    given = {key: value for key, value in flags.items() if value is not None}
-    if isinstance(size := given.get("batch"), SupportsIndex):  # one may stand for itself
-        given["batch"] = [size]
-    _check_inert(str(profile), {key: value for key, value in values.items() if key not in given})
-    if given.keys() & {"batch", "ranges"}:  # one of them overrides the other as well
-        values = {key: value for key, value in values.items() if key not in ("batch", "ranges")}
-    values |= given
-    if isinstance(axes := values.get("axes"), Mapping):  # one length may stand for itself
-        values["axes"] = {
-            name: [size] if isinstance(size, SupportsIndex) else size for name, size in axes.items()
-        }
-    values = {key: _plain(value) for key, value in values.items()}
-    try:
-        recipe = msgspec.convert(values, Recipe)
-    except msgspec.ValidationError as error:
-        raise _refusal(profile, values, str(error)) from None
-    check_recipe(recipe)
-    return recipe
-
-
-def _plain(value: object) -> object:
-    """A value as TOML has it: paths as text, NumPy's integers as Python's."""
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(one) for one in value]
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-        return operator.index(value)
-    return str(value) if isinstance(value, Path) else value
-
-
-def _refusal(profile: str | None, values: Mapping[str, object], reason: str) -> UsageError:
-    """The error of a value that a recipe cannot have; of one out of a closed set, what it can be."""
-    key = reason.rpartition("`$.")[2].strip("`")
-    hint = get_type_hints(Recipe).get(key)
-    choices = [
-        one for part in (hint, *get_args(hint)) if get_origin(part) is Literal for one in get_args(part)
-    ]
-    if reason.startswith("Invalid enum value") and choices:
-        written = (
-            f"--{key.replace('_', '-')} {values[key]}"
-            if profile is None
-            else f"{profile}: {key} = {values[key]!r}"
-        )
-        return UsageError(f"{written}: no such choice", f"choose among {', '.join(choices)}")
-    return UsageError(
-        f"{profile or 'recipe'}: {reason}", f"known keys: {', '.join(Recipe.__struct_fields__)}"
-    )
-
-
-def _check_inert(profile: str, values: Mapping[str, object]) -> None:
-    """A profile may come from anybody: only options load code, and send models to other hosts."""
-    if "executor" in values:
-        raise UsageError(
-            f"{profile}: executor = {values['executor']!r}: no profile sends models to other hosts",
-            f"give --executor {values['executor']}, if you trust that cluster",
-        )
-    if "plugins" in values:
-        raise UsageError(
-            f"{profile}: plugins are native code, which a recipe cannot load", "give --plugin LIB.so"
-        )
-    calib = values.get("calib")
-    if isinstance(calib, str) and not Path(calib).exists():
-        raise UsageError(
-            f"{profile}: calib = {calib!r} is not a file, and a recipe cannot run functions",
-            f"give --data {calib}, if it is a function and you trust it",
-        )
-
-
-def check_timeout(timeout: float | None) -> None:
-    """Validate the time limit of a measurement, in seconds; None: no limit."""
-    if timeout is not None and not _MIN_TIMEOUT_S <= timeout <= MAX_TIMEOUT_S:
-        raise UsageError(
-            f"--timeout {timeout:g}: out of range",
-            f"give seconds, {_MIN_TIMEOUT_S:g} at least, at most a week",
-        )
-
-
-def check_sampling(duration: float, warmup: float = 0.0) -> None:
-    """Validate how many seconds are sampled, and before that warmed up."""
-    if not 0 < duration <= 86400:
-        raise UsageError(f"--duration {duration:g}: out of range", "give seconds above 0, at most a day")
-    if not 0 <= warmup <= 3600:
-        raise UsageError(f"--warmup {warmup:g}: out of range", "give 0 to 3600 seconds")
-
-
-def check_recipe(recipe: Recipe) -> None:
-    """Judge values that no model is needed for."""
-    check_range(f"--jobs {recipe.jobs}", recipe.jobs, 1, 256)
-    check_ranges(recipe)
-    io_request(recipe)
-    parse_forms(recipe.forms or "")
-    check_range(f"--selection-budget {recipe.selection_budget}", recipe.selection_budget, 1, 100)
-    check_range(f"--retries {recipe.retries}", recipe.retries, 0, 100)
-    _check_executor(recipe)
-    if recipe.build_timeout is not None:
-        written = f"--build-timeout {recipe.build_timeout:g}"
-        check_range(written, recipe.build_timeout, _MIN_TIMEOUT_S, MAX_TIMEOUT_S)
-    for sizes in (*(() if recipe.batch is None else (recipe.batch,)), *recipe.ranges):
-        if not all(1 <= size <= MAX_AXIS for size in sizes or (0,)):
-            raise UsageError(
-                f"batch = {list(sizes)}: batch sizes are whole numbers from 1 on", "write [1, 8, 32]"
-            )
-    for name, lengths in recipe.axes.items():
-        if len(lengths) not in (1, 3) or not 1 <= lengths[0] <= lengths[len(lengths) // 2] <= lengths[-1]:
-            raise UsageError(
-                f"axes: {name} = {list(lengths)}: not one length, nor a smallest, a tuned and a largest one",
-                f"write {name} = [128], or {name} = [1, 128, 512]",
-            )
-        check_range(f"--axis {name}={lengths[-1]}", lengths[-1], 1, MAX_AXIS)
-    if recipe.ranges and (recipe.batch is not None or not recipe.dynamic):
-        raise UsageError(
-            "ranges of batch sizes are optimisation profiles of a dynamic engine, instead of batch sizes",
-            "add --dynamic, or write all sizes after one --batch for one engine each",
-        )
-
-
 def io_request(recipe: Recipe) -> IoRequest:
     """The types and layouts of a recipe, read."""
     return read_io_request(recipe.io, recipe.normalize, recipe.preprocess)
@@ -275,17 +149,6 @@ def measured_on(recipe: Recipe, data: str | Path | None, note: Callable[[str], N
         note("times are taken on random input, as the data is not quantised")
         return None
     return str(data)
-
-
-def _check_executor(recipe: Recipe) -> None:
-    if recipe.executor not in (LOCAL, RAY) and _RAY_CLIENT.fullmatch(recipe.executor) is None:
-        raise UsageError(
-            f"--executor {recipe.executor}: no such executor", f"write {LOCAL}, {RAY} or ray://HOST:PORT"
-        )
-    if recipe.executor == LOCAL and recipe.gpu_model is not None:
-        raise UsageError(
-            f"--gpu-model {recipe.gpu_model}: jobs run on this host", "add --executor ray, or omit it"
-        )
 
 
 def shape_flags(recipe: Recipe) -> list[ShapeFlag]:
@@ -321,14 +184,6 @@ def batch_sizes(batch: int | Sequence[int] | None) -> tuple[int, ...] | None:
     sizes = (batch,) if isinstance(batch, SupportsIndex) else batch
     # What is no whole number stays for the recipe's own check, which names the field.
     return tuple(operator.index(size) if isinstance(size, SupportsIndex) else size for size in sizes)
-
-
-def input_sizes(shapes: Mapping[str, str] | None, axes: Mapping[str, int | Sequence[int]] | None) -> Recipe:
-    """A recipe that gives nothing but shapes of inputs and lengths of axes."""
-    lengths = {name: batch_sizes(given) or () for name, given in (axes or {}).items()}
-    recipe = Recipe(shapes=dict(shapes or {}), axes=lengths)
-    check_recipe(recipe)
-    return recipe
 
 
 def parse_shape_flag(text: str) -> ShapeFlag:

@@ -40,8 +40,8 @@ from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import make_recipe
 from trtopt.records import EngineArtifact
+from trtopt.requests.recipe import make_recipe
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched, Built
 from trtopt.workers.worker import run

@@ -94,7 +94,8 @@ def _built(backend: str) -> Callable[[Path], None]:
 
 
 def _recipe(path: Path) -> None:
-    from trtopt.recipe import make_recipe, parse_shape_flag
+    from trtopt.recipe import parse_shape_flag
+    from trtopt.requests.recipe import make_recipe
 
     recipe = make_recipe(str(path), {})
     for name, shapes in recipe.shapes.items():

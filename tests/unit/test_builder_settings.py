@@ -13,14 +13,13 @@ from trtopt.builder_settings import (
     Settings,
     cache_terms,
     check_backend,
-    check_ranges,
     plain_attributes,
     recorded_settings,
     setting_of,
 )
 from trtopt.cli.declared import option
 from trtopt.errors import UsageError
-from trtopt.options import field_of
+from trtopt.options import check_values, field_of
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, BuildSettings, CacheTerms
 
@@ -42,7 +41,8 @@ STREAMS_BESIDE = Annotated[
         available="TensorRT 10 and newer",
     ),
 ]
-MADE_UP = setting_of(field_of("streams_beside", STREAMS_BESIDE, None))
+DECLARED = field_of("streams_beside", STREAMS_BESIDE, None)
+MADE_UP = setting_of(DECLARED)
 WITH_MADE_UP = (*SETTINGS, MADE_UP)
 FIELD = (MADE_UP.name, int | None, None)
 MadeUpRecipe = msgspec.defstruct("MadeUpRecipe", [FIELD], bases=(Recipe,), frozen=True, kw_only=True)
@@ -89,9 +89,9 @@ def test_a_setting_that_is_declared_becomes_an_option_with_its_help() -> None:
 
 
 def test_a_setting_that_is_declared_has_its_range_judged() -> None:
-    check_ranges(MadeUpRecipe(streams_beside=7), WITH_MADE_UP)
+    check_values(MadeUpRecipe(streams_beside=7), [DECLARED])
     with pytest.raises(UsageError, match="--streams-beside 8: out of range"):
-        check_ranges(MadeUpRecipe(streams_beside=8), WITH_MADE_UP)
+        check_values(MadeUpRecipe(streams_beside=8), [DECLARED])
 
 
 def test_a_setting_that_is_declared_is_recorded_applied_and_keeps_caches_apart() -> None:

@@ -188,7 +188,7 @@ def test_what_python_writes_otherwise_is_named_as_it_writes_it(
 
 def test_no_batch_size_is_not_the_default_one(tmp_path: Path) -> None:
     error = called_in_python("optimize", DIGITS, tmp_path / "o", batch=0, backend="onnxruntime")
-    assert error.problem.startswith("batch = [0]: ")
+    assert error.problem.startswith("batch=0: ")
 
 
 def test_the_terms_of_a_contract_are_named_in_their_group() -> None:

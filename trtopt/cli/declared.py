@@ -123,8 +123,7 @@ def _option(one: Declared, option: Option) -> click.Option:
     elif option.must_exist:
         attributes["type"] = click.Path(exists=True, path_type=Path)
     elif option.parse is None and str not in kinds and (number := kinds & {int, float}):
-        span: Any = click.IntRange if int in number else click.FloatRange
-        attributes["type"] = span(*option.limits) if option.limits else number.pop()
+        attributes["type"] = number.pop()
         attributes["metavar"] = option.metavar or "N"
     if isinstance(one.default, str | int | float) and option.parse is None:
         attributes |= {"default": one.default, "show_default": "[default" not in option.help}

@@ -311,8 +311,8 @@ def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) ->
     """
     from trtopt.cli.console import listening, show_result
     from trtopt.errors import DeviceError
-    from trtopt.recipe import make_recipe
     from trtopt.report.comparison import comparison_view
+    from trtopt.requests.recipe import make_recipe
     from trtopt.workflows.compare.compare import compare as run
 
     fields = cast("dict[str, Any]", request.recipe)

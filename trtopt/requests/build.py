@@ -1,4 +1,4 @@
-"""The requests of what builds: the options of a recipe, `build`, `optimize`, `sweep` and `tune`."""
+"""The requests of what builds: `build`, `optimize`, `sweep` and `tune`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, get_args
 
-from trtopt.builder_settings import BuilderSettings, SweptSettings
 from trtopt.measure.contracts import DEFAULT, DURATION_S, THRESHOLD, WARMUP_S
 from trtopt.options import Argument, Option, Output, parse_names
 from trtopt.precision.bounds import TUNING_BOUNDS, Bounds, bounds_in
-from trtopt.recipe import GRAPH_PRECISIONS, Precision, Recipe, Rewriting, make_recipe
-from trtopt.records.precision import CHOICES
+from trtopt.recipe import GRAPH_PRECISIONS, Recipe
 from trtopt.records.tune import CandidateKind, Objective
+from trtopt.requests.recipe import RecipeOptions, SelectionBudget, SweptOptions, recipe_of
 from trtopt.requests.shared import (
+    SHARE,
+    UP_TO_A_DAY,
+    UP_TO_A_WEEK,
     Axes,
     Backend,
     BackendName,
@@ -47,85 +49,6 @@ from trtopt.requests.shared import (
     parse_streams,
     samples,
 )
-
-_FORMS = "; ".join(f"{name}={'|'.join(choices)}" for name, choices in CHOICES.items())
-Forms = Annotated[
-    str | None,
-    Option(
-        f"The form of an INT8 graph, such as residual=both,attention=on: {_FORMS}.", metavar="FORM=CHOICE,…"
-    ),
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweptOptions(SweptSettings, Request):
-    """The fields of a recipe that a sweep has too; None is not given."""
-
-    shapes: Shapes = None
-    profile: Profile = None
-    build_timeout: Annotated[
-        float | None,
-        Option("Seconds that the build of one engine may take [default: no limit].", metavar="S"),
-    ] = None
-    jobs: Annotated[
-        int | None,
-        Option(
-            "Engines built at once, 1 to 256, on GPUs of one model in turn; above 1 a sweep builds first, "
-            "and measures with nothing else at work [default: 1].",
-            metavar="N",
-        ),
-    ] = None
-    executor: Executor = None
-    gpu_model: GpuModel = None
-    retries: Retries = None
-    timing_cache: Annotated[
-        str | Path | None,
-        Option(
-            "Timing cache to read, extend and save; none: start empty [default: the store].",
-            metavar="FILE|none",
-            names=lambda: ("none",),
-            is_path=True,
-        ),
-    ] = None
-    forms: Forms = None
-    exclude: Annotated[
-        Sequence[str] | None,
-        Option("Nodes (with * and ?) or operators not to quantise.", metavar="PATTERN"),
-    ] = None
-    rewrite: Annotated[
-        Rewriting | None,
-        Option(
-            "Rewrite rules to apply first: default (those with evidence for this TensorRT), all, or none."
-        ),
-    ] = None
-    add_rule: Annotated[
-        Sequence[str] | None,
-        Option("Rewrite rule to apply too, of those that are off (trtopt rewrite --list).", metavar="NAME"),
-    ] = None
-    io: Io = None
-    normalize: Normalize = None
-    preprocess: Preprocess = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecipeOptions(SweptOptions, BuilderSettings):
-    """The fields of a recipe that have an option of their own; None is not given."""
-
-    dynamic: Annotated[bool | None, Option("One engine for all batch sizes.")] = None
-    axes: Axes = None
-    precision: Annotated[
-        Precision | None,
-        Option(
-            "Write this precision into the graph before building; best: the fastest one measured "
-            "[default: the graph's]."
-        ),
-    ] = None
-
-
-def recipe_of(request: Request, **changed: object) -> Recipe:
-    """The recipe that a request makes, some fields `changed`: the profile's, overridden by what is given."""
-    given = {name: getattr(request, name, None) for name in Recipe.__struct_fields__}
-    return make_recipe(getattr(request, "profile", None), given | changed)
 
 
 @dataclass(frozen=True)
@@ -168,14 +91,7 @@ class BuildRequest(RecipeOptions):
             aliases=("--calib",),
         ),
     ] = None
-    selection_budget: Annotated[
-        int | None,
-        Option(
-            "Quantised engines to build for each batch size at most, in forms that may be faster "
-            "[default: 3].",
-            metavar="N",
-        ),
-    ] = None
+    selection_budget: SelectionBudget = None
     verdict: Annotated[
         bool | None,
         Option(
@@ -235,7 +151,7 @@ class OptimizeRequest(Request):
     slo: Annotated[str | None, Option("Latency bound, as p99=10ms.", metavar="pN=LIMIT")] = None
     min_cosine: Annotated[
         float,
-        Option("Minimum cosine of every output against MODEL, -1 to 1.", metavar="VALUE", limits=(-1, 1)),
+        Option("Minimum cosine of every output against MODEL, -1 to 1.", metavar="VALUE", range=(-1, 1)),
     ] = 0.99
     batch: Annotated[Batch, "Batch sizes, one engine each [default: 1,8,32]."] = None
     shapes: Shapes = None
@@ -275,7 +191,8 @@ class SweepRequest(SweptOptions):
         ),
     ] = None
     streams: Annotated[
-        int | Sequence[int], Option("Stream counts [default: 1].", metavar="N,N,…", parse=parse_streams)
+        int | Sequence[int],
+        Option("Stream counts [default: 1].", metavar="N,N,…", parse=parse_streams, range=(1, 1024)),
     ] = (1,)
     axes: Annotated[
         Mapping[str, Sequence[int]] | None,
@@ -355,6 +272,7 @@ class TuneRequest(Request):
             "With --objective p99: requests per second, which arrive independently, each a query; latency "
             "counts from arrival [default: one query after another].",
             metavar="PER_S",
+            range=(0.001, 1_000_000),
         ),
     ] = None
     budget: Annotated[
@@ -389,16 +307,18 @@ class TuneRequest(Request):
     preprocess: Preprocess = None
     contract: Annotated[Contract, f"The terms of the measurement [default: {DEFAULT}]."] = None
     duration: Annotated[
-        float, Option("Seconds of sampling per engine in a race, up to a day.", metavar="S")
+        float,
+        Option("Seconds of sampling per engine in a race, up to a day.", metavar="S", range=UP_TO_A_DAY),
     ] = 2.0
-    threshold: Annotated[float, Option("The smallest gain to accept, as a share.", metavar="SHARE")] = (
-        THRESHOLD
-    )
+    threshold: Annotated[
+        float, Option("The smallest gain to accept, as a share.", metavar="SHARE", range=SHARE)
+    ] = THRESHOLD
     timeout: Annotated[
         float | None,
         Option(
             "Time limit for one build or measurement [default: ten times the baseline's, a minute at least].",
             metavar="S",
+            range=UP_TO_A_WEEK,
         ),
     ] = None
     executor: Executor = None

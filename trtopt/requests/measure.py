@@ -9,10 +9,13 @@ from typing import Annotated
 
 from trtopt.measure.contracts import DURATION_S, THRESHOLD, WARMUP_S
 from trtopt.options import Argument, Group, Option, declared_in
-from trtopt.recipe import Recipe, input_sizes
-from trtopt.requests.build import BuildRequest, RecipeOptions
+from trtopt.recipe import Recipe
+from trtopt.requests.build import BuildRequest
+from trtopt.requests.recipe import RecipeOptions, input_sizes
 from trtopt.requests.shared import (
     REFERENCE,
+    SHARE,
+    UP_TO_A_DAY,
     Axes,
     Backend,
     Batch,
@@ -102,6 +105,7 @@ class BenchRequest(Request):
             "restored on any exit, on a signal only if it becomes an exception.",
             metavar="[MHZ]",
             parse=parse_clock,
+            range=(1, 10_000),
             bare=REFERENCE,
         ),
     ] = False
@@ -160,7 +164,11 @@ class ProfileRequest(Request):
     ] = False
     duration: Annotated[
         float,
-        Option("Seconds of the latency pass that accompanies the layer pass, up to a day.", metavar="S"),
+        Option(
+            "Seconds of the latency pass that accompanies the layer pass, up to a day.",
+            metavar="S",
+            range=UP_TO_A_DAY,
+        ),
     ] = 1.0
 
     @property
@@ -216,6 +224,7 @@ class CompareRequest(Request):
             python="the smallest difference that matters, as a share between 0 and 1 [default: 0.01].",
             metavar="PERCENT",
             parse=partial(parse_share, "--threshold"),
+            range=SHARE,
         ),
     ] = THRESHOLD
     fail_on: Annotated[
@@ -227,6 +236,7 @@ class CompareRequest(Request):
             "0.02 in turns]; `outcome.not_shown` has the batch sizes where it is not.",
             metavar="PERCENT",
             parse=partial(parse_share, "--fail-on"),
+            range=SHARE,
         ),
     ] = None
     force: Annotated[bool, Option("Compare although machines, models, input shapes or outputs differ.")] = (
@@ -239,7 +249,9 @@ class CompareRequest(Request):
     duration: Annotated[
         float | None,
         Option(
-            "Seconds of sampling for each of A and B per batch size, up to a day [default: 3.0].", metavar="S"
+            "Seconds of sampling for each of A and B per batch size, up to a day [default: 3.0].",
+            metavar="S",
+            range=UP_TO_A_DAY,
         ),
     ] = None
     data: Annotated[

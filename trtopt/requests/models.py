@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from trtopt.options import Argument, Option, Output
+from trtopt.options import Argument, Checked, Option, Output
 from trtopt.precision.bounds import Bounds, bounds_in
+from trtopt.precision.search import FEWEST
 from trtopt.records.precision import Forms as GraphForms, parse_forms
 from trtopt.records.tensors import IoRequest, read_io_request
-from trtopt.requests.build import Forms
+from trtopt.requests.recipe import Forms
 from trtopt.requests.shared import (
     Axes,
     Backend,
@@ -42,7 +43,7 @@ from trtopt.targets import DEFAULT, target_names, targets_where
 
 
 @dataclass(frozen=True)
-class ExportRequest:
+class ExportRequest(Checked):
     """Which model to export, and how."""
 
     model: Annotated[
@@ -90,7 +91,7 @@ class ExportRequest:
     ] = True
     opset: Annotated[
         int | None,
-        Option("ONNX opset, 17 to 23 [default: the model's own, mostly 17; 22 for bf16].", limits=(17, 23)),
+        Option("ONNX opset, 17 to 23 [default: the model's own, mostly 17; 22 for bf16].", range=(17, 23)),
     ] = None
     allow_traced_branches: Annotated[
         bool,
@@ -232,6 +233,7 @@ class QuantizeOptions(GraphEnds):
             "exponent alpha, 0 to 1 [default: auto].",
             metavar="auto|off|ALPHA",
             parse=parse_smoothing,
+            range=(0, 1),
         ),
     ] = "auto"
     forms: Forms = None
@@ -335,7 +337,9 @@ class BisectRequest(Request):
     batch: Annotated[Batch, "Batch sizes of the engines."] = None
     profile: Annotated[Profile, "A recipe for the engines."] = None
     timeout: Timeout = None
-    max_evaluations: Annotated[int, Option("Maximum number of node sets to evaluate.")] = 200
+    max_evaluations: Annotated[
+        int, Option("Maximum number of node sets to evaluate.", range=(FEWEST, 100_000))
+    ] = 200
 
     @cached_property
     def accuracy(self) -> Bounds:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trtopt.options import Argument, Option, Output
-from trtopt.requests.shared import Request, parse_bytes, parse_server, parse_shares_of_lengths
+from trtopt.requests.shared import UP_TO_A_WEEK, Request, parse_bytes, parse_server, parse_shares_of_lengths
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PlanRequest(Request):
             parse=parse_bytes,
         ),
     ] = None
-    max_engines: Annotated[int, Option("Maximum number of engines to combine.")] = 3
+    max_engines: Annotated[int, Option("Maximum number of engines to combine.", range=(1, 4))] = 3
     for_triton: Annotated[
         bool,
         Option(
@@ -80,6 +80,7 @@ class PlanRequest(Request):
             "Seconds that each measurement of the serving cost may take, and each trial run [default: no "
             "limit].",
             metavar="S",
+            range=UP_TO_A_WEEK,
         ),
     ] = None
     trust: Annotated[

@@ -11,22 +11,15 @@ from typing import Annotated, Any, Literal
 
 from trtopt.errors import UsageError
 from trtopt.measure.contracts import DEFAULT, SUMMARIES
-from trtopt.options import Argument, Group, Option, parse_names
+from trtopt.options import Argument, Checked, Group, Option, parse_names
 from trtopt.precision.bounds import Bounds
-from trtopt.recipe import MAX_AXIS, axis_length, parse_shape_flag
+from trtopt.recipe import MAX_AXIS, axis_length, parse_shape_flag, recipe_names
 from trtopt.records import Terms
 from trtopt.records.tensors import split_io, split_normalize
 from trtopt.targets import target_names
 from trtopt.workflows.listener import SILENT, Listener
 
 BackendName = Literal["auto", "tensorrt", "tensorrt-rtx", "onnxruntime"]
-
-
-def recipe_names() -> Iterable[str]:
-    """The recipes shipped with trtopt."""
-    from trtopt.recipe import recipe_names as shipped
-
-    return shipped()
 
 
 def model_names() -> Iterable[str]:
@@ -58,7 +51,7 @@ def neighbour_names() -> Iterable[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Checked):
     """What a public function is given."""
 
     listener: Annotated[Listener, Option("receives progress and notes.", flag=None)] = SILENT
@@ -194,7 +187,9 @@ def parse_shares_of_lengths(text: str) -> dict[int, float]:
 
 # ── inputs and their sizes ──────────────────────────────────────────────────────────────────────────────
 
-Batch = Annotated[int | Sequence[int] | None, Option("", metavar="N,N,…", parse=parse_batches)]
+Batch = Annotated[
+    int | Sequence[int] | None, Option("", metavar="N,N,…", parse=parse_batches, range=(1, MAX_AXIS))
+]
 Shapes = Annotated[
     Mapping[str, str] | None,
     Option(
@@ -292,7 +287,8 @@ GpuModel = Annotated[
     str | None, Option("GPUs of the cluster to use [default: the first node's].", metavar="NAME")
 ]
 Retries = Annotated[
-    int | None, Option("How often a job is tried again whose node was lost [default: 2].", metavar="N")
+    int | None,
+    Option("How often a job is tried again whose node was lost [default: 2].", metavar="N", range=(0, 100)),
 ]
 CacheDir = Annotated[
     str | Path | None,
@@ -348,13 +344,22 @@ TermsOptions = Annotated[Terms | None, terms_of(options=TERMS)]
 SweptTerms = Annotated[
     Terms | None, terms_of(options={key: one for key, one in TERMS.items() if key != "streams"})
 ]
-Duration = Annotated[float, Option("Seconds of sampling per pass, up to a day.", metavar="S")]
-Warmup = Annotated[float, Option("Seconds of warm-up before samples count, up to an hour.", metavar="S")]
+UP_TO_A_DAY, UP_TO_A_WEEK = (0.001, 86400), (0.001, 7 * 86400)
+"""Ranges of seconds."""
+SHARE = (0.0001, 0.9999)
+"""The range of a share of something."""
+Duration = Annotated[
+    float, Option("Seconds of sampling per pass, up to a day.", metavar="S", range=UP_TO_A_DAY)
+]
+Warmup = Annotated[
+    float, Option("Seconds of warm-up before samples count, up to an hour.", metavar="S", range=(0, 3600))
+]
 Timeout = Annotated[
     float | None,
     Option(
         "Seconds that the measurement of one batch size may take, up to a week [default: no limit].",
         metavar="S",
+        range=UP_TO_A_WEEK,
     ),
 ]
 Trust = Annotated[

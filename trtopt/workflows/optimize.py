@@ -18,9 +18,10 @@ from trtopt.precision.bounds import bounds_in
 from trtopt.recipe import batch_sizes
 from trtopt.records import BenchPoint, Trust, to_json
 from trtopt.records.tune import Optimized, OptimizedPoint
-from trtopt.requests.build import OptimizeRequest, recipe_of
+from trtopt.requests.build import OptimizeRequest
 from trtopt.requests.measure import BenchRequest
 from trtopt.requests.models import CheckRequest
+from trtopt.requests.recipe import recipe_of
 from trtopt.rewrite.lint import lint_model
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench, check_request

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from trtopt.builder.shapes import over_all, profiles_for
 from trtopt.errors import FixedBatchError, UsageError
-from trtopt.recipe import Recipe, make_recipe
+from trtopt.recipe import Recipe
 from trtopt.records import (
     Backend,
     BuildPlan,
@@ -18,6 +18,7 @@ from trtopt.records import (
     suited,
 )
 from trtopt.records.tensors import spans_of
+from trtopt.requests.recipe import make_recipe
 from trtopt.requests.shared import parse_range
 
 

@@ -15,8 +15,8 @@ from tests.support import examples
 from trtopt.builder.engine import BuildJob
 from trtopt.device.cuda import probe
 from trtopt.errors import ModelError
-from trtopt.recipe import make_recipe
 from trtopt.records import Backend, BuildSettings, DeviceInfo
+from trtopt.requests.recipe import make_recipe
 from trtopt.workers.protocol import Built
 from trtopt.workflows.sweep.sweep import SweepPlan
 from trtopt.workflows.workbench import Workbench, check_opset, notes_on

@@ -30,7 +30,7 @@ from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, RangesJob,
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.measure.loop.stopping import EARLIEST_S
-from trtopt.recipe import Recipe, batch_sizes, check_sampling, check_timeout, shape_flags
+from trtopt.recipe import Recipe, batch_sizes, shape_flags
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, EngineArtifact, KernelPass
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import ONNXRUNTIME
@@ -92,18 +92,12 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
 
 def check_request(request: BenchRequest) -> None:
     """Validate what no engine is needed for."""
-    check_sampling(request.duration, request.warmup)
     if request.stop_early and request.duration <= EARLIEST_S:
         raise UsageError(
             f"--stop-early with --duration {request.duration:g}: no pass ends within {EARLIEST_S:g} s",
             "write --duration 30, or leave --stop-early out",
         )
-    check_timeout(request.timeout)
     check_trust(request.trust, [Path(request.path)])
-    if request.lock_clocks is not False and request.lock_clocks < 1:
-        raise UsageError(
-            f"--lock-clocks {request.lock_clocks}: not a clock in MHz", "write, say, --lock-clocks 1500"
-        )
     if request.cpu_affinity not in (None, AUTO):
         parse_cores(request.cpu_affinity)
     if request.data is not None:

@@ -37,10 +37,11 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
-from trtopt.recipe import SELECTION_BUDGET, Recipe, check_recipe, io_request
+from trtopt.recipe import SELECTION_BUDGET, Recipe, io_request
 from trtopt.records import Backend, Manifest, OnnxArtifact
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.build import BuildRequest
+from trtopt.requests.recipe import check_recipe
 from trtopt.version import __version__
 from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.build.graph import (

@@ -18,10 +18,11 @@ from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_name
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
 from trtopt.options import declared_in
-from trtopt.recipe import LOCAL, Recipe, batch_sizes, check_sampling, check_timeout, input_sizes, measured_on
+from trtopt.recipe import LOCAL, Recipe, batch_sizes, measured_on
 from trtopt.records import BenchPoint, BenchReport, CompareReport, Contract, EngineArtifact, InterleavedRun
 from trtopt.records.base import Result
 from trtopt.requests.measure import CompareRequest
+from trtopt.requests.recipe import input_sizes
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file, read_result
@@ -183,19 +184,13 @@ def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting
     for name in sorted(requested - useful):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
         raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")
-    for name, share in (("threshold", request.threshold), ("fail-on", request.fail_on)):
-        if share is not None and not 0 < share < 1:
-            raise UsageError(f"--{name} {share:g}: not between 0 and 100 %", "write 1% or 0.01")
-    duration = DURATION_S if request.duration is None else request.duration
-    check_sampling(duration)
-    check_timeout(request.timeout)
     if request.data is not None:
         open_data(request.data)  # judged before anything is built
     return Setting(
         batch=batch_sizes(request.batch),
         backend=request.backend,
         contract=changed(contract_named(request.contract or DEFAULT), request.terms or {}),
-        duration=duration,
+        duration=DURATION_S if request.duration is None else request.duration,
         data=measured_on(recipe, request.data, listener.note),
         timeout=request.timeout,
         trust=tuple(request.trust),

@@ -19,7 +19,6 @@ from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.load.arrivals import parse_goal
 from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.measure.statistics.summaries import throughput
-from trtopt.recipe import check_timeout
 from trtopt.records import (
     BenchPoint,
     BenchReport,
@@ -32,7 +31,7 @@ from trtopt.records import (
 )
 from trtopt.requests.serve import PlanRequest
 from trtopt.serving.load_folder import BENCH_FILE
-from trtopt.serving.planning.search import MAX_ENGINES, Bounds
+from trtopt.serving.planning.search import Bounds
 from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.setups import EngineMemory, MeasuredEngine
 from trtopt.serving.planning.traffic import Process, Recorded, parse_process, parse_recorded
@@ -55,15 +54,12 @@ def bounds_of(request: PlanRequest) -> Bounds:
         parse_goal(request.slo, "--slo"), request.memory_bytes, request.max_engines, request.for_triton
     )
     rate = request.rate
-    if not 1 <= bounds.max_engines <= MAX_ENGINES:
-        raise UsageError(f"--max-engines {bounds.max_engines}: out of range", f"give 1 to {MAX_ENGINES}")
     if bounds.memory_bytes is not None and bounds.memory_bytes < 1:
         raise UsageError(
             f"--memory {bounds.memory_bytes}: must be above 0", "give a bound like 8GiB, or omit it"
         )
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: not a rate", "give requests per second, above 0")
-    check_timeout(request.timeout)
     return bounds
 
 

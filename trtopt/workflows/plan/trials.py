@@ -16,7 +16,6 @@ from trtopt.executors.local import run_job
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan
 from trtopt.measure.load.arrivals import parse_goal
-from trtopt.recipe import check_timeout
 from trtopt.records import BatchPlan, Served, ServingCost, Verification, to_json
 from trtopt.serving.planning.prediction import RUNS, TrialError, beyond, held_up, latencies_ms
 from trtopt.serving.planning.service_times import Curve, added_ms
@@ -214,7 +213,6 @@ def verify(
     simulated, arriving by a seed that no simulation had. After `timeout` seconds that has failed, and the
     plan is as it was. `trust`: plugins that may be loaded.
     """
-    check_timeout(timeout)
     path = Path(path)
     made = read_plan(path)
     read = read_arrivals(made.load.arrivals)

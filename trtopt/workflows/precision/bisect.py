@@ -34,9 +34,10 @@ from trtopt.precision.casting.rules import check_patterns
 from trtopt.precision.existing_qdq import is_quantized
 from trtopt.precision.quantize import make_rest_half, measured_for_rest, quantize_graph, with_pairs
 from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
-from trtopt.recipe import batch_sizes, check_timeout, make_recipe
+from trtopt.recipe import batch_sizes
 from trtopt.records.precision import BisectReport, CalibrationTable, CheckedSubject, KeptSet, Sensitivity
 from trtopt.requests.models import BisectRequest, QuantizeOptions
+from trtopt.requests.recipe import make_recipe
 from trtopt.targets import DEFAULT, ONNXRUNTIME, target_named, target_of
 from trtopt.workflows.bench.resolve_engines import engines_of_build, points
 from trtopt.workflows.build.build import build
@@ -189,7 +190,6 @@ def _searched(
 
 def _check(source: Path, target: Path | None, request: BisectRequest) -> None:
     """The request's own contradictions, before any work."""
-    check_timeout(request.timeout)
     if not request.accuracy.any:
         raise UsageError(
             "no accuracy bound is given",
@@ -200,11 +200,6 @@ def _check(source: Path, target: Path | None, request: BisectRequest) -> None:
             "accuracy cannot be measured without data",
             "give --data DATA: an .npz with arrays named like the inputs, a folder of them, "
             "Polygraphy's JSON, module:function",
-        )
-    if request.max_evaluations < FEWEST:
-        raise UsageError(
-            f"--max-evaluations {request.max_evaluations}: too few",
-            f"{FEWEST} at least: with nothing kept and with everything",
         )
     if request.precision in ("fp16", "bf16"):
         for flag, value in (("--table", request.table), ("--method", request.method)):

@@ -38,11 +38,12 @@ from trtopt.precision.bounds import Bounds, accuracy_alarms, bounds_in, violatio
 from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model
 from trtopt.precision.running import of_opening
 from trtopt.printable import visible
-from trtopt.recipe import Recipe, batch_sizes, check_timeout, input_sizes, shape_flags
+from trtopt.recipe import Recipe, batch_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
 from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference, TaskScore
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import CheckRequest
+from trtopt.requests.recipe import input_sizes
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import type_reference
 from trtopt.workers.protocol import OutputsWritten
@@ -67,7 +68,6 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
     sizes = input_sizes(request.shapes, request.axes)
     if data is not None and sizes.given:
         raise UsageError("--shape and --axis: samples have shapes of their own", "omit them, or --data")
-    check_timeout(request.timeout)
     checker = Checker(against, Task(request.task) if request.task is not None else None, bounds)
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()

@@ -179,7 +179,7 @@ def job_of(request: QuantizeOptions) -> QuantizationJob:
 def _check_smoothing(request: QuantizeOptions) -> None:
     if request.smoothquant in (AUTO, OFF):
         return
-    if isinstance(request.smoothquant, str) or not 0.0 <= request.smoothquant <= 1.0:
+    if isinstance(request.smoothquant, str):
         raise UsageError(
             f"--smoothquant {request.smoothquant}: not from 0 to 1, nor auto or off",
             "omit it for auto; as alpha 0.5 is usual",

@@ -29,8 +29,6 @@ from trtopt.recipe import (
     MAX_AXIS,
     Recipe,
     batch_sizes,
-    check_sampling,
-    check_timeout,
     io_request,
     measured_on,
 )
@@ -121,7 +119,6 @@ def terms_of(swept: Swept) -> SweepTerms:
     request, recipe = swept.request, swept.recipe
     if "streams" in (request.terms or {}):
         raise UsageError("terms: streams are swept", "give them as `streams`, not among the terms")
-    check_sampling(request.duration, request.warmup)
     if request.data is not None:
         open_data(request.data)
     data = measured_on(recipe, request.data, lambda text: None)
@@ -202,7 +199,6 @@ class CheckedSweep:
 
 def sweep(request: SweepRequest, listener: Listener = SILENT) -> SweepReport:
     """Build and measure a model at every combination, into a resumable folder; see `trtopt.sweep`."""
-    check_timeout(request.timeout)
     source = Path(request.model)
     folder = Path(request.output) if request.output is not None else Path(f"{source.stem}.sweep")
     onnx = read_onnx(source)
@@ -372,7 +368,6 @@ Outcomes = dict[Path, SweepReport | TrtoptError]
 
 def sweep_models(models: Sequence[Path], request: SweepRequest, listener: Listener = SILENT) -> Outcomes:
     """Sweep each model into `output`/MODEL.sweep; one that fails leaves the others alone."""
-    check_timeout(request.timeout)
     _check_names(models)
     graphs = {model: read_onnx(model) for model in models}
     outcomes: Outcomes = {}

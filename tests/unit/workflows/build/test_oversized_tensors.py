@@ -10,8 +10,8 @@ import pytest
 
 from trtopt.errors import BuildError
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import make_recipe
 from trtopt.records import Backend
+from trtopt.requests.recipe import make_recipe
 from trtopt.workflows.workbench import explain_oversize, make_plans
 
 SAID = BuildError("some shape can not be computed", "try something")

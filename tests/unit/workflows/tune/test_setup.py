@@ -45,7 +45,7 @@ def recipe_file(folder: Path, text: str) -> str:
         ({"threshold": 0.0}, "--threshold 0"),
         ({"duration": 0.0}, "--duration 0"),
         ({"timeout": 0.0}, "--timeout 0"),
-        ({"timeout": 0.0005}, "0.001 at least"),
+        ({"timeout": 0.0005}, "choose 0.001 to 604800"),
         ({"profile": "dynamic = true"}, "range of batch sizes"),
         ({"profile": "bounds = {min_cosine = 0.9}"}, "--min-cosine"),
         ({"profile": "compute_capability = ['8.9']"}, "other GPUs"),

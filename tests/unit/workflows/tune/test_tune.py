@@ -11,10 +11,11 @@ from hypothesis import given, strategies as st
 from tests.support.trt_exercise import DIGITS, VERSIONS, build, target
 from tests.support.trt_surface import Surface, load
 from tests.support.tuning import proposed, situation
-from trtopt.builder_settings import SETTINGS, check_backend, check_ranges, recorded_settings
+from trtopt.builder_settings import SETTINGS, check_backend, recorded_settings
 from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings
 from trtopt.records.tune import CandidateKind
+from trtopt.requests.recipe import check_recipe
 from trtopt.workflows.tune.candidates import Change, Prior, Queued, Situation, predict
 from trtopt.workflows.tune.engine_kinds import SETTING
 from trtopt.workflows.tune.tune import KINDS, LEAST_EXPECTED, next_of
@@ -119,5 +120,5 @@ def test_settings_are_ones_that_a_recipe_may_have(given: Situation) -> None:
         recipe = Recipe(**change.recipe)
         assert change.recipe.keys() <= tuned
         assert not change.makes_graph
-        check_ranges(recipe)
+        check_recipe(recipe)
         check_backend(recorded_settings(recipe, BuildSettings), given.backend)

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from trtopt.errors import UsageError
-from trtopt.recipe import Recipe, load_profile, make_recipe, shipped_profiles
+from trtopt.recipe import Recipe, load_profile, shipped_profiles
+from trtopt.requests.recipe import make_recipe
 
 SHIPPED = sorted(file.stem for file in shipped_profiles().glob("*.toml"))
 
