@@ -33,7 +33,6 @@ def situation(backend: str = "tensorrt", version: str = "10.16.1.11", **fields: 
         "batches": (8,),
         "streams": 1,
         "is_rate": False,
-        "is_loaded": False,
         "recipe": Recipe(),
         "selected": None,
         "data": None,

@@ -18,7 +18,7 @@ LEDGER_SCHEMA = "trtopt.ledger/2"
 
 Seconds = Annotated[float, Meta(ge=0)]
 
-Objective = Literal["latency", "throughput", "p99", "energy"]
+Objective = Literal["latency", "throughput", "p99"]
 
 CandidateKind = Literal[
     "precision",
@@ -38,8 +38,7 @@ TuneVerdict = Literal["accepted", "same", "slower", "undecided", "inaccurate", "
 class TuneTerms(Record, frozen=True, kw_only=True):
     """What all entries of a ledger share; a ledger on other terms is not continued.
 
-    `rate` is in requests per second, which arrive independently of one another; None: one query after
-    another. `batch` are the batch sizes that may be chosen, `recipe` the baseline's recipe as JSON, `data` a
+    `batch` are the batch sizes that may be chosen, `recipe` the baseline's recipe as JSON, `data` a
     hash of the samples (None: seeded random input), `bounds` the accuracy to keep.
     """
 
@@ -47,7 +46,7 @@ class TuneTerms(Record, frozen=True, kw_only=True):
     backend: Backend
     device: DeviceInfo
     objective: Objective
-    rate: float | None = None
+    rate: None = None  # which earlier versions had; their ledgers at a rate are refused
     contract: Contract
     batch: tuple[int, ...]
     recipe: str
@@ -60,8 +59,8 @@ class TuneTerms(Record, frozen=True, kw_only=True):
 class TuneBaseline(Record, frozen=True, kw_only=True):
     """The engine that tuning starts from, its figure, and the seconds that it took.
 
-    `cost` is what the objective minimises: milliseconds per query (latency, p99) or per sample (throughput),
-    or joules per sample (energy). `accuracy` is the lowest cosine of an output.
+    `cost` is what the objective minimises: milliseconds per query (latency, p99) or per sample (throughput).
+    `accuracy` is the lowest cosine of an output.
     """
 
     cost: Annotated[float, Meta(gt=0)]
@@ -95,7 +94,7 @@ class FinalRace(Record, frozen=True, kw_only=True):
 class LedgerEntry(Record, frozen=True, kw_only=True):
     """A candidate: what was predicted, what was measured, and what became of it.
 
-    Gains are shares of the cost saved against the incumbent: 0.05 is 5 % less time or energy.
+    Gains are shares of the cost saved against the incumbent: 0.05 is 5 % less time.
     `predicted_gain` is the gain if the candidate works, which has `probability`; their product is the
     expected gain. `predicted_loss` is what it costs if it harms, which has `risk`. The measured gain lies
     within `predicted_low` and `predicted_high` in 80 % of cases. The `prior_…` ones are those before

@@ -16,7 +16,7 @@ from trtopt.records import (
 )
 from trtopt.report.view import Block, Column, Lines, Note, Severity, Table, View, columns_of, plain, table
 
-_BETTER = {"latency": "lower latency", "p99": "lower p99", "energy": "less energy"}
+_BETTER = {"latency": "lower latency", "p99": "lower p99"}
 """What a share saved is, by objective; a throughput is said in samples per second."""
 
 

@@ -262,19 +262,8 @@ class TuneRequest(Request):
     ] = None
     objective: Annotated[
         Objective,
-        Option(
-            "What to improve: `latency` (median), `p99`, `throughput`, or `energy` per sample (GPUs only)."
-        ),
+        Option("What to improve: `latency` (median), `p99`, or `throughput`."),
     ] = "latency"
-    rate: Annotated[
-        float | None,
-        Option(
-            "With --objective p99: requests per second, which arrive independently, each a query; latency "
-            "counts from arrival [default: one query after another].",
-            metavar="PER_S",
-            range=(0.001, 1_000_000),
-        ),
-    ] = None
     budget: Annotated[
         str | float,
         Option("Time to spend, earlier runs of the folder included, as 90s, 30m or 1h30m.", metavar="TIME"),

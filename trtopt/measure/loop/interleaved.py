@@ -23,10 +23,7 @@ from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.measure.engine import check_fits, input_batch
 from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
-from trtopt.measure.load.arrivals import Load, arrivals_s
-from trtopt.measure.load.load_pass import bounds_of, polled
-from trtopt.measure.load.open_loop import OpenLoop
-from trtopt.measure.loop.bare_loop import bare_latency, bare_throughput, host_samples
+from trtopt.measure.loop.bare_loop import bare_latency, bare_throughput
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, open_inference_streams, terms_of
@@ -47,28 +44,6 @@ from trtopt.records import (
     Shape,
     TurnSamples,
 )
-
-
-def open_latency(
-    device: Device, inference_streams: Sequence[InferenceStream], load: Load, window_s: float, seed: int
-) -> Samples:
-    """Requests of a load, from each one's arrival; one that was given up took until then at least."""
-    arrivals = arrivals_s(load, window_s, seed)
-    loop = OpenLoop(device, inference_streams, arrivals, bounds_of(window_s, len(arrivals)))
-    with device.captured():
-        loop.run()
-    ended_ms = (device.now() - loop.began_s) * 1e3
-    ends = {one.index: (one.query.end_s - loop.began_s) * 1e3 for one in loop.served}
-    return host_samples(
-        [arrival_s * 1e3 for arrival_s in arrivals[: loop.arrived]],
-        [ends.get(index, ended_ms) for index in range(loop.arrived)],
-    )
-
-
-def _terms_of(variant: Variant, contract: Contract) -> Contract:
-    """In an open loop all slots of a stream take requests."""
-    return terms_of(variant.mode, contract) if variant.rate is None else polled(contract)
-
 
 SWITCH_QUERIES = 3
 SWITCH_S = 0.02
@@ -98,18 +73,13 @@ class LoadedEngine(Record, frozen=True, kw_only=True):
 
 
 class Variant(Record, frozen=True, kw_only=True):
-    """One subject: which engine (an index), under which terms. `bare` runs it without the sampling loop.
-
-    With a `rate` a block is an open loop: so many requests a second arrive, independent of one another, and
-    the latency of each counts from its arrival.
-    """
+    """One subject: which engine (an index), under which terms. `bare` runs it without the sampling loop."""
 
     name: str
     engine: int
     contract: Contract
     mode: Literal["latency", "throughput"] = "latency"
     bare: bool = False
-    rate: float | None = None
 
 
 class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
@@ -292,8 +262,8 @@ class InterleavedRunner:
         self.variant = variant
         self._device, self._batch, self._shapes = device, job.batch, engine.shapes
         self._engine = EngineRef(path=engine.path, sha256=sha256, label=label)
-        self._least, self._seed = job.block_queries, job.seed
-        self._contract, self._as_run = variant.contract, partial(_terms_of, variant)
+        self._least = job.block_queries
+        self._contract, self._as_run = variant.contract, partial(terms_of, variant.mode)
         self._inference_streams: list[InferenceStream] = []
         self._notes: list[str] = []
         self._blocks: list[Samples] = []
@@ -314,16 +284,7 @@ class InterleavedRunner:
     def take_turn(self, block_s: float) -> None:
         """Warm up after the switch, then one block."""
         self._warmups.append(self._closed(SWITCH_QUERIES, SWITCH_S))
-        self._blocks.append(self._block(self._least, block_s))
-
-    def _block(self, min_queries: int, min_s: float) -> Samples:
-        if self.variant.rate is None:
-            return self._closed(min_queries, min_s)
-        # each subject serves the same arrivals in a round
-        seed = (self._seed + len(self._blocks)) % 2**32
-        window = max(min_s, min_queries / self.variant.rate)
-        load = Load(self.variant.rate, "poisson")
-        return open_latency(self._device, self._inference_streams, load, window, seed)
+        self._blocks.append(self._closed(self._least, block_s))
 
     def _closed(self, min_queries: int, min_s: float) -> Samples:
         if not self.variant.bare:

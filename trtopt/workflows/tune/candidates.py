@@ -132,8 +132,6 @@ class Situation:
     streams: int
     is_rate: bool
     """Whether the objective is a rate: other batch sizes and several streams may serve it."""
-    is_loaded: bool
-    """Whether requests arrive while others are served: several streams may serve them."""
     recipe: Recipe
     """The incumbent's."""
     selected: str | None

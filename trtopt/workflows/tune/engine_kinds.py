@@ -62,8 +62,7 @@ _FILLED = 0.5
 
 def propose_streams(situation: Situation) -> Iterator[Change]:
     """Several streams, where queries can overlap."""
-    overlap = situation.is_rate or situation.is_loaded
-    if not overlap or situation.backend.name == ONNXRUNTIME:  # which runs one query after another
+    if not situation.is_rate or situation.backend.name == ONNXRUNTIME:  # which runs one query after another
         return
     idle = 1 - growing_share(situation)
     for count in _COUNTS:

@@ -29,11 +29,10 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import WHERE, Recipe, batch_sizes, io_request, recipe_json
 from trtopt.records import Ledger, Manifest, MeasuredRunSpread, OnnxArtifact, TensorSpec, TuneTerms
 from trtopt.requests.build import TuneRequest
-from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.build.graph import with_typed_io
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import measured_run_spread
-from trtopt.workflows.tune.race import MEASURES, Measure, measure_for
+from trtopt.workflows.tune.race import MEASURES, Measure
 from trtopt.workflows.tune.tuned_folder import TunedFolder, stored_ledgers
 from trtopt.workflows.workbench import check_opset
 
@@ -57,20 +56,11 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
-def check_request(request: TuneRequest, backend: str) -> None:
+def check_request(request: TuneRequest) -> None:
     """Validate what no model is needed for."""
     parse_budget(str(request.budget))
     if not request.kinds:
         raise UsageError("--include and --exclude leave no kind of candidate", "exclude fewer kinds")
-    if request.rate is not None and request.objective != "p99":
-        raise UsageError(
-            f"--rate {request.rate:g}: {request.objective} is measured one query after another",
-            "add --objective p99, the latency of requests that arrive at that rate; or omit --rate",
-        )
-    if MEASURES[request.objective].needs_energy and backend == ONNXRUNTIME:
-        raise UsageError(
-            "--objective energy: the CPU reports no energy here", "choose latency, p99 or throughput"
-        )
     if "precision" in request.include and "precision" in request.kinds and request.data is None:
         raise UsageError(
             "--include precision: INT8 needs data to calibrate on, and no samples are given",
@@ -231,7 +221,7 @@ def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
     """All that a run needs, with the folder locked until the block ends."""
     source = Path(request.model)
     choice = choose_for_running(request.recipe.backend)
-    check_request(request, choice.name)
+    check_request(request)
     onnx = read_onnx(source)
     builder = open_builder(choice.name)
     listener.note(f"tuning with {builder.backend}: {choice.reason}")
@@ -256,7 +246,7 @@ def set_up(request: TuneRequest, listener: Listener) -> Iterator[Setup]:
                     continues=continues,
                     request=request,
                     terms=terms,
-                    measure=measure_for(request.objective, request.rate),
+                    measure=MEASURES[request.objective],
                     samples=samples,
                     builder=builder,
                     executor=executor,
@@ -274,7 +264,6 @@ def _terms(onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder) -> 
         backend=builder.backend,
         device=builder.device,
         objective=request.objective,
-        rate=request.rate,
         contract=contract_named(request.contract or DEFAULT),
         batch=batches_of(request, onnx.fixed_batch, onnx),
         recipe=recipe_json(recipe),

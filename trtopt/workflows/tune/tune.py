@@ -372,7 +372,6 @@ class Candidates:
             batches=setup.terms.batch,
             streams=incumbent.streams,
             is_rate=setup.measure.per_sample,
-            is_loaded=setup.measure.rate is not None,
             recipe=incumbent.recipe,
             selected=incumbent.selected,
             data=setup.samples.data,

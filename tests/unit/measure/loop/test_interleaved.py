@@ -264,18 +264,3 @@ def test_an_engine_without_graphs_runs_without_and_reports_it(tmp_path: Path) ->
     run = play(ScriptedDevice(Script(graphs=False)), job_in(tmp_path, rounds=1))
     assert {turns.contract.name for turns in run.turns} == {"trtexec-11+no-graph"}
     assert all("measured without a CUDA graph" in turns.notes[0] for turns in run.turns)
-
-
-def test_at_a_rate_both_serve_the_same_arrivals_and_latency_counts_from_these(tmp_path: Path) -> None:
-    """A query takes 3 ms on the scripted device: at 400 per second requests wait for others."""
-    open_pair = tuple(msgspec.structs.replace(one, rate=400.0) for one in PAIR)
-    job = msgspec.structs.replace(job_in(tmp_path, open_pair, rounds=3), block_queries=100)
-    run = play(ScriptedDevice(Script()), job)
-    for first, second in zip(run.turns[0].blocks, run.turns[1].blocks, strict=True):
-        assert first.start_ms == second.start_ms
-        assert len(first.start_ms) == pytest.approx(100, abs=50)
-        assert all(end > start for start, end in zip(first.start_ms, first.end_ms, strict=True))
-    assert run.turns[0].blocks[0].start_ms != run.turns[0].blocks[1].start_ms
-    alone = play(ScriptedDevice(Script()), job_in(tmp_path, rounds=3))
-    waiting, single = (max(one.turns[0].blocks[0].latency_ms) for one in (run, alone))
-    assert waiting > single
