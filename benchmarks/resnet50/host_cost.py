@@ -32,7 +32,7 @@ def bare_launches_us(device, session, shapes):
     context.enqueue(stream)
     stream.synchronize()
     graph = device.capture(stream, lambda: context.enqueue(stream))
-    launch, executable, handle = graph._launch, graph._executable, stream.handle
+    launch, executable, handle = graph._runtime.cudaGraphLaunch, graph._executable, stream.handle
     times = []
     for _ in range(LAUNCHES):
         before = time.perf_counter_ns()

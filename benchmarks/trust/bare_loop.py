@@ -4,8 +4,9 @@
 
 For every engine of the folder: host latency of a replay that is waited for at once, and replays a second with
 one queued ahead. The bare loops launch the lane's own graph through the CUDA binding and do nothing else;
-they differ in how the host learns that a replay has ended, and in what else is recorded. Each round is a
-context of its own: contexts of one engine differ by more than the loops do.
+they differ in how the host learns that a replay has ended, and in what else is recorded. All look at the
+status that a launch returns. Each round is a context of its own: contexts of one engine differ by more than
+the loops do.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Bare:
     """Loops around one lane's graph; events are recorded after each replay, `before` also before it."""
 
     def __init__(self, device: Device, inference_stream: InferenceStream, resources: ExitStack) -> None:
-        self._replay, self._wait = inference_stream.bare()
+        (self._replay,), self._wait = inference_stream.bare()
         self._stream = inference_stream._streams.compute
         self._events = {
             kind: [device.event(timed=kind == "timed") for _ in range(4)] for kind in ("untimed", "timed")

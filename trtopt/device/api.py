@@ -113,8 +113,8 @@ class Graph(Held, Protocol):
     def launch(self, stream: Stream) -> None:
         """Enqueue all of it."""
 
-    def bare_launch(self, stream: Stream) -> Callable[[], object]:
-        """The library's own call that `launch` makes, for a loop that measures what trtopt's adds."""
+    def launcher(self, stream: Stream) -> Callable[[], None]:
+        """`launch` with everything looked up: see `Context.launcher`."""
 
 
 Piece = tuple[int, int, int]
@@ -197,6 +197,10 @@ class Device(Protocol):
     @property
     def info(self) -> DeviceInfo:
         """What it is."""
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether work is done once it has been handed over, so that nothing need be awaited."""
 
     def now(self) -> float:
         """Host seconds on a monotonic clock of the device's choice."""
@@ -345,8 +349,12 @@ class Context(Held, Protocol):
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one inference."""
 
-    def bare_enqueue(self, stream: Stream) -> Callable[[], object]:
-        """The library's own call that `enqueue` makes with what is bound now; see `Graph.bare_launch`."""
+    def launcher(self, stream: Stream) -> Callable[[], None]:
+        """What enqueues one inference with what is bound now: the library's call, and a look at its answer.
+
+        It is made for timed regions: what can be chosen or looked up beforehand is. Where something else has
+        been bound since, bind the same again before calling it.
+        """
 
     def sized_outputs(self) -> Mapping[str, SizedOutput]:
         """The outputs of data-dependent size that the last enqueue left, by name."""

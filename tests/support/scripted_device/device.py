@@ -86,6 +86,8 @@ class ScriptedDevice:
     def host_s(self, value: float) -> None:
         self._clocks.now_s = value
 
+    is_synchronous = False
+
     def now(self) -> float:
         """Virtual seconds."""
         return self.host_s
@@ -275,7 +277,7 @@ class ScriptedContext(Owned):
         if self._report is not None and not self._on_request:
             self._tell()
 
-    def bare_enqueue(self, stream: Stream) -> Callable[[], object]:
+    def launcher(self, stream: Stream) -> Callable[[], None]:
         """The same."""
         return lambda: self.enqueue(stream)
 

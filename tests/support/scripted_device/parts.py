@@ -139,6 +139,6 @@ class ScriptedGraph(Owned):
         for duration_ms in self._parts:
             run_on(stream, duration_ms())
 
-    def bare_launch(self, stream: Stream) -> Callable[[], object]:
+    def launcher(self, stream: Stream) -> Callable[[], None]:
         """The same."""
         return lambda: self.launch(stream)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,18 +84,23 @@ class _CapturedGraph:
     def __init__(self, runtime: Any, executable: Any) -> None:
         self._runtime = runtime
         self._executable = executable
-        self._launch = runtime.cudaGraphLaunch
-        self._success = runtime.cudaError_t.cudaSuccess
 
     def launch(self, stream: Stream) -> None:
-        (status,) = self._launch(self._executable, stream.handle)
-        if status != self._success:
-            raise DeviceError(
-                f"CUDA failed: launching a graph: {status.name}", "see whether the GPU is healthy"
-            )
+        self.launcher(stream)()
 
-    def bare_launch(self, stream: Stream) -> Callable[[], object]:
-        return partial(self._launch, self._executable, stream.handle)
+    def launcher(self, stream: Stream) -> Callable[[], None]:
+        """`cudaGraphLaunch`."""
+        call, executable, handle = self._runtime.cudaGraphLaunch, self._executable, stream.handle
+        success = self._runtime.cudaError_t.cudaSuccess
+
+        def launch() -> None:
+            (status,) = call(executable, handle)
+            if status != success:
+                raise DeviceError(
+                    f"CUDA failed: launching a graph: {status.name}", "see whether the GPU is healthy"
+                )
+
+        return launch
 
     def close(self) -> None:
         if self._executable is not None:

@@ -111,6 +111,7 @@ class CudaDevice:
         self.info = info
         self._marks = marks
 
+    is_synchronous = False
     now = staticmethod(time.perf_counter)
 
     def stream(self) -> Stream:

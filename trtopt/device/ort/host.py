@@ -132,6 +132,7 @@ class HostDevice:
         self.info = cpu_info()
         self._marks = marks
 
+    is_synchronous = True
     now = staticmethod(time.perf_counter)
 
     def stream(self) -> HostStream:
@@ -151,10 +152,14 @@ class HostDevice:
         return HostMemory(nbytes)
 
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
-        ctypes.memmove(target.address, source.address, source.nbytes)
+        assert isinstance(target, HostMemory)
+        np.copyto(target.array, source.array)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        ctypes.memmove(target.address, source.address, target.nbytes)
+        if isinstance(source, HostMemory):
+            np.copyto(target.array, source.array)
+        else:
+            ctypes.memmove(target.address, source.address, target.nbytes)
 
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         ctypes.memmove(target.address, source.address, source.nbytes)

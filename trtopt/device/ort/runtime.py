@@ -255,16 +255,14 @@ class OnnxRuntimeContext:
 
     def __init__(self, session: Any, bindings: tuple[Binding, ...]) -> None:
         self._session = session
-        self._run: Any = session.run_with_iobinding  # looked up once: enqueue is on the measured path
         self.bindings = bindings
         self._bound: Any = None
-        self._consumed: Event | None = None
         self._sized = tuple(one for one in bindings if one.is_data_dependent)
         self._capacity = dict.fromkeys((one.name for one in self._sized), 0)
         self.output_growths = 0
 
     def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
-        self._consumed = consumed
+        """Use these buffers; no `consumed` is recorded: the inputs have been read when an enqueue returns."""
         self._bound = self._session.io_binding()
         for binding in self.bindings:
             if binding.is_data_dependent:
@@ -282,26 +280,30 @@ class OnnxRuntimeContext:
 
     def enqueue(self, stream: Stream) -> None:
         """Run, and return when it is done."""
-        if self._sized:  # what the last run allocated is of the last run's size
-            for binding in self._sized:
-                self._bound.bind_output(binding.name, "cpu")
-        try:
-            self._run(self._bound)
-        except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
-            raise DataError(
-                f"ONNX Runtime cannot run the model on this input: {first_line(error)}",
-                "see whether every value is one that the model admits",
-            ) from None
-        if self._consumed is not None:
-            self._consumed.record(stream)
-        if self._sized:
-            for name, output in self.sized_outputs().items():
-                self.output_growths += 0 < self._capacity[name] < output.nbytes
-                self._capacity[name] = max(self._capacity[name], output.nbytes)
+        self.launcher(stream)()
 
-    def bare_enqueue(self, stream: Stream) -> Callable[[], object]:
+    def launcher(self, stream: Stream) -> Callable[[], None]:
         """`run_with_iobinding`."""
-        return partial(self._run, self._bound)
+        run, bound = self._session.run_with_iobinding, self._bound
+
+        def launch() -> None:
+            try:
+                run(bound)
+            except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+                raise DataError(
+                    f"ONNX Runtime cannot run the model on this input: {first_line(error)}",
+                    "see whether every value is one that the model admits",
+                ) from None
+
+        return partial(self._launch_sized, launch) if self._sized else launch
+
+    def _launch_sized(self, launch: Callable[[], None]) -> None:
+        for binding in self._sized:  # what the last run allocated is of the last run's size
+            self._bound.bind_output(binding.name, "cpu")
+        launch()
+        for name, output in self.sized_outputs().items():
+            self.output_growths += 0 < self._capacity[name] < output.nbytes
+            self._capacity[name] = max(self._capacity[name], output.nbytes)
 
     def sized_outputs(self) -> dict[str, SizedOutput]:
         """What ONNX Runtime allocated in the last run."""
@@ -329,7 +331,7 @@ class OnnxRuntimeContext:
         return None
 
     def close(self) -> None:
-        self._bound = self._session = self._run = None
+        self._bound = self._session = None
 
 
 # ── session settings: kept in the engine itself, so that every run uses them ────────────────────────────

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from trtopt.device.api import (
@@ -208,7 +207,6 @@ class TensorRTContext:
         self._context = context
         self.bindings = bindings
         self._errors = errors
-        self._execute = context.execute_async_v3  # looked up once: enqueue is on the measured path
         self._consumed = 0
         self._profiler: Any = None
         self._sized = {one.name: OutputMemory(device, one.dtype) for one in bindings if one.is_data_dependent}
@@ -242,18 +240,26 @@ class TensorRTContext:
             self._consumed = handle
 
     def enqueue(self, stream: Stream) -> None:
-        if not self._execute(stream.handle):
-            for memory in self._sized.values():
-                if memory.error is not None:
-                    raise memory.error
-            raise DeviceError(
-                f"TensorRT could not enqueue: {_last(self._errors) or 'no error was logged'}",
-                "see the messages above; a device that has met an error must be left and opened again",
-            )
+        self.launcher(stream)()
 
-    def bare_enqueue(self, stream: Stream) -> Callable[[], object]:
-        """`execute_async_v3`, whose result is not read."""
-        return partial(self._execute, stream.handle)
+    def launcher(self, stream: Stream) -> Callable[[], None]:
+        """`execute_async_v3`."""
+        execute, handle = self._context.execute_async_v3, stream.handle
+
+        def launch() -> None:
+            if not execute(handle):
+                raise self._failure()
+
+        return launch
+
+    def _failure(self) -> Exception:
+        for memory in self._sized.values():
+            if memory.error is not None:
+                return memory.error
+        return DeviceError(
+            f"TensorRT could not enqueue: {_last(self._errors) or 'no error was logged'}",
+            "see the messages above; a device that has met an error must be left and opened again",
+        )
 
     def sized_outputs(self) -> dict[str, SizedOutput]:
         """What TensorRT allocated; it knows the shapes when an enqueue returns."""
@@ -282,7 +288,6 @@ class TensorRTContext:
         return describe(self._trt, self._engine, self._context)
 
     def close(self) -> None:
-        self._execute = None
         self._engine = None
         self._context = None
         self._profiler = None

@@ -1,4 +1,4 @@
-"""Minimal loops around the library's own calls, and what the sampling loop adds: its difference from them."""
+"""Minimal loops around the library's calls, and what the sampling loop adds: its difference from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from trtopt.device.api import Device
-from trtopt.measure.loop.inference_stream import InferenceStream, Query
+from trtopt.measure.loop.inference_stream import Calls, InferenceStream, Query
 from trtopt.measure.loop.sampling import Criterion, Finished, as_samples
 from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.records import STAGES, Samples
@@ -24,12 +24,13 @@ def run_bare(
     device: Device, inference_stream: InferenceStream, criterion: Criterion, finished: list[Finished]
 ) -> None:
     """One query in flight: the clock before the launch, and after the wait."""
-    launch, wait = inference_stream.bare()
+    calls, wait = inference_stream.bare()
     now = device.now
     began_s = now()
     while not criterion.is_finished(now() - began_s):
         start_s = now()
-        launch()
+        for call in calls:
+            call()
         wait()
         end_s = now()
         finished.append((0, Query(start_s, end_s)))
@@ -54,14 +55,13 @@ def bare_throughput(
     return host_samples([0.0] * count, [took_ms] * count)
 
 
-def _hand_over(
-    device: Device, loops: Sequence[tuple[Callable[[], object], Callable[[], object]]], count: int
-) -> float:
+def _hand_over(device: Device, loops: Sequence[tuple[Calls, Callable[[], object]]], count: int) -> float:
     """Seconds for `count` queries, handed to the streams in turn."""
-    launches = [loops[index % len(loops)][0] for index in range(count)]
+    queries = [loops[index % len(loops)][0] for index in range(count)]
     began_s = device.now()
-    for launch in launches:
-        launch()
+    for calls in queries:
+        for call in calls:
+            call()
     for _, wait in loops:
         wait()
     return device.now() - began_s

@@ -14,7 +14,8 @@ it, on the device and not on the host:
 Without transfers nothing is overwritten, and all in-flight queries share one set.
 
 Between the two readings of the clock lie a query's own calls and nothing else: they are listed beforehand,
-each with its arguments, once for every way in which a query can run.
+each with its arguments, once for every way in which a query can run. On a synchronous device that leaves the
+copies and the library's call: no event is recorded or waited for.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ def sets_of(contract: Contract) -> int:
     return min(contract.queue_ahead + 1, MAX_SETS) if contract.transfers else 1
 
 
+Calls = tuple[Callable[[], object], ...]
+"""One after the other."""
+
+
 class Query(NamedTuple):
     """One finished query; host times in seconds on the device's clock, durations in milliseconds.
 
@@ -69,12 +74,14 @@ class Query(NamedTuple):
 class DeviceSet:
     """Device memory that one query at a time computes on, and the slot of the last one that did.
 
-    `consumed` is recorded when that query's inputs have been read; None where no such event can be had.
+    `launch` enqueues one inference on it. `consumed` is recorded when that query's inputs have been read;
+    None where no such event can be had.
     """
+
+    launch: Callable[[], None]
 
     def __init__(self, buffers: Mapping[str, DeviceBuffer]) -> None:
         self.buffers = buffers
-        self.graph: Graph | None = None
         self.consumed: Event | None = None
         self.last: InFlightQuery | None = None
 
@@ -116,7 +123,7 @@ class InferenceStream:
         for device_set in self._sets:
             fill(device, self.bindings, device_set.buffers, self._hosts[0], self._streams.compute)
         self._prepare()
-        turns = BufferRing(self._context, self._sets)
+        turns = BufferRing(self._context, self._sets, rebind=len(self._sets) > 1 and not self._is_captured)
         self.slots = [
             InFlightQuery(
                 device, turns, self._streams, self._hosts[index % len(self._hosts)], contract, resources
@@ -130,21 +137,26 @@ class InferenceStream:
 
     def _prepare(self) -> None:
         """Run on each set once (the first enqueue after a shape change is slow), then capture it."""
+        compute, graphs = self._streams.compute, list[Graph]()
         for device_set in self._sets:
             self._context.bind(device_set.buffers)
-            self._context.enqueue(self._streams.compute)
-            self._streams.compute.synchronize()
+            device_set.launch = self._context.launcher(compute)
+            device_set.launch()
+            compute.synchronize()
             if self.contract.graph and self.graph_refused is None:
-                device_set.graph = self._capture()
-        if self.graph_refused is not None:
-            for device_set in self._sets:
-                device_set.graph = None
+                graphs += self._capture(device_set.launch)
+        self._is_captured = len(graphs) == len(self._sets)
+        if self._is_captured:
+            for device_set, graph in zip(self._sets, graphs, strict=True):
+                device_set.launch = graph.launcher(compute)
         if self.contract.transfers and self.contract.queue_ahead + 1 > len(self._sets):
             self._follow_reading()
 
     def _follow_reading(self) -> None:
         """Set the input-consumed events: more queries are in flight than there are sets."""
-        if self._sets[0].graph is not None:
+        if self._device.is_synchronous:
+            return
+        if self._is_captured:
             self.refills_late = "nothing can wait for an event within a CUDA graph"
             return
         for device_set in self._sets:
@@ -155,33 +167,31 @@ class InferenceStream:
                 return
             device_set.consumed = event
 
-    def _capture(self) -> Graph | None:
-        stream = self._streams.compute
+    def _capture(self, launch: Callable[[], None]) -> list[Graph]:
+        """The graph; none where it is refused."""
         try:
             require_fixed_sizes(self._context)
-            graph = self._device.capture(stream, lambda: self._context.enqueue(stream))
+            graph = self._device.capture(self._streams.compute, launch)
         except GraphCaptureError as error:
             self.graph_refused = error.problem
-            return None
+            return []
         self._resources.callback(graph.close)
-        return graph
+        return [graph]
 
     @property
     def bindings(self) -> Bindings:
         """The context's inputs and outputs."""
         return self._context.bindings
 
-    def bare(self) -> tuple[Callable[[], object], Callable[[], object]]:
-        """What launches one query of the first slot by the library's own call, and what waits for it.
+    def bare(self) -> tuple[Calls, Callable[[], object]]:
+        """The calls that launch one query on the first set, and what waits for it.
 
         Without stages and events, all on one stream; only a host that sleeps waits for an event.
         """
         stream, first, host = self._streams.compute, self._sets[0], self._hosts[0]
         self._context.bind(first.buffers)
-        graph, context = first.graph, self._context
-        launch = context.bare_enqueue(stream) if graph is None else graph.bare_launch(stream)
         wait: Callable[[], object] = stream.synchronize
-        calls = [launch]
+        calls: list[Callable[[], object]] = [first.launch]
         if self.contract.transfers:
             copies = fixed(self.bindings)
             to_device, to_host = self._device.copy_to_device, self._device.copy_to_host
@@ -191,7 +201,7 @@ class InferenceStream:
                     for i in copies
                     if i.is_input
                 ),
-                launch,
+                first.launch,
                 *(
                     partial(to_host, host[o.name], first.buffers[o.name], stream)
                     for o in copies
@@ -201,7 +211,7 @@ class InferenceStream:
         if self.contract.sync == "blocking":
             wait = self.slots[0].plain_end.wait
             calls.append(partial(self.slots[0].plain_end.record, stream))
-        return calls[0] if len(calls) == 1 else partial(_call_all, tuple(calls)), wait
+        return tuple(calls), wait
 
     def outputs(self) -> list[dict[str, NDArray[np.generic]]]:
         """What the last queries computed, as each slot received it; without transfers, what the device holds.
@@ -236,11 +246,6 @@ class InferenceStream:
         self._resources.close()
 
 
-def _call_all(calls: tuple[Callable[[], object], ...]) -> None:
-    for call in calls:
-        call()
-
-
 class Streams:
     """Compute and, with transfers, one stream for each direction."""
 
@@ -257,12 +262,15 @@ class Streams:
 
 
 class BufferRing:
-    """Hands a context's device sets to its queries, one after the other."""
+    """Hands a context's device sets to its queries, one after the other.
 
-    def __init__(self, context: Context, sets: list[DeviceSet]) -> None:
+    `rebind`: the context is to use the set; a graph keeps the one that it was captured with.
+    """
+
+    def __init__(self, context: Context, sets: list[DeviceSet], *, rebind: bool) -> None:
         self.bindings = context.bindings
         self.context = context
-        self._rebind = len(sets) > 1 and sets[0].graph is None
+        self._rebind = rebind
         self._next = cycle(sets).__next__
 
     def take(self, slot: InFlightQuery) -> tuple[DeviceSet, InFlightQuery | None]:
@@ -270,31 +278,37 @@ class BufferRing:
         device_set = self._next()
         before, device_set.last = device_set.last, slot
         in_use = before is not None and before.busy and before.device_set is device_set
-        return device_set, before if in_use else None
-
-    def launch(self, device_set: DeviceSet) -> Callable[[Stream], None]:
-        """What enqueues one inference on the set."""
-        return self.context.enqueue if device_set.graph is None else device_set.graph.launch
-
-    def bind(self, device_set: DeviceSet) -> None:
-        """Let the next plain enqueue use the set; a graph keeps the set that it was captured with."""
         if self._rebind:
             self.context.bind(device_set.buffers, device_set.consumed)
+        return device_set, before if in_use else None
 
 
 class Stage:
-    """One stage of a query, on one stream; how long it takes is only known of a timed one."""
+    """One stage of a query, on one stream; how long it takes is only known of a timed one.
+
+    What `begin`, `finish` and `hold` list is to be called in the query. On a synchronous device only a timed
+    stage has events to record.
+    """
 
     def __init__(self, device: Device, *, timed: bool, blocking: bool, resources: ExitStack) -> None:
         self.end = device.event(blocking=blocking, timed=timed)
         resources.callback(self.end.close)
+        self._is_marked = timed or not device.is_synchronous
         self._start = device.event(blocking=blocking) if timed else None
         if self._start is not None:
             resources.callback(self._start.close)
 
-    def begin(self, stream: Stream) -> list[Callable[[], object]]:
-        """The calls that enqueue its beginning."""
-        return [] if self._start is None else [partial(self._start.record, stream)]
+    def begin(self, stream: Stream) -> Calls:
+        """Mark its beginning on the stream."""
+        return () if self._start is None else (partial(self._start.record, stream),)
+
+    def finish(self, stream: Stream) -> Calls:
+        """Mark its end."""
+        return (partial(self.end.record, stream),) if self._is_marked else ()
+
+    def hold(self, stream: Stream) -> Calls:
+        """Let another stream wait for its end."""
+        return (partial(stream.wait_for, self.end),) if self._is_marked else ()
 
     @property
     def ms(self) -> float | None:
@@ -312,12 +326,9 @@ class Stages:
         self.d2h = stage() if contract.transfers else None
 
     @property
-    def completion(self) -> Event:
-        """Reached when the last one has ended."""
-        return (self.d2h or self.compute).end
-
-
-Calls = tuple[Callable[[], object], ...]
+    def last(self) -> Stage:
+        """The one with which the query has ended."""
+        return self.d2h or self.compute
 
 
 class InFlightQuery:
@@ -347,14 +358,14 @@ class InFlightQuery:
         self._outputs = [binding.name for binding in fixed(turns.bindings) if not binding.is_input]
         self.sized = SizedCopies(device, turns.context)
         resources.callback(self.sized.close)
-        self._calls: dict[tuple[DeviceSet, Stages | None, Stages], Calls] = {}
+        self._calls: dict[tuple[DeviceSet, Stages | None, Stages, bool], Calls] = {}
         self._start_s = self._enqueue_ms = 0.0
         self.device_set: DeviceSet | None = None  # of the query in flight
         self.busy = False
 
     def start(self, *, timed: bool = False) -> None:
         """Hand one query over. Nothing here waits for the device but copies into pageable memory."""
-        calls = self._prepared(timed)
+        calls = self._prepared(timed=timed, waits=False)
         self.busy = True
         self._start_s = self._now()
         for call in calls:
@@ -369,11 +380,10 @@ class InFlightQuery:
 
     def run(self, *, timed: bool = False) -> Query:
         """`start` and `finish`, with nothing in between."""
-        calls, wait, now = self._prepared(timed), self.completion.wait, self._now
+        calls, now = self._prepared(timed=timed, waits=True), self._now
         start_s = now()
         for call in calls:
             call()
-        wait()
         end_s = now()
         return self._query(start_s, end_s)
 
@@ -390,30 +400,31 @@ class InFlightQuery:
             d2h_ms=stages.d2h.ms if stages.d2h is not None else None,
         )
 
-    def _prepared(self, timed: bool) -> Calls:
-        """Take the next set, and list the calls that hand a query on it over."""
+    def _prepared(self, *, timed: bool, waits: bool) -> Calls:
+        """Take the next set, and list the calls that hand a query on it over, or also wait for it."""
         device_set, before = self._turns.take(self)
         self.device_set = device_set
         self._stages = stages = self._timed if timed else self._plain
-        self._turns.bind(device_set)
-        way = device_set, before._stages if before is not None else None, stages
+        way = device_set, before._stages if before is not None else None, stages, waits
         calls = self._calls.get(way)
         if calls is None:
             calls = self._calls[way] = tuple(self._listed(*way))
         return calls
 
     def _listed(
-        self, device_set: DeviceSet, before: Stages | None, stages: Stages
+        self, device_set: DeviceSet, before: Stages | None, stages: Stages, waits: bool
     ) -> Iterator[Callable[[], object]]:
         """`before` are those of the query that still uses the set."""
-        compute, launch = self._streams.compute, self._turns.launch(device_set)
+        compute, launch = self._streams.compute, device_set.launch
         if stages.h2d is not None:
             yield from self._copies_in(device_set, before, stages.h2d)
         yield from stages.compute.begin(compute)
-        yield partial(launch, compute) if stages is self._plain else partial(self._enqueue_timed, launch)
-        yield partial(stages.compute.end.record, compute)
+        yield launch if stages is self._plain else partial(self._enqueue_timed, launch)
+        yield from stages.compute.finish(compute)
         if stages.d2h is not None:
-            yield from self._copies_out(device_set, stages.compute.end, stages.d2h)
+            yield from self._copies_out(device_set, stages.compute, stages.d2h)
+        if waits and not self._device.is_synchronous:
+            yield stages.last.end.wait
 
     def _copies_in(
         self, device_set: DeviceSet, before: Stages | None, h2d: Stage
@@ -421,31 +432,34 @@ class InFlightQuery:
         device, stream, compute = self._device, self._streams.to_device, self._streams.compute
         assert stream is not None
         if before is not None:
-            yield partial(stream.wait_for, device_set.consumed or before.compute.end)
+            if device_set.consumed is None:
+                yield from before.compute.hold(stream)
+            else:
+                yield partial(stream.wait_for, device_set.consumed)
         yield from h2d.begin(stream)
         for name in self._inputs:
             yield partial(device.copy_to_device, device_set.buffers[name], self._host[name], stream)
-        yield partial(h2d.end.record, stream)
-        yield partial(compute.wait_for, h2d.end)
+        yield from h2d.finish(stream)
+        yield from h2d.hold(compute)
         if before is not None:
-            yield partial(compute.wait_for, before.completion)
+            yield from before.last.hold(compute)
 
     def _copies_out(
-        self, device_set: DeviceSet, computed: Event, d2h: Stage
+        self, device_set: DeviceSet, computed: Stage, d2h: Stage
     ) -> Iterator[Callable[[], object]]:
         device, stream = self._device, self._streams.to_host
         assert stream is not None
-        yield partial(stream.wait_for, computed)
+        yield from computed.hold(stream)
         yield from d2h.begin(stream)
         for name in self._outputs:
             yield partial(device.copy_to_host, self._host[name], device_set.buffers[name], stream)
         if len(self._outputs) + len(self._inputs) < len(self._turns.bindings):
             yield partial(self.sized.enqueue, stream)
-        yield partial(d2h.end.record, stream)
+        yield from d2h.finish(stream)
 
-    def _enqueue_timed(self, launch: Callable[[Stream], None]) -> None:
+    def _enqueue_timed(self, launch: Callable[[], None]) -> None:
         before_s = self._now()
-        launch(self._streams.compute)
+        launch()
         self._enqueue_ms = (self._now() - before_s) * 1e3
 
     @property
@@ -456,4 +470,4 @@ class InFlightQuery:
     @property
     def completion(self) -> Event:
         """Reached when the query in flight has finished."""
-        return self._stages.completion
+        return self._stages.last.end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,7 +51,9 @@ class Runtime:
         told, self._last = self._last, OK
         return (told,)
 
-    cudaGraphLaunch = None
+    def cudaGraphLaunch(self, executable: str, stream: int) -> tuple[object]:
+        assert (executable, stream) == ("executable", STREAM.handle)
+        return (self._end,)
 
 
 STREAM: Any = SimpleNamespace(handle=7)
@@ -95,3 +98,14 @@ def test_a_capture_that_succeeds_keeps_the_executable_alone() -> None:
     runtime = Runtime()
     capture_graph(runtime, STREAM, lambda: None)
     assert (runtime.capturing, runtime.graphs) == (set(), [])
+
+
+@pytest.mark.parametrize("launch", ["launch", "launcher"])
+def test_a_launch_that_fails_is_an_error_with_cudas_name_for_it(launch: str) -> None:
+    runtime = Runtime()
+    graph = capture_graph(runtime, STREAM, lambda: None)
+    run = partial(graph.launch, STREAM) if launch == "launch" else graph.launcher(STREAM)
+    run()
+    runtime._end = INVALIDATED
+    with pytest.raises(DeviceError, match="cudaErrorStreamCaptureInvalidated"):
+        run()

@@ -3,9 +3,11 @@
 import gc
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.rewrite_graphs import model
 from tests.support.scripted_device.device import (
     Script,
     ScriptedContext,
@@ -16,6 +18,8 @@ from tests.support.scripted_device.device import (
 )
 from tests.support.scripted_runs import DATA, INPUT_BYTES, OUTPUT_BYTES, SCRIPT, SUBJECT, counted, run, terms
 from trtopt.device.api import DeviceBuffer, Event, HostBuffer, Stream
+from trtopt.device.ort.host import HostEvent, HostMark, HostStream
+from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import GraphCaptureError
 from trtopt.measure.contracts import CONTRACTS
 from trtopt.measure.loop.inference_stream import InferenceStream
@@ -187,6 +191,26 @@ def test_an_event_is_reached_when_the_work_before_it_is_done() -> None:
     assert device.now() == 0.0
     after.wait()
     assert device.now() == pytest.approx(0.0025, rel=1e-12)
+
+
+@pytest.mark.parametrize("transfers", [False, True])
+def test_on_a_synchronous_device_only_a_query_with_timed_stages_has_events(
+    transfers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, waits = OnnxRuntimeTarget(), list[str]()
+    for kind, name in ((HostMark, "record"), (HostEvent, "wait"), (HostStream, "wait_for")):
+        monkeypatch.setattr(kind, name, lambda *_, name=name: waits.append(name))
+    session = target.load(model("g (float[2,4] x) => (float[2,4] y) {y = Relu(x)}").SerializeToString())
+    contract = terms("trtexec-11", graph=False, transfers=transfers, queue_ahead=0)
+    stream = InferenceStream(target.device, session, {"x": (2, 4)}, {"x": np.eye(2, 4, dtype="f4")}, contract)
+    assert stream.slots[0].run().gpu_compute_ms is None
+    assert waits == []
+    query = stream.slots[0].run(timed=True)
+    assert query.gpu_compute_ms is not None
+    assert (query.h2d_ms is None, query.d2h_ms is None) == (not transfers, not transfers)
+    assert stream.outputs()[0]["y"].tolist() == np.eye(2, 4).tolist()
+    stream.close()
+    session.close()
 
 
 # ── serving: three queries in flight on two device sets ─────────────────────────────────────────────────
