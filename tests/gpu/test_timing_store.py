@@ -25,7 +25,7 @@ def test_the_second_folders_build_draws_on_the_firsts_timings(tmp_path: Path) ->
     assert first.engines[0].timing_cache_in is None
     assert second.engines[0].timing_cache_in == first.engines[0].timing_cache_out
     assert (second.engines[0].timing_cache_hits or 0) > 0
-    (entry,) = caches.verify()
+    (entry,) = caches.entries()
     assert entry.build_count == 2
     clocks = entry.builds[0].clocks
     assert clocks is not None
@@ -64,21 +64,5 @@ def test_a_cache_that_tensorrt_refuses_is_set_aside(tmp_path: Path, store: Path)
     assert any("set aside" in note for note in manifest.engines[0].notes)
     assert len(list(store.glob("*.damaged"))) == 1
     caches.prune()
-    assert len(caches.verify()) == 1
-
-
-def test_two_stores_are_merged_by_tensorrt(tmp_path: Path) -> None:
-    for name, batch in (("a", 1), ("b", 8)):
-        trtopt.build(
-            DIGITS,
-            tmp_path / name,
-            batch=(batch,),
-            backend="tensorrt",
-            tactic_sources=SOURCES,
-            cache_dir=tmp_path / f"store-{name}",
-        )
-    (entry,) = caches.entries(tmp_path / "store-a")
-    caches.export(entry.name, tmp_path / "a.cache", cache_dir=tmp_path / "store-a")
-    caches.take_in([tmp_path / "a.cache"], tmp_path / "store-b")
-    (merged,) = caches.verify(tmp_path / "store-b")
-    assert merged.build_count == 2
+    (entry,) = caches.entries()
+    assert entry.problem is None

@@ -277,8 +277,6 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     by = builder(surface)
     if by.uses_timing_cache:
         outcome.append(by.merge_timing_caches(b"ours", b"theirs"))
-    if library(surface).target.editable_cache:
-        outcome.append(by.tactics(b"cache"))
     outcome += [run(surface), run(surface, track=True)]
     outcome.append(build(surface, memory=ScriptedDevice()).memory)
     outcome.append(build(surface, multi_profile=(SMALL, ALL)).config)

@@ -26,7 +26,7 @@ from trtopt.builder_settings import cache_terms
 from trtopt.errors import TimingCacheError, UsageError
 from trtopt.files.atomic import cannot_write, lock, write_atomically
 from trtopt.files.bounded_reading import read_bounded
-from trtopt.files.outputs import kind_beginning, remove_abandoned
+from trtopt.files.outputs import remove_abandoned
 from trtopt.records import (
     Backend,
     BuildSettings,
@@ -40,7 +40,6 @@ from trtopt.records import (
 )
 
 _MAGIC = b"trtopt timing cache 1\n"
-CACHE = kind_beginning("a timing cache", _MAGIC)
 _MAX_HEADER_BYTES = 1 << 20
 _KEPT_BUILDS = 200
 
@@ -258,25 +257,6 @@ class TimingStore:
                     return None
             os.replace(path, aside)
         return aside
-
-    def take_in(self, cache: StoredCache, merge: Callable[[bytes, bytes], bytes]) -> Path:
-        """Merge a cache of the same identity and terms that another store has exported; returns the file."""
-        header = cache.header
-        if header is None or header.terms is None:
-            raise TimingCacheError(
-                "the cache does not say with which settings it was made",
-                "give one that `trtopt cache export` wrote; use others with --timing-cache",
-            )
-        identity = header.identity
-        path = self.path(identity, header.terms)
-        with lock(path):
-            present = load_cache(path, identity, header.terms)
-            known = present.header if present and present.header else header_of(identity, header.terms)
-            new = tuple(build for build in header.builds if build not in known.builds)
-            different = present is not None and present.blob != cache.blob
-            blob = merge(cache.blob, present.blob) if present is not None and different else cache.blob
-            write_cache(path, known.with_builds(new, len(new)), blob)
-        return path
 
     def entries(self) -> tuple[CacheEntry, ...]:
         """Every file, the latest used first; damaged ones and those that were set aside with the reason."""

@@ -89,13 +89,6 @@ def verify(request: VerifyRequest, json: JsonOutput | None) -> None:
 _MIB = 2**20
 
 
-def cache_file(path: Path) -> Mapping[Path, Kind]:
-    """A timing cache; TensorRT's own data, of --raw, does not show who wrote it."""
-    from trtopt.builder.timing_cache import CACHE
-
-    return {path: CACHE}
-
-
 @click.group()
 def cache() -> None:
     """Manage the timing caches that builds share, one for each TensorRT, GPU, driver and settings."""
@@ -118,45 +111,15 @@ def list_caches(cache_dir: Path | None, json: JsonOutput | None) -> None:
 @cache.command("show")
 @click.argument("name")
 @option("cache_dir", CacheDir)
-@click.option("--tactics", "with_tactics", is_flag=True, help="List its entries (TensorRT 10.8 and newer).")
-@click.option("--against", metavar="NAME|FILE", help="Show how its tactics differ from another cache's.")
 @json_option("trtopt.cache", "the entry")
-def show_cache(
-    name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, json: JsonOutput | None
-) -> None:
+def show_cache(name: str, cache_dir: Path | None, json: JsonOutput | None) -> None:
     """Show where and by which builds the cache NAME (or a part of its name) was made."""
-    from trtopt.cli.console import show, show_result
-    from trtopt.report.build import cache_view, difference_view, tactics_view
-    from trtopt.workflows.build import timing_cache_commands as caches
+    from trtopt.cli.console import show_result
+    from trtopt.report.build import cache_view
+    from trtopt.workflows.build.timing_cache_commands import entry
 
-    if against is not None:
-        show(difference_view(caches.difference(name, against, cache_dir)))
-    elif with_tactics:
-        show(tactics_view(caches.tactics(name, cache_dir)))
-    else:
-        entry = caches.entry(name, cache_dir)
-        show_result(json, entry, cache_view(entry))
-
-
-@cache.command("merge")
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@option("cache_dir", CacheDir)
-def merge_caches(files: tuple[Path, ...], cache_dir: Path | None) -> None:
-    """Add exported caches FILES to the store; TensorRT merges those that have a counterpart."""
-    from trtopt.cli.console import say
-    from trtopt.workflows.build.timing_cache_commands import take_in
-
-    for path in take_in(files, cache_dir):
-        say(str(path))
-
-
-@cache.command("verify")
-@option("cache_dir", CacheDir)
-def verify_caches(cache_dir: Path | None) -> None:
-    """Check every cache against its hash; fails if one is damaged."""
-    from trtopt.workflows.build import timing_cache_commands as caches
-
-    click.echo(f"{len(caches.verify(cache_dir))} caches are intact")
+    found = entry(name, cache_dir)
+    show_result(json, found, cache_view(found))
 
 
 @cache.command("prune")
@@ -170,18 +133,6 @@ def prune_caches(cache_dir: Path | None, max_size: int | None) -> None:
     limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
     removed = caches.prune(cache_dir=cache_dir, **limit)
     say(*(f"removed {path.name}" for path in removed) if removed else ("nothing to remove",))
-
-
-@cache.command("export")
-@click.argument("name")
-@output_option("FILE", "File to write.", cache_file, required=True)
-@click.option("--raw", is_flag=True, help="Only TensorRT's data, as trtexec reads it.")
-@option("cache_dir", CacheDir)
-def export_cache(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:
-    """Write the cache NAME to a file, for another store or for --timing-cache."""
-    from trtopt.workflows.build import timing_cache_commands as caches
-
-    caches.export(name, output, raw=raw, cache_dir=cache_dir)
 
 
 def bundle_file(path: Path) -> Mapping[Path, Kind]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trtopt.device.api import ClockSensor, DeviceMemory, ProgressSink
-from trtopt.records import Backend, BuildPlan, DeviceInfo, MemoryPass, Tactic, TensorSpec
+from trtopt.records import Backend, BuildPlan, DeviceInfo, MemoryPass, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,3 @@ class EngineBuilder(Protocol):
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
         """One cache with the entries of both; `theirs` is what another build has saved meanwhile."""
-
-    def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
-        """What a timing cache holds, sorted by key.
-
-        Raises:
-            UsageError: this version's caches cannot be looked into.
-            TimingCacheError: it refuses the cache.
-        """

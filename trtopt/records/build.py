@@ -377,20 +377,3 @@ class CacheEntry(Record, frozen=True, kw_only=True):
     builds: tuple[TimedBuild, ...] = ()
     build_count: int = 0
     problem: str | None = None
-
-
-class Tactic(Record, frozen=True, kw_only=True):
-    """An entry of an editable cache: the key of a layer's problem, and which tactic won with what time."""
-
-    key: str
-    tactic: str
-    ms: float
-
-
-class CacheDifference(Record, frozen=True, kw_only=True):
-    """Entries that only one of two editable caches has, and entries with different winners."""
-
-    only_first: tuple[Tactic, ...]
-    only_second: tuple[Tactic, ...]
-    changed: tuple[tuple[Tactic, Tactic], ...]
-    same: int

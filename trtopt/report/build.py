@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from trtopt.printable import counted
 from trtopt.records import (
-    CacheDifference,
     CacheEntry,
     EngineArtifact,
     FolderCheck,
     Manifest,
     RebuildDifference,
-    Tactic,
     TimedBuild,
 )
 from trtopt.report.bench import backend_text
-from trtopt.report.view import UNKNOWN, Column, Lines, Table, View, mib, plain, table
+from trtopt.report.view import Column, Lines, Table, View, mib, plain, table
 
 
 def build_view(manifest: Manifest, folder: str) -> View:
@@ -143,36 +141,3 @@ def _timed_build(build: TimedBuild) -> str:
 
 def _or_default(value: int | None) -> str:
     return "default" if value is None else str(value)
-
-
-def tactics_view(tactics: Sequence[Tactic]) -> View:
-    """One row per entry."""
-    columns: list[Column[Tactic]] = [
-        Column("ms", lambda one: one.ms, ".4f"),
-        Column("tactic", lambda one: one.tactic, fit="fold"),
-        Column("key", lambda one: one.key, fit="fold"),
-    ]
-    return View(f"{len(tactics)} tactics", [table("", columns, tactics)])
-
-
-def difference_view(difference: CacheDifference) -> View:
-    """Entries that only one of two caches has, and entries where another tactic won."""
-    title = (
-        f"{difference.same} the same, {len(difference.changed)} won by another tactic, "
-        f"{len(difference.only_first)} only in the first, {len(difference.only_second)} only in the second"
-    )
-    rows = [
-        *((_won(one), _won(other), one.key) for one, other in difference.changed),
-        *((_won(one), UNKNOWN, one.key) for one in difference.only_first),
-        *((UNKNOWN, _won(one), one.key) for one in difference.only_second),
-    ]
-    columns: list[Column[Sequence[str]]] = [
-        Column("first", lambda row: row[0], fit="fold"),
-        Column("second", lambda row: row[1], fit="fold"),
-        Column("key", lambda row: row[2], fit="fold"),
-    ]
-    return View(title, [table("", columns, rows)])
-
-
-def _won(tactic: Tactic) -> str:
-    return f"{tactic.tactic} {tactic.ms:.4f} ms"

@@ -47,13 +47,9 @@ from trtopt.workers.protocol import (
     Identified,
     IdentifyJob,
     Interleaved,
-    Merged,
-    MergeJob,
     OutputsWritten,
     Result,
     SamplesWritten,
-    TacticsJob,
-    TacticsTold,
     Tried,
 )
 
@@ -96,8 +92,6 @@ Job = (
     | OutputsJob
     | SamplesJob
     | CopyJob
-    | MergeJob
-    | TacticsJob
     | IdentifyJob
     | TrialJob
     | CostJob
@@ -192,14 +186,6 @@ def _write_samples(job: SamplesJob, progress: ProgressSink) -> SamplesWritten:
 def _copy(job: CopyJob, _progress: ProgressSink) -> Copied:
     with closing(open_target(job.backend)) as target:
         return Copied(bytes_per_s=copy_bandwidth(target.device, job.nbytes))
-
-
-def _merge(job: MergeJob, _progress: ProgressSink) -> Merged:
-    return Merged(blob=open_builder(job.backend).merge_timing_caches(job.ours, job.theirs))
-
-
-def _list_tactics(job: TacticsJob, _progress: ProgressSink) -> TacticsTold:
-    return TacticsTold(tactics=tuple(map(open_builder(job.backend).tactics, job.caches)))
 
 
 def _identify(job: IdentifyJob, _progress: ProgressSink) -> Identified:
@@ -299,14 +285,6 @@ JOBS: dict[type, JobType[Any]] = {
     CopyJob: JobType[CopyJob](
         run=_copy,
         doing=lambda job: f"running a copy of {job.nbytes / 2**20:.0f} MiB",
-    ),
-    MergeJob: JobType[MergeJob](
-        run=_merge,
-        doing=lambda job: "running TensorRT on timing caches",
-    ),
-    TacticsJob: JobType[TacticsJob](
-        run=_list_tactics,
-        doing=lambda job: "running TensorRT on timing caches",
     ),
     IdentifyJob: JobType[IdentifyJob](
         run=_identify,

@@ -6,7 +6,7 @@ from trtopt.logs import Logged
 from trtopt.measure.cold_start import ColdStarted
 from trtopt.measure.describe_engine import Described
 from trtopt.measure.engine_kernels import KernelsRecorded, RangesRecorded
-from trtopt.records import BenchPoint, EngineArtifact, Environment, Identity, InterleavedRun, Record, Tactic
+from trtopt.records import BenchPoint, EngineArtifact, Environment, Identity, InterleavedRun, Record
 from trtopt.serving.trial_run import TrialRun
 
 
@@ -15,21 +15,6 @@ class CopyJob(Record, frozen=True, kw_only=True, tag="copy"):
 
     backend: str
     nbytes: int
-
-
-class MergeJob(Record, frozen=True, kw_only=True, tag="merge"):
-    """A worker's job: merge two timing caches."""
-
-    backend: str
-    ours: bytes
-    theirs: bytes
-
-
-class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
-    """A worker's job: list what timing caches hold."""
-
-    backend: str
-    caches: tuple[bytes, ...]
 
 
 class IdentifyJob(Record, frozen=True, kw_only=True, tag="identify"):
@@ -90,18 +75,6 @@ class Copied(Record, frozen=True, kw_only=True, tag="copied"):
     bytes_per_s: float
 
 
-class Merged(Record, frozen=True, kw_only=True, tag="merged"):
-    """A merge job's result."""
-
-    blob: bytes
-
-
-class TacticsTold(Record, frozen=True, kw_only=True, tag="tactics_told"):
-    """A tactics job's result: those of each cache."""
-
-    tactics: tuple[tuple[Tactic, ...], ...]
-
-
 class Identified(Record, frozen=True, kw_only=True, tag="identified"):
     """An identify job's result."""
 
@@ -133,8 +106,6 @@ Result = (
     | OutputsWritten
     | SamplesWritten
     | Copied
-    | Merged
-    | TacticsTold
     | Identified
     | Tried
     | Costed

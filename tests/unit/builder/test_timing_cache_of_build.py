@@ -310,20 +310,6 @@ def test_where_caches_are_not_editable_that_is_reported(dump: str) -> None:
     surface = Surface(dump)
     with pytest.raises(UsageError, match="no editable timing caches"):
         builder(surface)._configure(surface.make("IBuilderConfig"), (), BuildSettings(reproducible=True))
-    with pytest.raises(UsageError, match="no editable timing caches"):
-        builder(surface).tactics(b"blob")
-
-
-@pytest.mark.parametrize("dump", ["tensorrt-10.16.1.11", "tensorrt-11.4.0.106"])
-def test_an_editable_cache_tells_its_tactics_sorted_by_key(dump: str) -> None:
-    surface = Surface(dump)
-    found = builder(surface).tactics(b"blob")
-    assert [(one.key, one.tactic, one.ms) for one in found] == [
-        ("conv 1x1", "0x0000000000000001", 0.5),
-        ("conv 3x3", "0x00000000000000ff", 0.25),
-    ]
-    (flag,) = surface.called("IBuilderConfig.set_flag")
-    assert flag["flag"].name == "EDITABLE_TIMING_CACHE"
 
 
 # ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -201,26 +201,6 @@ def test_what_is_no_file_is_no_cache(store: TimingStore) -> None:
     assert len(store.prune(0)) == len(caches)
 
 
-def test_another_stores_cache_is_taken_in_and_nothing_is_lost_or_counted_twice(tmp_path: Path) -> None:
-    here, there = TimingStore(tmp_path / "here"), TimingStore(tmp_path / "there")
-    save(here, b"ours\n")
-    theirs = read_cache(save(there, b"theirs\n"))
-    assert theirs.header is not None
-    foreign = msgspec.structs.replace(BUILD, host="another host")
-    header = msgspec.structs.replace(theirs.header, builds=(BUILD, foreign), build_count=2)
-    path = here.take_in(type(theirs)(header, theirs.blob), union)
-    cache = read_cache(path)
-    assert cache.blob == b"ours\ntheirs\n"
-    assert cache.header is not None
-    assert cache.header.builds == (BUILD, foreign)
-
-
-def test_a_cache_that_does_not_say_what_it_is_of_is_not_taken_in(store: TimingStore, tmp_path: Path) -> None:
-    (tmp_path / "foreign").write_bytes(b"another tool's")
-    with pytest.raises(TimingCacheError, match="with which settings"):
-        store.take_in(read_cache(tmp_path / "foreign"), union)
-
-
 @pytest.mark.parametrize("name", ["nothing", "tensorrt"])
 def test_a_name_must_mean_one_cache(store: TimingStore, name: str) -> None:
     paths = [save(store, b"x", CacheTerms(opt_level=level)) for level in (1, 2)]

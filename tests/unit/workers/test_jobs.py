@@ -22,7 +22,7 @@ from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outputs import OutputsJob
 from trtopt.serving.trial_run import CostJob, TrialJob
 from trtopt.workers.jobs import JOBS, Job, git_revision, type_of
-from trtopt.workers.protocol import CopyJob, IdentifyJob, MergeJob, TacticsJob
+from trtopt.workers.protocol import CopyJob, IdentifyJob
 
 ENGINE = examples.engine()
 LOADED = [LoadedEngine(path=path, artifact=ENGINE, shapes={}) for path in ("/a/1.engine", "/b/1.engine")]
@@ -91,13 +91,7 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
         ("what loader.py:make calls",),
     ),
     (CopyJob(backend="tensorrt", nbytes=64 << 20), "running a copy of 64 MiB", TENSORRT),
-    (
-        MergeJob(backend="tensorrt-rtx", ours=b"", theirs=b""),
-        "running TensorRT on timing caches",
-        ("TensorRT-RTX", "its driver"),
-    ),
-    (IdentifyJob(backend="tensorrt"), "opening tensorrt", TENSORRT),
-    (TacticsJob(backend="tensorrt", caches=()), "running TensorRT on timing caches", TENSORRT),
+    (IdentifyJob(backend="tensorrt-rtx"), "opening tensorrt-rtx", ("TensorRT-RTX", "its driver")),
     (
         TrialJob(path="plan.json", backend="tensorrt", buckets=(), at_s=[], bucket=[], before_s=[]),
         "running requests on plan.json",

@@ -29,7 +29,7 @@ from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import name_nodes, name_of
 from trtopt.onnxio.model_info import load_graph
 from trtopt.onnxio.shape_inference import fix_inputs
-from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
+from trtopt.records import Backend, BuildPlan, DeviceInfo
 
 _PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
 
@@ -92,9 +92,6 @@ class OnnxRuntimeBuilder:
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
         raise UsageError("ONNX Runtime has no timing caches", "omit --timing-cache")
-
-    def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
-        raise UsageError("ONNX Runtime has no timing caches", "inspect those of TensorRT 10.8 or newer")
 
 
 def _optimise_at(plan: BuildPlan, model: Any, log: LogSink) -> tuple[bytes, dict[str, str]]:

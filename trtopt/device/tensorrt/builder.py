@@ -22,14 +22,13 @@ from trtopt.device.tensorrt.timing_cache import (
     HitCounter,
     attach,
     detach,
-    entries,
     merge,
     no_editable_caches,
     require_unchanged,
-    tactics_of,
+    tactics_in,
 )
 from trtopt.errors import BuildError, DeviceMemoryError, RefusedGraphError, UnsupportedOpError, UsageError
-from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
+from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, TensorSpec
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
 
 
@@ -171,7 +170,7 @@ class TensorRTBuilder:
             if monitor is not None:
                 config.progress_monitor = monitor
             cache = attach(config, timing_cache) if self.uses_timing_cache else None
-            known = entries(cache) if plan.settings.reproducible else ()
+            known = tactics_in(cache) if plan.settings.reproducible else {}
             memory.enter("build")
             with self._marks.range("build"):
                 serialized = builder.build_serialized_network(network, config)
@@ -179,7 +178,7 @@ class TensorRTBuilder:
                 bound = plan.settings.workspace_bytes
                 raise _failure(f"TensorRT could not build the engine{memory.text()}", errors, bound)
             if plan.settings.reproducible:
-                require_unchanged(known, entries(cache))
+                require_unchanged(known, tactics_in(cache))
             memory.enter("unload")
             return BuiltEngine(
                 engine=bytes(serialized),
@@ -199,16 +198,6 @@ class TensorRTBuilder:
         )
         builder = make(self._library.trt.Builder, logger)
         return merge(builder.create_builder_config(), ours, theirs, reasons)
-
-    def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
-        """What an editable cache holds; see `device.building.EngineBuilder.tactics`."""
-        if not self._library.target.editable_cache:
-            raise no_editable_caches(self.backend)
-        logger = make_logger(self._library.trt, lambda severity, text: None)
-        builder = make(self._library.trt.Builder, logger)
-        config = builder.create_builder_config()
-        self._keep_entries(config)
-        return tactics_of(config, timing_cache)
 
     def _parse(self, network: Any, logger: Any, onnx: Path, errors: list[str]) -> None:
         parser = self._library.trt.OnnxParser(network, logger)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from trtopt.errors import BuildError, TimingCacheError, UsageError
-from trtopt.records import Backend, Tactic
+from trtopt.records import Backend
 
 _HITS = re.compile(r"Deleting timing cache: \d+ entries, served (\d+) hits")
 
@@ -71,41 +71,25 @@ def _loaded(config: Any, blob: bytes) -> bytes:
 
 
 def no_editable_caches(backend: Backend) -> UsageError:
-    """The error where a cache's entries were to be read, or a miss was to be an error."""
+    """The error where a timing that the cache lacks was to be an error."""
     return UsageError(
         f"{backend} has no editable timing caches",
-        "omit --reproducible or --tactics, or use TensorRT 10.8 or newer",
+        "omit --reproducible, or use TensorRT 10.8 or newer",
     )
 
 
-def tactics_of(config: Any, blob: bytes) -> tuple[Tactic, ...]:
-    """What a cache holds, sorted by key; the configuration must make editable caches."""
-    cache = config.create_timing_cache(blob)
-    if cache is None:
-        raise TimingCacheError(
-            "TensorRT refuses the timing cache: of another version or GPU, or damaged",
-            "inspect it with the TensorRT that made it",
-        )
-    return entries(cache)
+def tactics_in(cache: Any) -> dict[str, str]:
+    """What an editable cache holds at present: the tactic that won, by the key of the layer's problem."""
+    return {str(key): f"{cache.query(key).tacticHash:#018x}" for key in cache.queryKeys()}
 
 
-def entries(cache: Any) -> tuple[Tactic, ...]:
-    """What an editable cache holds at present, sorted by key."""
-    found = ((str(key), cache.query(key)) for key in cache.queryKeys())
-    return tuple(
-        Tactic(key=key, tactic=f"{value.tacticHash:#018x}", ms=float(value.timingMSec))
-        for key, value in sorted(found, key=lambda pair: pair[0])
-    )
-
-
-def require_unchanged(before: Sequence[Tactic], after: Sequence[Tactic]) -> None:
-    """Check by a cache's entries that a build chose only by them.
+def require_unchanged(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Check by a cache's tactics that a build chose only by them.
 
     TensorRT is configured to fail where one is missing, and 11.0 is reported not to.
     """
-    known = {one.key: one.tactic for one in before}
-    added = [one.key for one in after if one.key not in known]
-    changed = [one.key for one in after if known.get(one.key, one.tactic) != one.tactic]
+    added = sorted(after.keys() - before.keys())
+    changed = sorted(key for key in after.keys() & before.keys() if before[key] != after[key])
     if added or changed:
         how = [
             f"{len(keys)} were {fate}"

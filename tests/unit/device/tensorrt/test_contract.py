@@ -42,7 +42,6 @@ CONDITIONS: dict[str, str | None] = {
     "queryKeys": "editable_cache",
     "query": "editable_cache",
     "tacticHash": "editable_cache",
-    "timingMSec": "editable_cache",
     "TilingOptimizationLevel": "tiling",
     "tiling_optimization_level": "tiling",
     "l2_limit_for_tiling": "tiling",
