@@ -219,13 +219,16 @@ def _problem(error: Exception) -> TrtoptError:
 
 
 def _explained(error: click.ClickException) -> click.ClickException:
-    """The error; for an option of trtexec, what it is in trtopt."""
-    if not isinstance(error, click.NoSuchOption):
+    """The error; for a keyword of the Python function or an option of trtexec, with the option meant."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
-    from trtopt.trtexec.answers import answer
+    keyword = error.option_name.lstrip("-").replace("-", "_")
+    if own := [one.opts[0] for one in error.ctx.command.params if one.name == keyword]:
+        return click.UsageError(f"No such option {error.option_name!r}. Did you mean {own[0]!r}?", error.ctx)
+    from trtopt.trtexec.options import BY_NAME
 
-    text = answer(error.option_name, sys.argv[1:], error.ctx)
-    return error if text is None else click.UsageError(text, error.ctx)
+    found = BY_NAME.get(error.option_name)
+    return error if found is None else click.UsageError(found.answer, error.ctx)
 
 
 def _fail(text: str) -> None:

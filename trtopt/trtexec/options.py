@@ -48,6 +48,16 @@ class TrtexecOption:
         read = READ.get(self.name, str)(value) if words else None
         return [] if read is None else [_PLACEHOLDER.sub(lambda _: read, word) for word in words or ()]
 
+    @property
+    def answer(self) -> str:
+        """What is said to it where another command is given it."""
+        here = {"no effect": "no effect", "refused": "cannot be translated"}.get(self.kind, self.form)
+        note = f" ({self.note})" if self.note else ""
+        return (
+            f"{self.name} is an option of trtexec. In trtopt: {here}{note}.\n"
+            "A whole command line of trtexec: trtopt trtexec ARGS…"
+        )
+
 
 def _options() -> Iterator[TrtexecOption]:
     for line in Path(__file__).with_name("options.txt").read_text("utf-8").splitlines():
