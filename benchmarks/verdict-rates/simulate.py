@@ -29,8 +29,8 @@ from click.testing import CliRunner
 from coverage import states
 from numpy.random import RandomState
 
+from trtopt.cli.engines import exit_code_of
 from trtopt.cli.main import cli
-from trtopt.cli.optimise import exit_code_of
 from trtopt.measure.analysis.outcomes import Comparisons
 from trtopt.measure.contracts import THRESHOLD, contract_named
 from trtopt.measure.statistics.builds import compare_builds

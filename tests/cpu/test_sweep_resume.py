@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import trtopt
 from tests.support.command_line import DIGITS
-from trtopt.cli.optimise import sweep as sweep_command
+from trtopt.cli.engines import sweep as sweep_command
 from trtopt.workflows.sweep import sweep as sweeping
 
 QUICK = {"duration": 0.1, "warmup": 0.01, "backend": "onnxruntime"}

@@ -16,7 +16,6 @@ from types import FrameType
 
 import click
 
-from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
 from trtopt.cli.outputs import add_log_options, check_outputs_first
 from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.printable import spelled_out, visible_lines
@@ -58,12 +57,15 @@ SECTIONS = {
 }
 """The commands by section of the help, those first that users reach for first."""
 MODULES = {
-    "Optimise": "optimise",
+    "Optimise": "engines",
     "Inspect and edit models": "models",
     "Serve": "manage",
     "Manage": "manage",
 }
 """Of `trtopt.cli`, by section: which has the commands."""
+INTERRUPTED = 130
+BY_SIGNAL = 128
+"""Exit codes; the signal's number is added to this one."""
 COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
 
 

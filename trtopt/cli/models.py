@@ -14,8 +14,7 @@ from trtopt.cli.declared import (
     names_or_files,
     node_names,
 )
-from trtopt.cli.exit_codes import NOT_MET, check_alarms, strict_option
-from trtopt.cli.outputs import JsonOutput, json_option
+from trtopt.cli.outputs import NOT_MET, JsonOutput, check_alarms, json_option, strict_option
 from trtopt.requests.models import (
     BisectRequest,
     CastRequest,

@@ -1,11 +1,11 @@
-"""What commands write: files and folders, their result as JSON, the log; and the check before they begin."""
+"""What commands write: files, their result as JSON, the log; how they end; and the check before they begin."""
 
 from __future__ import annotations
 
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +146,27 @@ def _output(
             f"{value} is a model: give a file to write, or - for standard output", context, option
         )
     return JsonOutput(file, schema)
+
+
+# ── exit codes, besides those of errors, which are in `trtopt.errors` ─────────────────────────────────────
+
+NOT_MET = 3
+"""The work is done, but a bound is not met, B is slower than A, lint has findings to fail on, or there is an
+accuracy alarm (`--strict`)."""
+UNTRUSTWORTHY = 4
+"""Figures are not trustworthy (`--strict`)."""
+NOT_SHOWN = 5
+"""B is not SLOWER than A, but not shown to be within the limit either."""
+
+strict_option = click.option(
+    "--strict", is_flag=True, help="Exit with 3 on an accuracy WARNING: low SQNR or cosine, NaN, infinity."
+)
+
+
+def check_alarms(alarms: Sequence[str], *, strict: bool) -> None:
+    """End with exit code 3 if there are alarms and they are to count."""
+    if strict and alarms:
+        raise click.exceptions.Exit(NOT_MET)
 
 
 # ── the log, an option of every command ───────────────────────────────────────────────────────────────────

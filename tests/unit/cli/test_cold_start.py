@@ -124,7 +124,7 @@ def test_every_public_name_can_be_reached() -> None:
 
 def test_public_names_are_functions_even_after_their_modules_were_imported() -> None:
     import trtopt.api
-    import trtopt.cli.optimise
+    import trtopt.cli.engines
     import trtopt.workflows.bench.bench
     import trtopt.workflows.build.build
 

@@ -14,13 +14,17 @@ import click
 from click.core import ParameterSource
 
 from trtopt.cli.declared import OnnxFile, command
-from trtopt.cli.exit_codes import NOT_MET, NOT_SHOWN, UNTRUSTWORTHY, check_alarms, strict_option
 from trtopt.cli.outputs import (
+    NOT_MET,
+    NOT_SHOWN,
+    UNTRUSTWORTHY,
     JsonOutput,
     Output,
+    check_alarms,
     file_beginning,
     json_option,
     output_option,
+    strict_option,
     takes_stdout,
     write_json,
 )
