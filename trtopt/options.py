@@ -355,7 +355,7 @@ def _refusal(written: str, kinds: Mapping[Any, Any], value: object) -> UsageErro
     """The error of a value that is of none of these kinds: text is no list of letters."""
     known = {kind: name for kind, (_, name) in _SCALARS.items()} | _CONTAINERS
     names = dict.fromkeys(name for kind, name in known.items() if kind in kinds)
-    wanted = " or ".join(names or (kind.__name__ for kind in kinds))
+    wanted = " or ".join(names or (f"a {kind.__name__}" for kind in kinds))
     given = f"{written}={value!r}"
     if set(kinds) == {Sequence}:
         (entry,) = get_args(kinds[Sequence])
@@ -364,6 +364,9 @@ def _refusal(written: str, kinds: Mapping[Any, Any], value: object) -> UsageErro
             return UsageError(f"{given}: not {wanted}", f"give {written}=[{value!r}]")
     if Mapping in kinds:
         return UsageError(f"{given}: not {wanted}", f"give {written}={{KEY: VALUE, …}}")
+    if not names:
+        (kind,) = kinds
+        return UsageError(f"{given}: not {wanted}", f"give {written}={kind.__name__}(KEY=VALUE, …)")
     return UsageError(f"{given}: not {wanted}", f"give {wanted}")
 
 

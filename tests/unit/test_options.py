@@ -137,6 +137,7 @@ def test_text_is_no_dictionary_and_no_list_of_letters(tmp_path: Path) -> None:
     assert str(error.value).startswith("io='x=uint8': not a dictionary\n")
     bounds = called_in_python("build", DIGITS, tmp_path / "build", bounds=0.9)
     assert str(bounds).startswith("bounds=0.9: not a dictionary\n")
+    assert called_in_python("compare", DIGITS, recipe={}).remedy == "give recipe=Recipe(KEY=VALUE, …)"
     with pytest.raises(TrtoptError) as error:
         trtopt.build(DIGITS, tmp_path / "build", exclude="head.*")
     assert error.value.remedy == "give exclude=['head.*']"

@@ -1,4 +1,4 @@
-"""What commands write: files, their result as JSON, the log; how they end; and the check before they begin."""
+"""What commands write: files, JSON, the log; how they end; and the check before they begin."""
 
 from __future__ import annotations
 

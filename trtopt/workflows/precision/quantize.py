@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast, get_args
+from typing import cast
 
 import msgspec
 from onnx import GraphProto
@@ -148,11 +148,6 @@ def quantize(
 def job_of(request: QuantizeOptions) -> QuantizationJob:
     """What is requested, without contradictions; samples and the model's hash are to be added."""
     precision, forms = request.precision, request.graph_forms
-    if precision not in get_args(Precision):
-        raise UsageError(
-            f"--precision {precision}: unknown",
-            f"choose one of {', '.join(get_args(Precision))}; trtopt cast makes fp16 and bf16",
-        )
     if forms not in (None, PLAIN) and precision != "int8":
         raise UsageError(f"--forms {forms} is for INT8", "omit it, or give --precision int8")
     form = qdq_format_for(precision, request.target, stored=request.store_weights)
