@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -24,8 +23,6 @@ from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
 from trtopt.builder.timing_cache import identity_of, load_cache
 from trtopt.device.api import AllocationTracker
 from trtopt.device.backends import open_builder, open_cuda_device, open_target
-from trtopt.device.cuda import probe
-from trtopt.device.nvml import cores_near
 from trtopt.errors import (
     ArtifactError,
     DeviceMemoryError,
@@ -154,14 +151,6 @@ def test_serving_runs_every_stream_from_one_thread_or_several(
     assert throughput.contract.graph == graph
     late = any("refilled when computing has ended" in note for note in throughput.notes)
     assert late == (graph or binding == "pycuda")
-
-
-def test_host_threads_stay_on_the_cores_near_the_gpu(built: Path, binding: str) -> None:
-    near = cores_near(probe.gpu(0))
-    if near is None or not near & os.sched_getaffinity(0):
-        pytest.skip("NVML tells no cores that this process may use")
-    report = trtopt.bench(built, batch=[1], cpu_affinity="auto", duration=0.2)
-    assert set(report.environment.cpus) == near & os.sched_getaffinity(0)
 
 
 def test_layers_are_timed_in_a_pass_of_their_own(built: Path, binding: str) -> None:

@@ -236,7 +236,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Accuracy bounds": ("--min-cosine", "--min-sqnr", "--max-error", "--min-top1"),
     "Graph": ("--rewrite", "--add-rule", "--io", "--normalize", "--preprocess"),
     "Measurement": (
-        *("--contract", "--duration", "--stop-early", "--warmup", "--timeout", "--cpu-affinity"),
+        *("--contract", "--duration", "--stop-early", "--warmup", "--timeout"),
         "--lock-clocks",
     ),
     "Terms of the measurement [default: the contract's]": (

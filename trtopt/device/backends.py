@@ -6,12 +6,11 @@ import importlib.util
 import os
 from dataclasses import dataclass
 
-from trtopt.device.affinity import check_cores
 from trtopt.device.api import ClockControl, Device, Target
 from trtopt.device.building import EngineBuilder
 from trtopt.device.cuda import probe
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
-from trtopt.device.ort.host import cpu_info, no_cuda_profiler, no_kernels
+from trtopt.device.ort.host import no_cuda_profiler, no_kernels
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.extras import RTX_EXTRA, install
 from trtopt.records import Backend, DeviceInfo, Plugin
@@ -139,9 +138,7 @@ def open_target(
     return TensorRTTarget(library, open_cuda_device(marks), plugins, nvtx=marks.nvtx)
 
 
-def check_device_options(
-    name: str, *, memory: bool, cuda_profiler: bool, cpu_affinity: str | None, kernels: bool = False
-) -> None:
+def check_device_options(name: str, *, memory: bool, cuda_profiler: bool, kernels: bool = False) -> None:
     """Refuse what the device that a backend runs on cannot do, before anything is built for it."""
     if name == ONNXRUNTIME and memory:
         from trtopt.device.ort.runtime import no_allocator
@@ -156,8 +153,6 @@ def check_device_options(
 
         probe.gpu(0)  # the absence of a GPU is the better message than the absence of CUPTI
         require_cupti()
-    if cpu_affinity is not None:
-        check_cores(cpu_affinity, cpu_info() if name == ONNXRUNTIME else probe.gpu(0))
 
 
 def open_clock_control(name: str) -> ClockControl:

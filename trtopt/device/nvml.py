@@ -6,8 +6,6 @@ deprecated since CUDA 13.0 (NVML, Deprecation and/or Removal Notices): a driver 
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -211,20 +209,3 @@ def device_memory_of(info: DeviceInfo) -> DeviceMemory | None:
     except DeviceError:
         return None
     return None if memory is None else DeviceMemory(memory.free, memory.total, holders_of(info))
-
-
-def cores_of(words: Sequence[int]) -> frozenset[int]:
-    """The bits that are set in 64-bit words, the lowest first: one bit a core."""
-    return frozenset(
-        64 * index + bit for index, word in enumerate(words) for bit in range(64) if word >> bit & 1
-    )
-
-
-def cores_near(info: DeviceInfo) -> frozenset[int] | None:
-    """The host's cores that NVML calls ideal for a GPU: those of its NUMA node. None if not reported."""
-    try:
-        gpu = _Gpu(info)
-    except DeviceError:
-        return None
-    words = gpu.query("GetCpuAffinity", math.ceil(os.sysconf("SC_NPROCESSORS_CONF") / 64))
-    return None if words is None else cores_of(words) or None

@@ -26,10 +26,9 @@ from trtopt.records import BenchPoint, Contract, EngineArtifact, EngineRef, Reco
 class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     """A bench worker's job. The file at `path` is loaded only if its hash is the artifact's.
 
-    `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `cpu_affinity` is what
-    `device.affinity.confine` takes; None leaves the threads where the system puts them. `idle_ms` are the
-    pauses of an idle pass. `sample_axes` are the model's, of `data.fit`. `nvtx` and `cuda_profiler` are for
-    `device.nvtx`.
+    `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `idle_ms` are
+    the pauses of an idle pass. `sample_axes` are the model's, of `data.fit`. `nvtx` and `cuda_profiler` are
+    for `device.nvtx`.
     """
 
     path: str
@@ -46,7 +45,6 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     load: LoadSettings | None = None
     idle_ms: tuple[float, ...] = ()
     sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
-    cpu_affinity: str | None = None
     nvtx: bool = False
     cuda_profiler: bool = False
 

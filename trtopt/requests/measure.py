@@ -90,13 +90,6 @@ class BenchRequest(Request):
     cold_start: Annotated[bool, Option("Start each engine in fresh processes too, and time every phase.")] = (
         False
     )
-    cpu_affinity: Annotated[
-        str | None,
-        Option(
-            "Keep host threads on cores: `auto` (those near the GPU), or a list as `0-3,8`.",
-            metavar="auto|LIST",
-        ),
-    ] = None
     lock_clocks: Annotated[
         int | bool,
         Option(

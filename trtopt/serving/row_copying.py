@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.affinity import present_cores
 from trtopt.serving.arrays import address_of
 
 _KNOWN = 256
@@ -152,7 +151,7 @@ class Copier:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._threads = max(1, threads or min(_MOST_THREADS, len(present_cores()) // 2))
+        self._threads = max(1, threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)) // 2))
         # A batch keeps the threads that it began with: a second one may want half as many more.
         self._helpers = ThreadPoolExecutor(2 * self._threads, "trtopt-copier")
         self._guard = threading.Lock()

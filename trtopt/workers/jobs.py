@@ -14,12 +14,11 @@ from trtopt.builder.engine import BuildJob, build_engine
 from trtopt.builder.timing_cache import identity_of
 from trtopt.data import names_function
 from trtopt.data.source import SamplesJob, write_samples
-from trtopt.device.affinity import confine, present_cores
 from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.cuda.cupti import have_nvtx_inject_cupti
 from trtopt.device.nvtx import NvtxMarks
-from trtopt.device.ort.host import cpu_name
+from trtopt.device.ort.host import cpu_name, present_cores
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
@@ -140,8 +139,6 @@ def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
     plan = job.artifact.plan
     marks = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
     with closing(open_target(plan.backend.name, plan.settings.plugins, marks)) as target:
-        if job.cpu_affinity is not None:
-            confine(job.cpu_affinity, target.device.info)
         point = bench_engine(target, job, progress)
         return Benched(point=point, environment=environment_of(target))
 

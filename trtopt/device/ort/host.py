@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -57,6 +58,11 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def present_cores() -> tuple[int, ...]:
+    """The cores that the calling thread and those it starts may run on."""
+    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 class HostStream:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.device.affinity import present_cores
 from trtopt.device.api import (
     AllocationTracker,
     Binding,
@@ -26,7 +25,7 @@ from trtopt.device.api import (
     Stream,
 )
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
-from trtopt.device.ort.host import HostDevice
+from trtopt.device.ort.host import HostDevice, present_cores
 from trtopt.device.ort.layer_times import time_nodes
 from trtopt.errors import DataError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype

@@ -15,7 +15,6 @@ from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
 from trtopt.data.fit import sample_axes
 from trtopt.data.source import range_notes
-from trtopt.device.affinity import AUTO, listed, parse_cores
 from trtopt.device.api import ClockControl
 from trtopt.device.backends import check_device_options, open_clock_control
 from trtopt.device.clocks import locked_clocks
@@ -63,7 +62,6 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
         warmup_s=request.warmup,
         duration_s=request.duration,
         stop_early=request.stop_early,
-        cpu_affinity=request.cpu_affinity,
         layers=request.layers,
         memory=request.memory,
         nvtx=request.nvtx,
@@ -74,7 +72,6 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
         name,
         memory=request.memory,
         cuda_profiler=request.cuda_profiler,
-        cpu_affinity=request.cpu_affinity,
         kernels=request.kernels,
     )
     control = open_clock_control(name) if request.lock_clocks is not False else None
@@ -98,8 +95,6 @@ def check_request(request: BenchRequest) -> None:
             "write --duration 30, or leave --stop-early out",
         )
     check_trust(request.trust, [Path(request.path)])
-    if request.cpu_affinity not in (None, AUTO):
-        parse_cores(request.cpu_affinity)
     if request.data is not None:
         open_data(request.data)
     if request.nvtx:
@@ -158,8 +153,6 @@ def _run(
                 point = result.point
                 if point.failure is None:
                     point = _with_further_processes(point, jobs[index], index, request, listener)
-                if jobs[0].cpu_affinity is not None and report is None:
-                    notes.append(f"host threads on cores {listed(result.environment.cpus)}")
                 report = BenchReport(
                     created=created,
                     argv=command_line(),

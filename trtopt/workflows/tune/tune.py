@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.device.affinity import present_cores
 from trtopt.device.backends import choose_for_running, open_builder
+from trtopt.device.ort.host import present_cores
 from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor, run_in_threads
 from trtopt.files.atomic import scratch_beside
