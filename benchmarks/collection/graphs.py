@@ -1,4 +1,4 @@
-"""The collection's graphs in FP16 without their weights: exported, then emptied by `weights.py`.
+"""The collection's graphs in FP16 without their weights: exported, cast, then emptied by `weights.py`.
 
     python benchmarks/collection/graphs.py LIGHT [NAME …] [--dtype fp16]
 
@@ -45,12 +45,13 @@ def exported(name: str, dtype: str, folder: Path) -> Path:
     """The model with its weights, in `folder`."""
     model = folder / f"{name}.onnx"
     stored = next(MODELS_FOLDER.glob(f"*/{name.replace('-', '_')}.onnx"), None)
-    if stored is not None:  # in FP32
-        if dtype == "fp32":
-            return stored
-        run("cast", stored, "-o", model, "--precision", "fp16")
-        return model
-    run("export", name, "--dtype", dtype, "-o", model)
+    wide = stored or folder / f"{name}.fp32.onnx"
+    if stored is None:
+        run("export", name, "-o", wide)
+    if dtype == "fp32":
+        model = wide
+    else:
+        run("cast", wide, "-o", model, "--precision", "fp16")
     if name not in INSTANCE_NORMS:
         return model
     plain = folder / f"{name}.plain.onnx"

@@ -101,18 +101,6 @@ def test_the_older_exporter_gives_the_same_model(name: str, exported: Callable[[
     assert exported(name, "torchscript").opset == 17
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-@pytest.mark.parametrize("name", ["resnet50", "bert-base", "maskrcnn", "diffusion-unet"])
-def test_half_precision_weights_are_in_the_file(name: str, dtype: str, tmp_path: Path) -> None:
-    _, subject = _subject(name)
-    exported = export(subject, tmp_path / "half.onnx", open_reference, dtype=dtype)
-    wanted = {"fp16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16}[dtype]
-    types = [
-        tensor.data_type for tensor in onnx.load(exported.path).graph.initializer if len(tensor.dims) > 1
-    ]
-    assert types.count(wanted) > len(types) / 2
-
-
 def test_two_exports_are_the_same_bytes(tmp_path: Path) -> None:
     made = [
         export(_subject("vit-b16")[1], tmp_path / name, open_reference).path for name in ("a.onnx", "b.onnx")

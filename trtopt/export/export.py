@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from trtopt.errors import ModelError, OutputError
-from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw, fold_batch_norms
-from trtopt.export.graph import (
-    align_weights,
-    fixing_node,
-    lower_to_17,
-    name_axes,
-    rename,
-)
+from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw
+from trtopt.export.graph import fixing_node, lower_to_17, name_axes, rename
 from trtopt.export.source_module import Subject
 from trtopt.export.spec import Exporter
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
@@ -32,7 +24,6 @@ from trtopt.onnxio.external_data import (
     take_in_inner,
 )
 from trtopt.onnxio.graph_walk import opset_of
-from trtopt.onnxio.half_emulation import widened
 from trtopt.onnxio.model_file import MODEL
 from trtopt.onnxio.shape_inference import LARGE_BYTES
 
@@ -40,11 +31,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-DType = Literal["fp32", "fp16", "bf16"]
-BF16_OPSET = 22
-"""The first opset whose convolutions take BF16; TensorRT 8.6, which stops at 17, has no BF16 anyway."""
-_ROUNDING = {"fp32": 0.0, "fp16": 2.0**-10, "bf16": 2.0**-7}
-"""Constants in the graph, such as attention's scale, are rounded to its type; this is one unit of it."""
+
 _INLINE_LIMIT_BYTES = 2 * 1024**3 - 64 * 1024**2
 """A protobuf message ends at 2 GiB; what is left is room for the graph."""
 
@@ -66,17 +53,15 @@ def export(
     open_reference: Open,
     *,
     exporter: Exporter | None = None,
-    dtype: DType = "fp32",
     opset_version: int | None = None,
     external_data: bool = False,
     allow_traced_branches: bool = False,
 ) -> Exported:
-    """Export, name, check and compare; the subject's module is left in `dtype`.
+    """Export, name, check and compare; the subject's module is left in FP32.
 
     The exporter and the opset are the subject's own unless they are given. `allow_traced_branches` lets
     torchscript keep the way that a branch took for one input.
     """
-    opset_version = opset_version or (max(subject.opset, BF16_OPSET) if dtype == "bf16" else subject.opset)
     check_output(out, MODEL)
     try:
         with scratch_beside(out) as scratch:
@@ -86,8 +71,7 @@ def export(
                 out,
                 open_reference,
                 exporter or subject.exporter,
-                dtype,
-                opset_version,
+                opset_version or subject.opset,
                 external_data,
                 allow_traced_branches,
             )
@@ -103,7 +87,6 @@ def _export_in(
     out: Path,
     open_reference: Open,
     exporter: Exporter,
-    dtype: DType,
     opset_version: int,
     external_data: bool,
     allow_traced_branches: bool,
@@ -111,7 +94,7 @@ def _export_in(
     import onnx
 
     raw = scratch / "raw.onnx"
-    tensors = _traced_inputs(subject, dtype)
+    tensors = _traced_inputs(subject)
     guards = export_raw(
         subject, tensors, exporter, opset_version, raw, allow_traced_branches=allow_traced_branches
     )
@@ -123,8 +106,6 @@ def _export_in(
     name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
     if exporter == "dynamo" and opset_version == 17 < NATIVE_OPSET:
         lower_to_17(model)
-    if dtype == "bf16":
-        align_weights(model, scratch)
     model = _inferred(model)
     _check(model, scratch, subject.name)
     candidate = scratch / out.name
@@ -140,14 +121,7 @@ def _export_in(
             else "an unknown node"
         )
 
-    verified = candidate
-    if dtype != "fp32":
-        verified = Path(tempfile.mkdtemp(dir=scratch)) / "widened.onnx"  # -o may have any name
-        wide = widened(replace(model_file.load(candidate), external=True, spool=scratch), with_ends=True)
-        model_file.save(wide, verified)  # in FP32 it may exceed 2 GB
-    module = subject.module if dtype == "fp32" else copy.deepcopy(subject.module).float()
-    rounded = replace(subject, tolerance=max(subject.tolerance, _ROUNDING[dtype]))
-    checks = verify(rounded, module, open_reference(verified), culprit)
+    checks = verify(subject, open_reference(candidate), culprit)
     return Exported(
         path=out,
         external=model_file.save(model_file.load(candidate), out),
@@ -157,16 +131,13 @@ def _export_in(
     )
 
 
-def _traced_inputs(subject: Subject, dtype: DType) -> tuple[torch.Tensor, ...]:
-    """The inputs to trace with, floats in `dtype`; casts the module too, with BatchNorm folded before."""
+def _traced_inputs(subject: Subject) -> tuple[torch.Tensor, ...]:
+    """The inputs to trace with; the module and they become FP32."""
     import torch
 
-    wanted = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
-    tensors = [torch.from_numpy(array) for array in subject.example(trace_sizes(subject.axes)).values()]
-    if dtype != "fp32":
-        fold_batch_norms(subject.module.float(), tensors)
-    subject.module.to(wanted)
-    return tuple(tensor.to(wanted) if tensor.is_floating_point() else tensor for tensor in tensors)
+    subject.module.to(torch.float32)
+    tensors = (torch.from_numpy(array) for array in subject.example(trace_sizes(subject.axes)).values())
+    return tuple(tensor.float() if tensor.is_floating_point() else tensor for tensor in tensors)
 
 
 def _refuse_fixed_inputs(subject: Subject, model: onnx.ModelProto, guards: list[Specialised]) -> None:

@@ -1,9 +1,6 @@
 """Is the file the model? Its outputs are compared with PyTorch's at two sizes of every varying axis.
 
 At the smaller ones other inputs are compared as well, which may take other branches.
-
-FP16 and BF16 files are compared with their weights as rounded and arithmetic in FP32 on both sides: that
-verifies the graph and its weights. The error of 16-bit arithmetic depends on the device and is not measured.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +19,6 @@ from trtopt.export.source_module import Arrays, Subject, tensors_of
 from trtopt.export.spec import Axis, Sizes
 from trtopt.files.user_code import where
 from trtopt.onnxio.element_types import gaps
-
-if TYPE_CHECKING:
-    import torch
 
 Run = Callable[[Arrays], Arrays]
 Open = Callable[[Path], Run]
@@ -112,20 +106,18 @@ def difference(
     )
 
 
-def compare(
-    subject: Subject, module: torch.nn.Module, run: Run, inputs: Arrays
-) -> tuple[float, list[Difference]]:
+def compare(subject: Subject, run: Run, inputs: Arrays) -> tuple[float, list[Difference]]:
     """Run both with FP32 inputs: the largest relative difference, and what is wrong."""
-    return _compared(subject, _wanted(subject, module, inputs), run(inputs))
+    return _compared(subject, _wanted(subject, inputs), run(inputs))
 
 
-def _wanted(subject: Subject, module: torch.nn.Module, inputs: Arrays) -> Arrays:
+def _wanted(subject: Subject, inputs: Arrays) -> Arrays:
     """PyTorch's outputs by name."""
     import torch
 
     try:
         with torch.no_grad():
-            made = tensors_of(module(*(torch.from_numpy(array.copy()) for array in inputs.values())))
+            made = tensors_of(subject.module(*(torch.from_numpy(array.copy()) for array in inputs.values())))
     except Exception as error:
         raise ModelError(
             f"PyTorch's own module fails: {where(error)}",
@@ -147,38 +139,36 @@ def _compared(subject: Subject, wanted: Arrays, found: Arrays) -> tuple[float, l
     return max(gaps, default=0.0), [entry for entry in wrong if entry is not None]
 
 
-def verify(
-    subject: Subject, module: torch.nn.Module, run: Run, blame: Callable[[str, int, str | None], str]
-) -> list[Check]:
+def verify(subject: Subject, run: Run, blame: Callable[[str, int, str | None], str]) -> list[Check]:
     """Compare at two sizes of every axis, and with other inputs at the smaller ones.
 
-    `module` computes in FP32. `blame(axis, traced size, failing node)` names the node that fixed the axis.
+    `blame(axis, traced size, failing node)` names the node that fixed the axis.
     """
     checks = []
     for sizes in check_sizes(subject.axes):
         try:
-            worst, wrong = compare(subject, module, run, subject.example(sizes))
+            worst, wrong = compare(subject, run, subject.example(sizes))
             problem = "\n  ".join(map(str, wrong))
         except ModelError as error:
             worst, problem = np.inf, error.problem
         if problem:
-            raise _explained(subject, module, run, sizes, problem, blame)
+            raise _explained(subject, run, sizes, problem, blame)
         checks.append(Check(sizes, worst))
     sizes = checks[0].sizes
     for words, inputs in subject.others(sizes).items():
-        if fault := _differs(subject, module, run, inputs):
+        if fault := _differs(subject, run, inputs):
             raise _differing(subject, f"{_at(sizes)}, with the inputs {words}", fault)
     return checks
 
 
-def _differs(subject: Subject, module: torch.nn.Module, run: Run, inputs: Arrays) -> str | None:
+def _differs(subject: Subject, run: Run, inputs: Arrays) -> str | None:
     """What is wrong with the file's outputs for these inputs, if they are usable.
 
     They are not where PyTorch fails, or where its own outputs differ as much once the floats change by a
     millionth: rounding decides there.
     """
     try:
-        wanted, nudged = (_wanted(subject, module, given) for given in (inputs, _nudged(inputs)))
+        wanted, nudged = (_wanted(subject, given) for given in (inputs, _nudged(inputs)))
     except ModelError:
         return None
     try:
@@ -200,7 +190,6 @@ def _nudged(inputs: Arrays) -> Arrays:
 
 def _explained(
     subject: Subject,
-    module: torch.nn.Module,
     run: Run,
     sizes: Sizes,
     problem: str,
@@ -208,9 +197,9 @@ def _explained(
 ) -> ModelError:
     """The error for a failed comparison: an axis, if one alone makes it fail, else the numbers."""
     traced = trace_sizes(subject.axes)
-    if _fails(subject, module, run, traced) is None:
+    if _fails(subject, run, traced) is None:
         for axis, size in sizes.items():
-            words = _fails(subject, module, run, {**traced, axis: size})
+            words = _fails(subject, run, {**traced, axis: size})
             if words is not None:
                 node = re.search(r"Name:'([^']+)'", words)
                 return baked(
@@ -230,9 +219,9 @@ def _differing(subject: Subject, at: str, problem: str) -> ModelError:
     )
 
 
-def _fails(subject: Subject, module: torch.nn.Module, run: Run, sizes: Sizes) -> str | None:
+def _fails(subject: Subject, run: Run, sizes: Sizes) -> str | None:
     try:
-        wrong = compare(subject, module, run, subject.example(sizes))[1]
+        wrong = compare(subject, run, subject.example(sizes))[1]
     except ModelError as error:
         return error.problem
     return "; ".join(map(str, wrong)) or None

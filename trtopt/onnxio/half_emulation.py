@@ -119,14 +119,13 @@ def is_low(model: onnx.ModelProto) -> bool:
     )
 
 
-def widened(model: ModelFile, *, with_ends: bool = False) -> ModelFile:
+def widened(model: ModelFile) -> ModelFile:
     """The model with every FP16 and BF16 tensor in FP32, and casts at inputs and outputs that are 16-bit.
 
-    What it computes is the same but for the roundings that are left out. Large weights go to the spool. With
-    its ends, inputs and outputs become FP32 too.
+    What it computes is the same but for the roundings that are left out. Large weights go to the spool.
     """
     proto = deepcopy(model.proto)
-    aside = {} if with_ends else _cast_ends(proto.graph)
+    aside = _cast_ends(proto.graph)
     for part in graphs_of(proto.graph):
         for tensor in part.initializer:
             if tensor.data_type in _LOW:
@@ -134,7 +133,7 @@ def widened(model: ModelFile, *, with_ends: bool = False) -> ModelFile:
         for node in part.node:
             _widen_node(node, model)
         _rename(part, aside, is_main=part is proto.graph)
-        if with_ends or part is not proto.graph:
+        if part is not proto.graph:
             for value in (*part.input, *part.output):
                 _widen_type(value.type)
         del part.value_info[:]

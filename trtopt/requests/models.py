@@ -71,9 +71,6 @@ class ExportRequest(Checked):
         Literal["dynamo", "torchscript"] | None,
         Option("dynamo, based on torch.export, or torchscript, the older tracer [default: the model's own]."),
     ] = None
-    dtype: Annotated[Literal["fp32", "fp16", "bf16"], Option("Type of the weights and of float inputs.")] = (
-        "fp32"
-    )
     checkpoint: Annotated[
         str | Path | None,
         Option(
@@ -91,7 +88,7 @@ class ExportRequest(Checked):
     ] = True
     opset: Annotated[
         int | None,
-        Option("ONNX opset, 17 to 23 [default: the model's own, mostly 17; 22 for bf16].", range=(17, 23)),
+        Option("ONNX opset, 17 to 23 [default: the model's own, mostly 17].", range=(17, 23)),
     ] = None
     allow_traced_branches: Annotated[
         bool,

@@ -33,7 +33,6 @@ def export(request: ExportRequest) -> Exported:
         Path(request.output),
         open_reference,
         exporter=request.exporter,
-        dtype=request.dtype,
         opset_version=request.opset,
         external_data=request.external_data,
         allow_traced_branches=request.allow_traced_branches,

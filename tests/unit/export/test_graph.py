@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import onnx.reference
@@ -13,8 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 from trtopt.errors import UnsupportedOpError
 from trtopt.export import graph, graph as blame
 from trtopt.export.graph import lower_to_17
-from trtopt.onnxio.half_emulation import widened
-from trtopt.onnxio.model_file import ModelFile
 
 
 def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], opset: int = 18) -> onnx.ModelProto:
@@ -159,23 +155,3 @@ def test_the_node_that_wrote_the_size_is_blamed_not_the_one_that_failed() -> Non
 def test_the_failing_node_is_blamed_when_no_constant_holds_the_size() -> None:
     assert blame.fixing_node(_baked(), 7, "failing") == "failing"
     assert blame.fixing_node(_baked(), 7, None) is None
-
-
-def test_widening_changes_types_and_keeps_rounded_weights() -> None:
-    half = np.array([[1.0009765625, 3.14159]], np.float16)
-    graph = helper.make_graph(
-        [
-            helper.make_node("Add", ["x", "w"], ["z"]),
-            helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT16),
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [1, 2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, [1, 2])],
-        [numpy_helper.from_array(half, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    wide = widened(ModelFile(model, Path(), external=False), with_ends=True).proto
-    onnx.checker.check_model(wide, full_check=True)
-    assert wide.graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
-    assert np.array_equal(numpy_helper.to_array(wide.graph.initializer[0]), half.astype(np.float32))
-    assert model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
