@@ -19,75 +19,23 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from trtopt.version import __version__
+from trtopt.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from trtopt.api import (
-        bench,
-        bisect,
-        build,
-        cast,
-        check,
-        compare,
-        export,
-        lint,
-        optimize,
-        pack,
-        plan,
-        profile,
-        quantize,
-        rewrite,
-        sweep,
-        tune,
-        unpack,
-        verify,
-    )
-    from trtopt.errors import TrtoptError
-    from trtopt.measure.statistics.summaries import summarise, throughput
-    from trtopt.recipe import Recipe
+    from trtopt.api import *  # noqa: F403
 
-__all__ = [
-    "Recipe",
-    "TrtoptError",
-    "__version__",
-    "bench",
-    "bisect",
-    "build",
-    "cast",
-    "check",
-    "compare",
-    "export",
-    "lint",
-    "optimize",
-    "pack",
-    "plan",
-    "profile",
-    "quantize",
-    "rewrite",
-    "summarise",
-    "sweep",
-    "throughput",
-    "tune",
-    "unpack",
-    "verify",
-]
-
-_HOMES = dict.fromkeys(__all__, "trtopt.api") | {
-    "Recipe": "trtopt.recipe",
-    "TrtoptError": "trtopt.errors",
-    "summarise": "trtopt.measure.statistics.summaries",
-    "throughput": "trtopt.measure.statistics.summaries",
-}
+_ALSO_PACKAGES = ("export", "rewrite")
+"""Public functions, also once the packages of these names are loaded."""
 
 
 def _views() -> Any:
-    from trtopt import results
+    import trtopt.results as results  # `from` would ask the package for the name
 
     return results
 
 
 class _PublicModule(ModuleType):
-    """`trtopt.export` and `trtopt.rewrite` are functions, also once packages of these names are loaded.
+    """Loads the public functions, which `trtopt.api` lists, on first use.
 
     Records know nothing of how they are shown: their views are attached here, when they are loaded.
     """
@@ -95,19 +43,19 @@ class _PublicModule(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         if name == "records" and isinstance(value, ModuleType):
             value.Result.views = _views
-        if not (name in _HOMES and isinstance(value, ModuleType)):  # as import does for a loaded package
+        if not (name in _ALSO_PACKAGES and isinstance(value, ModuleType)):  # as import does for a loaded one
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Load the public functions on first use."""
-        import importlib
+        if not name.startswith("__") or name == "__all__":  # the others are asked for by tools
+            import trtopt.api as functions
 
-        if name not in _HOMES:
-            raise AttributeError(f"module 'trtopt' has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES[name]), name)
+            if name in (*functions.__all__, "__all__"):
+                return getattr(functions, name)
+        raise AttributeError(f"module 'trtopt' has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:
-        return __all__
+        return list(self.__all__)
 
 
 sys.modules[__name__].__class__ = _PublicModule

@@ -10,11 +10,13 @@ from typing import Literal
 
 from trtopt.data import packing
 from trtopt.data.packing import Array
-from trtopt.errors import UsageError
+from trtopt.errors import TrtoptError, UsageError
 from trtopt.export.export import Exported
 from trtopt.files.manifests import is_build_folder, read_manifest
+from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.options import keywords_of
+from trtopt.recipe import Recipe
 from trtopt.records import (
     BatchPlan,
     BenchReport,
@@ -57,6 +59,32 @@ from trtopt.workflows.precision.quantize import quantize as run_quantize
 from trtopt.workflows.profile.profile import profile as run_profile
 from trtopt.workflows.sweep.sweep import sweep as run_sweep
 from trtopt.workflows.tune.tune import tune as run_tune
+
+__all__ = [
+    "Recipe",
+    "TrtoptError",
+    "bench",
+    "bisect",
+    "build",
+    "cast",
+    "check",
+    "compare",
+    "export",
+    "lint",
+    "optimize",
+    "pack",
+    "plan",
+    "profile",
+    "quantize",
+    "rewrite",
+    "summarise",
+    "sweep",
+    "throughput",
+    "tune",
+    "unpack",
+    "verify",
+]
+"""The public names of `trtopt`."""
 
 
 @keywords_of(BuildRequest)

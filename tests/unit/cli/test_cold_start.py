@@ -1,9 +1,7 @@
-import ast
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
@@ -130,22 +128,6 @@ def test_public_names_are_functions_even_after_their_modules_were_imported() -> 
 
     assert trtopt.build is trtopt.api.build
     assert trtopt.bench is trtopt.api.bench
-
-
-def test_the_public_names_are_those_that_type_checkers_see() -> None:
-    source = ast.parse(Path(trtopt.__file__).read_text("utf-8"))
-    imported = {
-        alias.asname or alias.name
-        for node in ast.walk(source)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trtopt.")
-        for alias in node.names
-    }
-    assert imported == set(trtopt.__all__)
-    assert trtopt.__all__ == sorted(trtopt.__all__)
-
-
-def test_the_public_names_are_those_that_are_loaded_on_first_use() -> None:
-    assert {*trtopt._HOMES, "__version__"} == set(trtopt.__all__)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error_that_names_it() -> None:
