@@ -1,12 +1,17 @@
-"""A dynamic batch axis for a model that was exported with a fixed one."""
+"""A dynamic batch axis for a model that was exported with a fixed one.
+
+What such a model computes of the number of its samples is a constant, and stays what it was: shapes are
+folded first. The batch is then followed from the inputs, node by node, as `batch_rules` says. A Reshape
+keeps the order of the elements. As many of them precede the batch as before, which gives the axis. With a
+batch of 1 it may lie at the end of one axis or at the start of the next: the second is taken, and the first
+if the rest of the model then does not fit.
+"""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -15,12 +20,32 @@ import onnx
 from trtopt.data import feeds
 from trtopt.errors import FixedBatchError
 from trtopt.onnxio import shape_inference
-from trtopt.onnxio.graph_walk import graphs_of, names_in, take_name, unused_name
-from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.graph_walk import (
+    OWN_DOMAINS,
+    graphs_of,
+    name_of,
+    names_in,
+    opset_of,
+    reads_of,
+    subgraphs_of,
+    take_name,
+    unused_name,
+)
+from trtopt.onnxio.model_file import ModelFile, is_external
 from trtopt.rewrite import equivalence
-from trtopt.rewrite.batch_path import Patched, follow
-from trtopt.rewrite.batch_rules import Number, PerSample
-from trtopt.rewrite.equivalence import Array
+from trtopt.rewrite.batch_rules import (
+    RULES,
+    Array,
+    Length,
+    MixesError,
+    Number,
+    Patch,
+    PerSample,
+    Rows,
+    Shape,
+    Step,
+    name_of_axis,
+)
 
 NAME = "batch"
 
@@ -47,36 +72,203 @@ def fixed_batch(model: onnx.ModelProto) -> int:
     return int(next(iter(sizes.values())))
 
 
-class _Patches:
-    """Writes what nodes read instead: constants, and numbers that are computed of the batch at run time.
+# ── where the batch lies in each tensor ─────────────────────────────────────────────────────────────────────
 
-    All of it is made in the main graph: nodes of subgraphs may read that.
-    """
+
+_MOST_TRIALS = 64
+
+
+@dataclass
+class Path:
+    """What grows in the main graph, and what its nodes, by index, must read instead."""
+
+    grown: dict[str, Rows] = field(default_factory=dict)
+    patches: list[tuple[int, Patch]] = field(default_factory=list)
+
+
+class _Refused(Exception):
+    """A node that cannot be followed, and why."""
+
+    def __init__(self, node: onnx.NodeProto, why: str) -> None:
+        super().__init__(f"node {name_of(node)!r} ({node.op_type}) {why}")
+
+
+def follow(model: onnx.ModelProto, batch: int) -> Path:
+    """How the tensors of a prepared model grow with the batch."""
+    walk = _Walk(model, batch)
+    first: _Refused | None = None
+    for _ in range(_MOST_TRIALS):
+        try:
+            return walk.whole()
+        except _Refused as refused:
+            first = first or refused
+            if not walk.take_other_ways():
+                break
+    raise FixedBatchError(
+        str(first),
+        f"build it at the batch that it has, --batch {batch}; or change that node, and export the model with "
+        "a dynamic batch axis",
+    )
+
+
+class _Walk:
+    """Ways through the graph; where a node may be read in several, `_ways` holds them, the first is taken."""
+
+    def __init__(self, model: onnx.ModelProto, batch: int) -> None:
+        self._graph, self._batch, self._opset = model.graph, batch, opset_of(model)
+        known = shape_inference.inferred(shape_inference.skeleton_at(model, {})).graph
+        self._shapes = _shapes_of((*known.input, *known.value_info, *known.output))
+        self._shapes |= {item.name: tuple(item.dims) for item in model.graph.initializer}
+        self._constants = {item.name: item for item in model.graph.initializer if not is_external(item)}
+        self._ways: dict[object, list[Rows]] = {}
+        self._path = Path()
+        self._counts: dict[str, tuple[Number, ...]] = {}
+        """What Shapes of tensors that grow give, as far as it must stay what it is at the fixed batch."""
+        self._learned: dict[Length, Length] = {}
+        """Lengths of axes that inference has but a name for."""
+
+    def take_other_ways(self) -> bool:
+        """Take the next way at the last node that has one left."""
+        while self._ways and len(list(self._ways.values())[-1]) == 1:
+            self._ways.popitem()
+        if not self._ways:
+            return False
+        list(self._ways.values())[-1].pop(0)
+        return True
+
+    def whole(self) -> Path:
+        """The path through the main graph."""
+        self._path, self._counts, self._learned = Path(), {}, {}
+        grown = self._path.grown
+        for item in self._graph.input:
+            shape = self._shapes.get(item.name)
+            if shape:
+                grown[item.name] = Rows(shape, 0)
+        for index, node in enumerate(self._graph.node):
+            try:
+                made = self._follow_node(index, node)
+            except MixesError as error:
+                raise _Refused(node, str(error)) from None
+            grown |= {name: rows for name, rows in zip(node.output, made, strict=False) if name}
+        for node in self._graph.node:
+            for name in {item.name for item in self._graph.output} & {*node.output}:
+                if name in self._counts or (name in grown and grown[name].outer != 1):
+                    raise _Refused(node, f"gives output {name!r} rows that belong to no single sample")
+        return self._path
+
+    def _follow_node(self, index: int, node: onnx.NodeProto) -> Sequence[Rows]:
+        """Those of a node's outputs that grow."""
+        grown, own = self._path.grown, node.domain in OWN_DOMAINS
+        rows = {place: grown[name] for place, name in enumerate(node.input) if name in grown}
+        read = reads_of(node)
+        if any(subgraphs_of(node)) and not read.isdisjoint(grown.keys() | self._counts.keys()):
+            raise MixesError("is not known to keep samples apart")
+        if not own and rows:
+            raise MixesError("is not known to keep samples apart")
+        if rows and node.op_type == "Shape":
+            self._count(node, rows[0])
+            return []
+        self._path.patches += [(index, patch) for patch in self._fix_counts(node)]
+        if not rows:
+            return []
+        rule = RULES.get(node.op_type)
+        if rule is None:
+            raise MixesError("is not known to keep samples apart")
+        step = Step(
+            node,
+            self._opset,
+            self._batch,
+            rows,
+            tuple(grown[name].shape if name in grown else self._shape_of(name) for name in node.input),
+            tuple(map(self._shape_of, node.output)),
+            lambda position: self._value(node.input[position]),
+            lambda key, ways: self._ways.setdefault((index, key), ways)[0],
+        )
+        made = rule(step)
+        self._path.patches += [(index, patch) for patch in step.patches]
+        for shape, found in zip(step.shapes, made, strict=True):
+            self._learned |= {
+                old: new for old, new in zip(shape or (), found.shape, strict=False) if isinstance(old, str)
+            }
+        return made
+
+    def _shape_of(self, name: str) -> Shape | None:
+        known = self._shapes.get(name)
+        return None if known is None else tuple(self._learned.get(length, length) for length in known)
+
+    def _count(self, node: onnx.NodeProto, rows: Rows) -> None:
+        """Note what a Shape gives that could not be folded: the batch's axis keeps its fixed length."""
+        if not isinstance(rows.length, int):
+            raise MixesError("computes with the number of samples")
+        numbers: list[Number] = [None] * len(rows.shape)
+        numbers[rows.axis] = rows.length
+        bounds = {item.name: item.i for item in node.attribute}
+        self._counts[node.output[0]] = tuple(numbers[bounds.get("start", 0) : bounds.get("end")])
+
+    def _fix_counts(self, node: onnx.NodeProto) -> Iterable[Patch]:
+        """Patches of what reads such numbers, but for a Reshape's or Expand's, which are patched anyway."""
+        for position, name in enumerate(node.input):
+            numbers = self._counts.get(name)
+            if numbers is None or node.op_type in ("Reshape", "Expand"):
+                continue
+            places = self._value(node.input[1]) if node.op_type == "Gather" else None
+            if places is None or any(numbers[place] is not None for place in places.reshape(-1)):
+                yield Patch(position, numbers)
+
+    def _value(self, name: str) -> Array | None:
+        held = self._constants.get(name)
+        return None if held is None else onnx.numpy_helper.to_array(held)
+
+
+def _shapes_of(values: Iterable[onnx.ValueInfoProto]) -> dict[str, Shape]:
+    """Shapes by name, unknown lengths by names of their own."""
+    return {
+        item.name: tuple(
+            axis.dim_value
+            if axis.HasField("dim_value")
+            else f"axis {axis.dim_param}".replace("*", "×")
+            if axis.dim_param
+            else name_of_axis(item.name, place)
+            for place, axis in enumerate(item.type.tensor_type.shape.dim)
+        )
+        for item in values
+        if item.type.tensor_type.HasField("shape")
+    }
+
+
+# ── what nodes read instead ─────────────────────────────────────────────────────────────────────────────────
+
+
+class _Patches:
+    """Writes what nodes read instead: constants, and numbers that are computed of the batch at run time."""
 
     def __init__(self, graph: onnx.GraphProto, source: str) -> None:
         self._graph, self._source, self._taken = graph, source, names_in(graph)
         self._made: dict[tuple[object, ...], str] = {}
         self._head: list[onnx.NodeProto] = []
 
-    def apply(self, patches: Sequence[Patched]) -> list[str]:
+    def apply(self, patches: Sequence[tuple[int, Patch]]) -> list[str]:
         """Patch the nodes, in place; the names of what they read before."""
-        before: list[tuple[Patched, onnx.NodeProto]] = []
+        before: list[tuple[int, onnx.NodeProto]] = []
         names = set()
-        for place in patches:
-            node, patch = place.part.node[place.index], place.patch
+        for index, patch in patches:
+            node = self._graph.node[index]
             node.input.extend([""] * (patch.position + 1 - len(node.input)))
             old = node.input[patch.position]
             names.add(old or node.name)
-            made, numbers = self._numbers(patch.numbers, old)
+            if isinstance(patch.value, np.ndarray):
+                node.input[patch.position] = self._constant(patch.value)
+                continue
+            made, numbers = self._numbers(patch.value, old)
             if patch.kind == "expanded":
                 made.append(self._new("Expand", [old, numbers]))
             node.input[patch.position] = made[-1].output[0] if made else numbers
-            before += [(place, each) for each in made]
+            before += [(index, each) for each in made]
             for item in node.attribute:  # the one 0 that may be there now is a copy
                 if item.name == "allowzero":
                     item.i = 0
-        for place, each in reversed(before):  # those behind first: an index stays right
-            place.part.node.insert(place.index, each)
+        for index, each in reversed(before):  # those behind first: an index stays right
+            self._graph.node.insert(index, each)
         for node in reversed(self._head):
             self._graph.node.insert(0, node)
         return sorted(names)
@@ -87,12 +279,13 @@ class _Patches:
         for kind, run in groupby(enumerate(numbers), lambda each: type(each[1])):
             found = list(run)
             if kind is int:
-                parts.append(self._constant(tuple(number for _, number in found)))
-            elif kind is str:
-                made.append(self._new("Gather", [old, self._constant(tuple(place for place, _ in found))]))
-                parts.append(made[-1].output[0])
+                parts.append(self._constant(np.array([number for _, number in found], np.int64)))
+            elif kind is PerSample:
+                parts += [self._samples(number.times) for _, number in found if isinstance(number, PerSample)]
             else:
-                parts += [self._samples(number) for _, number in found if isinstance(number, PerSample)]
+                places = self._constant(np.array([place for place, _ in found], np.int64))
+                made.append(self._new("Gather", [old, places]))
+                parts.append(made[-1].output[0])
         if len(parts) == 1:
             return made, parts[0]
         if not made:
@@ -100,18 +293,20 @@ class _Patches:
         made.append(self._new("Concat", parts))
         return made, made[-1].output[0]
 
-    def _constant(self, numbers: tuple[object, ...]) -> str:
-        if numbers not in self._made:
-            self._made[numbers] = take_name(f"{NAME}/numbers", self._taken)
-            value = onnx.numpy_helper.from_array(np.array(numbers, np.int64), self._made[numbers])
-            self._graph.initializer.append(value)
-        return self._made[numbers]
+    def _constant(self, values: Array) -> str:
+        key = (values.dtype.str, values.shape, values.tobytes())
+        if key not in self._made:
+            self._made[key] = take_name(f"{NAME}/numbers", self._taken)
+            self._graph.initializer.append(onnx.numpy_helper.from_array(values, self._made[key]))
+        return self._made[key]
 
-    def _samples(self, number: PerSample) -> str:
+    def _samples(self, times: int) -> str:
         """So many times the batch, as an input has it."""
         shape = self._shared("Shape", [self._source])
-        rows = self._shared("Gather", [shape, self._constant((0,))])
-        return rows if number.times == 1 else self._shared("Mul", [rows, self._constant((number.times,))])
+        rows = self._shared("Gather", [shape, self._constant(np.zeros(1, np.int64))])
+        if times == 1:
+            return rows
+        return self._shared("Mul", [rows, self._constant(np.array([times], np.int64))])
 
     def _shared(self, operator: str, inputs: list[str]) -> str:
         key = (operator, *inputs)
@@ -138,7 +333,7 @@ def _free_the_name(graph: onnx.GraphProto) -> None:
             axis.dim_param = other
 
 
-def declare_outputs(model: onnx.ModelProto, batch: int, grown: Mapping[str, int | None]) -> None:
+def _declare_outputs(model: onnx.ModelProto, batch: int, grown: Mapping[str, int | None]) -> None:
     """Declare the outputs, in place, as they have been seen: the axis that grows with the batch, no other.
 
     An axis that was the batch itself is called so; one of several rows a sample becomes unknown.
@@ -158,110 +353,61 @@ def declare_outputs(model: onnx.ModelProto, batch: int, grown: Mapping[str, int 
 def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str]]:
     """A copy of a prepared model whose batch axis is called `batch`, the old size, the names of what changed.
 
-    The batch is followed through every node, in subgraphs too. In a Reshape's shape it becomes −1, in an
-    Expand's 1; a Resize of all axes reads it from the input, and what a Concat joins to it is repeated.
-    Outputs are declared as they grow; what is declared of inner tensors is dropped.
+    In a Reshape's shape the batch becomes −1, in an Expand's 1; a Resize of all axes reads it from the input,
+    and what a Concat joins to it is repeated. Outputs are declared as they grow; what is declared of inner
+    tensors is dropped.
     """
     batch = fixed_batch(model)
     copy = deepcopy(model)
     path = follow(copy, batch)
     for inner in graphs_of(copy.graph):
         del inner.value_info[:]
-    for item, axis in path.ends:
-        if axis < len(item.type.tensor_type.shape.dim):
-            item.type.tensor_type.shape.dim[axis].Clear()
     _free_the_name(copy.graph)
     batched = [item for item in feeds.inputs_of(copy) if item.type.tensor_type.shape.dim]
     for item in batched:
         item.type.tensor_type.shape.dim[0].dim_param = NAME
     axes = {item.name: rows.axis for item in copy.graph.output if (rows := path.grown.get(item.name))}
-    declare_outputs(copy, batch, axes)
+    _declare_outputs(copy, batch, axes)
     patched = _Patches(copy.graph, batched[0].name).apply(path.patches)
     shape_inference.inferred(copy)
     return copy, batch, patched
 
 
-# ── whether it works: a batch gives what its samples give one by one ───────────────────────────────────────
+# ── whether it works: a batch gives what its samples give one by one ────────────────────────────────────────
 
 
 _REMEDY = (
     "build it at the batch that it has; or export the model with a dynamic batch axis: its batch is baked in "
     "where it cannot be patched"
 )
-_BATCHES = (1, 2, 3, 5, 17)
-"""Batches that a model is run at, besides twice its old one: nodes that index rows rarely work at all."""
-_MOST_BYTES = 4 << 30
-"""What all tensors of a model may take at a batch; of larger models fewer batches are run."""
-_LONGEST_S = 120.0
-"""How long a batch may be expected to take."""
 _HUGE = 1e4
 """Such values, and sums of a few, are finite in FP16."""
 
 
 def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
-    """Run the fixed model on inputs and the dynamic one on several batches of them; what was found, in words.
+    """Run the fixed model on two inputs and the dynamic one on several batches of them; in words, which.
 
-    `batch_rules` refuses what mixes samples; this finds what is wrong with the rules, or with a runtime.
-
-    The dynamic model's outputs are declared as they were seen to grow, in place.
+    `batch_rules` refuses what mixes samples; this finds what is wrong with the rules, or with a runtime. The
+    dynamic model's outputs are declared as they were seen to grow, in place.
     """
-    began = time.perf_counter()
-    single = _draw(fixed, 2)
-    first, second = equivalence.run(fixed, single)
-    spent = time.perf_counter() - began
-    got = _run(dynamic, _rows(single, 2 * batch), "twice the batch")
-    grown = {name: _axis_of(name, (first, second), value) for name, value in got.items()}
-    declare_outputs(dynamic.proto, batch, grown)
-    sizes = [size for size in _batches(fixed, batch, spent / 2) if size != 2 * batch]
-    many = _draw(fixed, -(-max(sizes) // batch))
-    wanted = [*(first, second)[: len(many)], *equivalence.run(fixed, many[2:])]
-    for size in sizes:
-        found = _run(dynamic, _rows(many, size), f"a batch of {size}")
-        for name, value in found.items():
-            _compare(name, _expect(name, wanted, grown[name], size, batch), value, f"a batch of {size}")
-    beside = _beside_extremes(fixed, dynamic, single, (first, second), grown) if spent < _LONGEST_S else ""
-    elsewhere = [f"{name!r} along axis {axis}" for name, axis in grown.items() if axis]
-    exceptions = f"; outputs whose batch is not their first axis: {', '.join(elsewhere)}" if elsewhere else ""
-    run = ", ".join(map(str, sizes))
-    return f"checked at the old batch, at twice that, and at batches of {run}{beside}{exceptions}"
-
-
-def _draw(fixed: ModelFile, count: int) -> list[feeds.Feed]:
-    """Inputs at the old batch; scalars, which serve all samples, are the same in all."""
-    drawn = [feeds.seeded(fixed.proto, seed)[0] for seed in range(count)]
-    scalars = {name: value for name, value in drawn[0].values.items() if not value.ndim}
-    return [replace(feed, values=feed.values | scalars) for feed in drawn]
-
-
-def _extreme(array: Array) -> dict[str, Array]:
-    """Samples that show in others if anything of them reaches those; whole numbers stay among those drawn."""
-    if array.dtype.kind in "iub" or not array.size:
-        return {"huge values": np.full_like(array, array.max(initial=0)), "NaN": np.zeros_like(array)}
-    huge = np.copysign(_HUGE * (1 + abs(array.astype(np.float64))), array.astype(np.float64))
-    return {"huge values": huge.astype(array.dtype), "NaN": np.full_like(array, np.nan)}
-
-
-def _beside_extremes(
-    fixed: ModelFile,
-    dynamic: ModelFile,
-    single: Sequence[feeds.Feed],
-    wanted: Sequence[Mapping[str, Array]],
-    grown: Mapping[str, int | None],
-) -> str:
-    """Run samples with extreme ones between them; which, in words."""
+    first, second = single = _draw_two(fixed)
+    wanted = equivalence.run(fixed, single)
+    found = _run(dynamic, _join(single), "twice the batch")
+    grown = {name: _axis_of(name, wanted, value) for name, value in found.items()}
+    _declare_outputs(dynamic.proto, batch, grown)
+    if batch > 1:
+        one = {name: value[:1] if value.ndim else value for name, value in first.values.items()}
+        for name, value in _run(dynamic, one, "a batch of 1").items():
+            _compare(name, _first_rows(name, wanted[0][name], grown[name], batch), value, "a batch of 1")
     run = []
     interpolates = any(node.op_type in ("Resize", "Upsample") for node in fixed.proto.graph.node)
     for words in ("huge values",) if interpolates else ("huge values", "NaN"):  # 0 * NaN is NaN
-        first, second = single
-        extreme = {
-            name: _extreme(array)[words] if array.ndim else array for name, array in first.values.items()
-        }
-        rows = _rows([first, feeds.Feed(words, extreme), second], None)
-        what = f"beside samples of {words}"
+        extreme = {name: _extreme(array, words) for name, array in first.values.items()}
+        between, what = feeds.Feed(words, extreme), f"beside samples of {words}"
         try:
-            found = _run(dynamic, rows, what)
+            found = _run(dynamic, _join((first, between, second)), what)
         except FixedBatchError:
-            if _runs(fixed, extreme):
+            if _runs(fixed, between):
                 raise
             continue
         for name, value in found.items():
@@ -271,36 +417,45 @@ def _beside_extremes(
                 own = value if axis is None else value.take(range(place * count, (place + 1) * count), axis)
                 _compare(name, part[name], own, what)
         run.append(words)
-    return f", and beside samples of {' and of '.join(run)}" if run else ""
+    beside = f", and beside samples of {' and of '.join(run)}" if run else ""
+    elsewhere = [f"{name!r} along axis {axis}" for name, axis in grown.items() if axis]
+    exceptions = f"; outputs whose batch is not their first axis: {', '.join(elsewhere)}" if elsewhere else ""
+    return f"checked at {'a batch of 1 and ' if batch > 1 else ''}twice the old batch{beside}{exceptions}"
 
 
-def _runs(model: ModelFile, values: dict[str, Array]) -> bool:
+def _draw_two(fixed: ModelFile) -> list[feeds.Feed]:
+    """Inputs at the old batch; scalars, which serve all samples, are the same in both."""
+    first, second = (feeds.seeded(fixed.proto, seed)[0] for seed in range(2))
+    scalars = {name: value for name, value in first.values.items() if not value.ndim}
+    return [first, replace(second, values=second.values | scalars)]
+
+
+def _join(parts: Sequence[feeds.Feed]) -> dict[str, Array]:
+    """The inputs, one after the other; a scalar serves all."""
+    return {
+        name: np.concatenate([part.values[name] for part in parts]) if value.ndim else value
+        for name, value in parts[0].values.items()
+    }
+
+
+def _extreme(array: Array, words: str) -> Array:
+    """A sample that shows in others if anything of it reaches those; whole numbers stay among those drawn."""
+    if not array.ndim:
+        return array
+    if array.dtype.kind in "iub" or not array.size:
+        return np.full_like(array, array.max(initial=0)) if words == "huge values" else np.zeros_like(array)
+    if words == "NaN":
+        return np.full_like(array, np.nan)
+    huge = np.copysign(_HUGE * (1 + abs(array.astype(np.float64))), array.astype(np.float64))
+    return huge.astype(array.dtype)
+
+
+def _runs(model: ModelFile, feed: feeds.Feed) -> bool:
     try:
-        equivalence.run(model, [feeds.Feed("extreme", values)])
+        equivalence.run(model, [feed])
     except equivalence.Unrunnable:
         return False
     return True
-
-
-def _batches(fixed: ModelFile, batch: int, seconds: float) -> list[int]:
-    """The batches to run at: the old one and all others but those that would take too much memory or time."""
-    graph = shape_inference.inferred(fixed.proto).graph
-    shapes = [item.type.tensor_type.shape.dim for item in (*graph.input, *graph.value_info, *graph.output)]
-    taken = sum(4 * math.prod(axis.dim_value for axis in shape) for shape in shapes)
-    fits = [
-        size
-        for size in _BATCHES
-        if taken * size / batch <= _MOST_BYTES and 2 * seconds * size / batch <= _LONGEST_S
-    ]
-    return sorted({1, batch, *fits})
-
-
-def _rows(parts: Sequence[feeds.Feed], rows: int | None) -> dict[str, Array]:
-    """The first rows of the inputs, one after the other; a scalar serves all."""
-    return {
-        name: np.concatenate([part.values[name] for part in parts])[:rows] if value.ndim else value
-        for name, value in parts[0].values.items()
-    }
 
 
 def _run(dynamic: ModelFile, values: dict[str, Array], what: str) -> dict[str, Array]:
@@ -310,24 +465,20 @@ def _run(dynamic: ModelFile, values: dict[str, Array], what: str) -> dict[str, A
         raise FixedBatchError(f"{what} does not run: {error.problem}", _REMEDY) from None
 
 
-def _expect(
-    name: str, parts: Sequence[Mapping[str, Array]], axis: int | None, size: int, batch: int
-) -> Array:
-    """What an output must be at a batch of `size`: as many rows as belong to that many samples."""
+def _first_rows(name: str, whole: Array, axis: int | None, batch: int) -> Array:
+    """What an output must be for the first sample of a batch."""
     if axis is None:
-        return parts[0][name]
-    joined = np.concatenate([part[name] for part in parts], axis)
-    rows = parts[0][name].shape[axis] * size
-    if rows % batch:
+        return whole
+    if whole.shape[axis] % batch:
         raise FixedBatchError(
-            f"output {name!r} has {parts[0][name].shape[axis]} rows along axis {axis} for {batch} samples: "
+            f"output {name!r} has {whole.shape[axis]} rows along axis {axis} for {batch} samples: "
             "they do not belong to one sample each",
             _REMEDY,
         )
-    return joined.take(range(rows // batch), axis)
+    return whole.take(range(whole.shape[axis] // batch), axis)
 
 
-def _axis_of(name: str, single: tuple[Mapping[str, Array], Mapping[str, Array]], both: Array) -> int | None:
+def _axis_of(name: str, single: Sequence[Mapping[str, Array]], both: Array) -> int | None:
     """Along which axis the output for both inputs joins those for each."""
     first, second = (outputs[name] for outputs in single)
     if both.shape == first.shape:

@@ -27,18 +27,15 @@ from trtopt.rewrite.equivalence import notes_on_branches
 from trtopt.rewrite.rewrite_trace import Deviation, RewriteTrace, Undone
 from trtopt.rewrite.rule import Exactness, Rule
 from trtopt.rewrite.rules import RULES
-from trtopt.rewrite.rules.cleaning import drop_unused, erase_identity, zero_state
-from trtopt.rewrite.rules.folding import fold_constants, fold_shapes, growing_weights, keeping
+from trtopt.rewrite.rules.cleaning import cast_like, drop_unused, erase_identity, inline_if, zero_state
+from trtopt.rewrite.rules.folding import fold_constants, fold_shapes, growing_weights
 from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization, type_graph
 from trtopt.targets import Target, target_named
 
-_SHAPES = (erase_identity, zero_state, keeping("Expand"), drop_unused)
-"""What shows shapes that are computed of constants, rids LSTMs of zeros as long as the batch, and MaxPools of
-indices that nothing reads.
-
-An Expand may repeat a constant for the batch: it stays.
-"""
+_SHAPES = (cast_like, inline_if, erase_identity, drop_unused, zero_state, fold_shapes, fold_constants)
+"""What makes constants of all that is computed of shapes and of constants, rids LSTMs of zeros as long as the
+batch, and MaxPools of indices that nothing reads."""
 
 
 def select(
@@ -208,7 +205,7 @@ def rewrite_model(
     if check:
         equivalence.check_outputs(original.proto)
     if dynamic_batch:
-        plain = rewrite(replace(original, proto=proto), _SHAPES, aim).model  # computed of constants
+        plain = rewrite(replace(original, proto=proto), _SHAPES, aim).model
         proto, size, patched = make_dynamic(plain.proto)
         notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
     with scratch_beside(out) as spool:

@@ -76,11 +76,11 @@ def is_stored(scope: Scope, tensor: Any) -> bool:
     return tensor.dtype is None if dtype is None else dtype.kind in _STORED
 
 
-def _foldable(scope: Scope, node: Any, kept: tuple[str, ...]) -> bool:
-    """Whether the node may be evaluated, reads no large weight, makes nothing huge and is none of `kept`."""
+def _foldable(scope: Scope, node: Any) -> bool:
+    """Whether the node may be evaluated, reads no large weight and makes nothing huge."""
     heavy = any(scope.is_constant(tensor) and not scope.is_small(tensor) for tensor in node.inputs)
     huge = result_bytes(scope, node) > _COMPUTED_CAP
-    return not (heavy or huge) and node.op not in kept and may_evaluate(scope, node)
+    return not (heavy or huge) and may_evaluate(scope, node)
 
 
 @rule(
@@ -89,7 +89,7 @@ def _foldable(scope: Scope, node: Any, kept: tuple[str, ...]) -> bool:
     "no shape or weight arithmetic in the engine",
     evidence=(layers("no arithmetic at run time"), quantizes("weights, scales and pads that are computed")),
 )
-def fold_constants(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:
+def fold_constants(scope: Scope) -> Iterator[Match]:
     """ONNX Runtime evaluates the nodes; large results, random numbers, control flow, foreign operators stay.
 
     Large are more than 1 MiB. Quantised weights keep their Q and DQ: TensorRT reads the scale and the type of
@@ -100,7 +100,7 @@ def fold_constants(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:
     for node in scope.nodes():
         inputs = [tensor for tensor in node.inputs if not tensor.is_empty()]
         given = all(scope.is_constant(item) or id(item) in known for item in inputs)
-        if given and _foldable(scope, node, kept):
+        if given and _foldable(scope, node):
             known |= {id(out) for out in node.outputs}
             front.append(node)
     while unwritable := _unwritable_ends(scope, front):
@@ -109,11 +109,6 @@ def fold_constants(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:
     if len(front) > len(large):
         first = next(node for node in front if node not in large)
         yield Match(first, partial(_evaluate, scope, front))
-
-
-def keeping(*ops: str) -> Rule:
-    """The rule, but nodes of these operators stay."""
-    return replace(fold_constants, find=partial(fold_constants.find, kept=ops))
 
 
 def _unwritable_ends(scope: Scope, front: Sequence[Any]) -> set[int]:
