@@ -12,8 +12,6 @@ from trtopt.measure.analysis.outcomes import (
     Comparisons,
     ControlRow,
     Gaps,
-    LayerRow,
-    Layers,
     Lottery,
     LotteryBatch,
     Outcome,
@@ -35,9 +33,6 @@ from trtopt.report.view import (
     table,
 )
 
-_TOP_LAYERS = 20
-
-
 _COLOURS = {Verdict.SLOWER: "red", Verdict.FASTER: "green", Verdict.SAME: "", Verdict.UNDECIDED: "yellow"}
 """The verdicts in the order in which they are summarised."""
 
@@ -58,10 +53,8 @@ def comparison_view(outcome: Outcome) -> View:
         blocks = [*_comparison_blocks(outcome), Lines(reasons, face="terminal", is_detail=True)]
     elif isinstance(outcome, Lottery):
         blocks = [block for batch in outcome.batches for block in _lottery_blocks(outcome, batch)]
-    elif isinstance(outcome, Gaps):
-        blocks = [block for gap in outcome.gaps for block in _gap_blocks(outcome, gap)]
     else:
-        blocks = list(_layer_blocks(outcome))
+        blocks = [block for gap in outcome.gaps for block in _gap_blocks(outcome, gap)]
     return View("", blocks, comparison_notes(outcome))
 
 
@@ -252,21 +245,3 @@ def ledger_rows(ledger: Ledger) -> list[tuple[str, str, str]]:
 def _microseconds(entry: Entry) -> str:
     uncertainty = "unknown" if math.isinf(entry.uncertainty_us) else f"{entry.uncertainty_us:.1f}"
     return f"{entry.change_us:+.1f} ± {uncertainty}"
-
-
-# ── layers ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _layer_blocks(outcome: Layers) -> Iterator[Block]:
-    a_ms = sum(row.a_ms or 0.0 for row in outcome.rows)
-    b_ms = sum(row.b_ms or 0.0 for row in outcome.rows)
-    columns: list[Column[LayerRow]] = [
-        Column("layer", lambda row: row.name, fit="cut"),
-        Column("A ms", lambda row: row.a_ms, ".4f"),
-        Column("B ms", lambda row: row.b_ms, ".4f"),
-        Column("change", lambda row: row.change_ms, "+.4f"),
-    ]
-    rows = [*outcome.rows[:_TOP_LAYERS], LayerRow("all layers", a_ms, b_ms)]
-    yield table(f"A: {outcome.a}, B: {outcome.b}; layers, means in milliseconds", columns, rows)
-    if hidden := len(outcome.rows[_TOP_LAYERS:]):
-        yield Lines([f"the other {hidden} layers change less"])

@@ -117,30 +117,4 @@ class Gaps:
     has_regression, not_shown = False, ()
 
 
-@dataclass(frozen=True)
-class LayerRow:
-    """A layer's mean in milliseconds on both sides; None where a side has no layer of that name."""
-
-    name: str
-    a_ms: float | None
-    b_ms: float | None
-
-    @property
-    def change_ms(self) -> float:
-        """From A to B; a layer that is not there takes no time."""
-        return (self.b_ms or 0.0) - (self.a_ms or 0.0)
-
-
-@dataclass(frozen=True)
-class Layers:
-    """Layers by name, the largest change first."""
-
-    a: str
-    b: str
-    rows: tuple[LayerRow, ...]
-    notes: tuple[str, ...] = ()
-
-    has_regression, not_shown = False, ()
-
-
-Outcome = Comparisons | Lottery | Gaps | Layers
+Outcome = Comparisons | Lottery | Gaps

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.comparability import Work, paired_sizes, require_alike, unlike_work
 from trtopt.measure.analysis.findings import doubts_of, is_on_host
-from trtopt.measure.analysis.outcomes import DEVICE_LATENCY, Comparisons, LayerRow, Layers, Row
-from trtopt.measure.analysis.trtexec_files import Profile, Times, device_latency
+from trtopt.measure.analysis.outcomes import DEVICE_LATENCY, Comparisons, Row
+from trtopt.measure.analysis.trtexec_files import Times, device_latency
 from trtopt.measure.statistics.comparison import RunSpread, blocks_of, compare
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, BenchReport, Environment
@@ -207,28 +207,3 @@ def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str
         )
     doubts = doubts_of(found[0], on_host=is_on_host(side))
     return Times(name, times, found[0].batch, tuple(doubt.text for doubt in doubts))
-
-
-def compare_layers(a: BenchReport | Profile, b: BenchReport | Profile, batch: int | None) -> Layers:
-    """Compare layers by name: of trtexec's profiles, or of result files that hold a layer pass."""
-    first, second = (_layers_of(side, batch) for side in (a, b))
-    names = dict.fromkeys((*first.layers, *second.layers))
-    rows = [LayerRow(name, first.layers.get(name), second.layers.get(name)) for name in names]
-    rows.sort(key=lambda row: -abs(row.change_ms))
-    notes = ("a profile holds means and no samples, and profiling slows layers down: no verdict",)
-    return Layers(first.name, second.name, tuple(rows), notes)
-
-
-def _layers_of(side: BenchReport | Profile, batch: int | None) -> Profile:
-    if isinstance(side, Profile):
-        return side
-    found = [point for point in side.points if batch in (None, point.batch)]
-    if len(found) != 1 or found[0].layers is None:
-        raise UsageError(
-            "the result file holds no layers of one batch size to compare with trtexec's profile",
-            "measure with `trtopt bench --layers`, and name the batch size with --batch",
-        )
-    means: Mapping[str, float] = {
-        layer.name: sum(layer.ms) / len(layer.ms) for layer in found[0].layers.layers
-    }
-    return Profile(f"{side.environment.backend} on {side.environment.device.name}", means)

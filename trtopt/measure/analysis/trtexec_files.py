@@ -1,14 +1,13 @@
-"""Reading trtexec's exports: `--exportTimes` (one sample per query), `--exportProfile` (one mean per layer).
+"""Reading what trtexec exports with `--exportTimes`: one sample per query.
 
-Layouts as in samples/common/sampleReporting.cpp of TensorRT 8.6 to 10: JSON lists of objects, times in
-milliseconds. `latencyMs` is H2D + compute + D2H by device events, without any wait of the host. It compares
-only with the sum of the same three of trtopt's own samples.
+The layout is that in samples/common/sampleReporting.cpp of TensorRT 8.6 to 10: a JSON list of objects, times
+in milliseconds. `latencyMs` is H2D + compute + D2H by device events, without any wait of the host. It
+compares only with the sum of the same three of trtopt's own samples.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,14 +31,6 @@ class Times:
     untrustworthy: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Profile:
-    """Each layer's mean in milliseconds, by name; a name that comes twice is summed."""
-
-    name: str
-    layers: Mapping[str, float]
-
-
 class _Query(msgspec.Struct):
     """One query; other fields (start and end times, `endToEndMs` before 8.5) are of no use here."""
 
@@ -50,18 +41,19 @@ class _Query(msgspec.Struct):
 
 
 class _Entry(msgspec.Struct):
-    """The first of a profile holds only `count`, the others one layer each."""
+    """The first of a profile (`--exportProfile`) holds only `count`."""
 
     count: int | None = None
-    name: str | None = None
-    averageMs: float | None = None
 
 
-def read_trtexec(text: bytes, name: str) -> Times | Profile:
-    """A file of either kind, validated; `name` is what to call it."""
+def read_trtexec(text: bytes, name: str) -> Times:
+    """The file, validated; `name` is what to call it."""
     entries = _decode(text, list[_Entry])
     if entries and entries[0].count is not None:
-        return Profile(name, _layers(entries))
+        raise ValueError(
+            "it is a profile: means of layers and no samples, which get no verdict; `trtopt profile` has "
+            "--against to compare layers"
+        )
     return Times(name, tuple(_latencies(_decode(text, list[_Query]))))
 
 
@@ -71,7 +63,7 @@ def _decode(text: bytes, kind: type[T]) -> T:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except msgspec.DecodeError as error:
-        raise ValueError(f"not as trtexec exports times or profiles: {error}") from None
+        raise ValueError(f"not as trtexec exports times: {error}") from None
 
 
 def _latencies(queries: list[_Query]) -> list[float]:
@@ -85,17 +77,6 @@ def _latencies(queries: list[_Query]) -> list[float]:
                 f"query {index}: latencyMs {query.latencyMs:g} is not the sum {total:g} of its parts"
             )
     return [query.latencyMs for query in queries]
-
-
-def _layers(entries: list[_Entry]) -> dict[str, float]:
-    means: dict[str, float] = {}
-    for index, entry in enumerate(entries[1:], start=1):
-        if entry.name is None or entry.averageMs is None or not entry.averageMs >= 0:
-            raise ValueError(f"entry {index}: no layer with a name and a time")
-        means[entry.name] = means.get(entry.name, 0.0) + entry.averageMs
-    if not means:
-        raise ValueError("it holds no layers")
-    return means
 
 
 def device_latency(point: BenchPoint) -> list[float]:

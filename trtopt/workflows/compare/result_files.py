@@ -9,19 +9,18 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.findings import measurements_of
-from trtopt.measure.analysis.outcomes import Comparisons, Layers
+from trtopt.measure.analysis.outcomes import Comparisons
 from trtopt.measure.analysis.result_comparison import (
     FILES_LIMIT,
-    compare_layers,
     compare_reports,
     compare_times,
 )
-from trtopt.measure.analysis.trtexec_files import Profile, Times, read_trtexec
+from trtopt.measure.analysis.trtexec_files import Times, read_trtexec
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import STAGES, BenchReport, Samples, read_versioned
 from trtopt.workflows.race import measured_run_spread
 
-ResultFile = BenchReport | Times | Profile
+ResultFile = BenchReport | Times
 _WHAT, _REMEDY = "a result file", "give a file that `trtopt bench --json` wrote"
 
 
@@ -39,8 +38,8 @@ def compare_files(
     threshold: float,
     limit: float | None,
     force: bool,
-) -> Comparisons | Layers:
-    """Compare what two files hold: latencies, or layers where one is a profile of trtexec's."""
+) -> Comparisons:
+    """Compare the latencies that two files hold."""
     first, second = _read(a), _read(b)
     if isinstance(first, BenchReport) and isinstance(second, BenchReport):
         if assumed is not None:
@@ -60,16 +59,6 @@ def compare_files(
     if batch is not None and len(batch) != 1:
         raise UsageError("--batch: trtexec's files hold one batch size", "name one")
     size = batch[0] if batch is not None else None
-    if isinstance(first, Profile) or isinstance(second, Profile):
-        if isinstance(first, Times) or isinstance(second, Times):
-            raise UsageError(
-                "one of trtexec's files holds times and the other a profile", "give two of one kind"
-            )
-        if limit is not None:
-            raise UsageError(
-                "--fail-on: a profile holds means and no samples, which get no verdict", "omit --fail-on"
-            )
-        return compare_layers(first, second, size)
     return compare_times(
         first, second, batch=size, assumed=assumed, threshold=threshold, limit=limit or FILES_LIMIT
     )
@@ -88,7 +77,7 @@ def _read(path: Path) -> ResultFile:
         text = read_bounded(path)
     if text.lstrip()[:1] != b"[":
         return read_result(path)
-    remedy = "give a file that `trtopt bench --json`, or trtexec --exportTimes or --exportProfile, wrote"
+    remedy = "give a file that `trtopt bench --json` or trtexec --exportTimes wrote"
     with reading_as(_WHAT, path, remedy):
         return read_trtexec(text, path.name)
 

@@ -1,4 +1,4 @@
-"""Files that trtexec exported, of either layout, whole and damaged."""
+"""Files of queries that trtexec exported, whole and damaged."""
 
 import json
 from typing import Any
@@ -8,8 +8,8 @@ import pytest
 
 from tests.support import examples
 from trtopt.errors import UsageError
-from trtopt.measure.analysis.result_comparison import compare_layers, compare_times
-from trtopt.measure.analysis.trtexec_files import Profile, Times, device_latency, read_trtexec
+from trtopt.measure.analysis.result_comparison import compare_times
+from trtopt.measure.analysis.trtexec_files import Times, device_latency, read_trtexec
 
 QUERY = {
     "startEnqMs": 1.0,
@@ -27,19 +27,12 @@ QUERY = {
 }
 """TensorRT 8.6 and 10 write these."""
 
-LAYERS = [
-    {"count": 100},
-    {"name": "conv", "timeMs": 50, "averageMs": 0.5, "medianMs": 0.49, "percentage": 80},
-    {"name": "relu", "timeMs": 12.5, "averageMs": 0.125, "percentage": 20},
-]
-"""With the median as from 8.5 on, and without."""
-
 
 def times(name: str, latency: float, count: int = 200) -> Times:
     return Times(name, (latency,) * count)
 
 
-def read(document: Any) -> Times | Profile:
+def read(document: Any) -> Times:
     return read_trtexec(json.dumps(document).encode(), "times.json")
 
 
@@ -57,12 +50,6 @@ def test_figures_of_six_digits_need_not_add_up_to_more() -> None:
     assert read([query]) == Times("times.json", (123.606,))
 
 
-def test_a_profile_is_its_layers_means() -> None:
-    assert read(LAYERS) == Profile("times.json", {"conv": 0.5, "relu": 0.125})
-    twice = [*LAYERS, {"name": "conv", "timeMs": 10, "averageMs": 0.1, "percentage": 1}]
-    assert read(twice) == Profile("times.json", {"conv": 0.6, "relu": 0.125})
-
-
 @pytest.mark.parametrize(
     ("document", "message"),
     [
@@ -72,9 +59,7 @@ def test_a_profile_is_its_layers_means() -> None:
         ([QUERY | {"computeMs": "fast"}], "computeMs"),
         ([{key: value for key, value in QUERY.items() if key != "d2hMs"}], "d2hMs"),
         ([1, 2, 3], "not as trtexec exports"),
-        ([{"count": 3}], "no layers"),
-        ([{"count": 3}, {"name": "conv"}], "entry 1"),
-        ([{"count": 3}, {"name": "conv", "averageMs": -1.0}], "entry 1"),
+        ([{"count": 100}, {"name": "conv", "averageMs": 0.5}], "it is a profile"),
     ],
 )
 def test_what_is_no_such_file_or_contradicts_itself_is_refused(document: Any, message: str) -> None:
@@ -82,9 +67,8 @@ def test_what_is_no_such_file_or_contradicts_itself_is_refused(document: Any, me
         read(document)
 
 
-@pytest.mark.parametrize("document", [[QUERY, QUERY], LAYERS])
-def test_every_cut_of_a_file_is_refused(document: Any) -> None:
-    text = json.dumps(document).encode()
+def test_every_cut_of_a_file_is_refused() -> None:
+    text = json.dumps([QUERY, QUERY]).encode()
     for end in range(len(text)):
         with pytest.raises(ValueError, match=r"."):
             read_trtexec(text[:end], "cut")
@@ -126,22 +110,3 @@ def test_one_of_several_batch_sizes_must_be_named() -> None:
     with pytest.raises(UsageError, match="has batches 8, 16"):
         compare_times(both, times("b", 1.9), batch=None, assumed="own", threshold=0.01)
     assert compare_times(both, times("b", 1.9), batch=16, assumed="own", threshold=0.01).rows[0].batch == 16
-
-
-def test_layers_are_joined_by_name_the_largest_change_first() -> None:
-    found = compare_layers(
-        Profile("a", {"conv": 0.5, "relu": 0.1}), Profile("b", {"conv": 0.75, "pool": 0.4}), None
-    )
-    assert [(row.name, row.a_ms, row.b_ms) for row in found.rows] == [
-        ("pool", None, 0.4),
-        ("conv", 0.5, 0.75),
-        ("relu", 0.1, None),
-    ]
-    assert not found.has_regression
-    ours = compare_layers(examples.report(), Profile("b", {"conv": 0.6}), 8)
-    assert ours.rows[0].a_ms == 0.625
-
-
-def test_a_result_file_without_layers_has_none_to_compare() -> None:
-    with pytest.raises(UsageError, match="no layers"):
-        compare_layers(examples.report(), Profile("b", {"conv": 0.6}), 16)
