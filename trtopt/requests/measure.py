@@ -257,13 +257,7 @@ class CompareRequest(Request):
     builds: Annotated[int | None, Option("Build each model K times: compare recipes.", metavar="K")] = None
     across_contracts: Annotated[
         str | None,
-        Option(
-            "Explain the difference of two contracts; between result files without a value, as last option.",
-            python='two contracts (`trtexec-10,trtexec-11`), or `""` between result files: explain the '
-            "difference.",
-            metavar="[C1,C2]",
-            bare="",
-        ),
+        Option("Explain the difference of two contracts, as trtexec-10,trtexec-11.", metavar="C1,C2"),
     ] = None
     assume_contract: Annotated[
         str | None,

@@ -26,7 +26,7 @@ from trtopt.measure.loop.interleaved import Variant
 from trtopt.measure.loop.rounds import ValidRounds
 from trtopt.measure.statistics.intervals import student
 from trtopt.measure.statistics.loads import by_load
-from trtopt.records import BenchPoint, Contract, Samples, Terms, TurnSamples
+from trtopt.records import Contract, Samples, Terms, TurnSamples
 
 START = "start"
 HOST_LOOP = "Python loop"
@@ -113,7 +113,7 @@ class Ledger:
 
     @property
     def unexplained_us(self) -> float:
-        """Changes within noise, and what the chain's own ends do not reproduce of the stated difference."""
+        """Changes within noise."""
         return self.difference_us - math.fsum(entry.explained_us for entry in self.entries)
 
 
@@ -144,22 +144,15 @@ def entry(before: Point, after: Point) -> Entry:
     return Entry(after.term, fmean(changes), student(len(changes) - 1) * error)
 
 
-def ledger(points: Sequence[Point], start_ms: float | None = None, end_ms: float | None = None) -> Ledger:
-    """Assign the difference to the terms, given the points in the order of `steps_between`.
-
-    `start_ms` and `end_ms` are the figures whose difference is to be explained, if they were measured apart
-    from the chain, in result files for instance; by default the chain's own ends.
-    """
+def ledger(points: Sequence[Point]) -> Ledger:
+    """Assign the difference to the terms, given the points in the order of `steps_between`."""
     if not points:
         raise ValueError("a ledger needs at least its start")
     return Ledger(
-        points[0].mean_ms if start_ms is None else start_ms,
-        points[-1].mean_ms if end_ms is None else end_ms,
+        points[0].mean_ms,
+        points[-1].mean_ms,
         tuple(entry(before, after) for before, after in pairwise(points)),
     )
-
-
-Ends = tuple[float, float]
 
 
 def gap_variants(start: Contract, end: Contract) -> tuple[Variant, ...]:
@@ -189,18 +182,8 @@ def _unnamed(contract: Contract) -> Contract:
     return msgspec.structs.replace(contract, name="")
 
 
-def evaluate_gap(
-    batch: int,
-    start: Contract,
-    end: Contract,
-    rounds: ValidRounds,
-    latency_ends: Ends | None = None,
-    per_query_ends: Ends | None = None,
-) -> Gap:
-    """Both ledgers, from what the variants' turns came to.
-
-    The ends are figures in milliseconds that were measured elsewhere: their difference is to be explained.
-    """
+def evaluate_gap(batch: int, start: Contract, end: Contract, rounds: ValidRounds) -> Gap:
+    """Both ledgers, from what the variants' turns came to."""
     steps = steps_between(start, end)
     modes = [
         {turn.name: turn for turn in rounds.turns if turn.mode == mode} for mode in ("latency", "throughput")
@@ -212,15 +195,11 @@ def evaluate_gap(
     ]
     return Gap(
         batch=batch,
-        latency=_ledger(chains[0], latency_ends),
-        per_query=_ledger(chains[1], per_query_ends),
+        latency=ledger(chains[0]),
+        per_query=ledger(chains[1]),
         loop_latency=loops[0],
         loop_per_query=loops[1],
     )
-
-
-def _ledger(chain: Sequence[Point], ends: Ends | None) -> Ledger:
-    return ledger(chain, *(ends or ()))
 
 
 def _chain(steps: Sequence[Step], turns: Mapping[str, TurnSamples], loads: Sequence[int]) -> list[Point]:
@@ -259,11 +238,3 @@ def time_between(samples: Samples) -> float:
     A block is short, so that filling its queue would show in its wall time: the first copy overlaps nothing.
     """
     return (max(samples.end_ms) - min(samples.end_ms)) / (len(samples.end_ms) - 1)
-
-
-def ends_of(start: BenchPoint, end: BenchPoint) -> tuple[Ends, Ends | None]:
-    """Both figures of two results; no time per query unless both hold a throughput pass."""
-    latency = median_latency(start.latency.samples), median_latency(end.latency.samples)
-    if start.throughput is None or end.throughput is None:
-        return latency, None
-    return latency, (time_per_query(start.throughput.samples), time_per_query(end.throughput.samples))

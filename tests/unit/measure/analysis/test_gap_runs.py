@@ -3,13 +3,11 @@
 import msgspec
 import pytest
 
-from tests.support import examples
 from tests.support.interleaved_runs import block, turns
 from tests.support.scripted_runs import terms
 from trtopt.measure.analysis.gap_ledger import (
     HOST_LOOP,
     START,
-    ends_of,
     evaluate_gap,
     gap_variants,
     time_between,
@@ -18,7 +16,7 @@ from trtopt.measure.analysis.gap_ledger import (
 from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.contracts import contract_named, one_in_flight
 from trtopt.measure.loop.rounds import ValidRounds
-from trtopt.records import BenchPoint, Contract, TurnSamples
+from trtopt.records import Contract, TurnSamples
 
 OLD, NEW = contract_named("trtexec-10"), contract_named("trtexec-11")
 
@@ -92,24 +90,9 @@ def test_a_step_that_ran_on_the_same_terms_in_fact_has_no_part() -> None:
     assert gap.latency.difference_us == pytest.approx(-850.0)
 
 
-def test_figures_of_result_files_are_the_ends() -> None:
-    gap = evaluate_gap(8, OLD, NEW, in_loads(measured(LATENCY, PER_QUERY)), (2.1, 1.2), None)
-    assert gap.latency.difference_us == pytest.approx(-900.0)
-    assert gap.latency.unexplained_us == pytest.approx(-50.0)
-    assert gap.per_query.difference_us == pytest.approx(-400.0)
-
-
 def test_filling_the_queue_is_no_part_of_the_time_per_query() -> None:
     """The first query waits for its copy of 5 ms, which the others' overlap."""
     filled = block([2.0] * 10)
     late = msgspec.structs.replace(filled, end_ms=[end + 5.0 for end in filled.end_ms])
     assert time_between(late) == pytest.approx(2.0)
     assert time_per_query(late) == pytest.approx(2.5)
-
-
-def test_the_ends_of_two_results() -> None:
-    """Samples of 2 and 2.5 ms, each in a group of its own: 4.5 ms of wall time in all."""
-    point = examples.report().points[0]
-    assert ends_of(point, point) == ((2.25, 2.25), (2.25, 2.25))
-    alone = BenchPoint(batch=8, latency=point.latency)
-    assert ends_of(point, alone) == ((2.25, 2.25), None)
