@@ -310,8 +310,7 @@ def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) ->
 
     Verdicts on latency: FASTER, SLOWER, SAME or UNDECIDED, each with its reasons. Exits with 3 if B is slower
     at any batch size, and with 5 if B is not shown to be within --fail-on of A, so that it can gate a CI.
-    --control needs no B, nor does --across-contracts with two contracts, nor --builds, which then compares
-    the builds of one model.
+    --control needs no B, nor does --across-contracts, which explains the contracts of one engine.
     """
     from trtopt.cli.console import listening, show_result
     from trtopt.errors import DeviceError

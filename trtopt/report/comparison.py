@@ -8,12 +8,9 @@ from itertools import zip_longest
 
 from trtopt.measure.analysis.gap_ledger import Entry, Gap, Ledger
 from trtopt.measure.analysis.outcomes import (
-    BuiltRow,
     Comparisons,
     ControlRow,
     Gaps,
-    Lottery,
-    LotteryBatch,
     Outcome,
     Row,
 )
@@ -28,7 +25,6 @@ from trtopt.report.view import (
     View,
     at_batches,
     columns_of,
-    mib,
     plain,
     table,
 )
@@ -51,8 +47,6 @@ def comparison_view(outcome: Outcome) -> View:
     if isinstance(outcome, Comparisons):
         reasons = [f"batch {_batch(note.batch)}: {note.text}" for note in reasons_of(outcome)]
         blocks = [*_comparison_blocks(outcome), Lines(reasons, face="terminal", is_detail=True)]
-    elif isinstance(outcome, Lottery):
-        blocks = [block for batch in outcome.batches for block in _lottery_blocks(outcome, batch)]
     else:
         blocks = [block for gap in outcome.gaps for block in _gap_blocks(outcome, gap)]
     return View("", blocks, comparison_notes(outcome))
@@ -158,38 +152,6 @@ def reasons_of(outcome: Comparisons) -> list[Note]:
         for row in outcome.rows
         for reason in row.comparison.reasons
     ]
-
-
-# ── builds of one recipe ────────────────────────────────────────────────────────────────────────────────
-
-
-def _lottery_blocks(outcome: Lottery, batch: LotteryBatch) -> Iterator[Block]:
-    slowest, fastest = max(b.ms for b in batch.builds), min(b.ms for b in batch.builds)
-    columns: list[Column[BuiltRow]] = [
-        Column("build", lambda built: built.name),
-        Column("p50 ms", lambda built: built.ms, ".3f"),
-        Column("engine MiB", lambda built: mib(built.size_bytes), ".2f"),
-        Column("against the first (95 %)", lambda built: change_of(built.comparison), ""),
-        Column(
-            "verdict",
-            lambda built: None if built.comparison is None else built.comparison.verdict.value,
-            colours=_STYLES,
-        ),
-    ]
-    yield table(
-        f"{outcome.subject}, batch {batch.batch}: builds of one recipe on {outcome.device}; "
-        f"latency, threshold {outcome.threshold:.1%}",
-        columns,
-        batch.builds,
-    )
-    files = f"{batch.distinct} different engine file" + ("s" if batch.distinct > 1 else "")
-    yield Lines(
-        [
-            f"batch {batch.batch}: {batch.spread.text}",
-            f"batch {batch.batch}: the slowest build takes {slowest / fastest - 1:.1%} longer than the "
-            f"fastest; {len(batch.builds)} builds gave {files}",
-        ]
-    )
 
 
 # ── the gap ledger ──────────────────────────────────────────────────────────────────────────────────────

@@ -207,7 +207,7 @@ class CompareRequest(Request):
     ]
     b: Annotated[
         str | Path | None,
-        Argument("the same; not needed with `control`, `builds` or `across_contracts`."),
+        Argument("the same; not needed with `control` or `across_contracts`."),
     ] = None
     _: KW_ONLY
     threshold: Annotated[

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtopt.measure.analysis.gap_ledger import Gap
-from trtopt.measure.statistics.builds import Spread
 from trtopt.measure.statistics.comparison import Comparison, Verdict
 from trtopt.measure.statistics.control import Control
 
@@ -71,39 +70,6 @@ class Comparisons:
 
 
 @dataclass(frozen=True)
-class BuiltRow:
-    """One of several builds: the geometric mean of its runs' medians, and its verdict against the first."""
-
-    name: str
-    ms: float
-    size_bytes: int
-    comparison: Comparison | None
-
-
-@dataclass(frozen=True)
-class LotteryBatch:
-    """All builds of one recipe at one batch size. `distinct` is how many differ in their bytes."""
-
-    batch: int
-    builds: tuple[BuiltRow, ...]
-    spread: Spread
-    distinct: int
-
-
-@dataclass(frozen=True)
-class Lottery:
-    """One recipe built several times."""
-
-    subject: str
-    device: str
-    threshold: float
-    batches: tuple[LotteryBatch, ...]
-    notes: tuple[str, ...] = ()
-
-    has_regression, not_shown = False, ()
-
-
-@dataclass(frozen=True)
 class Gaps:
     """Where the difference between two contracts comes from."""
 
@@ -117,4 +83,4 @@ class Gaps:
     has_regression, not_shown = False, ()
 
 
-Outcome = Comparisons | Lottery | Gaps
+Outcome = Comparisons | Gaps

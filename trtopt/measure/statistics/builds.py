@@ -21,7 +21,6 @@ from trtopt.measure.statistics.comparison import (
     ReasonCode,
     Verdict,
     decide,
-    ratio_over_loads,
 )
 from trtopt.measure.statistics.intervals import student
 
@@ -120,24 +119,6 @@ def compare_builds(
     half = _welch_half_width(means_a, means_b)
     ratio = Ratio.of_log(difference, half, half)
     return BuildComparison(decide(ratio, threshold, noise, (), interfered), *spreads)
-
-
-def compare_paired(
-    a: Sequence[float],
-    b: Sequence[float],
-    *,
-    threshold: float = THRESHOLD,
-    interfered: Sequence[str] = (),
-) -> Comparison:
-    """Compare two builds whose runs were taken together: a[i] and b[i] are medians from one process.
-
-    Every run is a load of its own: the interval is over runs. This compares two engines, not their recipes.
-    """
-    logs = [math.log(after) - math.log(before) for before, after in zip(a, b, strict=True)]
-    if len(logs) < 2:
-        text = f"{len(logs)} run: one run does not show the spread between runs"
-        return decide(None, threshold, None, [Reason(ReasonCode.TOO_FEW_BLOCKS, text)], interfered)
-    return decide(ratio_over_loads(logs), threshold, None, (), interfered)
 
 
 def _welch_half_width(a: Sequence[float], b: Sequence[float]) -> float:

@@ -120,6 +120,11 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
             "give two result files, or two build folders or engines to measure them in turns",
         )
     if request.builds is not None:
+        if b is None:
+            raise UsageError(
+                f"--builds {request.builds}: builds of two recipes are compared, and there is no B",
+                f"give {a} twice to see how much builds of one recipe differ",
+            )
         return Kind.BUILDS
     if files == [True]:
         raise UsageError(
@@ -129,8 +134,8 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
     if b is None and request.control is None:
         raise UsageError(
             f"{a}: nothing to compare it with",
-            "give B as well; or --control K to measure A against itself, --builds K to compare K builds of a "
-            "model, --across-contracts C1,C2 to compare contracts",
+            "give B as well; or --control K to measure A against itself, --across-contracts C1,C2 to compare "
+            "contracts",
         )
     if all(files):
         return Kind.FILES

@@ -15,10 +15,10 @@ from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.comparability import Work, paired_sizes, require_alike, unlike_work
-from trtopt.measure.analysis.outcomes import BuiltRow, Comparisons, ControlRow, Lottery, LotteryBatch, Row
+from trtopt.measure.analysis.outcomes import Comparisons, ControlRow, Row
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import latency_blocks, ms_by_load, notes_of, pooled_ms, valid_rounds
-from trtopt.measure.statistics.builds import compare_builds, compare_paired, spread
+from trtopt.measure.statistics.builds import compare_builds
 from trtopt.measure.statistics.control import Control, Pair, evaluate_control, run_spread
 from trtopt.recipe import Recipe
 from trtopt.records import EngineArtifact, InterleavedRun, TensorSpec
@@ -176,14 +176,14 @@ _ROUNDS = 4
 
 _Side = list[dict[int, LoadedEngine]]
 """One recipe's builds: the engines of each by batch size."""
-Found = tuple[Comparisons | Lottery, tuple[InterleavedRun, ...], tuple[EngineArtifact, ...]]
+Found = tuple[Comparisons, tuple[InterleavedRun, ...], tuple[EngineArtifact, ...]]
 
 
 def compare_recipes(request: CompareRequest, setting: Setting, listener: Listener) -> Found:
     """Build each model as often as `builds` says, and judge the second recipe against the first.
 
     A and B are ONNX files, built as `recipe` says (but for its verdict), or build folders, whose plans are
-    built again. Without B A's builds are compared to one another.
+    built again.
     """
     paths, count, threshold = _paths(request), request.builds or 0, request.threshold
     recipe = request.recipe or Recipe()
@@ -195,34 +195,28 @@ def compare_recipes(request: CompareRequest, setting: Setting, listener: Listene
         executor.require_measuring()
         sides = [
             _build_side(path, count, recipe, setting, scratch / name, notes, listener, executor)
-            for name, path in zip("AB", paths, strict=False)
+            for name, path in zip("AB", paths, strict=True)
         ]
-        sizes = paired_sizes(sides[0][0], sides[-1][0])
+        sizes = paired_sizes(*(side[0] for side in sides))
         # the models may differ, for how they were written is part of a recipe
         works = [work_of("", {size: side[0][size] for size in sizes}) for side in sides]
-        notes += require_alike(unlike_work(works[0], works[-1]), force=setting.force)
+        notes += require_alike(unlike_work(*works), force=setting.force)
         heats = [_heat(sides, size, run, setting) for size in sizes for run in range(RUNS)]
         results = race(heats, listener, setting.timeout, executor)
     notes += notes_of(results)
     by_size: dict[int, list[InterleavedRun]] = {}  # a device that failed leaves fewer runs, or none
     for result in results:
         by_size.setdefault(result.batch, []).append(result)
-    device = terms_shown(results)
-    outcome: Comparisons | Lottery
-    if len(sides) == 1:
-        batches = [_lottery(size, sides[0], runs, threshold) for size, runs in by_size.items()]
-        outcome = Lottery(paths[0].name, device, threshold, tuple(batches), tuple(dict.fromkeys(notes)))
-    else:
-        outcome = Comparisons(
-            a=f"{count} builds of {paths[0].name}",
-            b=f"{count} builds of {paths[1].name}",
-            device=device,
-            threshold=threshold,
-            limit=request.fail_on or TURNS_LIMIT,
-            rows=tuple(_builds_row(size, runs, threshold) for size, runs in by_size.items()),
-            notes=tuple(dict.fromkeys(notes)),
-            again=f"compare more builds: --builds {2 * count}",
-        )
+    outcome = Comparisons(
+        a=f"{count} builds of {paths[0].name}",
+        b=f"{count} builds of {paths[1].name}",
+        device=terms_shown(results),
+        threshold=threshold,
+        limit=request.fail_on or TURNS_LIMIT,
+        rows=tuple(_builds_row(size, runs, threshold) for size, runs in by_size.items()),
+        notes=tuple(dict.fromkeys(notes)),
+        again=f"compare more builds: --builds {2 * count}",
+    )
     engines = (engine.artifact for side in sides for build in side for engine in build.values())
     return outcome, tuple(results), tuple(engines)
 
@@ -307,7 +301,7 @@ def _heat(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> Heat
     engines = {  # by name, in the order of turns: A1, B1, A2, B2 …
         f"{letter}{number}": build[size]
         for number, builds in enumerate(zip(*sides, strict=True), 1)
-        for letter, build in zip("AB", builds, strict=False)
+        for letter, build in zip("AB", builds, strict=True)
     }
     names = [*reversed(engines)] if run % 2 else [*engines]
     return heat(
@@ -349,21 +343,3 @@ def _builds_row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> 
         comparison=evaluated.comparison,
         remarks=(f"A, {evaluated.a.text}", f"B, {evaluated.b.text}"),
     )
-
-
-def _lottery(size: int, side: _Side, runs: Sequence[InterleavedRun], threshold: float) -> LotteryBatch:
-    medians, interfered = _medians(runs, "A"), _disturbances(runs)
-    engines = [build[size].artifact for build in side]
-    rows = [
-        BuiltRow(
-            name=f"build {index + 1}",
-            ms=spread([own]).geometric_mean,
-            size_bytes=engine.size_bytes,
-            comparison=compare_paired(medians[0], own, threshold=threshold, interfered=interfered)
-            if index
-            else None,
-        )
-        for index, (own, engine) in enumerate(zip(medians, engines, strict=True))
-    ]
-    distinct = len({engine.sha256 for engine in engines})
-    return LotteryBatch(size, tuple(rows), spread(medians), distinct)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from trtopt.measure.statistics.builds import compare_builds, compare_paired, spread
+from trtopt.measure.statistics.builds import compare_builds, spread
 from trtopt.measure.statistics.comparison import ReasonCode, Verdict
 
 
@@ -95,21 +95,3 @@ def test_the_interval_is_welchs() -> None:
 def test_builds_without_any_spread_are_compared_as_they_are() -> None:
     assert compare_builds([[1.0], [1.0]], [[1.0], [1.0]]).comparison.verdict is Verdict.SAME
     assert compare_builds([[1.0], [1.0]], [[1.02], [1.02]]).comparison.verdict is Verdict.SLOWER
-
-
-def test_two_builds_are_distinguished_by_their_runs_ratios() -> None:
-    """What both felt in a run falls out: the runs differ by 20 %, the builds by 2 % in each."""
-    a = [1.0, 1.1, 1.2, 0.9, 1.05]
-    found = compare_paired(a, [1.02 * value * (1 + 1e-4 * n) for n, value in enumerate(a)])
-    assert found.verdict is Verdict.SLOWER
-    assert found.ratio is not None
-    assert found.ratio.value == pytest.approx(1.0202, rel=1e-4)
-    assert compare_paired(a, a[::-1]).verdict is Verdict.UNDECIDED
-
-
-def test_one_run_tells_no_two_builds_apart() -> None:
-    found = compare_paired([1.0], [2.0])
-    assert found.verdict is Verdict.UNDECIDED
-    assert found.reasons[0].code is ReasonCode.TOO_FEW_BLOCKS
-    with pytest.raises(ValueError, match="zip"):
-        compare_paired([1.0], [1.0, 1.0])
