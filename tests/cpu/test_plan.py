@@ -6,12 +6,10 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,21 +26,19 @@ from trtopt.cli.main import cli
 from trtopt.errors import ArtifactError, PlanError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan
-from trtopt.records import BatchPlan, BenchReport, Beyond, from_json, to_json
+from trtopt.records import BatchPlan, BenchReport, from_json, to_json
 from trtopt.report.planning import plan_view
 from trtopt.serving.batcher import DynamicBatcher
-from trtopt.serving.planning.traffic import Bursts, Recorded
 from trtopt.serving.pool import EnginePool
-from trtopt.serving.trial_run import TrialJob
 from trtopt.workflows.plan import trials as plan_trials
 from trtopt.workflows.plan.sources import read_measured
 from trtopt.workflows.plan.trials import serving_costs
 
 SLO = "p50=500ms"
 """What a small model keeps on any machine, however busy."""
-NO_TRIALS_S = 0.01
-"""No trial run is done so soon: the plan says so, and goes by the measurements."""
-NO_TRIALS = ("--timeout", str(NO_TRIALS_S))
+UNMEASURED_S = 0.01
+"""No serving cost is measured so soon: the plan says so, and takes it as zero."""
+UNMEASURED = ("--timeout", str(UNMEASURED_S))
 
 
 @contextmanager
@@ -72,10 +68,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def brief() -> Iterator[None]:
-    """Few requests are simulated; trial runs take a second, and plans are verified in one of two."""
+    """Few requests are simulated, and plans are verified in one run."""
     with pytest.MonkeyPatch.context() as patch:
         simulate_few(patch)
-        patch.setattr(plan_trials, "_SECONDS", 1.0)
         patch.setattr(plan_trials, "_VERIFIED_S", 2.0)
         yield
 
@@ -96,13 +91,15 @@ def planned(measured: Path) -> Path:
     assert "verified: " in done.stdout
     assert "predicted" in done.stdout
     assert "measured" in done.stdout
-    assert "note: one worker: nothing was measured with several streams" in " ".join(done.stdout.split())
+    assert any(
+        "one worker: nothing was measured with several streams" in note for note in read_plan(path).notes
+    )
     return path
 
 
 def test_a_plan_says_what_it_is_made_of_and_survives_its_file(planned: Path) -> None:
     plan = read_plan(planned)
-    assert plan.schema == "trtopt.plan/6"
+    assert plan.schema == "trtopt.plan/7"
     assert (plan.goal, plan.load.rate, plan.load.arrivals) == (SLO, 200.0, "poisson")
     assert plan.prediction.goal.high <= 500
     assert plan.prediction.requests == 1000
@@ -119,8 +116,6 @@ def test_verifying_answers_every_request_and_tells_what_they_took(planned: Path)
     assert (done.rejected, done.failed) == (0, 0)
     assert done.runs == (done.total,) == (done.typical,)
     assert 0 < done.total.p50_ms <= done.total.p99_ms
-    assert sum(size * count for size, count in done.batch_sizes.items()) == done.requests
-    assert max(done.batch_sizes) <= plan.policy.max_batch
 
 
 def test_several_runs_are_told_each_by_their_medians_and_together(planned: Path) -> None:
@@ -190,6 +185,29 @@ def test_a_plan_that_was_edited_into_nonsense_is_refused(
         EnginePool.open(tmp_path / "plan.json")
 
 
+@pytest.mark.parametrize(
+    ("change", "is_missed"),
+    [
+        ({"goal_ms": 1.0}, False),
+        ({"goal_ms": 500.1}, True),
+        ({"goal_ms": 1.0, "lost": 0.49}, False),
+        ({"goal_ms": 1.0, "lost": 0.51}, True),
+    ],
+)
+def test_a_plan_that_missed_its_goal_when_it_was_served_fails(
+    planned: Path, change: dict[str, float], is_missed: bool
+) -> None:
+    plan = read_plan(planned)
+    done = plan.verification
+    assert done is not None
+    lost = int(change.get("lost", 0.0) * done.requests)
+    typical = structs.replace(done.typical, goal_ms=change["goal_ms"])
+    done = structs.replace(done, typical=typical, answered=done.requests - lost, rejected=lost)
+    expected = pytest.raises(PlanError, match="--rate 160") if is_missed else nullcontext()
+    with expected:
+        plan_trials.require_goal(structs.replace(plan, verification=done))
+
+
 def test_a_sweep_is_planned_with_and_several_streams_let_several_workers_be(
     tmp_path: Path,
 ) -> None:
@@ -197,7 +215,7 @@ def test_a_sweep_is_planned_with_and_several_streams_let_several_workers_be(
     trtopt.sweep(
         DIGITS, swept, batch=(1, 4), streams=(1, 2), backend="onnxruntime", duration=0.1, warmup=0.01
     )
-    plan = make_plan([swept], path, slo=SLO, rate=100.0, max_engines=1, timeout=NO_TRIALS_S)
+    plan = make_plan([swept], path, slo=SLO, rate=100.0, max_engines=1, timeout=UNMEASURED_S)
     assert not any("several streams" in note for note in plan.notes)
     costs = serving_costs(read_measured([swept]), None, ())
     assert sorted(costs) == [1, 2]  # measured with each number of workers
@@ -206,101 +224,15 @@ def test_a_sweep_is_planned_with_and_several_streams_let_several_workers_be(
         assert pool.largest_batch in (1, 4)
 
 
-@pytest.mark.parametrize(("trial_ms", "is_blamed"), [((), True), ((0.0, 2.0), True), ((9.9,), False)])
-def test_a_host_is_blamed_for_sending_later_than_it_did_in_trial_runs(
-    planned: Path, trial_ms: tuple[float, ...], is_blamed: bool
-) -> None:
-    """10 ms late where 50 ms are predicted: the share that is borne is 5 ms."""
-    plan = read_plan(planned)
-    assert plan.verification is not None
-    told = structs.replace(plan.prediction.goal, value=50.0, low=40.0, high=60.0)
-    late = structs.replace(plan.verification.typical, lag_p99_ms=10.0, goal_ms=50.0)
-    plan = structs.replace(
-        plan,
-        prediction=structs.replace(plan.prediction, goal=told),
-        serving_cost=structs.replace(plan.serving_cost, late_ms=trial_ms),
-        verification=structs.replace(plan.verification, typical=late),
-    )
-    console = Console(file=StringIO(), width=200)
-    console.print(plan_view(plan))
-    assert isinstance(console.file, StringIO)
-    assert ("could not send requests as planned" in console.file.getvalue()) == is_blamed
-
-
-def test_a_trial_run_that_was_held_up_is_reported(planned: Path) -> None:
-    plan = read_plan(planned)
-    cost = structs.replace(plan.serving_cost, held_up=Beyond(p=99.0, factor=6.25))
-    console = Console(file=StringIO(), width=200)
-    console.print(plan_view(structs.replace(plan, serving_cost=cost)).terminal(verbose=True))
-    assert isinstance(console.file, StringIO)
-    told = "one further process was delayed and does not count: p99 was 6.25 times the simulated one"
-    assert told in console.file.getvalue()
-
-
-def test_a_plan_has_a_trial_run_before_it_is_selected(planned: Path) -> None:
-    cost = read_plan(planned).serving_cost  # four times 200 requests, where workers sleep and are woken
-    counted = 4 if cost.held_up is None else 3
-    assert 150 * counted < cost.from_trials < 250 * counted
-    assert [(one.p, one.trials) for one in cost.beyond] == [(50.0, counted), (99.0, counted)]
-    assert len(cost.late_ms) == 200
-    assert cost.late_ms[100] > 0
-    assert 50 < len(cost.wake_ms) <= 200
-    assert list(cost.wake_ms) == sorted(cost.wake_ms)
-    assert cost.wake_ms[0] > 0
-    assert 50 < len(cost.jitter_ms) <= 200
-
-
-def test_each_trial_run_has_arrivals_of_its_own_and_ends_in_time(
-    planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs: list[TrialJob] = []
-
-    def tried(job: TrialJob, kind: type, *, limit_s: float | None) -> SimpleNamespace:
-        assert limit_s == 7.0
-        jobs.append(job)
-        return SimpleNamespace(run=None)
-
-    monkeypatch.setattr(plan_trials, "run_job", tried)
-    assert [job for job, _ in plan_trials.trial_run(planned, "poisson", 1000.0, 7.0, ())] == jobs
-    assert len({tuple(job.at_s) for job in jobs}) == len(jobs) == 4
-    for job in jobs:  # half a second before, and one
-        assert len(job.at_s) == len(job.bucket) == pytest.approx(200, abs=4 * 200**0.5)
-        assert len(job.before_s) == pytest.approx(100, abs=4 * 100**0.5)
-        assert job.before_s[-1] < 0.5
-
-
-def test_a_trial_run_of_bursts_counts_as_many_requests_as_another(
-    planned: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan_trials, "_SECONDS", 2.0)
-    monkeypatch.setattr(plan_trials, "run_job", lambda job, kind, limit_s: SimpleNamespace(run=None))
-    for job, _ in plan_trials.trial_run(planned, Bursts(10.0, 1.0), 1000.0, None, ()):
-        assert len(job.at_s) > 350 or job.at_s[-1] > 7.0
-
-
-def test_a_trial_run_of_a_quiet_part_of_a_record_ends_in_time(
-    planned: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 4,000 requests in 20 seconds the last 800 take nearly all of the time: 400 of them, ten seconds."""
-    monkeypatch.setattr(plan_trials, "_SECONDS", 2.0)
-    monkeypatch.setattr(plan_trials, "run_job", lambda job, kind, limit_s: SimpleNamespace(run=None))
-    record = Recorded(np.concatenate([np.linspace(0.0, 0.2, 3200), np.linspace(0.21, 20.0, 800)]))
-    jobs = [job for job, _ in plan_trials.trial_run(planned, record, 1000.0, None, ())]
-    assert all(len(job.at_s) == len(job.bucket) and job.at_s[-1] <= 8.0 for job in jobs)
-    assert {len(job.at_s) < 400 for job in jobs} == {False, True}
-
-
 def test_an_engine_with_profiles_is_planned_with_and_served_from_even_behind_a_link(
     measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     path = tmp_path / "link" / "plan.json"
     path.parent.symlink_to(tmp_path / "deep" / "er", target_is_directory=True)
-    monkeypatch.setattr(tempfile, "tempdir", str(path.parent))  # where trial runs have their folders
-    monkeypatch.setattr(plan_trials, "_SECONDS", 0.5)
-    plan = make_plan([measured / "profiles"], path, slo=SLO, rate=100.0, max_engines=1)
-    assert plan.serving_cost.from_trials > 100
-    assert not [note for note in plan.notes if "had no trial run" in note]
+    plan = make_plan([measured / "profiles"], path, slo=SLO, rate=100.0, max_engines=1, verify=True)
+    assert plan.verification is not None
+    assert plan.verification.answered > 100
     (engine,) = plan.engines
     assert [batch for batch, _ in engine.latency_ms] == [1, 2, 4, 8, 16]
     assert len(engine.artifact.plan.multi_profile) == 3
@@ -314,7 +246,7 @@ def test_bursts_that_no_queue_holds_are_no_load_to_plan_for(measured: Path, trto
     """Most of what comes is rejected, and so waits for ever, which no file of a plan could say."""
     report = from_json((measured / "fixed" / "bench.json").read_bytes(), BenchReport)
     rate = 0.05 * max(8e3 / row["p50_ms"] for row in report.rows() if row["batch"] == 8)
-    flags = ("--slo", "p50=400ms", "--rate", f"{rate:.0f}", "--arrivals", "bursty:200:30", *NO_TRIALS)
+    flags = ("--slo", "p50=400ms", "--rate", f"{rate:.0f}", "--arrivals", "bursty:200:30", *UNMEASURED)
     told = trtopt_cli.fails(3, "plan", measured / "fixed", "-o", "plan.json", *flags)
     assert "p50=400ms: the closest rejects more than the SLO leaves out" in told, told
 
@@ -323,7 +255,7 @@ def test_recorded_arrivals_are_planned_for_at_their_own_rate(measured: Path, tmp
     times = tmp_path / "arrivals.txt"
     times.write_text("\n".join(f"{index * 0.01:.3f}" for index in range(300)))
     plan = make_plan(
-        [measured / "fixed"], tmp_path / "plan.json", slo=SLO, arrivals=str(times), timeout=NO_TRIALS_S
+        [measured / "fixed"], tmp_path / "plan.json", slo=SLO, arrivals=str(times), timeout=UNMEASURED_S
     )
     assert plan.load.rate == pytest.approx(100)
     assert plan.load.file_sha256 is not None
@@ -332,7 +264,7 @@ def test_recorded_arrivals_are_planned_for_at_their_own_rate(measured: Path, tmp
 def test_bounds_that_nothing_keeps_are_reported_with_what_each_costs(measured: Path, tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         make_plan(
-            [measured / "fixed"], tmp_path / "p.json", slo="p50=0.001ms", rate=50.0, timeout=NO_TRIALS_S
+            [measured / "fixed"], tmp_path / "p.json", slo="p50=0.001ms", rate=50.0, timeout=UNMEASURED_S
         )
     assert caught.value.exit_code == 3
     assert list(tmp_path.iterdir()) == []

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 
 @command(PlanRequest)
-@click.option(
-    "--verify", is_flag=True, help="Run the plan under its load, and show prediction and measurement."
-)
 @json_option("trtopt.plan", "the plan")
-def plan(request: PlanRequest, verify: bool, json: JsonOutput | None) -> None:
+def plan(request: PlanRequest, json: JsonOutput | None) -> None:
     """Choose engines, workers, batch sizes and a delay for a latency under a load, by simulation.
 
     SWEEP is a folder of `trtopt sweep`, or a build folder with results of `trtopt bench --json` in it;
@@ -39,13 +36,12 @@ def plan(request: PlanRequest, verify: bool, json: JsonOutput | None) -> None:
     from trtopt.cli.console import phases, show_result
     from trtopt.report.planning import plan_view
     from trtopt.workflows.plan.plan import plan as make
-    from trtopt.workflows.plan.trials import verify as put_to_the_test
+    from trtopt.workflows.plan.trials import require_goal
 
     with phases("planning") as enter:
         made = make(request, enter)
-        if verify:
-            made = put_to_the_test(request.output, request.timeout, enter, request.trust)
     show_result(json, made, plan_view(made))
+    require_goal(made)
 
 
 @click.group()

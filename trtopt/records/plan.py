@@ -81,7 +81,7 @@ class PoolUsage(Record, frozen=True, kw_only=True):
 
 # ── plans ───────────────────────────────────────────────────────────────────────────────────────────────
 
-PLAN_SCHEMA = "trtopt.plan/6"
+PLAN_SCHEMA = "trtopt.plan/7"
 
 
 class PlannedEngine(Record, frozen=True, kw_only=True):
@@ -141,46 +141,14 @@ class Prediction(Record, frozen=True, kw_only=True):
     busy: float
 
 
-class Beyond(Record, frozen=True, kw_only=True):
-    """A percentile measured in trial runs over the same percentile simulated for their arrivals.
-
-    The median of `trials` trial runs, each in its own process; the standard error of their mean, and by
-    how much processes differ beyond chance (standard deviation), both as a share of the median. Taken over
-    from another setup it is the factor alone.
-    """
-
-    p: float
-    factor: float
-    error: float = 0.0
-    spread: float = 0.0
-    trials: int = 0
-
-
 class ServingCost(Record, frozen=True, kw_only=True):
-    """The latency that serving adds to an engine's, as measured on the planning machine.
+    """The latency that serving adds to an engine's at full load, as measured on the planning machine.
 
-    For each batch, and for each request in it, in milliseconds; both 0 if the engines cannot run there. The
-    others are samples of the variation, ascending, all equally likely: how much longer batches take than the
-    engine and this cost, how long a worker takes to wake, and how late requests are enqueued.
-
-    `from_trials` counts the requests of the trial runs that measured it; predictions are multiplied by the
-    factors of `beyond`, ordered by their percentiles. `held_up` is that of one further trial run, which was
-    so much slower that it does not count. Where another setup had the trial runs `from_trials` is 0, and the
-    others are taken over from that.
+    For each batch, and for each request in it, in milliseconds; both 0 if the engines cannot run there.
     """
 
     batch_ms: float = 0.0
     request_ms: float = 0.0
-    jitter_ms: tuple[float, ...] = ()
-    wake_ms: tuple[float, ...] = ()
-    late_ms: tuple[float, ...] = ()
-    from_trials: int = 0
-    beyond: tuple[Beyond, ...] = ()
-    held_up: Beyond | None = None
-
-    def beyond_at(self, p: float) -> Beyond | None:
-        """At a percentile, or at the highest lower one that trial runs could measure."""
-        return next((entry for entry in reversed(self.beyond) if entry.p <= p), None)
 
 
 class Rejected(Record, frozen=True, kw_only=True):
@@ -222,7 +190,6 @@ class Verification(Record, frozen=True, kw_only=True):
     runs: tuple[Served, ...]
     typical: Served
     total: Served
-    batch_sizes: dict[int, int]
 
 
 class BatchPlan(Result, Record, frozen=True, kw_only=True):
@@ -230,8 +197,7 @@ class BatchPlan(Result, Record, frozen=True, kw_only=True):
 
     `buckets` are the shapes that requests are padded to, without the batch axis, by their length: a request
     goes to the shortest that holds it. One of length 0 stands for a model without lengths. `sources` are the
-    folders with the measurements. `packing` is None for a model without lengths, and where no two requests
-    fit into a row. `verification` is None until it has been run.
+    folders with the measurements. `verification` is None until it has been run.
     """
 
     schema: str = PLAN_SCHEMA

@@ -77,8 +77,7 @@ class PlanRequest(Request):
     timeout: Annotated[
         float | None,
         Option(
-            "Seconds that each measurement of the serving cost may take, and each trial run [default: no "
-            "limit].",
+            "Seconds that measuring the serving cost may take, and verifying [default: no limit].",
             metavar="S",
             range=UP_TO_A_WEEK,
         ),
@@ -87,3 +86,7 @@ class PlanRequest(Request):
         Sequence[str],
         Option("Load this plugin, which engines need: native code.", metavar="LIB.so", is_path=True),
     ] = ()
+    verify: Annotated[
+        bool,
+        Option("Run the plan under its load, and show prediction and measurement."),
+    ] = False

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import ProgressSink
 from trtopt.errors import QueueFullError, TrtoptError
 from trtopt.records import BatchPolicy, Record, Shape
-from trtopt.serving.batch_trace import Took, TracedBatcher
 from trtopt.serving.batcher import DynamicBatcher
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.pool_worker import Outputs
@@ -48,8 +47,7 @@ class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
 class TrialRun(Record, frozen=True, kw_only=True):
     """What became of a trial's requests, in milliseconds from its begin, in the order of arrival.
 
-    `done_ms` is None where there was no answer; `lag_ms` is how late a request was handed over, `wake_ms` how
-    late a batch began that found a worker idle.
+    `done_ms` is None where there was no answer; `lag_ms` is how late a request was handed over.
     """
 
     at_ms: list[float]
@@ -57,8 +55,6 @@ class TrialRun(Record, frozen=True, kw_only=True):
     lag_ms: list[float]
     rejected: int
     failed: int
-    batches: list[Took]
-    wake_ms: list[float]
 
 
 class CostJob(Record, frozen=True, kw_only=True, tag="cost"):
@@ -77,8 +73,7 @@ def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
     """Send the requests when they are due, however busy the workers are, and wait for all answers."""
     with EnginePool.open(Path(job.path), trust=job.trust) as pool:
         samples = [_sample(pool, shapes) for shapes in job.buckets]
-        buckets = {pool.catalogue.sample(sample).key: index for index, sample in enumerate(samples)}
-        with closing(TracedBatcher(pool, buckets)) as batcher:
+        with DynamicBatcher(pool) as batcher:
             _warm(pool, range(1, batcher.policy.max_batch + 1), samples)
             serve_promptly()  # as a service should
             return _served(batcher, samples, job, progress)
@@ -139,7 +134,7 @@ def _warm(pool: EnginePool, counts: Sequence[int], samples: Sequence[Sample]) ->
 
 
 def _served(
-    batcher: TracedBatcher, samples: Sequence[Sample], job: TrialJob, progress: ProgressSink
+    batcher: DynamicBatcher, samples: Sequence[Sample], job: TrialJob, progress: ProgressSink
 ) -> TrialRun:
     _serve_before(batcher, samples, job)
     done_s: list[float | None] = [None] * len(job.at_s)
@@ -162,19 +157,16 @@ def _served(
     for failure in failures:
         if not isinstance(failure, TrtoptError):
             raise failure
-    batches, wake_ms = batcher.trace(since_s=begin_s)
     return TrialRun(
         at_ms=[at_s * 1e3 for at_s in job.at_s],
         done_ms=[(end_s - begin_s) * 1e3 if end_s is not None else None for end_s in done_s],
         lag_ms=lag_ms,
         rejected=rejected,
         failed=len(failures),
-        batches=batches,
-        wake_ms=wake_ms,
     )
 
 
-def _serve_before(batcher: TracedBatcher, samples: Sequence[Sample], job: TrialJob) -> None:
+def _serve_before(batcher: DynamicBatcher, samples: Sequence[Sample], job: TrialJob) -> None:
     """Serve the unreported requests. Failures are ignored: they recur among the reported ones."""
     waiting: deque[Future[Outputs]] = deque()
     for index, _ in enumerate(on_schedule(job.before_s, time.perf_counter())):

@@ -7,7 +7,7 @@ import pytest
 from tests.support.serving_pools import device, pool_on
 from trtopt.records import BatchPolicy
 from trtopt.serving import trial_run as trial
-from trtopt.serving.batch_trace import TracedBatcher
+from trtopt.serving.batcher import DynamicBatcher
 from trtopt.serving.request_queue import Request
 from trtopt.serving.trial_run import TrialJob, try_plan
 
@@ -21,15 +21,15 @@ def test_what_is_served_before_is_answered_by_then_and_not_reported(monkeypatch:
     monkeypatch.setattr(trial, "serve_promptly", lambda: None)  # which is for a process of its own
     sent: list[Request] = []
     done_by_then: list[bool] = []
-    submit = TracedBatcher.submit
+    submit = DynamicBatcher.submit
 
-    def noted(batcher: TracedBatcher, sample: object) -> object:
+    def noted(batcher: DynamicBatcher, sample: object) -> object:
         if len(sent) == 3:  # the first that counts
             done_by_then.extend(request.done() for request in sent)
         sent.append(submit(batcher, sample))  # type: ignore[arg-type]
         return sent[-1]
 
-    monkeypatch.setattr(TracedBatcher, "submit", noted)
+    monkeypatch.setattr(DynamicBatcher, "submit", noted)
     job = TrialJob(
         path="",
         backend="scripted",
@@ -41,5 +41,5 @@ def test_what_is_served_before_is_answered_by_then_and_not_reported(monkeypatch:
     run = try_plan(job, lambda *_: None)
     assert len(sent) == 5
     assert done_by_then == [True] * 3
-    assert (run.at_ms, len(run.done_ms), len(run.lag_ms), len(run.batches)) == ([0.0, 10.0], 2, 2, 2)
+    assert (run.at_ms, len(run.done_ms), len(run.lag_ms)) == ([0.0, 10.0], 2, 2)
     assert (run.rejected, run.failed) == (0, 0)

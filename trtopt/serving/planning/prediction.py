@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trtopt.measure.load.arrivals import Goal
 from trtopt.measure.statistics.intervals import student
 from trtopt.measure.statistics.summaries import needed_for
-from trtopt.records import Beyond, Estimate, Prediction
+from trtopt.records import Estimate, Prediction
 from trtopt.serving.planning.setups import Fleet, Setup
 from trtopt.serving.planning.simulation import Arrivals, Simulated, simulate
 from trtopt.serving.planning.traffic import Process, Recorded, arrivals_at, lengths_of
@@ -91,9 +91,8 @@ def percentile(values: Sequence[float] | NDArray[np.float64], p: float) -> float
 def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Prediction:
     """Simulate runs, each with arrivals of its own and curves resampled from the measured samples.
 
-    Latencies are multiplied by the factors of trial runs over their own simulations. The intervals
-    (`estimate`) cover the scatter of runs and processes and the uncertainty of the curves, not how a machine
-    changes from day to day.
+    The intervals (`estimate`) cover the scatter of runs and the uncertainty of the curves, not how processes
+    differ, nor how a machine changes from day to day.
     """
     requests = requests_of(goal, demand.rate)
     figures: list[list[float]] = []
@@ -114,7 +113,7 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
         served += run.served.sum()
     *latencies, throughputs = zip(*figures, strict=True)
     p50, p99, aimed = (
-        estimate(values, setup.cost.beyond_at(p), percentile(np.concatenate(pooled), p))
+        estimate(values, percentile(np.concatenate(pooled), p))
         for p, values in zip(percentiles, latencies, strict=True)
     )
     return Prediction(
@@ -129,106 +128,14 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
     )
 
 
-def estimate(values: Sequence[float], beyond: Beyond | None = None, pooled: float | None = None) -> Estimate:
-    """The mean of simulated runs times the factor of `beyond`, and the interval of one more run.
+def estimate(values: Sequence[float], pooled: float | None = None) -> Estimate:
+    """The mean of simulated runs, and the interval that about 95 of 100 more runs fall into.
 
     `pooled` is the figure of all runs' requests together, if that is known: where slow spells are rare most
-    runs have none, and the mean of their percentiles is too low.
-
-    About 95 of 100 fall into it: mean ± t · √(A + B), where A = s² · (1 + 1/runs) is the runs' part and
-    B = mean² · (spread² + error²) the factor's, of which another process has another. Student's t has the
-    degrees of freedom of Welch and Satterthwaite, (A + B)² / (A² / (runs - 1) + B² / (trials - 1)).
+    runs have none, and the mean of their percentiles is too low. The half width is t · s · √(1 + 1/runs).
     """
     if not np.isfinite(values).all():
         return Estimate(value=math.inf, low=min(values), high=math.inf)
-    factor = beyond.factor if beyond is not None else 1.0
-    mean = (float(np.mean(values)) if pooled is None else pooled) * factor
-    runs = (float(np.std(values, ddof=1)) * factor) ** 2 * (1 + 1 / len(values))
-    processes = mean**2 * (beyond.spread**2 + beyond.error**2) if beyond is not None else 0.0
-    freedom = float(len(values) - 1)
-    if beyond is not None and processes > 0:
-        parts = runs**2 / freedom + processes**2 / (beyond.trials - 1)
-        freedom = max(1.0, (runs + processes) ** 2 / parts)
-    half = student(freedom) * math.sqrt(runs + processes)
+    mean, runs = float(np.mean(values)) if pooled is None else pooled, len(values)
+    half = student(runs - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / runs)
     return Estimate(value=mean, low=max(0.0, mean - half), high=mean + half)
-
-
-# ── how far trial runs were from simulations of their own arrivals ──────────────────────────────────────
-
-_ENOUGH, _GAP = 4, 0.926
-"""Dixon's Q at 99 % for four values: where the slowest of four is farther from the next than this share of
-their range, it is none of them (Rorabacher, Analytical Chemistry 63, 1991, table 1).
-"""
-
-_MOST = 1000.0
-"""Times what was simulated; as good as never, which a file cannot say."""
-
-
-@dataclass(frozen=True)
-class TrialError:
-    """Milliseconds of each request in the order of arrival, infinite without an answer: measured, and in
-    simulations of the same arrivals.
-    """
-
-    took_ms: NDArray[np.float64]
-    simulated_ms: Sequence[NDArray[np.float64]]
-
-
-def beyond(trials: Sequence[TrialError], percentiles: Sequence[float]) -> tuple[Beyond, ...]:
-    """Measured over simulated latency, at the percentiles for which there are enough requests, ascending."""
-    found = []
-    for p in sorted(set(percentiles)):
-        each = [one for trial in trials if (one := _beyond(trial, p)) is not None]
-        if each:
-            found.append(_together(p, [factor for factor, _ in each], [chance for _, chance in each]))
-    return tuple(found)
-
-
-def held_up(trials: Sequence[TrialError], percentiles: Sequence[float]) -> tuple[int, Beyond] | None:
-    """The one of four or more that the machine held up, at the highest percentile that all have."""
-    for p in sorted(set(percentiles), reverse=True):
-        each = [_beyond(trial, p) for trial in trials]
-        factors = [one[0] for one in each if one is not None]
-        if len(factors) == len(each):
-            slowest = int(np.argmax(factors))
-            is_apart = len(factors) >= _ENOUGH and _is_apart(sorted(factors))
-            return (slowest, Beyond(p=p, factor=factors[slowest])) if is_apart else None
-    return None
-
-
-def _is_apart(ascending: Sequence[float]) -> bool:
-    """Whether the last is none of the others."""
-    return ascending[-1] - ascending[-2] > _GAP * (ascending[-1] - ascending[0])
-
-
-def _beyond(trial: TrialError, p: float) -> tuple[float, float] | None:
-    """The factor of one trial run, and its variance by chance according to simulations.
-
-    Of all its requests: the slowest belong to the percentile, and where every process stalls a little, a part
-    of it without a stall would promise too much.
-    """
-    if len(trial.took_ms) < needed_for(p):
-        return None
-    simulated_ms = np.array([percentile(run, p) for run in trial.simulated_ms])
-    usual_ms = simulated_ms.mean()
-    if not np.isfinite(usual_ms):
-        return None
-    factor = min(percentile(trial.took_ms, p) / float(usual_ms), _MOST)
-    return factor, factor**2 * float((simulated_ms / usual_ms).var(ddof=1))
-
-
-def _together(p: float, factors: Sequence[float], chances: Sequence[float]) -> Beyond:
-    """Of processes that differ from one another, and by chance.
-
-    Their median: what is predicted is a typical run, and one or two of them may have stalled.
-    """
-    count, median = len(factors), float(np.median(factors))
-    variance = float(np.var(factors, ddof=1)) if count > 1 else 0.0
-    between = max(0.0, variance - float(np.mean(chances)))
-    return Beyond(
-        p=p,
-        factor=median,
-        error=math.sqrt(variance / count) / median if median else 0.0,
-        spread=math.sqrt(between) / median if median else 0.0,
-        trials=count,
-    )

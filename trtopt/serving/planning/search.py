@@ -120,8 +120,10 @@ class Search:
     def highest_rate(self, demand: Demand, bounds: Bounds) -> tuple[float, SearchResult] | None:
         """The highest rate at which a setup keeps the bounds for certain, within 5 %; None: there is none."""
         within = self._within(demand, bounds, Reasons())
-        setups = [setup for setup, _ in within if setup.fleet.least_ms <= bounds.goal.limit_ms]
-        capacity = max((self._capacity(setup, demand) for setup in setups), default=0.0)
+        capacities = (
+            setup.capacity(shares) for setup, shares in within if setup.fleet.least_ms <= bounds.goal.limit_ms
+        )
+        capacity = max(capacities, default=0.0)
         if not capacity:
             return None
         search, choices = RateSearch(bounds.goal, capacity / 2, resolution=_RATE_STEP), {}
@@ -130,17 +132,6 @@ class Search:
             chosen = choices[rate].chosen
             search.add(Probe(rate, chosen.prediction.goal.high if chosen is not None else None))
         return (search.best.rate, choices[search.best.rate]) if search.best is not None else None
-
-    def most_requests(self, demand: Demand, bounds: Bounds) -> float:
-        """A second, at whatever latency."""
-        within = self._within(demand, bounds, Reasons())
-        return max((setup.capacity(shares) for setup, shares in within), default=0.0)
-
-    def least_memory(self, demand: Demand) -> int | None:
-        """Of the device, for whatever serves at all; None if no memory was measured."""
-        within = self._within(demand, Bounds(Goal(50.0, math.inf), max_engines=1), Reasons())
-        known = (setup.memory_bytes() for setup, _ in within)
-        return min((memory for memory in known if memory is not None), default=None)
 
     # ── before any simulation ───────────────────────────────────────────────────────────────────────────
 
@@ -183,11 +174,6 @@ class Search:
             return False
         return True
 
-    @staticmethod
-    def _capacity(setup: Setup, demand: Demand) -> float:
-        shares = demand.shares_of(setup.fleet)
-        return setup.capacity(shares) if shares is not None else 0.0
-
     def _worth_simulating(self, demand: Demand, bounds: Bounds, reasons: Reasons) -> list[Setup]:
         """The most promising of each number of engines, with every delay; the rest with its reason."""
         promising: dict[int, list[tuple[float, Setup]]] = defaultdict(list)
@@ -217,9 +203,7 @@ def _delayed(policy: BatchPolicy, delay_ms: float) -> BatchPolicy:
 
 def _latency(setup: Setup, demand: Demand, goal: Goal, requests: int) -> float:
     enough = max(requests, requests_of(goal, 0.0))
-    beyond = setup.cost.beyond_at(goal.p)
-    factor = beyond.factor if beyond is not None else 1.0
-    return latency_ms(run_once(setup, demand, enough, seed=0), goal.p) * factor
+    return latency_ms(run_once(setup, demand, enough, seed=0), goal.p)
 
 
 def _sieved(
@@ -283,69 +267,32 @@ def nothing_keeps(
     search: Search, demand: Demand, bounds: Bounds, found: SearchResult, rate_given: bool
 ) -> PlanError:
     """The error with the cost of each bound: the best setup without it, the others being kept."""
-    cost_of = {str(bounds.goal): _at_best(found, bounds.goal)}
+    lines = [f"{bounds.goal}: {_at_best(found)}"]
     if rate_given:
-        cost_of[f"rate {demand.rate:g}/s"] = _slower(search, demand, bounds)
+        highest = search.highest_rate(demand, bounds)
+        kept = "no rate keeps" if highest is None else f"up to {highest[0]:,.0f}/s keep"
+        lines.append(f"rate {demand.rate:g}/s: {kept} the other bounds")
     for bound, relaxed in _relaxed(bounds, search).items():
         free = search.best(demand, relaxed).chosen
-        cost_of[bound] = ("dropping it alone does not help", False) if free is None else (_needs(free), True)
-    lines = [f"{bound}: {line}" for bound, (line, _) in cost_of.items()]
-    remedy = "relax one of them as shown"
-    if not any(helps for _, helps in cost_of.values()):
-        lines += _single_bounds(search, demand, bounds, rate_given)
-        remedy = "relax several bounds together: no single one is enough"
-    problem = "no setup keeps all bounds:\n" + "\n".join(f"  {line}" for line in lines)
-    return PlanError(problem, f"{remedy}; or sweep more batch sizes, precisions and streams")
-
-
-def _at_best(found: SearchResult, goal: Goal) -> tuple[str, bool]:
-    """What the closest comes to, and whether a laxer goal would do."""
-    closest = found.closest
-    if closest is None:
-        return "dropping it does not help: nothing serves this load within the other bounds", False
-    estimate = closest.prediction.goal
-    if not math.isfinite(estimate.value):
-        return f"the closest rejects more than the SLO leaves out: {closest.setup.name}", False
-    figure = f"comes to {in_ms(estimate)}"
-    if estimate.value <= goal.limit_ms < estimate.high:
-        figure = f"promises {estimate.value:.3g} ms, but its interval reaches {estimate.high:.3g} ms"
-    serves = math.isfinite(closest.prediction.p99.value)
-    figure += "" if serves else ", and rejects more than 1 % of the requests"
-    return f"the closest {figure}: {closest.setup.name}", serves
-
-
-def _slower(search: Search, demand: Demand, bounds: Bounds) -> tuple[str, bool]:
-    """The rate that keeps the other bounds, and whether it is below the requested one.
-
-    With the trial runs of the requested rate, a higher one may look possible that they did not keep.
-    """
-    found = search.highest_rate(demand, bounds)
-    if found is None:
-        return "no rate keeps the other bounds", False
-    if found[0] >= demand.rate:
-        return "is not what fails, by simulation alone", False
-    return (
-        f"up to {found[0]:,.0f}/s keep the other bounds by simulation alone; "
-        "omit --rate, and trial runs find the highest rate",
-        True,
+        needs = "dropping it alone does not help" if free is None else f"without it there is {_needs(free)}"
+        lines.append(f"{bound}: {needs}")
+    return PlanError(
+        "no setup keeps all bounds:\n" + "\n".join(f"  {line}" for line in lines),
+        "relax one of them as shown, or several where no single one helps; or sweep more batch sizes, "
+        "precisions and streams",
     )
 
 
-def _single_bounds(search: Search, demand: Demand, bounds: Bounds, rate_given: bool) -> list[str]:
-    """What each bound leaves possible where all others are given up."""
-    free, lines = Bounds(bounds.goal, max_engines=search.most_engines), []
-    if rate_given:
-        closest = search.best(demand, free).closest
-        best = closest.prediction.goal if closest is not None else None
-        kept = f"comes to {in_ms(best)} at best" if best is not None and math.isfinite(best.value) else ""
-        at_most = f"is too high: {search.most_requests(demand, free):,.0f}/s at most"
-        lines.append(f"the rate as the only bound: {f'p{bounds.goal.p:g} {kept}' if kept else at_most}")
-    found = search.highest_rate(demand, free)
-    kept = f"up to {found[0]:,.0f}/s keep it by simulation alone" if found is not None else "no rate keeps it"
-    lines.append(f"{bounds.goal} as the only bound: {kept}")
-    if bounds.memory_bytes is not None and (least := search.least_memory(demand)) is not None:
-        lines.append(f"the memory as the only bound: no engine takes less than {_size(least)}")
-    return lines
+def _at_best(found: SearchResult) -> str:
+    """What the closest comes to."""
+    closest = found.closest
+    if closest is None:
+        return "dropping it does not help: nothing serves this load within the other bounds"
+    if not math.isfinite(closest.prediction.goal.value):
+        return f"the closest rejects more than the SLO leaves out: {closest.setup.name}"
+    serves = math.isfinite(closest.prediction.p99.value)
+    rejects = "" if serves else ", and rejects more than 1 % of the requests"
+    return f"the closest comes to {in_ms(closest.prediction.goal)}{rejects}: {closest.setup.name}"
 
 
 def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
@@ -363,7 +310,7 @@ def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
 def _needs(free: Outcome) -> str:
     memory = free.setup.memory_bytes()
     takes = f"{_size(memory)}, " if memory is not None else ""
-    return f"without it there is {free.setup.name} ({takes}{free.prediction.goal.value:.3g} ms)"
+    return f"{free.setup.name} ({takes}{free.prediction.goal.value:.3g} ms)"
 
 
 def _size(nbytes: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
@@ -91,7 +91,7 @@ class Slowness:
     """
 
     def __init__(self, services: Sequence[Service], random: RandomState) -> None:
-        self._ends_s, self._factors, self._ordered = _one_after_the_other(tuple(services))
+        self._ends_s, self._factors = _one_after_the_other(tuple(services))
         self._whole_s, self._count = self._ends_s[-1], len(self._factors)
         self._phase_s = random.random_sample() * self._whole_s
         self._at = self._since = 0
@@ -103,42 +103,23 @@ class Slowness:
         self._at = at
         return self._factors[(at + 1 + self._since) % self._count]
 
-    def rank_of(self, factor: float, uniform: float) -> float:
-        """The share of latencies that were quicker; `uniform` chooses among those that were alike."""
-        low, high = (np.searchsorted(self._ordered, factor, side) for side in ("left", "right"))
-        return float(low + (high - low) * uniform) / self._count
-
 
 @lru_cache(maxsize=2)
-def _one_after_the_other(
-    services: tuple[Service, ...],
-) -> tuple[list[float], list[float], NDArray[np.float64]]:
-    """When each latency that was measured ended, in seconds, and its factor; and the factors in order."""
+def _one_after_the_other(services: tuple[Service, ...]) -> tuple[list[float], list[float]]:
+    """When each latency that was measured ended, in seconds, and its factor."""
     series = [one for service in services for one in service.series]
     factors = np.concatenate([one / (np.median(one) or 1.0) for one in series])
     ends_s = np.cumsum(np.concatenate(series)) / 1e3
-    return ends_s.tolist(), factors.tolist(), np.sort(factors)
+    return ends_s.tolist(), factors.tolist()
 
 
 FREE = ServingCost()
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What serving adds: by the name of a setup that had a trial run, else by number of workers.
+Costs = Mapping[int, ServingCost]
+"""What serving adds, by number of workers: they share the interpreter, and take time from each other."""
 
-    Workers share the interpreter, and take time from each other.
-    """
-
-    by_workers: Mapping[int, ServingCost]
-    from_trials: Mapping[str, ServingCost] = field(default_factory=dict)
-
-    def of(self, setup: str, workers: int) -> ServingCost:
-        """What it adds to a setup."""
-        return self.from_trials.get(setup) or at_level(self.by_workers, workers)
-
-
-NO_COST = Costs({1: FREE})
+NO_COST: Costs = {1: FREE}
 
 
 def added_ms(cost: ServingCost, rows: int) -> float:

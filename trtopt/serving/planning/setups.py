@@ -11,7 +11,7 @@ from itertools import combinations
 from numpy.random import RandomState
 
 from trtopt.records import BatchPolicy, ServingCost
-from trtopt.serving.planning.service_times import NO_COST, Costs, Curve, Service, added_ms
+from trtopt.serving.planning.service_times import NO_COST, Costs, Curve, Service, added_ms, at_level
 
 DELAYS = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Delays to try, as shares of the latency to keep."""
@@ -159,7 +159,7 @@ class Setup:
     @cached_property
     def cost(self) -> ServingCost:
         """What serving adds."""
-        return self.fleet.costs.of(self.name, self.workers)
+        return at_level(self.fleet.costs, self.workers)
 
     def typical_ms(self, bucket: int, rows: int) -> float:
         """The mean for a batch of so many requests of the fleet's length of that index, all workers busy."""

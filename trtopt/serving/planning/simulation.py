@@ -89,24 +89,6 @@ def simulate(
     return state.result()
 
 
-class Scatter:
-    """What a host adds by chance, drawn for each request and each worker that wakes, in seconds."""
-
-    def __init__(self, cost: ServingCost, requests: int, random: RandomState) -> None:
-        self.late_s = _drawn_s(cost.late_ms or (0.0,), requests, random)
-        self.wake_s: list[float] = _drawn_s(cost.wake_ms or (0.0,), requests, random).tolist()
-        """From what a sleeping worker was to be woken for until it runs the batch."""
-        self.jitter_s: list[float] | None = None
-        """How much longer than usual a batch takes, or shorter, in ascending order; None if not measured."""
-        if cost.jitter_ms:
-            self.jitter_s = sorted(ms / 1e3 for ms in cost.jitter_ms)
-
-
-def _drawn_s(values_ms: Sequence[float], count: int, random: RandomState) -> NDArray[np.float64]:
-    drawn: NDArray[np.float64] = random.choice(np.asarray(values_ms), count) / 1e3
-    return drawn
-
-
 class _State:
     def __init__(
         self,
@@ -118,20 +100,14 @@ class _State:
         cost: ServingCost,
     ) -> None:
         self._services, self._policy, self._arrivals, self._cost = services, policy, arrivals, cost
-        draws = RandomState(seed)
-        self._scatter = Scatter(cost, len(arrivals.at_s), draws)
-        handed_over_s = arrivals.at_s + self._scatter.late_s
-        self._order = np.argsort(handed_over_s, kind="stable")
         # after the last one none comes
-        self._at_s: list[float] = [*handed_over_s[self._order].tolist(), math.inf]
-        self._shape: list[int] = arrivals.shape[self._order].tolist()
-        uniform = draws.random_sample(len(self._shape))
-        self._uniform: list[float] = uniform.tolist()
-        self._slowness = Slowness(services, draws)
+        self._at_s: list[float] = [*arrivals.at_s.tolist(), math.inf]
+        self._shape: list[int] = arrivals.shape.tolist()
+        self._slowness = Slowness(services, RandomState(seed))
         self._waiting = self._next = 0
         self._free_s = [-math.inf] * workers  # a heap of when workers are, or were, done
         self._queues: dict[int, deque[int]] = {}  # requests by shape, the oldest first; none is empty
-        self._served: list[int] = []  # as they were handed over
+        self._served: list[int] = []
         self._counts: list[int] = []  # of each batch; and when it ran
         self._start_s: list[float] = []
         self._end_s: list[float] = []
@@ -139,21 +115,17 @@ class _State:
 
     def run(self) -> None:
         at_s, free_s, queues = self._at_s, self._free_s, self._queues
-        now_s, is_asleep = -math.inf, False
+        now_s = -math.inf
         while queues or at_s[self._next] < math.inf:
-            looked_s, now_s = now_s, max(now_s, free_s[0])
-            if now_s > looked_s:
-                is_asleep = False  # that worker has just become free
-            if not queues and at_s[self._next] > now_s:
-                now_s, is_asleep = at_s[self._next], True
+            now_s = max(now_s, free_s[0])
+            if not queues:
+                now_s = max(now_s, at_s[self._next])
             if at_s[self._next] <= now_s:
                 self._admit(now_s)
             seen = [Waiting(len(queue), at_s[queue[0]]) for queue in queues.values()]
             step = decide(now_s, seen, self._policy)
             if isinstance(step, Wait):
-                now_s, is_asleep = min(step.until_s, at_s[self._next]), True
-            elif is_asleep:  # who comes until it is awake may join
-                now_s, is_asleep = now_s + self._scatter.wake_s[len(self._counts)], False
+                now_s = min(step.until_s, at_s[self._next])
             else:
                 self._take(list(queues)[step.queue], step.count, now_s)
 
@@ -179,15 +151,8 @@ class _State:
         if not queue:
             del self._queues[shape]  # as the batcher's: a queue that comes again comes last
         self._waiting -= count
-        service, jitter_s = self._services[shape], self._scatter.jitter_s
         slow = (self._slowness.at(now_s) for _ in range(count))
-        seconds = added_ms(self._cost, count) / 1e3
-        if jitter_s is None:
-            seconds += service.takes_s(count, running, slow)
-        else:  # in which the engine's own spread is
-            seconds += service.typical_ms(count, running) / 1e3
-            rank = self._slowness.rank_of(next(slow), self._uniform[len(self._counts)])
-            seconds = max(seconds + jitter_s[int(rank * len(jitter_s))], seconds / 2)
+        seconds = added_ms(self._cost, count) / 1e3 + self._services[shape].takes_s(count, running, slow)
         heapreplace(self._free_s, now_s + seconds)
         self._busy_s += seconds
         self._counts.append(count)
@@ -199,7 +164,7 @@ class _State:
         requests, counts = len(self._shape), np.asarray(self._counts, np.int64)
         start_s, end_s = np.full(requests, math.nan), np.full(requests, math.nan)
         batch = np.full(requests, -1, np.int64)
-        served = self._order[self._served]
+        served = np.asarray(self._served, np.int64)
         start_s[served] = np.repeat(self._start_s, counts)
         end_s[served] = np.repeat(self._end_s, counts)
         batch[served] = np.repeat(np.arange(len(counts)), counts)

@@ -1,41 +1,31 @@
-"""What serving adds to the latencies that engines were measured with, and a plan served on trial."""
+"""What serving adds to the latencies that engines were measured with, and a plan served once to verify it."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from trtopt.errors import ArtifactError, DeviceError, UsageError
+from trtopt.errors import DeviceError, PlanError, UsageError
 from trtopt.executors.local import run_job
-from trtopt.files.atomic import write_atomically
-from trtopt.files.manifests import read_plan
 from trtopt.measure.load.arrivals import parse_goal
-from trtopt.records import BatchPlan, Served, ServingCost, Verification, to_json
-from trtopt.serving.planning.prediction import RUNS, TrialError, beyond, held_up, latencies_ms
-from trtopt.serving.planning.service_times import Curve, added_ms
-from trtopt.serving.planning.setups import Setup
-from trtopt.serving.planning.simulation import Arrivals, simulate
+from trtopt.records import BatchPlan, Served, ServingCost, Verification
+from trtopt.requests.serve import PlanRequest
+from trtopt.serving.planning.prediction import RUNS
+from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.traffic import Process, arrivals_at, lengths_of
 from trtopt.serving.trial_run import CostJob, TrialJob, TrialRun
 from trtopt.workers.protocol import Costed, Tried
-from trtopt.workflows.plan.sources import Measured, read_arrivals
+from trtopt.workflows.plan.sources import Measured
 from trtopt.workflows.provenance import now
-
-_PARTS = 200
-"""Of what scatters, half a percent each."""
 
 
 def serving_costs(measured: Measured, limit_s: float | None, trust: Sequence[str]) -> dict[int, ServingCost]:
     """By number of workers, as many as engines were measured with, on one folder's engines.
 
-    Workers share the interpreter and the host's memory: what one adds says little of two. At full load, in
-    which nothing scatters.
+    Workers share the interpreter and the host's memory: what one adds says little of two. At full load.
     """
     engine = measured.engines[0]
     folder, length = measured.folders[engine.sha256], min(engine.curves)
@@ -71,66 +61,6 @@ def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, flo
     return _line(list(engine_ms), added)
 
 
-def trial_cost(
-    full: ServingCost,
-    setup: Setup,
-    trials: Sequence[tuple[Arrivals, TrialRun]],
-    percentiles: Sequence[float],
-) -> ServingCost:
-    """With what scattered in runs of the setup, beyond what its engines take and what is added at full load.
-
-    A batch took that much longer, or shorter, on average: this goes into `batch_ms`, for capacities, too.
-    What simulations of the same arrivals still miss at `percentiles`, such as stalls that hit several
-    requests, becomes factors. A run that the machine delayed does not count.
-    """
-    cost = _with_scatter(full, setup, [run for _, run in trials])
-    compared = [_trial_of(cost, setup, *one) for one in trials]
-    if (found := held_up(compared, percentiles)) is not None:
-        index, outlier = found
-        others = [*trials[:index], *trials[index + 1 :]]
-        return msgspec.structs.replace(trial_cost(full, setup, others, percentiles), held_up=outlier)
-    return msgspec.structs.replace(
-        cost,
-        from_trials=sum(len(run.at_ms) for _, run in trials),
-        beyond=beyond(compared, percentiles),
-    )
-
-
-def _with_scatter(full: ServingCost, setup: Setup, runs: Sequence[TrialRun]) -> ServingCost:
-    longer_ms = [
-        took.ms
-        - setup.fleet.services[took.bucket].typical_ms(took.requests, took.running)
-        - added_ms(full, took.requests)
-        for run in runs
-        for took in run.batches
-    ]
-    batch_ms = max(0.0, full.batch_ms + float(np.mean(longer_ms)))
-    return msgspec.structs.replace(
-        full,
-        batch_ms=batch_ms,
-        jitter_ms=evenly([ms - (batch_ms - full.batch_ms) for ms in longer_ms]),
-        wake_ms=evenly([ms for run in runs for ms in run.wake_ms]),
-        late_ms=evenly([ms for run in runs for ms in run.lag_ms]),
-    )
-
-
-def _trial_of(cost: ServingCost, setup: Setup, arrivals: Arrivals, run: TrialRun) -> TrialError:
-    """What it took beside what simulations of its arrivals say with what serving adds."""
-    services, workers, policy = setup.fleet.services, setup.workers, setup.policy
-    return TrialError(
-        np.array(
-            [math.inf if done is None else done - at for at, done in zip(run.at_ms, run.done_ms, strict=True)]
-        ),
-        [latencies_ms(simulate(services, workers, policy, arrivals, seed, cost)) for seed in range(RUNS)],
-    )
-
-
-def evenly(values: Sequence[float]) -> tuple[float, ...]:
-    """At most `_PARTS` values for all of them, in order: means of equal parts, so that theirs is the same."""
-    parts = np.array_split(np.sort(np.asarray(values, np.float64)), min(_PARTS, len(values)) or 1)
-    return tuple(round(float(part.mean()), 4) for part in parts if part.size)
-
-
 def _comparable(curves: Sequence[Curve], workers: int) -> dict[int, float]:
     """Batches with their medians where so many run: the smallest, a middle one and the largest."""
     found = {
@@ -156,24 +86,12 @@ def _line(batches: Sequence[int], added_ms: Sequence[float]) -> ServingCost:
     return ServingCost(batch_ms=start, request_ms=slope)
 
 
-_BEFORE_SEED, _VERIFYING_SEED, *_REHEARSING_SEEDS = range(RUNS + 1, RUNS + 7)
-"""Arrivals that are drawn by these no prediction has seen, nor are two the same. Each of four rehearsals is a
-process of its own: latencies differ from one to the next by more than within one.
-"""
-
-_SECONDS, _LEAST, _MOST = 2.0, 5, 25_000
-"""How long a rehearsal sends requests on average, and how many there are at least and at most."""
-
-_MOST_SECONDS = 8.0
+_BEFORE_SEED, _VERIFYING_SEED = RUNS + 1, RUNS + 2
+"""Arrivals that are drawn by these no prediction has seen."""
 
 _BEFORE_S = 0.5
 """How long requests are served before they count. In the first fifth of a second of a process they were
 late ten times as often as later, at any rate (digits on ONNX Runtime), and decided what 99 of 100 keep.
-"""
-
-_RARE, _LITTLE = 70.0, 0.1
-"""Requests a second, and a share of what workers can do: where fewer come, workers sleep as soundly at that
-rate, and enough are seen for a 99th percentile.
 """
 
 _VERIFIED_S = 20.0
@@ -182,72 +100,48 @@ _VERIFIED_S = 20.0
 Listener = Callable[[str], None]
 
 
-def trial_run(
-    path: Path, process: Process, capacity: float, limit_s: float | None, trust: Sequence[str]
-) -> list[tuple[TrialJob, TrialRun]]:
-    """Serve the load of the plan at `path`, of which workers can do `capacity` requests a second: four times.
-
-    Each of them may take `limit_s`.
-    """
-    made = read_plan(path)
-    rate = max(made.load.rate, min(_RARE, _LITTLE * capacity))
-    count = int(min(_MOST, max(_LEAST, rate * _SECONDS)))
-    done = []
-    for seed in _REHEARSING_SEEDS:
-        job = _trial(path, made, process, rate, count, seed, trust)
-        within = max(_LEAST, bisect_right(job.at_s, _MOST_SECONDS))  # part of a record may be a quiet one
-        job = msgspec.structs.replace(job, at_s=job.at_s[:within], bucket=job.bucket[:within])
-        done.append((job, run_job(job, Tried, limit_s=limit_s).run))
-    return done
-
-
 def verify(
-    path: str | Path,
-    timeout: float | None = None,
-    listener: Listener = lambda text: None,
-    trust: Sequence[str] = (),
-) -> BatchPlan:
-    """Serve the plan's load with `trtopt.serving`, write what came of it into the plan, and return that.
+    made: BatchPlan, path: Path, process: Process, request: PlanRequest, listener: Listener
+) -> Verification:
+    """Serve the load of the plan, which lies at `path`, with `trtopt.serving`.
 
     One, three or five runs one after the other, as many as 20 seconds allow, each of as many requests as were
-    simulated, arriving by a seed that no simulation had. After `timeout` seconds that has failed, and the
-    plan is as it was. `trust`: plugins that may be loaded.
+    simulated, arriving by a seed that no simulation had. After the request's timeout that has failed.
     """
-    path = Path(path)
-    made = read_plan(path)
-    read = read_arrivals(made.load.arrivals)
-    if read.sha256 != made.load.file_sha256:
-        raise ArtifactError(
-            f"{made.load.arrivals}: is not the file of arrivals that was planned for", "plan again with it"
-        )
-    count, rate = made.prediction.requests, made.load.rate
+    count, rate, timeout = made.prediction.requests, made.load.rate, request.timeout
     within_s = min(_VERIFIED_S, timeout / 2 if timeout is not None else math.inf)
     runs = next(many for many in (5, 3, 1) if many == 1 or many * count / rate <= within_s)
-    job = _trial(path, made, read.process, rate, runs * count, _VERIFYING_SEED, trust)
-    listener(f"serving {len(job.at_s):,} requests, {job.at_s[-1]:.0f} s")
-    result = run_job(job, Tried, limit_s=timeout)
-    made = msgspec.structs.replace(
-        made, verification=verification_of(result, parse_goal(made.goal, "--slo").p, runs)
-    )
-    write_atomically(path, to_json(made))
-    return made
-
-
-def _trial(
-    path: Path, made: BatchPlan, process: Process, rate: float, count: int, seed: int, trust: Sequence[str]
-) -> TrialJob:
-    """About so many requests, and before them half a second of Poisson arrivals at that rate."""
-    at_s = arrivals_at(process, rate, count, seed)
-    lengths = lengths_of(process, made.load.shares or {0: 1.0}, len(at_s), seed)
+    at_s = arrivals_at(process, rate, runs * count, _VERIFYING_SEED)
+    lengths = lengths_of(process, made.load.shares or {0: 1.0}, len(at_s), _VERIFYING_SEED)
     buckets = sorted(made.buckets)
-    return TrialJob(
+    job = TrialJob(
         path=str(path.absolute()),
         backend=made.engines[0].artifact.plan.backend.name,
         buckets=tuple(made.buckets[length] for length in buckets),
         at_s=at_s.tolist(),
         bucket=np.searchsorted(buckets, lengths).tolist(),
         before_s=arrivals_at("poisson", rate, math.ceil(rate * _BEFORE_S), _BEFORE_SEED).tolist(),
-        trust=tuple(trust),
+        trust=tuple(request.trust),
+    )
+    listener(f"serving {len(at_s):,} requests, {at_s[-1]:.0f} s")
+    return verification_of(run_job(job, Tried, limit_s=timeout), parse_goal(made.goal, "--slo").p, runs)
+
+
+def require_goal(made: BatchPlan) -> None:
+    """Raises PlanError if the plan was served and missed its goal: in the median of the runs."""
+    goal, done = parse_goal(made.goal, "--slo"), made.verification
+    if done is None:
+        return
+    lost = done.requests - done.answered
+    if lost > done.requests * (1 - goal.p / 100):
+        came_to = f"{lost:,} of {done.requests:,} requests got no answer"
+    elif done.typical.goal_ms > goal.limit_ms:
+        came_to = f"p{goal.p:g} was {done.typical.goal_ms:.3g} ms"
+    else:
+        return
+    raise PlanError(
+        f"the plan missed {goal} when it was served at {made.load.rate:,.4g} requests/s: {came_to}",
+        f"plan again when the machine is quiet, or with a lower rate, as --rate {0.8 * made.load.rate:.3g}",
     )
 
 
@@ -271,7 +165,6 @@ def verification_of(result: Tried, p: float, runs: int) -> Verification:
             }
         ),
         total=runs_of(run, p, 1)[0],
-        batch_sizes=dict(sorted(Counter(took.requests for took in run.batches).items())),
     )
 
 

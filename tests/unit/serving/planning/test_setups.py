@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.engines import MIB, engine
 from trtopt.records import BatchPolicy, ServingCost
-from trtopt.serving.planning.service_times import Costs
 from trtopt.serving.planning.setups import Fleet, Setup, fleets, worker_counts
 
 ONE, EIGHT = engine(1, 1.0, among_two=1.5), engine(8, 4.0, among_two=6.0)
@@ -48,7 +47,7 @@ def test_memory_is_a_context_for_each_worker_and_batch_size_and_the_weights_once
 def test_capacity_is_that_of_the_best_batch_with_all_workers_busy() -> None:
     assert setup(Fleet([ONE, EIGHT])).capacity([1.0]) == pytest.approx(8 / 0.004)
     assert setup(Fleet([ONE, EIGHT]), workers=2).capacity([1.0]) == pytest.approx(2 * 8 / 0.006)
-    costly = Fleet([ONE, EIGHT], Costs({1: ServingCost(batch_ms=0.4, request_ms=0.2)}))
+    costly = Fleet([ONE, EIGHT], {1: ServingCost(batch_ms=0.4, request_ms=0.2)})
     assert setup(costly).capacity([1.0]) == pytest.approx(8 / 0.006)
 
 

@@ -94,64 +94,13 @@ def test_serving_costs_time_for_each_batch_and_each_request() -> None:
 # ── by chance ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def served(cost: ServingCost, arrivals: Arrivals, delay_ms: float = 0.0) -> Simulated:
-    """On one worker, in batches of up to 4 that take 2 ms."""
-    return simulate([Service([fixed(4, 2.0)])], 1, policy(4, delay_ms), arrivals, cost=cost)
-
-
-def test_a_sleeping_worker_is_late_and_takes_along_who_has_come_by_then() -> None:
-    run = served(ServingCost(wake_ms=(1.0,)), at_ms(0, 0.5, 1.5, 10))
-    # the third comes while the worker is busy: nobody must be woken for it
-    assert times_ms(run) == [pytest.approx(pair) for pair in [(1, 3), (1, 3), (3, 5), (11, 13)]]
-
-
-def test_a_worker_that_sleeps_until_a_delay_is_over_is_late_too() -> None:
-    run = served(ServingCost(wake_ms=(1.0,)), at_ms(0, 1), delay_ms=3.0)
-    assert times_ms(run) == [pytest.approx((4, 6))] * 2
-
-
-def test_what_is_handed_over_late_has_come_on_time_for_its_latency() -> None:
-    run = served(ServingCost(late_ms=(2.0,)), at_ms(0, 10))
-    assert times_ms(run) == [pytest.approx(pair) for pair in [(2, 4), (12, 14)]]
-    assert run.latency_ms == pytest.approx([4, 4])
-
-
-def test_who_is_handed_over_late_may_be_overtaken() -> None:
-    cost = ServingCost(late_ms=(0.0, 8.0))
-    run = simulate([Service([fixed(1, 0.001)])], 1, policy(1), at_ms(*np.arange(0, 400, 0.1)), 3, cost)
-    assert (np.diff(run.start_s) < 0).any()
-    assert (run.start_s >= run.arrival_s).all()
-    assert run.latency_ms.mean() == pytest.approx(4, abs=0.2)
-    assert sorted(run.batch.tolist()) == list(range(4000))
-
-
-def test_a_batch_takes_longer_or_shorter_but_half_of_its_time_at_least() -> None:
-    for jitter_ms, takes_ms in ((0.5, 2.5), (-0.5, 1.5), (-5.0, 1.0)):
-        run = served(ServingCost(jitter_ms=(jitter_ms,)), at_ms(0))
-        assert times_ms(run) == [pytest.approx((0, takes_ms))]
-
-
-def test_each_value_is_as_likely_as_the_next() -> None:
-    run = served(ServingCost(jitter_ms=(0.0, 1.0, 5.0)), at_ms(*range(0, 30_000, 10)))
-    jitter_ms = np.round((run.end_s - run.start_s) * 1e3 - 2.0, 6)
-    values, counts = np.unique(jitter_ms, return_counts=True)
-    assert values.tolist() == [0, 1, 5]
-    assert counts == pytest.approx([1000] * 3, rel=0.1)
-
-
-def test_the_engines_own_spread_is_in_the_jitter_and_not_drawn_besides() -> None:
-    cost = ServingCost(jitter_ms=(-1.0, 1.0))
-    run = simulate([Service([fixed(1, 1.0, 3.0)])], 1, policy(1), at_ms(*range(0, 5000, 10)), cost=cost)
-    assert set(np.round((run.end_s - run.start_s) * 1e3, 6)) == {1, 3}
-
-
 def test_batches_between_measured_ones_are_scaled_from_the_next_one_up() -> None:
     dynamic = Curve(1, 8, {1: {1: [1.0], 8: [8.0, 8.0, 16.0]}})
     assert Service([dynamic]).typical_ms(4) == pytest.approx((8 + 8 + 16) / 3 / 2)
 
 
 def test_the_same_seed_draws_the_same_times_and_another_seed_others() -> None:
-    service = Service([fixed(1, 1.0, 2.0, 3.0)])
+    service = Service([fixed(1, *range(1, 20))])
     first, again, other = (simulate([service], 1, policy(1), at_ms(*range(50)), seed) for seed in (1, 1, 2))
     assert np.array_equal(first.end_s, again.end_s)
     assert not np.array_equal(first.end_s, other.end_s)
@@ -163,14 +112,14 @@ def in_spells(count: int, usual_ms: float) -> list[float]:
 
 
 def test_slow_spells_are_slow_for_all_that_begins_in_them() -> None:
-    """Ten queries of 3 ms every 70 ms; drawn apart, slow ones would seldom meet in a row."""
+    """Ten queries of 3 ms every 70 ms, the next one slow for 28; drawn apart, slow ones would seldom meet."""
     service = Service([fixed(1, *in_spells(1000, 1.0))])
-    run = simulate([service], 1, policy(1), at_ms(*np.arange(0, 2000, 3.5)))
+    run = simulate([service], 1, policy(1), at_ms(*np.arange(0, 2000, 3.7)))
     took_ms = np.round((run.end_s - run.start_s) * 1e3, 6)
     assert set(took_ms) == {1, 3}
     runs = [len(list(same)) for slow, same in groupby(took_ms == 3) if slow][1:-1]
-    assert set(runs) <= {8, 9}
-    assert np.mean(took_ms == 3) == pytest.approx(30 / 70, abs=0.03)
+    assert set(runs) <= {7, 8}
+    assert np.mean(took_ms == 3) == pytest.approx(28 / 70, abs=0.03)
 
 
 def test_queues_that_spells_make_are_served_by_other_engines_as_slowly() -> None:
