@@ -19,8 +19,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.conftest import FLAGS
 from tests.support.pages import many_layers
-from trtopt.report.html.folder import report_page
 from trtopt.report.html.page import page_of, plotting_library
+from trtopt.report.html.pages import report_page
 
 ROUNDS = 10
 
@@ -30,15 +30,15 @@ def opened(browser: Browser, address: str, wanted: str) -> tuple[float, float, f
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     start = time.perf_counter()
-    page.goto(f"{address}#layers")
-    page.locator("#layers .count").wait_for(state="attached")
+    page.goto(f"{address}#why")
+    page.locator("#why .count").first.wait_for(state="attached")
     ready = time.perf_counter()
-    tree = page.locator("#layers [data-chart]").first
+    tree = page.locator("#why [data-chart]").nth(1)
     tree.scroll_into_view_if_needed()
     tree.locator("canvas").wait_for()
     drawn = time.perf_counter()
-    page.locator("#layers").get_by_role("searchbox").fill(wanted)
-    page.locator("#layers .count", has_text="1 to 1 of 1 ").wait_for()
+    page.locator("#why").get_by_role("searchbox").first.fill(wanted)
+    page.locator("#why .count", has_text="1 to 1 of 1 ").wait_for()
     found = time.perf_counter()
     context.close()
     return (ready - start) * 1e3, (drawn - ready) * 1e3, (found - drawn) * 1e3

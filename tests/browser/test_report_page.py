@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from tests.support.pages import many_layers, renamed, resnet
 from tests.support.paths import DATA
-from tests.unit.inspect.kernels import test_report as kernel_reports
 from trtopt.records import BenchReport, Collected, read_versioned
-from trtopt.report.html.folder import report_page
 from trtopt.report.html.page import page_of, plotting_library
+from trtopt.report.html.pages import report_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -42,7 +40,6 @@ def opened(browser: Browser, library: str, tmp_path: Path) -> Iterator[Opener]:
         width: int = 1280,
         scheme: str = "light",
         touch: bool = False,
-        unfolded: bool = True,
     ) -> Page:
         file = tmp_path / "report.html"
         file.write_text(page_of(report_page(found), library, "made today"), "utf-8")
@@ -62,8 +59,6 @@ def opened(browser: Browser, library: str, tmp_path: Path) -> Iterator[Opener]:
         )
         page.goto(file.as_uri())
         page.wait_for_selector("html[data-ready]")
-        if unfolded:
-            page.get_by_role("button", name="show all details").click()
         return page
 
     yield open_page
@@ -82,7 +77,7 @@ def draw_all(page: Page) -> list[Locator]:
 
 
 def layers(page: Page) -> Locator:
-    return page.locator("#layers .panel:not([hidden]) .table")
+    return page.locator("#why .panel:not([hidden]) .table").first
 
 
 def column(table: Locator, number: int) -> list[str]:
@@ -106,7 +101,7 @@ def painted(chart: Locator) -> int:
 
 def test_every_chart_is_drawn_without_a_word_on_the_console(opened: Opener) -> None:
     charts = draw_all(opened(everything()))
-    assert len(charts) == 2 + 1 + 2 + 3 + 6 + 1 + 1 + 1
+    assert len(charts) == 2 + 3 + 3
     assert [chart for chart in charts if painted(chart) < 5] == []
 
 
@@ -160,7 +155,8 @@ def test_a_layers_details_unfold_under_it(opened: Opener) -> None:
 
 def test_a_click_on_the_treemap_looks_for_the_layer(opened: Opener) -> None:
     page = opened(resnet())
-    tree = page.locator("#layers .panel:not([hidden]) [data-chart]").first
+    tree = page.locator("#why .panel:not([hidden]) [data-chart]").nth(1)
+    tree.scroll_into_view_if_needed()
     tree.locator("canvas").wait_for()
     tree.hover(position={"x": 40, "y": 60})
     told = page.locator("#tooltip").inner_text()
@@ -171,121 +167,54 @@ def test_a_click_on_the_treemap_looks_for_the_layer(opened: Opener) -> None:
     assert all(told.split("\n")[0].removeprefix("layer: ") in text for text in found)
 
 
-def timeline(page: Page) -> tuple[Locator, Locator]:
-    """The chart of the layers in their order, and its buttons."""
-    chart = page.locator("#layers .panel:not([hidden]) figure:has([data-zooms])")
-    chart.scroll_into_view_if_needed()
-    chart.locator("canvas").wait_for()
-    return chart.locator(".chart"), chart.locator(".tools")
-
-
-def under_pointer(page: Page, chart: Locator, x: float, y: float) -> str:
-    """What the tooltip shows there."""
-    chart.hover(position={"x": 1, "y": 1})
-    chart.hover(position={"x": x, "y": y})
-    tooltip = page.locator("#tooltip")
-    return tooltip.inner_text() if tooltip.is_visible() else ""
-
-
-def test_the_timeline_zooms_by_buttons_by_its_overview_and_by_the_keyboard(opened: Opener) -> None:
-    page = opened(resnet())
-    chart, tools = timeline(page)
-    box = chart.bounding_box()
-    assert box is not None
-    last = box["width"] - 20
-    assert "starts at ms: 1.77" in under_pointer(page, chart, last, 2 * 20 + 10)  # the last reformat
-    tools.get_by_role("button", name="zoom in").focus()
-    page.keyboard.press("Enter")
-    page.keyboard.press("Enter")
-    assert "starts at ms: 1.77" not in under_pointer(page, chart, last, 2 * 20 + 10)
-    tools.get_by_role("button", name="all").click()
-    assert "starts at ms: 1.77" in under_pointer(page, chart, last, 2 * 20 + 10)
-    chart.scroll_into_view_if_needed()
-    box = chart.bounding_box()
-    assert box is not None
-    overview = box["y"] + box["height"] - 26 - 11
-    page.mouse.move(box["x"] + last - 40, overview)
-    page.mouse.down()
-    page.mouse.move(box["x"] + last + 5, overview, steps=3)
-    page.mouse.up()
-    assert "starts at ms: 1.77" in under_pointer(page, chart, box["width"] * 0.75, 2 * 20 + 10)
-
-
-def test_a_click_on_a_kernel_looks_for_it_among_the_launches_and_not_among_the_groups(opened: Opener) -> None:
-    found = resnet()
-    report = found.profiles["profile.json"]
-    names = ("sm80_xmma_gemm_f16f16", "fmha_v2_fp16", *(f"sm80_xmma_gemm_{n}" for n in range(20)))
-    launches = kernel_reports.launches(0.4, 0.3, *[0.01] * 20, names=names)
-    kernels = kernel_reports.report(launches)
-    engine = msgspec.structs.replace(report.engines[0], kernels=kernels)
-    report = msgspec.structs.replace(report, engines=(engine,))
-    page = opened(msgspec.structs.replace(found, profiles={"profile.json": report}))
-    panel = page.locator("#kernels .panel:not([hidden])")
-    chart = panel.locator("figure:has([data-zooms]) .chart")
-    chart.scroll_into_view_if_needed()
-    chart.locator("canvas").wait_for()
-    chart.click(position={"x": 600, "y": 30})  # in the lane of attention
-    assert column(panel.locator(".table").last, 1) == ["fmha_v2_fp16"]
-
-
-def test_details_are_folded_until_a_link_of_the_contents_opens_them(opened: Opener) -> None:
-    page = opened(everything(), unfolded=False)
-    assert page.locator("details.fold[open]").count() == 0
-    page.get_by_role("navigation").get_by_role("link", name="Roofline").click()
-    assert page.locator("details.fold[open]").get_attribute("id") == "roofline"
-    page.locator("#roofline canvas").wait_for()
-    assert page.locator("nav a[aria-current]").inner_text() == "Roofline"
-
-
 def test_the_contents_follow_the_reader(opened: Opener) -> None:
     page = opened(everything())
     current = page.locator("nav a[aria-current]")
     assert current.inner_text() == "In short"
-    for place, name in (("fusion", "Fusion"), ("roofline", "Roofline"), ("answer", "In short")):
+    for place, name in (
+        ("fast", "How fast is it?"),
+        ("why", "Why is it not faster?"),
+        ("answer", "In short"),
+    ):
         page.locator(f"#{place}").evaluate("place => place.scrollIntoView()")
         page.wait_for_function(f"document.querySelector('nav a[aria-current]').textContent === {name!r}")
         assert page.locator("nav").bounding_box()["y"] >= 0  # type: ignore[index]
 
 
 def test_the_answer_is_above_the_fold(opened: Opener) -> None:
-    page = opened(everything(), unfolded=False, width=1400)
-    for place in (".figures", ".steps", "#answer canvas >> nth=1"):
+    page = opened(everything(), width=1400)
+    for place in (".figures", "#answer canvas >> nth=1"):
         page.locator(place).first.wait_for()
         box = page.locator(place).first.bounding_box()
         assert box is not None
         assert box["y"] + box["height"] <= 900
 
 
-def test_paper_takes_the_open_sections_within_its_width(opened: Opener) -> None:
-    page = opened(everything(), unfolded=False, scheme="dark")
-    page.get_by_role("navigation").get_by_role("link", name="Precision receipt").click()
+def test_paper_takes_the_page_within_its_width(opened: Opener) -> None:
+    page = opened(everything(), scheme="dark")
     draw_all(page)
     page.emulate_media(media="print")
     page.set_viewport_size({"width": 703, "height": 1032})  # A4 less its margins, in CSS pixels
     assert page.evaluate("document.documentElement.scrollWidth") == 703
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("nav").is_hidden()
-    assert [fold.get_attribute("id") for fold in page.locator("details.fold").all() if fold.is_visible()] == [
-        "precision"
-    ]
 
 
-def test_another_engine_is_chosen_in_all_sections_at_once(opened: Opener) -> None:
+def test_another_engine_is_chosen(opened: Opener) -> None:
     page = opened(resnet())
-    page.locator("#layers").get_by_role("button", name="batch 8").click()
-    for section in ("layers", "fusion", "precision", "roofline"):
-        assert page.locator(f"#{section} .panel:not([hidden])").get_attribute("data-label") == "batch 8"
-    assert page.locator("#layers button[aria-pressed=true]").inner_text() == "batch 8"
-    assert len(draw_all(page)) == 1 + 6 + 1 + 1 + 1
+    page.locator("#why").get_by_role("button", name="batch 8").click()
+    assert page.locator("#why .panel:not([hidden])").get_attribute("data-label") == "batch 8"
+    assert page.locator("#why button[aria-pressed=true]").inner_text() == "batch 8"
+    assert len(draw_all(page)) == 1 + 3
 
 
 def test_what_changes_while_a_panel_is_hidden_is_drawn_when_it_is_shown(opened: Opener) -> None:
     page = opened(resnet())
     draw_all(page)
-    page.locator("#layers").get_by_role("button", name="batch 8").click()
+    page.locator("#why").get_by_role("button", name="batch 8").click()
     page.get_by_role("button", name="light or dark").click()
     page.set_viewport_size({"width": 700, "height": 900})
-    page.locator("#layers").get_by_role("button", name="batch 1").click()
+    page.locator("#why").get_by_role("button", name="batch 1").click()
     for chart in draw_all(page):
         page.wait_for_function(
             "chart => Math.abs(chart.querySelector('canvas').offsetWidth - chart.offsetWidth) < 20",

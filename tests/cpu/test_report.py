@@ -18,8 +18,8 @@ from trtopt.files.manifests import read_manifest
 from trtopt.files.outputs import check_output
 from trtopt.records import BenchReport, Collected, EngineRef, ProfileReport, to_json
 from trtopt.records.precision import CheckReport
-from trtopt.report.html.folder import report_page
 from trtopt.report.html.page import page_of
+from trtopt.report.html.pages import report_page
 from trtopt.workflows.report import PAGE, collect, default_output
 
 INSPECTOR = ROOT / "tests" / "data" / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz"
@@ -73,7 +73,8 @@ def test_a_page_is_made_of_what_build_bench_and_profile_leave(trtopt_cli: Comman
     assert trtopt_cli("report", "d", "d").returncode == 0
     side_by_side = (trtopt_cli.folder / "d-and-d.html").read_text("utf-8")
     assert "trtopt report d d" in side_by_side
-    assert "times as fast as A at batch 8" in side_by_side
+    assert "How do they differ?" in side_by_side
+    assert "B against A (95 %)" in side_by_side
 
 
 def test_what_is_no_page_is_never_overwritten(tmp_path: Path, trtopt_cli: CommandLine) -> None:

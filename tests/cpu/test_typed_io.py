@@ -18,7 +18,8 @@ from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
 from trtopt.records.tensors import TYPES
-from trtopt.report.html.folder import build_blocks
+from trtopt.report.build import build_view
+from trtopt.report.view import Table
 from trtopt.serving import EnginePool
 from trtopt.targets import RTX, target_of
 from trtopt.workflows.listener import Listener
@@ -236,7 +237,8 @@ def test_a_typed_file_gets_a_vectorised_format_and_keeps_its_scale(int8: Path, t
     assert (tensor.layout, tensor.model_dtype) == ("chw4", "float32")
     assert tensor.scale
     assert trtopt.pack(manifest, np.zeros((2, 3, 16, 16), np.float32)).shape == (2, 1, 16, 16, 4)
-    (row,) = next(block.rows for block in build_blocks(manifest) if "Typed" in getattr(block, "title", ""))
+    blocks = [block for block in build_view(manifest, "b").blocks if isinstance(block, Table)]
+    (row,) = next(block.rows for block in blocks if block.title == "Typed inputs and outputs")
     assert row == ["x", "input", "int8", "chw4", "float32", str(tensor.scale)]
 
 

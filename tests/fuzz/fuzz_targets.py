@@ -166,8 +166,8 @@ def _trtexec(path: Path) -> None:
 
 
 def _page(path: Path) -> None:
-    from trtopt.report.html.folder import report_page
     from trtopt.report.html.page import page_of
+    from trtopt.report.html.pages import report_page
     from trtopt.workflows.report import collect
 
     page_of(report_page(collect(path.parent)), "", "trtopt")

@@ -66,7 +66,7 @@ def _write_report(folder: Path) -> None:
     """The page of a build just made, without what an earlier build left; or what is missing for it."""
     from trtopt.cli.console import say
     from trtopt.errors import BackendMissingError
-    from trtopt.report.html.folder import report_page
+    from trtopt.report.html.pages import report_page
     from trtopt.workflows.provenance import command_line
     from trtopt.workflows.report import collect
 
@@ -433,9 +433,7 @@ def report(folder: Path, other: Path | None, output: Path | None) -> None:
     side, DIR_B against the baseline DIR.
     """
     from trtopt.errors import UsageError
-    from trtopt.report.html.folder import report_page
-    from trtopt.report.html.pair import pair_page
-    from trtopt.report.html.sweep import sweep_page
+    from trtopt.report.html.pages import pair_page, report_page, sweep_page
     from trtopt.workflows.provenance import command_line
     from trtopt.workflows.report import collect, default_output, differences_of
     from trtopt.workflows.sweep.folder import is_sweep, read_sweep

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
+from typing import Any
+
+import numpy as np
 
 from trtopt.measure.analysis.findings import (
     UNSTABLE,
@@ -38,12 +41,15 @@ from trtopt.records import (
     RateProbe,
     Trust,
 )
+from trtopt.report.charts import Channel, chart, listed, marks
 from trtopt.report.view import (
     Block,
+    Chart,
     Column,
     Lines,
     Note,
     Severity,
+    Spec,
     Table,
     View,
     columns_of,
@@ -59,6 +65,8 @@ _TOP_LAYERS = 10
 _LAZY_SHARE = 0.1
 """Of the time to the first output, from which on late loading of kernels is worth a line."""
 
+_BINS = 60
+_WIDTHS = 5
 _WHOLE = "to the first output"
 _LIBRARIES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
 _Row = tuple[BenchPoint, dict[str, float | None]]
@@ -70,17 +78,28 @@ def bench_view(report: BenchReport, subject: str = "") -> View:
     `subject` names what was measured.
     """
     rows = [(point, figures_of(point)) for point in report.points]
-    where = f"{subject} on {where_text(report)}" if subject else where_text(report)
     traced = [(point.batch, point.memory) for point in report.points if point.memory is not None]
     blocks: list[Block] = [
         _latencies(report, rows),
+        *_curve(rows),
+        *_histograms(report.points),
         *_loads(report.points),
         *_starts(report.points),
         *(_layers(point.batch, point.layers) for point in report.points if point.layers is not None),
         *([_memory(traced)] if traced else []),
-        Lines([*map(_known, report.points), *_clocks(report)], face="terminal", is_detail=True),
+        Lines([*map(_known, report.points), *_clocks(report)], is_detail=True),
     ]
-    return View(where + _best(rows), blocks, bench_notes(report))
+    return View(_title(report, rows, subject), blocks, bench_notes(report))
+
+
+def bench_line(report: BenchReport) -> str:
+    """The title alone, without the tables and judgements of a view."""
+    return _title(report, [(point, figures_of(point)) for point in report.points])
+
+
+def _title(report: BenchReport, rows: Sequence[_Row], subject: str = "") -> str:
+    where = where_text(report)
+    return f"{subject} on {where}{_best(rows)}" if subject else where + _best(rows)
 
 
 def backend_text(backend: Backend) -> str:
@@ -122,6 +141,70 @@ def _latencies(report: BenchReport, rows: Sequence[_Row]) -> Table:
         "rates: measured with the contract's queue"
     )
     return table("", columns, rows, caption=caption)
+
+
+def _curve(rows: Sequence[_Row]) -> Iterator[Chart]:
+    """Throughput as bars, median latency as a line, over several batch sizes; both axes from zero."""
+    drawn: list[dict[str, Any]] = [
+        {"batch": point.batch, **found} for point, found in rows if found["p50 ms"]
+    ]
+    if len(drawn) < 2:
+        return
+    batch = Channel(
+        "batch", "batch", "d", "batch size, samples", more={"type": "ordinal", "axis": {"labelAngle": 0}}
+    )
+    p50 = Channel("p50 ms", "ms", ".3f", "median, ms (line)", more={"axis": {"orient": "left"}})
+    p99 = Channel("p99 ms", "ms p99", ".3f")
+    on_right = {"axis": {"orient": "right", "grid": False}}
+    rate = Channel("samples/s", "samples/s", ",.0f", "samples/s (bars)", more=on_right)
+    bars = marks("bar", opacity=0.6, width={"band": 0.55}, x=batch, y=rate)
+    line = marks("line", style="overlay", point={"size": 45, "style": "overlay"}, x=batch, y=p50)
+    title, says = "Latency and throughput by batch size", [batch, p50, p99, rate]
+    yield chart(title, drawn, says, bars, line, height=230, resolve={"scale": {"y": "independent"}})
+
+
+def _histograms(points: Iterable[BenchPoint]) -> Iterator[Chart]:
+    """How often each latency was measured, at each batch size."""
+    for point in points:
+        latency = point.latency.samples.latency_ms
+        if latency:
+            named = {f"p{p:g}": value for p in (50, 90, 99) if (value := percentile(latency, p)) is not None}
+            yield histogram(f"Batch {point.batch}: latency of {len(latency):,} queries", latency, named)
+
+
+def histogram(title: str, values: Sequence[float], named: Mapping[str, float]) -> Chart:
+    """Counts of values in ms, with named values marked.
+
+    Drawn up to the median plus five times the width of the middle 80 %: a few slow queries would squeeze the
+    rest.
+    """
+    array = np.asarray(values)
+    low, middle, high = np.percentile(array, (10, 50, 90))
+    top = float(middle + _WIDTHS * (high - low))
+    undrawn = int((array > top).sum())
+    counts, edges = np.histogram(array[array <= top], bins=_BINS)
+    rows = [
+        {"from": float(low), "to": float(high), "queries": int(count)}
+        for low, high, count in zip(edges, edges[1:], counts, strict=False)
+    ]
+    lines = [{"what": what, "ms": value} for what, value in named.items() if value <= top]
+    more = f"; not drawn: {undrawn} slower, up to {float(array.max()):.3f} ms" if undrawn else ""
+    axis = "latency, ms (does not start at zero)"
+    start = Channel("from", "from ms", ".4f", axis, more={"scale": {"zero": False, "nice": False}})
+    queries = Channel("queries", "queries", "d")
+    ms = Channel("ms", "ms", ".4f", axis)
+    style: Spec = {"align": "left", "dx": 3, "baseline": "top"}
+    return chart(
+        title + more,
+        rows,
+        [start, Channel("to", "to ms", ".4f"), queries],
+        marks("rect", x=start, x2={"field": "to"}, y=queries, y2={"datum": 0}),
+        marks("rule", lines, x=ms, strokeDash=[4, 3]),
+        marks("text", lines, x=ms, y={"value": 0}, text={"field": "what"}, **style),
+        text=listed([f"{what} {value:.3f} ms" for what, value in named.items()]),
+        height=190,
+        is_small=True,
+    )
 
 
 def _figure(name: str) -> Column[_Row]:
@@ -345,11 +428,6 @@ def _pauses(batch: int, idle: IdlePass) -> Table:
 def is_trustworthy(report: BenchReport) -> bool:
     """Whether all of its figures are trustworthy and steady."""
     return all(trust_of(point, on_host=is_on_host(report)) is Trust.FULL for point in report.points)
-
-
-def trust_lines(report: BenchReport) -> list[str]:
-    """Clocks in one line, then all that was found, with its figures and remedies."""
-    return [*_clocks(report), *grouped(_findings(report), in_full=True)]
 
 
 def _clocks(report: BenchReport) -> list[str]:

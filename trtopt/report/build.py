@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import methodcaller
 
 from trtopt.printable import counted
 from trtopt.records import (
@@ -14,7 +15,18 @@ from trtopt.records import (
     TimedBuild,
 )
 from trtopt.report.bench import backend_text
-from trtopt.report.view import Column, Lines, Table, View, mib, plain, table
+from trtopt.report.view import (
+    Block,
+    Column,
+    Lines,
+    Table,
+    View,
+    facts_of,
+    facts_table,
+    mib,
+    plain,
+    table,
+)
 
 
 def build_view(manifest: Manifest, folder: str) -> View:
@@ -24,14 +36,13 @@ def build_view(manifest: Manifest, folder: str) -> View:
     warnings = [f"warnings from the builder are in {', '.join(logs)}"] if logs else []
     return View(
         f"{folder}: {count} by {backend_text(backend)}",
-        [engines_table(manifest), Lines(warnings)],
+        [_engines_table(manifest), Lines(warnings), *_origin(manifest)],
         plain(manifest.notes),
         f"{count} by {backend.name}: batch {', '.join(map(_batches, manifest.engines))}",
     )
 
 
-def engines_table(manifest: Manifest, title: str = "") -> Table:
-    """One row per engine."""
+def _engines_table(manifest: Manifest) -> Table:
     columns: list[Column[EngineArtifact]] = [
         Column("engine", lambda one: one.path),
         Column("batch", _batches, ""),
@@ -41,7 +52,27 @@ def engines_table(manifest: Manifest, title: str = "") -> Table:
         Column("warnings", lambda one: one.warnings, "", face="page"),
         Column("SHA-256", lambda one: one.sha256, face="page"),
     ]
-    return table(title, columns, manifest.engines)
+    return table("", columns, manifest.engines)
+
+
+def _origin(manifest: Manifest) -> Iterator[Block]:
+    """What the engines were built from and how, for the page."""
+    if manifest.io:
+        tensors = [facts_of(one) for one in manifest.io]
+        names = dict.fromkeys(name for one in tensors for name in one)
+        columns: list[Column[dict[str, str]]] = [Column(name, methodcaller("get", name)) for name in names]
+        yield table("Typed inputs and outputs", columns, tensors, face="page")
+    yield facts_table("Builder settings", manifest.engines[0].builder_config)
+    lines = [f"model {manifest.onnx.path}, SHA-256 {manifest.onnx.sha256}"]
+    if (rewrite := manifest.rewrite) is not None:
+        applied = ", ".join(f"{rule} {count}" for rule, count in rewrite.applied.items()) or "no rule applied"
+        lines.append(f"rewritten: {rewrite.nodes_before} → {rewrite.nodes_after} nodes ({applied})")
+        if rewrite.inputs_checked and rewrite.largest_error is not None:
+            lines.append(
+                f"the rewritten graph is verified on {rewrite.inputs_checked} inputs: largest error "
+                f"{rewrite.largest_error:.2g} of the output's magnitude"
+            )
+    yield Lines(lines, face="page")
 
 
 def engine_notes(manifest: Manifest) -> list[str]:

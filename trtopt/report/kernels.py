@@ -15,7 +15,6 @@ from trtopt.records import (
 from trtopt.report.view import UNKNOWN, Block, Cell, Column, Lines, Table, names_text, table
 
 _TOP = 10
-_FIRST = 3
 _MOSTLY = 0.5
 _CONFIDENCES = ("certain", "likely", "unknown")
 
@@ -26,13 +25,14 @@ def hides_its_time(engine: EngineProfile) -> bool:
 
 
 def kernel_blocks(batch: int, kernels: KernelReport) -> list[Block]:
-    """What they add up to, then kernels by ONNX node and by name."""
+    """What they add up to, then kernels by ONNX node and by name, and all launches on the page."""
     how = "replays of a CUDA graph" if kernels.graph else "plain runs"
     title = f"batch {batch}: {len(kernels.rows)} launches in each of {kernels.runs} {how}, medians"
-    return [Lines([title], "bold"), Lines(kernel_lines(kernels)), *kernel_groups(kernels)]
+    lines, groups = Lines(kernel_lines(kernels)), _kernel_groups(kernels)
+    return [Lines([title], "bold"), lines, *groups, _kernels_table(kernels)]
 
 
-def kernel_groups(kernels: KernelReport) -> Iterator[Table]:
+def _kernel_groups(kernels: KernelReport) -> Iterator[Table]:
     """Time by ONNX node and by kernel."""
     for title, what, groups in (
         ("by ONNX node, the same nodes of repeated blocks together", "ONNX nodes", kernels.by_block),
@@ -52,7 +52,7 @@ def kernel_groups(kernels: KernelReport) -> Iterator[Table]:
         yield table(title, columns, groups, top=_TOP, rest=rest, is_tight=True)
 
 
-def kernels_table(kernels: KernelReport) -> Table:
+def _kernels_table(kernels: KernelReport) -> Table:
     """Every launch, in the order in which they ran."""
 
     def if_kernel(of: Callable[[KernelRow], Cell]) -> Callable[[KernelRow], Cell]:
@@ -93,15 +93,9 @@ def _details(row: KernelRow) -> list[tuple[str, str]]:
     return [(what, fact) for what, fact in facts if fact]
 
 
-def top_lines(kernels: KernelReport) -> list[str]:
-    """What takes the most time, in a line or two."""
-    does = ", ".join(f"{group.key} {group.share:.1%}" for group in kernels.by_family)
-    first = ", ".join(f"{group.share:.0%} {group.key}" for group in kernels.by_block[:_FIRST])
-    return [f"time by what kernels do: {does}", f"time by ONNX nodes: {first}"]
-
-
 def kernel_lines(kernels: KernelReport) -> list[str]:
     """Where the time goes, the sums against the latency without the tracer, how well it is known, notes."""
+    does = ", ".join(f"{group.key} {group.share:.1%}" for group in kernels.by_family)
     whole = kernels.busy_ms + kernels.gap_ms
     line = f"kernels {kernels.busy_ms:.3f} ms and gaps {kernels.gap_ms:.3f} ms are {whole:.3f} ms"
     if kernels.latency_ms is not None and kernels.remainder_ms is not None:
@@ -113,7 +107,7 @@ def kernel_lines(kernels: KernelReport) -> list[str]:
     layers = _shares(kernels.rows, lambda row: row.layer_confidence, _CONFIDENCES)
     nodes = _shares(kernels.rows, lambda row: row.confidence, _CONFIDENCES)
     return [
-        *top_lines(kernels)[:1],
+        f"time by what kernels do: {does}",
         line,
         f"confidence, by time: layers {layers}; ONNX nodes {nodes}",
         kernel_types_line(kernels),

@@ -73,7 +73,7 @@ def check_view(report: CheckReport) -> View:
     blocks: list[Block] = [
         Lines(lines, face="terminal", is_copied=True),
         outputs_table(f"Outputs against {report.against}, data {report.data}", outputs),
-        Lines([*outcomes, *report.notes], face="page"),
+        Lines(outcomes, face="page"),
         *([layers] if report.layers else []),
     ]
     random = Note(Severity.FINDING, "random data: accuracy on real data is unknown; give --data")
@@ -333,7 +333,6 @@ def verdict_view(verdict: PrecisionVerdict) -> View:
         Lines([_accuracy(item) for item in verdict.candidates if item.differences]),
         outputs_table("Outputs against the model's own", outputs),
         *regions,
-        Lines(verdict.notes, face="page"),
     ]
     return View("", blocks, plain(verdict.notes))
 

@@ -10,7 +10,6 @@ from trtopt.records import (
     DevicePeaks,
     EngineDifference,
     EngineProfile,
-    EngineTensor,
     Fallback,
     Fusion,
     LayerChange,
@@ -18,16 +17,15 @@ from trtopt.records import (
     MemoryTimeline,
     PhaseMemory,
     PrecisionReceipt,
-    ProfiledLayer,
     ProfileReport,
     Unfused,
 )
 from trtopt.report.kernels import hides_its_time, kernel_blocks, kernel_changes
+from trtopt.report.layers import count_text, layers_table, nodes_text, roofline_charts, time_chart, treemap
 from trtopt.report.view import (
     UNKNOWN,
     Block,
     Column,
-    Face,
     Lines,
     Note,
     Severity,
@@ -41,20 +39,21 @@ from trtopt.report.view import (
     table,
 )
 
-_TOP_LAYERS = 10
 _TOP_PATTERNS = 6
 _TOP_CHANGES = 10
 
 
 def profile_view(report: ProfileReport) -> View:
     """Each engine in turn, differences, and the device's peaks."""
-    blocks = [block for engine in report.engines for block in _engine(engine)]
+    blocks: list[Block] = []
+    for engine in report.engines:
+        blocks += [*engine_parts(engine, report.peaks), Lines([""])]
     for difference in report.differences:
         changes, *kernels = difference_tables(difference)
         counts = Counter(change.change for change in difference.changes)
         listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
         blocks += [changes, Lines([f"changes: {listed}"]), *kernels, Lines([""])]
-    outcome = "; ".join(f"batch {engine.batch}: {_count_text(engine)}" for engine in report.engines)
+    outcome = "; ".join(f"batch {engine.batch}: {count_text(engine)}" for engine in report.engines)
     return View("", [*blocks, Lines(peak_lines(report.peaks))], profile_notes(report), outcome)
 
 
@@ -91,120 +90,28 @@ def _scaled(count: int, unit: str) -> str:
     return f"{count} {unit}"
 
 
-def _engine(engine: EngineProfile) -> list[Block]:
-    memory, build = engine.memory, engine.build_memory
-    return [
-        *([] if engine.kernels is None else kernel_blocks(engine.batch, engine.kernels)),
-        layers_table(engine),
-        Lines([*total_lines(engine), *roofline_lines(engine)]),
-        Lines(_time_lines(engine), is_detail=True),
-        *fusion_blocks(engine),
-        *receipt_blocks(engine.receipt),
-        *(memory_blocks(memory) if memory is not None else ()),
-        *([Lines(build_memory_lines(build))] if build is not None else ()),
-        Lines([""]),
-    ]
+def engine_parts(engine: EngineProfile, peaks: DevicePeaks | None) -> Iterator[Block]:
+    """All of one engine."""
+    if engine.sum_ms:
+        yield time_chart(engine)
+    if engine.kernels is not None:
+        yield from kernel_blocks(engine.batch, engine.kernels)
+    if engine.sum_ms:
+        yield treemap(engine)
+    yield layers_table(engine)
+    yield Lines([*total_lines(engine), *roofline_lines(engine)])
+    yield from roofline_charts(engine, peaks)
+    yield Lines(_time_lines(engine), is_detail=True)
+    yield from fusion_blocks(engine)
+    yield from receipt_blocks(engine.receipt)
+    if engine.memory is not None:
+        yield from memory_blocks(engine.memory)
+    if engine.build_memory is not None:
+        yield Lines(build_memory_lines(engine.build_memory))
+        yield _phases(engine.build_memory, "The build by phase")
 
 
-# ── layers ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def layers_table(engine: EngineProfile) -> Table:
-    """The layers of a timed engine, or the nodes of one that was not run with their minimum cost."""
-    is_timed = engine.sum_ms > 0
-    work: Face = "page" if is_timed else ""
-    columns: list[Column[ProfiledLayer]] = [
-        Column("layer", nodes_text, fit="cut"),
-        Column("ms", lambda one: one.ms, ".4f", width=7, is_optional=True),  # a phone shows the first three
-        Column("share", lambda one: _ratio(one.ms, engine.sum_ms), ".1%", width=6, is_optional=True),
-        Column("spread", _spread, ".0%", width=6, is_optional=True),
-        Column("floor ms", _floor, ".4f", width=8, is_optional=True),
-        Column("× floor", lambda one: _ratio(one.ms, _floor(one)), ".1f", face="page"),
-        Column("bound", lambda one: one.cost.bound if one.cost else "", width=7, is_optional=True),
-        Column("type", type_text, "", width=8),
-        Column("kind", kind_text, fit="cut", width=8),
-        Column("MFLOP", lambda one: one.cost.flops / 1e6 if one.cost else None, ",.2f", work, width=8),
-        Column("MB", lambda one: one.cost.bytes_moved / 1e6 if one.cost else None, ",.3f", work, width=6),
-    ]
-    caption = "spread: half of p10 to p90; floor: from the device's peaks; " if is_timed else ""
-    return table(
-        f"batch {engine.batch}: {_count_text(engine)}",
-        columns,
-        engine.layers,
-        caption=f"{caption}(type): requested",
-        top=_TOP_LAYERS,
-        is_tight=True,
-        sorted_by="ms" if is_timed else "MFLOP",
-        details=[_details(layer) for layer in engine.layers],
-    )
-
-
-def nodes_text(layer: ProfiledLayer) -> str:
-    """The nodes except Q and DQ, or the first and last of many; the layer's name where no node is known.
-
-    A reformat is labelled as one: it has the nodes of the layer that it feeds.
-    """
-    nodes_label = names_text(layer.working_nodes)
-    if not nodes_label:
-        return layer.name
-    return f"reformat at {nodes_label}" if layer.is_reformat else nodes_label
-
-
-def kind_text(layer: ProfiledLayer) -> str:
-    """The backend's name of the layer kind; every reformat is called `reformat`."""
-    return "reformat" if layer.is_reformat else layer.kind or "–"
-
-
-def type_text(layer: ProfiledLayer) -> str:
-    """The type that ran; the requested type in brackets where that is unknown."""
-    return layer.dtype or (f"({layer.requested_dtype})" if layer.requested_dtype else "–")
-
-
-def _count_text(engine: EngineProfile) -> str:
-    """How many layers, and their time; for an engine that was not run, the nodes of its graph."""
-    count = f"{len(engine.layers):,}"
-    if not engine.sum_ms:
-        return f"{count} nodes of the ONNX file, not timed"
-    return f"{count} layers, {engine.sum_ms:.3f} ms in all (medians)"
-
-
-def _details(layer: ProfiledLayer) -> list[tuple[str, str]]:
-    """What the page unfolds below a layer, without names that its first cell already shows."""
-    facts = [
-        ("layer", layer.name),
-        ("ONNX nodes", " + ".join(layer.onnx_nodes)),
-        ("operators", ", ".join(layer.onnx_ops)),
-        ("mapped by", layer.mapped_by),
-        ("tactic", layer.tactic),
-        ("requested type", layer.requested_dtype),
-        ("weights", f"{layer.weights_count:,}" if layer.weights_count else ""),
-        ("inputs", _tensors(layer.inputs)),
-        ("outputs", _tensors(layer.outputs)),
-    ]
-    return [(what, fact) for what, fact in facts if fact and fact != nodes_text(layer)]
-
-
-def _tensors(tensors: Sequence[EngineTensor]) -> str:
-    """Each by its name, shape, and format or type, as far as they are known."""
-    return "; ".join(
-        " ".join(filter(None, (one.name, "×".join(map(str, one.shape or ())), one.format or one.dtype)))
-        for one in tensors
-    )
-
-
-def _ratio(value: float | None, of: float | None) -> float | None:
-    return value / of if value is not None and of else None
-
-
-def _spread(layer: ProfiledLayer) -> float | None:
-    """Half of what lies between p10 and p90, as a share of the median."""
-    if layer.low_ms is None or layer.high_ms is None:
-        return None
-    return _ratio((layer.high_ms - layer.low_ms) / 2, layer.ms)
-
-
-def _floor(layer: ProfiledLayer) -> float | None:
-    return layer.cost.floor_ms if layer.cost is not None else None
+# ── where the time goes ─────────────────────────────────────────────────────────────────────────────
 
 
 def total_lines(engine: EngineProfile) -> list[str]:
@@ -291,7 +198,7 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
         by_reason.setdefault((one.fusion, one.reason), []).append(one)
     if engine.fusions:
         yield table("Fused into one layer", fused, engine.fusions, top=_TOP_PATTERNS)
-    else:
+    elif engine.sum_ms:
         yield Lines(["No operators were fused."], face="page")
     if by_reason:
         yield table(
@@ -303,7 +210,7 @@ def fusion_blocks(engine: EngineProfile) -> Iterator[Block]:
             sorted_by="ms of the last",
             details=[[(", ".join(one.nodes), one.detail) for one in alike] for alike in by_reason.values()],
         )
-    else:
+    elif engine.sum_ms:
         yield Lines(["Every candidate of a known fusion was fused."], face="page")
 
 
@@ -363,15 +270,13 @@ def memory_blocks(memory: MemoryTimeline) -> list[Block]:
     """A summary, phases, what was live at the peak, and what was never freed."""
     return [
         Lines(memory_lines(memory)),
-        phases_table(memory),
+        _phases(memory, "By phase; a peak includes allocations of earlier phases"),
         _allocations("Live at the peak", memory.live_at_peak),
         *([_allocations("Never freed", memory.leaked)] if memory.leaked else []),
     ]
 
 
-def phases_table(
-    memory: MemoryTimeline, title: str = "By phase; a peak includes allocations of earlier phases"
-) -> Table:
+def _phases(memory: MemoryTimeline, title: str) -> Table:
     """Of a run or of a build."""
     columns: list[Column[PhaseMemory]] = [
         Column("phase", lambda one: one.phase),

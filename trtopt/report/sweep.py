@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trtopt.measure.analysis.sweep_points import COLUMNS, Choices, choices_of, is_decided_busy
 from trtopt.printable import counted
 from trtopt.records import SweepPoint, SweepReport, Trust
-from trtopt.report.view import Block, Column, Lines, Note, Severity, Table, View, mib, shown, table
+from trtopt.report.charts import Channel, Row, chart, coloured, marks
+from trtopt.report.view import (
+    Block,
+    Chart,
+    Column,
+    Lines,
+    Note,
+    Severity,
+    Table,
+    View,
+    mib,
+    shown,
+    table,
+)
+
+_CURVES = (
+    ("Median latency of one query in flight", "p50_ms", "ms"),
+    ("p99 latency of one query in flight", "p99_ms", "ms"),
+    ("Throughput", "samples_per_s", "samples/s"),
+    ("Samples per joule", "samples_per_joule", "samples/J"),
+)
 
 
 def sweep_view(report: SweepReport) -> View:
@@ -15,7 +35,12 @@ def sweep_view(report: SweepReport) -> View:
     blocks: list[Block] = [
         Lines(list(best_lines(report))),
         points_table(report),
-        *(bests_table(report, choices) for choices in choices_of(report)),
+        *(
+            block
+            for choices in choices_of(report)
+            for block in (bests_table(report, choices), _front(report, choices))
+        ),
+        *_curves(report.measured),
     ]
     failed = len(report.points) - len(report.measured)
     failures = [f"{failed} of {counted(len(report.points), 'point')} failed"] if failed else []
@@ -129,3 +154,56 @@ def bests_table(report: SweepReport, choices: Choices) -> Table:
         Column("samples/s", lambda row: row[1].samples_per_s, ",.0f"),
     ]
     return table(f"Best under a bound on {latency}{at_lengths(choices.axes)}", columns, choices.bests)
+
+
+def _front(report: SweepReport, choices: Choices) -> Chart:
+    """Throughput against latency, with a line through the points on the front."""
+    latency = latency_name(report)
+    rows = [
+        {
+            "point": point.label,
+            "ms": cost,
+            "rate": point.samples_per_s,
+            "what": _place(point, choices),
+            "on_front": point in choices.front,
+        }
+        for point, cost in zip(choices.points, choices.costs_ms, strict=True)
+    ]
+    point, ms = Channel("point", "point"), Channel("ms", "ms", ".3f", f"{latency}, ms", is_log=True)
+    rate = Channel("rate", "samples/s", ",.0f", "throughput, samples/s", is_log=True)
+    colour = coloured("what", sort=None)
+    line = {**marks("line", x=ms, y=rate), "transform": [{"filter": "datum.on_front"}]}
+    dots = marks("point", filled=True, size=60, x=ms, y=rate, color=colour)
+    title = f"Throughput against {latency}{at_lengths(choices.axes)}"
+    return chart(title, rows, [point, ms, rate], line, dots, height=320)
+
+
+def _place(point: SweepPoint, choices: Choices) -> str:
+    if point == choices.knee:
+        return "knee"
+    if point in choices.front:
+        return "on the front"
+    return "beaten" if point.trust is Trust.FULL else point.trust.value
+
+
+def _curves(points: Sequence[SweepPoint]) -> Iterator[Chart]:
+    """Each figure over several batch sizes, with a line for all points that are alike but for those."""
+    sizes = sorted({point.setting.batch for point in points})
+    rows: list[Row] = [
+        {
+            "batch": point.setting.batch,
+            "series": point.label.replace(f"batch{point.setting.batch}", "", 1).strip()
+            or "the graph's precision",
+            **{field: COLUMNS[field](point) for _, field, _ in _CURVES},
+        }
+        for point in points
+    ]
+    axis = {"axis": {"values": sizes}, "scale": {"base": 2}}
+    batch = Channel("batch", "batch", "d", "batch size, samples", True, axis)
+    series = coloured("series", "curve", sort=None)
+    for title, field, unit in _CURVES:
+        drawn = [row for row in rows if row[field]]
+        if len(sizes) > 1 and drawn:
+            y = Channel(field, unit, ".4g", is_log=True)
+            lines = marks("line", point=True, x=batch, y=y, color=series)
+            yield chart(title, drawn, [series, batch, y], lines, is_small=True)

@@ -1,4 +1,4 @@
-"""What is shown of a record: tables, text and notes, for a terminal, Markdown, notebooks and the page.
+"""What is shown of a record: tables, charts, text, notes; for a terminal, Markdown, notebooks and the page.
 
 Of notes the gravest come first, and the same finding of several batch sizes is one line.
 """
@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from html import escape
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+import msgspec
 import rich.table
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -208,6 +209,29 @@ def table(title: str, columns: Sequence[Column[Row]], records: Iterable[Row], **
     return Table(title, columns, [[column.of(one) for column in columns] for one in records], **rest)
 
 
+def facts_table(title: str, facts: Mapping[str, str]) -> Table:
+    """What is known, by name."""
+    columns: list[Column[tuple[str, str]]] = [
+        Column("what", lambda pair: pair[0]),
+        Column("found", lambda pair: pair[1]),
+    ]
+    return table(title, columns, facts.items(), face="page")
+
+
+def facts_of(record: msgspec.Struct, of: str = "") -> dict[str, str]:
+    """What a record and those in it hold, by the names of their fields; what is not known is left out."""
+    found: dict[str, str] = {}
+    for name, value in msgspec.structs.asdict(record).items():
+        what = of + name.replace("_", " ")
+        if isinstance(value, msgspec.Struct):
+            found |= facts_of(value, f"{what} ")
+        elif name.endswith("_bytes") and value:
+            found[what.removesuffix(" bytes")] = f"{value / 2**20:,.1f} MiB"
+        elif value not in (None, "", ()):
+            found[what] = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return found
+
+
 @dataclass(frozen=True)
 class Lines:
     """Sentences, one below the other; `is_detail`: on a terminal with `-v` alone.
@@ -223,7 +247,28 @@ class Lines:
     are_warnings: bool = False
 
 
-Block = Table | Lines
+Spec = dict[str, Any]
+"""A chart in Vega-Lite's JSON, or in Vega's where its `$schema` says so."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing, which the page alone has.
+
+    `title` says what is drawn, `text` what it shows, for readers who cannot see it. One that `is_small`
+    stands beside others where the page is wide enough.
+    """
+
+    face: ClassVar[Face] = "page"
+    is_detail: ClassVar[bool] = False
+    title: str
+    spec: Spec
+    text: str
+    height: int = 260
+    is_small: bool = False
+
+
+Block = Table | Lines | Chart
 
 
 @dataclass(frozen=True)
@@ -242,7 +287,7 @@ class View:
     def headline(self) -> str:
         """The outcome in a line."""
         blocks = self.on("terminal")
-        firsts = (one.title if isinstance(one, Table) else next(iter(one.lines), "") for one in blocks)
+        firsts = (next(iter(one.lines), "") if isinstance(one, Lines) else one.title for one in blocks)
         return next(filter(None, (self.outcome, self.title, *firsts)), "")
 
     def on(self, face: Face, *, verbose: bool = True) -> Iterator[Block]:
@@ -259,10 +304,10 @@ class View:
                     Text(line, block.style, no_wrap=whole, overflow="ignore" if whole else None)
                     for line in block.lines
                 ]
-                continue
-            parts += [Text(block.title, "bold")] if block.title else []
-            parts.append(_rich_table(block))
-            parts += [Text(block.caption, "dim")] if block.caption and verbose else []
+            elif isinstance(block, Table):
+                parts += [Text(block.title, "bold")] if block.title else []
+                parts.append(_rich_table(block))
+                parts += [Text(block.caption, "dim")] if block.caption and verbose else []
         return Group(*parts)
 
     def __rich__(self) -> RenderableType:
@@ -272,20 +317,30 @@ class View:
         """Tables and lists for a pull request, with all notes."""
         parts = [f"**{visible(self.title)}**\n"] if self.title else []
         for block in self.on("terminal", verbose=False):
-            parts.append(_markdown_table(block) if isinstance(block, Table) else _markdown_list(block.lines))
+            if isinstance(block, Table):
+                parts.append(_markdown_table(block))
+            elif isinstance(block, Lines):
+                parts.append(_markdown_list(block.lines))
         return "\n".join(filter(None, [*parts, _markdown_list(grouped(self.notes))]))
 
     def html(self) -> str:
         """For notebooks: all rows and columns, the text, and all notes, as HTML without scripts."""
         parts = [f"<p><b>{_safe(self.title)}</b></p>"] if self.title else []
-        for block in self.on("page"):
-            parts += (
-                [_html_table(block)]
-                if isinstance(block, Table)
-                else [f"<p>{_safe(line)}</p>" for line in block.lines]
-            )
-        notes = [f"<p>{_safe(line)}</p>" for line in grouped(self.notes)]
-        return "\n".join([*parts, *(note for note in notes if note not in parts)])
+        for block in (*self.on("page"), Lines(grouped(self.notes))):
+            if isinstance(block, Table):
+                parts.append(_html_table(block))
+            elif isinstance(block, Lines):
+                parts += [f"<p>{_safe(line)}</p>" for line in block.lines]
+        return "\n".join(parts)
+
+    def page(self) -> list[Block]:
+        """What a page has of it that is not empty: title, blocks, and all notes with their figures."""
+        found = (Lines([self.title]), *self.on("page"), Lines(grouped(self.notes, in_full=True)))
+        return [one for one in found if not _is_empty(one)]
+
+
+def _is_empty(block: Block) -> bool:
+    return not (block.rows if isinstance(block, Table) else isinstance(block, Chart) or any(block.lines))
 
 
 def _written(column: Column[Any], cell: Cell) -> str:

@@ -12,7 +12,7 @@ from tests.support import examples
 from tests.support.ledgers import entry, ledger, won
 from trtopt.records import Collected, FinalRace, Ledger, MeasuredRunSpread, Tuned
 from trtopt.records.tune import Objective
-from trtopt.report.html.folder import report_page
+from trtopt.report.html.pages import report_page
 from trtopt.report.tuning import deploy_line, gain_line, ledger_table, separate_runs_line, tuned_view
 from trtopt.report.view import Table
 
@@ -112,16 +112,11 @@ def test_every_candidate_has_a_row_in_a_result_and_on_the_page() -> None:
     collected = Collected(
         folder="model.tuned", name="model.tuned", manifest=examples.manifest(), ledger=found
     )
-    (section,) = (
-        section
-        for question in report_page(collected).questions
-        for section in question.sections
-        if section.id == "tuning"
-    )
-    (table,) = (block for blocks in section.panels.values() for block in blocks if isinstance(block, Table))
+    panels = report_page(collected).sections[-1].panels
+    (table,) = (block for block in panels["tuning"] if isinstance(block, Table))
     assert [row[0] for row in table.rows] == ["opt_level=5", "tiling=full"]
 
 
-def test_a_build_that_was_not_tuned_has_no_such_section() -> None:
+def test_a_build_that_was_not_tuned_has_no_such_panel() -> None:
     page = report_page(Collected(folder="m", name="m", manifest=examples.manifest()))
-    assert not any(one.id == "tuning" for question in page.questions for one in question.sections)
+    assert not any("tuning" in section.panels for section in page.sections)

@@ -7,7 +7,7 @@ from io import StringIO
 from tests.support import examples
 from trtopt.cli.console import console
 from trtopt.report.bench import bench_notes
-from trtopt.report.html.page import Mark, Page, Question, page_of
+from trtopt.report.html.page import Mark, Page, Section, page_of
 from trtopt.report.view import (
     Column,
     Lines,
@@ -78,9 +78,9 @@ def test_markdown_escapes_cells_and_ends_with_the_notes() -> None:
 
 
 def test_a_notebook_has_the_columns_of_the_page_as_text() -> None:
-    notes = [Note(Severity.DOUBT, "unsteady (~)", 8), Note(Severity.NOTE, "page")]
+    notes = [Note(Severity.DOUBT, "unsteady (~)", 8), Note(Severity.NOTE, "a note")]
     shown = View("title", [rows(), Lines(["page"], face="page")], notes).html()
-    assert shown.endswith("<p>page</p>\n<p>unsteady (~) at batch 8</p>")  # a note on the page is not repeated
+    assert shown.endswith("<p>page</p>\n<p>unsteady (~) at batch 8</p>\n<p>a note</p>")
     assert "<th>more</th><th>unknown</th>" in shown
     assert "<td>a|b [bold]&lt;i&gt;\\x1b</td><td>1.50</td><td>1.5000</td>" in shown
     assert "samples/s" in examples.report()._repr_html_()
@@ -92,7 +92,8 @@ def test_the_page_writes_figures_as_the_terminal_does() -> None:
         Column("error", lambda one: one, ".2e"),
         Column("rate", lambda one: one, ".4g"),
     ]
-    page = Page("t", (), Mark("good", "ok"), [], [], [], [Question("q", "Q?", [table("t", signed, [0.5])])])
+    panels = {"": [table("t", signed, [0.5])]}
+    page = Page("t", (), Mark("good", "ok"), [], [], [Section("q", "Q?", panels)])
     page_text = page_of(page, "", "")
     assert '"kind":"share","digits":1,"significant":null,"sign":"exceptZero"' in page_text
     assert '"kind":"number","digits":2,"significant":null,"sign":"auto","notation":"scientific"' in page_text

@@ -171,8 +171,8 @@ function looks() {
 async function draw(place) {
   const spec = found.charts[place.dataset.chart];
   const hasRows = !spec.$schema.includes("vega-lite");
-  // Names may be long: the page holds them once, in the rows of the panel's last table.
-  const table = hasRows ? tables.get([...place.closest(".panel").querySelectorAll(".table")].at(-1)) : null;
+  // Names may be long: the page holds them once, in the rows of the table below the chart.
+  const table = hasRows ? tables.get(place.closest("figure").nextElementSibling) : null;
   for (const one of table ? spec.data[0].values : []) if ("row" in one) one.label = table.rows[one.row][0];
   views.get(place)?.finalize();
   const options = { actions: false, config: looks(), defaultStyle: false, renderer: "canvas", tooltip: showTooltip };
@@ -181,21 +181,6 @@ async function draw(place) {
     views.get(place).view.addEventListener("click", (event, item) => item?.datum?.label && table.find(item.datum.label));
   }
   place.dataset.drawn = isDark() ? "dark" : "light";
-}
-
-// What the buttons of a chart that zooms make of the visible range, in shares of its length.
-const ZOOMS = { in: [0.25, -0.25], out: [-0.5, 0.5], earlier: [-0.5, -0.5], later: [0.5, 0.5] };
-
-function zoom(view, how) {
-  const [from, to] = view.signal("span"), end = view.signal("end");
-  let span = [0, end];
-  if (how in ZOOMS) {
-    const [first, last] = ZOOMS[how].map((share) => share * (to - from));
-    const length = Math.min(to - from + last - first, end);
-    const start = Math.max(0, Math.min(from + first, end - length));
-    span = [start, start + length];
-  }
-  view.signal("span", span).run();
 }
 
 // A chart that is hidden has no width to be drawn at: whatever changes, it is drawn when it comes into sight.
@@ -230,7 +215,7 @@ document.getElementById("scheme").addEventListener("click", () => {
 // ── panels and details ──────────────────────────────────────────────────────────────────────────────────
 
 function choose(label) { // in every section that has it
-  for (const section of document.querySelectorAll(".fold")) {
+  for (const section of document.querySelectorAll(".part")) {
     const panels = [...section.querySelectorAll(".panel")];
     if (!panels.some((panel) => panel.dataset.label === label)) continue;
     for (const panel of panels) {
@@ -240,22 +225,6 @@ function choose(label) { // in every section that has it
     for (const tab of section.querySelectorAll(".tabs button")) tab.ariaPressed = String(tab.dataset.label === label);
   }
 }
-
-const folds = [...document.querySelectorAll(".fold")];
-const unfold = document.getElementById("unfold");
-unfold.addEventListener("click", () => {
-  const open = unfold.ariaPressed !== "true";
-  unfold.ariaPressed = String(open);
-  for (const fold of folds) fold.open = open;
-});
-
-function followLink() { // to a section that may be folded
-  const target = document.getElementById(location.hash.slice(1));
-  if (folds.includes(target)) target.open = true;
-  target?.scrollIntoView();
-}
-
-addEventListener("hashchange", followLink);
 
 // ── the table of contents follows the reader ────────────────────────────────────────────────────────────
 
@@ -273,13 +242,12 @@ function follow() { // the last place whose top has been reached, or the first
   links.get(id).setAttribute("aria-current", "true");
   current = id;
   const nav = document.querySelector("nav");
-  const link = links.get(id).parentElement.parentElement.closest("li")?.firstElementChild ?? links.get(id); // its question
+  const link = links.get(id);
   if (nav.scrollWidth > nav.clientWidth) nav.scrollTo({ left: link.offsetLeft - nav.offsetLeft - 16 });
 }
 
 addEventListener("scroll", follow, { passive: true });
 addEventListener("resize", follow);
-for (const fold of folds) fold.addEventListener("toggle", follow);
 
 // ── start ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -290,11 +258,6 @@ for (const place of document.querySelectorAll("[data-table]")) {
 for (const tab of document.querySelectorAll(".tabs button")) {
   tab.addEventListener("click", () => choose(tab.dataset.label));
 }
-for (const button of document.querySelectorAll("[data-zoom]")) {
-  const place = document.querySelector(`[data-chart="${button.parentElement.dataset.zooms}"]`);
-  button.addEventListener("click", () => views.has(place) && zoom(views.get(place).view, button.dataset.zoom));
-}
 for (const place of document.querySelectorAll("[data-chart]")) onSight.observe(place);
-followLink();
 follow();
 document.documentElement.dataset.ready = "";

@@ -11,18 +11,15 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal
 
 from trtopt.errors import ArtifactError, BackendMissingError
 from trtopt.extras import install
 from trtopt.printable import visible
-from trtopt.report.view import Cell, Column, Lines, Table
-
-Spec = dict[str, Any]
-"""A chart in Vega-Lite's JSON, or in Vega's where its `$schema` says so."""
+from trtopt.report.view import Block, Cell, Chart, Column, Table
 
 _EXPORTS = "window.vegaEmbed = vegaEmbed;"
 
@@ -31,45 +28,12 @@ _EXPORTS = "window.vegaEmbed = vegaEmbed;"
 
 
 @dataclass(frozen=True)
-class Chart:
-    """`title` says what is drawn, `text` what it shows, for readers who cannot see it.
-
-    `zooms`: its signal `span` is the visible range, which the page's buttons change.
-    """
-
-    title: str
-    spec: Spec
-    text: str
-    height: int = 260
-    is_small: bool = False
-    """Whether it is one of several placed side by side where the page is wide enough."""
-    zooms: bool = False
-
-
-Block = Lines | Table | Chart
-
-
-@dataclass(frozen=True)
 class Section:
-    """A part of the page that folds out under its heading, with a panel for each subject, such as an engine.
-
-    `command` is what creates the data of one without panels; None: such data is not missing.
-    """
+    """A reader's question, answered by a panel for each subject, such as an engine or a result file."""
 
     id: str
     title: str
     panels: Mapping[str, Sequence[Block]]
-    command: str | None = None
-
-
-@dataclass(frozen=True)
-class Question:
-    """A reader's question: its short answer on show, and the details in sections below it."""
-
-    id: str
-    title: str
-    answer: Sequence[Block]
-    sections: Sequence[Section] = ()
 
 
 @dataclass(frozen=True)
@@ -91,20 +55,10 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Step:
-    """Something worth doing next: what, why (with the measured figures), and the command if one does it."""
-
-    what: str
-    why: str
-    command: str = ""
-
-
-@dataclass(frozen=True)
 class Page:
-    """A whole page: title, facts of its subject, the answer above the fold, the questions below it.
+    """A whole page: title, facts of its subject, the answer above the fold, the sections below it.
 
-    The answer is `figures`, `answer` and the next `steps`, beside `charts`. `missing` has the sections
-    without data, by the command that creates it.
+    The answer is `figures`, `answer` and the next `steps`, beside `charts`.
     """
 
     title: str
@@ -112,39 +66,9 @@ class Page:
     mark: Mark
     figures: Sequence[Figure]
     answer: Sequence[Block]
-    charts: Sequence[Chart]
-    questions: Sequence[Question]
-    steps: Sequence[Step] = ()
-    missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-
-def with_data(questions: Iterable[Question]) -> tuple[list[Question], dict[str, list[str]]]:
-    """The questions with what they have to show, and the sections that have nothing, by command."""
-    kept: list[Question] = []
-    missing: dict[str, list[str]] = {}
-    for question in questions:
-        sections = []
-        for section in question.sections:
-            panels = {label: on_page(blocks) for label, blocks in section.panels.items()}
-            panels = {label: blocks for label, blocks in panels.items() if blocks}
-            if panels:
-                sections.append(replace(section, panels=panels))
-            elif section.command is not None:
-                missing.setdefault(section.command, []).append(section.id)
-        answer = on_page(question.answer)
-        if answer or sections:
-            kept.append(replace(question, answer=answer, sections=sections))
-    return kept, missing
-
-
-def on_page(blocks: Iterable[Block]) -> list[Block]:
-    """Those that are for the page and not empty."""
-    return [
-        one
-        for one in blocks
-        if isinstance(one, Chart)
-        or (one.face != "terminal" and (one.rows if isinstance(one, Table) else any(one.lines)))
-    ]
+    sections: Sequence[Section]
+    charts: Sequence[Chart] = ()
+    steps: Sequence[str] = ()
 
 
 # ── as HTML ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -211,7 +135,7 @@ def _closed(script: str) -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Vega compiles its expressions, hence 'unsafe-eval': the two `.json` files have them all."""
+    """Vega compiles the expressions of charts, hence 'unsafe-eval'."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
         for script in scripts
@@ -268,10 +192,8 @@ def _column(column: Column[Any], cells: Sequence[Cell]) -> dict[str, Any]:
 def _placed(shown: Page) -> Iterator[tuple[str, Block]]:
     """Every block with its place, which the template counts in the same way."""
     groups: dict[str, Sequence[Block]] = {"answer-0": shown.answer, "charts-0": shown.charts}
-    for question in shown.questions:
-        groups[f"{question.id}-0"] = question.answer
-        for section in question.sections:
-            groups |= {f"{section.id}-{n}": blocks for n, blocks in enumerate(section.panels.values())}
+    for section in shown.sections:
+        groups |= {f"{section.id}-{n}": blocks for n, blocks in enumerate(section.panels.values())}
     for group, blocks in groups.items():
         yield from ((f"{group}-{number}", block) for number, block in enumerate(blocks))
 

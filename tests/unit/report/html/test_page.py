@@ -18,19 +18,13 @@ from tests.support.pages import renamed, resnet
 from trtopt.errors import BackendMissingError
 from trtopt.records import Collected, PrecisionReceipt
 from trtopt.records.precision import CheckedSubject, CheckReport, OutputDifference, Violation
-from trtopt.report.html.folder import report_page
 from trtopt.report.html.page import page_of, plotting_library
+from trtopt.report.html.pages import report_page
 
 LIBRARY = "window.vegaEmbed = '</script><!--';"
 ODD = "</script><img src=x onerror=alert(1)>\"'&amp;\x1e\x00\r\n\u2028\ud800 {{ 7*7 }} {% x %} [bold]"
 SEEN = "</script><img src=x onerror=alert(1)>\"'&amp;\\x1e\\x00\\r\\n\\u2028\\ud800 {{ 7*7 }} {% x %} [bold]"
-QUESTIONS = ["answer", "fast", "why", "accurate", "trust", "made"]
-FOLDS = {
-    "fast": ["latency"],
-    "why": ["layers", "fusion", "roofline", "memory", "difference"],
-    "accurate": ["selection", "precision"],
-    "made": ["machines", "build"],
-}
+SECTIONS = ["answer", "fast", "why", "accurate", "made"]
 
 
 class Read(HTMLParser):
@@ -99,14 +93,10 @@ def everything() -> Collected:
 # ── what it says ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_question_is_there_in_its_order_with_its_sections_folded() -> None:
+def test_every_question_is_there_in_its_order_with_a_link_to_it() -> None:
     shown = read(everything())
-    assert [attrs["id"] for tag, attrs in shown.elements if tag == "section"] == QUESTIONS
-    folds = [attrs for tag, attrs in shown.elements if tag == "details"]
-    assert [fold["id"] for fold in folds] == [fold for one in QUESTIONS for fold in FOLDS.get(one, ())]
-    assert [fold for fold in folds if "open" in fold] == []
-    targets = [href for href in shown.values("href") if href != "#answer"]
-    assert targets == [f"#{name}" for one in QUESTIONS[1:] for name in (one, *FOLDS.get(one, ()))]
+    assert [attrs["id"] for tag, attrs in shown.elements if tag == "section"] == SECTIONS
+    assert shown.values("href") == ["#answer", *(f"#{name}" for name in SECTIONS)]
 
 
 def test_the_title_names_model_device_date_and_whether_to_trust_it() -> None:
@@ -117,27 +107,15 @@ def test_the_title_names_model_device_date_and_whether_to_trust_it() -> None:
         assert part in text
 
 
-def test_a_build_alone_lists_what_is_missing_once_with_the_commands_that_make_it() -> None:
+def test_a_build_alone_says_how_to_measure_it() -> None:
     shown = read(Collected(folder="/a folder", name="d", manifest=examples.manifest()))
-    text = " ".join(shown.text["missing"].split())
-    assert "latency (trtopt bench '/a folder' --json '/a folder/result.json')" in text
-    profile = "trtopt profile '/a folder' -o '/a folder'"
-    assert f"layers, fusion, roofline, precision ({profile})" in text
-    assert f"memory ({profile.replace(' -o', ' --memory -o')})" in text
-    assert "checks (trtopt check '/a folder' --against MODEL.onnx --json '/a folder/check.json')" in text
-    assert "Measure it." in shown.text["answer"]
+    text = " ".join(shown.text["answer"].split())
+    assert "Measure it: trtopt bench '/a folder' --json '/a folder/result.json'" in text
+    assert "Find where the time goes: trtopt profile '/a folder' -o '/a folder'" in text
     assert "why" not in shown.text
     assert [attrs for _, attrs in shown.elements if "warning" in (attrs.get("class") or "")] == [
         {"class": "warning"}  # where there are no scripts
     ]
-
-
-def test_results_without_a_build_are_made_from_the_model() -> None:
-    text = read(Collected(folder="d", name="d", results={"result.json": examples.report()})).text["missing"]
-    assert "build" in text
-    assert "trtopt check" not in text  # it needs engines
-    # its layers were timed already
-    assert "trtopt profile MODEL.onnx --result d/result.json -o d" in text
 
 
 def test_the_layers_of_a_real_engine_are_rows_with_their_details() -> None:
@@ -173,12 +151,12 @@ def test_an_engine_profiled_at_two_batch_sizes_has_both_differences() -> None:
 def test_figures_that_are_not_to_be_trusted_are_marked() -> None:
     shown = read(everything())
     assert "too hot at batch 8" in shown.text["answer"]
-    assert shown.table("result.json: own, tensorrt")["rows"][0][0] == "8!"
+    assert shown.table("latency: host clock")["rows"][0][0] == "8!"
 
 
 def test_the_answer_says_under_which_terms_its_figures_were_taken() -> None:
     text = " ".join(read(everything()).text["answer"].split())
-    assert "deployFP16, batch 8contract own; result.json" in text
+    assert "deployfp16, batch 8contract own; result.json" in text
     assert "median latency2.250 ms" in text
     assert "throughput3,556 samples/s" in text
 
@@ -186,7 +164,7 @@ def test_the_answer_says_under_which_terms_its_figures_were_taken() -> None:
 def test_what_is_left_out_and_noted_is_reported_once() -> None:
     found = msgspec.structs.replace(everything(), left_out={"x.json": "no file"}, notes=("two builds",))
     text = read(found).text
-    assert "not on this page: x.json, no file" in text["trust"]
+    assert "not on this page: x.json, no file" in text["made"]
     assert sum(part.count("two builds") for part in text.values()) == 1
 
 
@@ -213,12 +191,10 @@ def test_checks_answer_whether_it_is_accurate() -> None:
     )
     shown = read(msgspec.structs.replace(everything(), checks={"check.json": check}))
     assert "batch8.engine: cosine of y is 0.98, the bound is 0.99" in shown.text["answer"]
-    assert "against m.onnx, 4 samples:output y: SQNR 14.5 dB" in shown.text["accurate"]
     assert "random data: accuracy on real data is unknown" in shown.text["accurate"]
     assert shown.table("Outputs against m.onnx")["rows"] == [["batch8.engine", 8, "y", 14.5, 0.98, 0.5, 0.75]]
     assert "NOT MET: cosine of y is 0.98, the bound is 0.99" in check._repr_html_()
     assert "trtopt check d" in shown.text["made"]
-    assert "checks" not in shown.text.get("missing", "")
 
 
 def test_commands_are_written_as_a_shell_takes_them_this_pages_as_it_was_typed() -> None:
@@ -242,8 +218,8 @@ def test_an_engine_that_was_not_run_shows_what_its_graph_requests() -> None:
     report = msgspec.structs.replace(report, engines=(engine,), missing=("it was not run",))
     shown = read(msgspec.structs.replace(found, profiles={"profile.json": report}))
     assert shown.text["why"].count("not known: it was not run") == 1
-    assert "fusion" in shown.text["missing"]
-    assert "roofline" in shown.text["missing"]
+    assert shown.data["charts"] == {}
+    assert "No operators were fused" not in shown.text["why"]
     table = shown.table("batch 1: 60 nodes of the ONNX file, not timed")
     names = [column["name"] for column in table["columns"]]
     assert names == ["layer", "floor ms", "bound", "type", "kind", "MFLOP", "MB"]
@@ -261,7 +237,7 @@ def test_names_of_any_characters_stay_text() -> None:
     assert len(shown.scripts) == 3
     assert shown.table("batch 1: 60 layers")["rows"][0][0] == f"reformat at {SEEN}"
     assert SEEN in shown.text["answer"]
-    assert SEEN in shown.text["trust"]
+    assert SEEN in shown.text["made"]
     assert SEEN in shown.text["header"]
     assert any(SEEN in label for label in shown.values("aria-label"))
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-import vl_convert
 
 from tests.support import examples
 from tests.support.pages import resnet
-from tests.unit.report.html.test_answer import folder, on_another_backend, point
+from tests.unit.report.html.test_answer import folder, point
 from trtopt.records import Collected
-from trtopt.report.html.page import Chart, Page, page_of
-from trtopt.report.html.pair import pair_page
+from trtopt.report.html.page import Page, page_of
+from trtopt.report.html.pages import pair_page
 from trtopt.report.view import Lines, Table
 from trtopt.workflows.report import differences_of
 
@@ -24,9 +21,15 @@ def text(page: Page) -> list[str]:
 
 def table(page: Page, title: str) -> Table:
     """The first whose title begins so."""
-    blocks = [block for question in page.questions for block in question.answer]
-    blocks += [b for q in page.questions for s in q.sections for panel in s.panels.values() for b in panel]
+    blocks = [block for section in page.sections for panel in section.panels.values() for block in panel]
     return next(block for block in blocks if isinstance(block, Table) and block.title.startswith(title))
+
+
+def figures(page: Page, side: str) -> Table:
+    """Those of a side's result file."""
+    fast = next(section for section in page.sections if section.id == "fast")
+    blocks = next(blocks for label, blocks in fast.panels.items() if label.startswith(f"{side} result.json"))
+    return next(block for block in blocks if isinstance(block, Table))
 
 
 def pair(a: Collected, b: Collected) -> Page:
@@ -35,11 +38,12 @@ def pair(a: Collected, b: Collected) -> Page:
 
 def test_each_batch_size_of_both_has_a_verdict_as_people_say_it() -> None:
     page = pair(folder(point(1, 1.0), point(8, 4.0)), folder(point(8, 2.0), point(32, 8.0)))
-    assert "B is 2.00 ± 0.06 times as fast as A at batch 8: FASTER." in text(page)
+    assert "B is 2.00 ± 0.06 times as fast as A at batch 8 (FASTER)" in text(page)
+    assert "batch 32 is only on one side" in text(page)
     (row,) = table(page, "A: ").rows
     assert (*row[:3], row[-1]) == ("8", 4.0, 2.0, "FASTER")
-    assert [row[:2] for row in table(page, "A: result.json").rows] == [["1", 1.0], ["8", 4.0]]
-    assert [row[:2] for row in table(page, "B: result.json").rows] == [["8", 2.0], ["32", 8.0]]
+    assert [row[:2] for row in figures(page, "A").rows] == [["1", 1.0], ["8", 4.0]]
+    assert [row[:2] for row in figures(page, "B").rows] == [["8", 2.0], ["32", 8.0]]
 
 
 def test_sides_on_unlike_terms_are_shown_with_the_reason_and_without_a_verdict() -> None:
@@ -53,7 +57,7 @@ def test_sides_on_unlike_terms_are_shown_with_the_reason_and_without_a_verdict()
     page = pair(folder(point(8, 4.0)), msgspec.structs.replace(b, results={"result.json": report}))
     assert [line for line in text(page) if "times as fast" in line] == []
     assert any("different contracts, own and serving" in line for line in text(page))
-    assert [table(page, f"{side}: result.json").rows[0][1] for side in "AB"] == [4.0, 2.0]
+    assert [figures(page, side).rows[0][1] for side in "AB"] == [4.0, 2.0]
 
 
 def test_the_worse_sides_mark_is_the_pages() -> None:
@@ -84,41 +88,14 @@ def test_layers_and_settings_that_differ_are_named() -> None:
     assert page.title == "d, e: d (A) and e (B)"
 
 
-def test_vega_lite_takes_its_charts_and_the_page_is_written() -> None:
-    page = pair(folder(point(1, 1.0), point(8, 4.0)), folder(point(1, 1.0), point(8, 2.0)))
-    for chart in page.charts:
-        assert chart.text
-        assert vl_convert.vegalite_to_vega(chart.spec)["marks"]
-    written = page_of(page, "window.vegaEmbed = '';", "today")
-    assert "trtopt report a b" in written
-    assert "where both folders have a profile" in written
-
-
-def test_only_engines_that_one_process_can_load_are_to_take_turns() -> None:
-    def commands(manifest: Any) -> list[str]:
-        sides = folder(point(8, 2.0), manifest=examples.manifest()), folder(point(8, 1.0), manifest=manifest)
-        return [step.command for step in pair(*sides).steps]
-
-    assert commands(examples.manifest()) == ["trtopt compare d d"]
-    assert commands(on_another_backend()) == []
-
-
-def test_all_that_each_folder_has_is_in_panels_of_its_own_in_the_same_colours() -> None:
+def test_all_that_each_folder_has_is_in_panels_of_its_own_and_the_page_is_written() -> None:
     a, b = folder(point(1, 1.0), point(8, 4.0)), folder(point(8, 2.0), point(32, 8.0))
     page = pair(a, msgspec.structs.replace(b, profiles=resnet().profiles))
     assert [one.name for one in page.figures][::3] == ["A: deploy", "B: deploy"]
-    sections = {section.id: section for question in page.questions for section in question.sections}
-    assert sections.keys().isdisjoint(question.id for question in page.questions)
-    assert list(sections["latency"].panels) == [
-        "A result.json: own, tensorrt",
-        "B result.json: own, tensorrt",
+    assert [(section.id, len(section.panels)) for section in page.sections] == [
+        ("differ", 2),
+        ("fast", 2),
+        ("why", 3),
+        ("made", 4),
     ]
-    assert list(sections["layers"].panels) == ["B batch 1", "B batch 8"]
-    scales = [
-        chart.spec["encoding"]["color"]["scale"]
-        for panel in sections["latency"].panels.values()
-        for chart in panel[:1]
-        if isinstance(chart, Chart)
-    ]
-    assert scales[0] == scales[1]
-    assert scales[0]["domain"] == ["batch 1", "batch 8", "batch 32"]
+    assert "trtopt report a b" in page_of(page, "window.vegaEmbed = '';", "today")

@@ -1,0 +1,478 @@
+"""The pages of a folder, of two and of a sweep: an answer, then the views of all records by question."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from trtopt.errors import UsageError
+from trtopt.measure.analysis.findings import is_on_host, trust_of
+from trtopt.measure.analysis.outcomes import Comparisons
+from trtopt.measure.analysis.result_comparison import compare_reports
+from trtopt.measure.analysis.sweep_points import Choices, choices_of
+from trtopt.measure.contracts import THRESHOLD
+from trtopt.measure.statistics.summaries import figures_of
+from trtopt.records import (
+    BenchPoint,
+    BenchReport,
+    CheckReport,
+    Collected,
+    EngineDifference,
+    EngineProfile,
+    Environment,
+    Manifest,
+    ProfileReport,
+    SweepReport,
+    Trust,
+)
+from trtopt.report.bench import bench_notes, bench_view, distrust
+from trtopt.report.build import build_view
+from trtopt.report.comparison import comparison_view, reasons_of
+from trtopt.report.html.page import Figure, Mark, Page, Section
+from trtopt.report.precision import check_view, verdict_view
+from trtopt.report.profile import difference_tables, engine_parts, profile_notes
+from trtopt.report.sweep import at_lengths, bests_table, latency_name, sweep_notes, sweep_view
+from trtopt.report.tuning import gain_line, ledger_table, separate_runs_line
+from trtopt.report.view import (
+    Block,
+    Chart,
+    Column,
+    Lines,
+    Note,
+    Severity,
+    Table,
+    View,
+    facts_of,
+    facts_table,
+    grouped,
+    table,
+)
+
+ENOUGH = 0.95
+"""A smaller batch size with this share of the highest throughput is deployed instead: it answers sooner."""
+
+_QUESTIONS = {
+    "fast": "How fast is it?",
+    "why": "Why is it not faster?",
+    "accurate": "Is it accurate?",
+    "made": "How was it made?",
+}
+_SIDES = ("A", "B")
+_LEVELS = ("good", "caution", "bad")
+_Made = BenchReport | ProfileReport | CheckReport | Manifest | SweepReport
+_Panels = dict[str, Sequence[Block]]
+
+
+def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
+    """Everything of one folder; `argv` is the command that makes the page."""
+    deployed = deployment_of(collected)
+    engine = _profiled(collected, deployed.point.batch if deployed is not None else None)
+    measured: _Panels = {
+        f"{file}: {report.points[0].latency.contract.name}, {report.environment.backend.name}": bench_view(
+            report
+        ).page()
+        for file, report in collected.results.items()
+    }
+    panels = {
+        "fast": measured,
+        "why": _inside(collected),
+        "accurate": _accuracy(collected),
+        "made": _origin(collected, argv),
+    }
+    figures, why, charts = list[Figure](), list[str](), list[Chart]()
+    if deployed is not None:
+        figures, why = list(_headline(deployed, collected)), list(_reasons(deployed))
+        shown = next(blocks for name, blocks in measured.items() if name.startswith(f"{deployed.file}: "))
+        charts += _charts(shown)[:1]
+    if engine is not None and engine.sum_ms:
+        figures = figures or [Figure(f"layers at batch {engine.batch}", f"{engine.sum_ms:.3f}", unit="ms")]
+        report = next(one for one in collected.profiles.values() if engine in one.engines)
+        charts += _charts(engine_parts(engine, report.peaks))[:1]
+    return Page(
+        title=_model_name(collected),
+        facts=_facts(collected),
+        mark=_mark(collected),
+        figures=figures,
+        answer=[Lines(why), Lines(_warnings(collected), are_warnings=True)],
+        steps=list(_steps(collected)),
+        charts=charts,
+        sections=list(_filled(Section(id, title, panels[id]) for id, title in _QUESTIONS.items())),
+    )
+
+
+def _filled(sections: Iterable[Section]) -> Iterator[Section]:
+    """Those that have something to show."""
+    for section in sections:
+        panels = {label: blocks for label, blocks in section.panels.items() if blocks}
+        if panels:
+            yield replace(section, panels=panels)
+
+
+def _charts(blocks: Iterable[Block]) -> list[Chart]:
+    return [block for block in blocks if isinstance(block, Chart)]
+
+
+# ── the answer ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The selected point, and `points`, one per batch size; it was selected among `trusted`.
+
+    These are the trustworthy points, or all where none is.
+    """
+
+    file: str
+    point: BenchPoint
+    points: Sequence[BenchPoint]
+    trusted: Sequence[BenchPoint]
+
+
+def deployment_of(collected: Collected) -> Deployment | None:
+    """The smallest batch size with nearly the highest throughput, of trustworthy points where there are any.
+
+    Each batch size is taken from the first result file that has it, so that no two contracts are mixed
+    without need. None: nothing was measured.
+    """
+    found: dict[int, tuple[str, BenchReport, BenchPoint]] = {}
+    for file, report in collected.results.items():
+        for point in report.points:
+            if point.latency.samples.start_ms and _rate(point):
+                found.setdefault(point.batch, (file, report, point))
+    if not found:
+        return None
+    places = [found[batch] for batch in sorted(found)]
+    trusted = [
+        place for place in places if trust_of(place[2], on_host=is_on_host(place[1])) is not Trust.NONE
+    ] or places
+    best = max(_rate(point) for _, _, point in trusted)
+    file, _, point = next(place for place in trusted if _rate(place[2]) >= ENOUGH * best)
+    return Deployment(file, point, [one for _, _, one in places], [one for _, _, one in trusted])
+
+
+def _rate(point: BenchPoint) -> float:
+    """Samples per second; 0 where they were not measured."""
+    return figures_of(point)["samples/s"] or 0.0
+
+
+def _headline(deployed: Deployment, collected: Collected) -> Iterator[Figure]:
+    point, first = deployed.point, deployed.trusted[0]
+    figures = figures_of(point)
+    label = "best on the CPU" if _ran_on_stand_in(collected) else "deploy"
+    verdict = collected.manifest.verdict if collected.manifest is not None else None
+    chosen = [one.chosen for one in (verdict.batches if verdict else ()) if one.batch == point.batch]
+    what = ", ".join([*chosen, f"batch {point.batch}"])
+    yield Figure(label, what, f"contract {point.latency.contract.name}; {deployed.file}")
+    p99 = f"p99 {figures['p99 ms']:.3f} ms" if figures["p99 ms"] is not None else ""
+    yield Figure("median latency", f"{figures['p50 ms']:.3f}", p99, "ms")
+    against = f"{_rate(point) / _rate(first):.2f} times batch {first.batch}" if first is not point else ""
+    yield Figure("throughput", f"{_rate(point):,.0f}", against, "samples/s")
+
+
+def _reasons(deployed: Deployment) -> Iterator[str]:
+    """Why that point, and which one answers soonest."""
+    point, quickest = deployed.point, min(deployed.trusted, key=lambda one: figures_of(one)["p50 ms"] or 0.0)
+    if len(deployed.trusted) > 1:
+        among = "" if len(deployed.trusted) == len(deployed.points) else " that is trustworthy"
+        is_best = max(deployed.trusted, key=_rate) is point
+        what = "has the" if is_best else "is the smallest within 5 % of the"
+        yield f"Batch {point.batch} {what} highest throughput{among}."
+    if quickest is not point:
+        p50 = figures_of(quickest)["p50 ms"]
+        yield (
+            f"For the lowest latency: batch {quickest.batch}, {p50:.3f} ms, {_rate(quickest):,.0f} samples/s."
+        )
+
+
+def _warnings(collected: Collected) -> list[str]:
+    """What speaks against the figures and the engines, the worst first."""
+    reports = collected.results.values()
+    notes = [note for report in reports for note in bench_notes(report) if note.severity <= Severity.DOUBT]
+    shown = [note for note in notes if note.text]  # what makes figures not trustworthy has reasons besides
+    missed = (
+        f"{subject.name}: {one.measure} of {one.output} is {one.found:.6g}, the bound is {one.bound:.12g}"
+        for check in collected.checks.values()
+        for subject in check.subjects
+        for one in subject.violations
+    )
+    return [*distrust(reports), *grouped(shown, in_full=True), *collected.notes, *missed]
+
+
+def _steps(collected: Collected) -> Iterator[str]:
+    """What is not measured yet, then the hints on what is."""
+    folder = shlex.quote(collected.folder)
+    source = shlex.quote(_model_file(collected) or "MODEL.onnx") if collected.manifest is None else folder
+    if not collected.results:
+        file = shlex.quote(f"{collected.folder}/result.json")
+        yield f"Measure it: trtopt bench {source} --json {file}"
+    if not collected.profiles:
+        yield f"Find where the time goes: trtopt profile {source} -o {folder}"
+    notes: list[Note] = []
+    for report in collected.reports.values():
+        notes += bench_notes(report) if isinstance(report, BenchReport) else profile_notes(report)
+    yield from grouped(note for note in notes if note.severity is Severity.HINT)
+
+
+def _mark(collected: Collected) -> Mark:
+    """Whether the figures are trustworthy; every point of every result file counts."""
+    found: dict[Trust, set[int]] = {}
+    for report in collected.results.values():
+        for point in report.points:
+            found.setdefault(trust_of(point, on_host=is_on_host(report)), set()).add(point.batch)
+    if not found:
+        return Mark("caution", "not measured")
+    worst = next(trust for trust in Trust if trust in found)
+    text = f"{worst.value}: batch {', '.join(map(str, sorted(found[worst])))}"
+    if worst is Trust.NONE:
+        return Mark("bad", text)
+    if _ran_on_stand_in(collected):
+        return Mark("caution", "measured on another backend than the engines are built for")
+    return Mark("caution", text) if worst is Trust.UNSTEADY else Mark("good", Trust.FULL.value)
+
+
+def _ran_on_stand_in(collected: Collected) -> bool:
+    """Whether figures are of another backend than the folder's engines are built for."""
+    if collected.manifest is None:
+        return False
+    built = collected.manifest.engines[0].plan.backend.name
+    return any(report.environment.backend.name != built for report in collected.results.values())
+
+
+def _facts(collected: Collected) -> list[str]:
+    """Device, backend and date of the figures; of the build where there are none."""
+    reports = list(collected.reports.values())
+    environments = [report.environment for report in reports if report.environment is not None]
+    lines = [f"{one.device.name}, {one.backend}" for one in environments]
+    manifest = collected.manifest
+    if manifest is not None and (not lines or _ran_on_stand_in(collected)):
+        engine = manifest.engines[0]
+        where = "without a GPU" if engine.device.kind == "none" else f"on {engine.device.name}"
+        lines.append(f"engines built by {engine.plan.backend} {where}")
+    dates = [report.created for report in reports] or ([manifest.created] if manifest is not None else [])
+    return [*dict.fromkeys(lines), *([_date_text(max(dates))] if dates else [])]
+
+
+def _model_file(collected: Collected) -> str | None:
+    """The user's model, as the commands name it; None where none does."""
+    lines = [collected.manifest.argv] if collected.manifest is not None else []
+    lines += [report.argv for report in collected.reports.values()]
+    return next((word for argv in lines for word in argv[1:] if word.endswith(".onnx")), None)
+
+
+def _model_name(collected: Collected) -> str:
+    """The model's name for a title: the file's without its ending, else the folder's."""
+    file = _model_file(collected)
+    return collected.name if file is None else PurePath(file).stem
+
+
+def _date_text(created: str) -> str:
+    """A record's time of day to the minute: `2026-01-31 12:00 UTC`."""
+    return f"{created[:10]} {created[11:16]} UTC"
+
+
+# ── the views of a folder's records ─────────────────────────────────────────────────────────────────────
+
+
+def _profiled(collected: Collected, batch: int | None) -> EngineProfile | None:
+    """The profile of a batch size, else of the largest: there the device is busiest."""
+    engines = [engine for report in collected.profiles.values() for engine in report.engines]
+    exact = next((engine for engine in engines if engine.batch == batch), None)
+    return exact or max(engines, key=lambda engine: engine.batch, default=None)
+
+
+def _inside(collected: Collected) -> _Panels:
+    """A panel for each profiled engine, and one for what each was compared with."""
+    panels: _Panels = {}
+    for file, report in collected.profiles.items():
+        which = f" ({file})" if len(collected.profiles) > 1 else ""
+        for engine in report.engines:
+            parts = list(engine_parts(engine, report.peaks))
+            panels[f"batch {engine.batch}{which}"] = View("", parts, profile_notes(report)).page()
+    earlier = (one for report in collected.profiles.values() for one in report.differences)
+    return panels | _difference_panels(earlier)
+
+
+def _difference_panels(differences: Iterable[EngineDifference]) -> dict[str, list[Table]]:
+    """One for two engines, whatever the number of batch sizes at which they were profiled."""
+    panels: dict[str, list[Table]] = {}
+    for one in differences:
+        tables = [block for block in difference_tables(one) if block.face != "terminal"]
+        panels.setdefault(f"{one.a} → {one.b}", []).extend(tables)
+    return panels
+
+
+def _accuracy(collected: Collected) -> _Panels:
+    panels: _Panels = {file: check_view(check).page() for file, check in collected.checks.items()}
+    if collected.manifest is not None and collected.manifest.verdict is not None:
+        panels["precision selection"] = verdict_view(collected.manifest.verdict).page()
+    return panels
+
+
+def _origin(collected: Collected, argv: Sequence[str]) -> _Panels:
+    """Commands, engines, tuning and machines; and what of the folder is not shown."""
+    manifest, ledger = collected.manifest, collected.ledger
+    made = {**({} if manifest is None else {"engines": manifest}), **collected.reports, **collected.checks}
+    left_out = [f"not on this page: {file}, {reason}" for file, reason in collected.left_out.items()]
+    panels: _Panels = {"commands": [_commands(made, argv), Lines(left_out)]}
+    if manifest is not None:
+        panels["build"] = build_view(manifest, collected.name).page()
+    if ledger is not None:
+        panels["tuning"] = [Lines([gain_line(ledger), separate_runs_line(ledger)]), ledger_table(ledger)]
+    return panels | {"machine and versions": list(_machines(collected))}
+
+
+def _commands(records: Mapping[str, _Made], argv: Sequence[str]) -> Lines:
+    """The commands as they were typed, for a shell, and what each made; the last one made this page."""
+    typed = {f"{what}, {_date_text(one.created)}": one.argv for what, one in records.items()}
+    commands = [(what, words) for what, words in (*typed.items(), ("this page", argv)) if words]
+    return Lines([line for what, words in commands for line in (f"# {what}", _typed(words))], is_copied=True)
+
+
+def _typed(argv: Sequence[str]) -> str:
+    """A command line for a shell, however the program was started."""
+    program, *rest = argv
+    is_trtopt = PurePath(program).name in ("trtopt", "__main__.py")
+    return shlex.join(["trtopt" if is_trtopt else program, *rest])
+
+
+def _machines(collected: Collected) -> Iterator[Table]:
+    """Each machine, with the files that were made on it."""
+    machines: list[tuple[Environment, list[str]]] = []
+    for file, report in collected.reports.items():
+        known = [files for environment, files in machines if environment == report.environment]
+        if known:
+            known[0].append(file)
+        elif report.environment is not None:
+            machines.append((report.environment, [file]))
+    for environment, files in machines:
+        yield facts_table(f"Where {', '.join(files)} was made", facts_of(environment))
+
+
+# ── two folders ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pair_page(
+    a: Collected, b: Collected, differences: Sequence[EngineDifference], argv: Sequence[str] = ()
+) -> Page:
+    """How B differs from A, the baseline, then all of both; `differences`: of engines that both profiled."""
+    sides = dict(zip(_SIDES, (a, b), strict=True))
+    pages = {n: report_page(side) for n, side in sides.items()}
+    compared, notes = _compared(a, b)
+    verdicts = [] if compared is None else comparison_view(compared).page()
+    sentences = [block for block in verdicts if isinstance(block, Lines)]
+    reasons = Lines([] if compared is None else grouped(reasons_of(compared)))
+    settings = {"verdicts": [*verdicts, reasons], "what differs": [_settings(a, b), _commands({}, argv)]}
+    return Page(
+        title=f"{', '.join(dict.fromkeys(page.title for page in pages.values()))}: "
+        f"{a.name} (A) and {b.name} (B)",
+        facts=[f"{n}: {', '.join(page.facts)}" for n, page in pages.items()],
+        mark=Mark(
+            max((page.mark.level for page in pages.values()), key=_LEVELS.index),
+            "; ".join(f"{n} {page.mark.text}" for n, page in pages.items()),
+        ),
+        figures=[replace(one, name=f"{n}: {one.name}") for n, page in pages.items() for one in page.figures],
+        answer=[*sentences[:1], Lines(notes, are_warnings=True)],
+        sections=[
+            Section("differ", "How do they differ?", {**settings, **_difference_panels(differences)}),
+            *_filled(_merged(pages)),
+        ],
+    )
+
+
+def _merged(pages: Mapping[str, Page]) -> Iterator[Section]:
+    """Each section once, with the panels of both sides."""
+    for id, title in _QUESTIONS.items():
+        panels = {
+            f"{n} {label}": blocks
+            for n, page in pages.items()
+            for section in page.sections
+            if section.id == id
+            for label, blocks in section.panels.items()
+        }
+        yield Section(id, title, panels)
+
+
+def _compared(a: Collected, b: Collected) -> tuple[Comparisons | None, list[str]]:
+    """The verdicts, and what speaks against comparing the two at all."""
+    deployed = [one for one in map(deployment_of, (a, b)) if one is not None]
+    if len(deployed) < len(_SIDES):
+        return None, ["Not compared: a side has no measurements."]
+    first, second = (side.results[one.file] for side, one in zip((a, b), deployed, strict=True))
+    ours, theirs = ({point.batch for point in report.points} for report in (first, second))
+    if not ours & theirs:
+        return None, ["Not compared: they have no batch size in common."]
+    try:
+        compared = compare_reports(
+            first, second, threshold=THRESHOLD, force=True, batch=sorted(ours & theirs)
+        )
+    except UsageError as error:
+        return None, [f"Not compared: {error.problem}."]
+    alone = [f"batch {batch} is only on one side" for batch in sorted(ours ^ theirs)]
+    return compared, [*compared.notes, *alone]
+
+
+def _settings(a: Collected, b: Collected) -> Block:
+    """What of machine, versions, contract and builder settings differs."""
+    before, after = map(_facts_of_side, (a, b))
+    differing = [one for one in dict.fromkeys((*before, *after)) if before.get(one) != after.get(one)]
+    if not differing:
+        return Lines(["Machine, versions, contract and builder settings are the same."])
+    columns: list[Column[str]] = [Column("what", str), Column("A", before.get), Column("B", after.get)]
+    return table("What differs", columns, differing)
+
+
+def _facts_of_side(side: Collected) -> dict[str, str]:
+    environments = (report.environment for report in side.reports.values())
+    found = next((facts_of(one) for one in environments if one is not None), {})
+    if (deployed := deployment_of(side)) is not None:
+        found["contract"] = deployed.point.latency.contract.name
+    if side.manifest is not None:
+        engine = side.manifest.engines[0]
+        found["built by"] = str(engine.plan.backend)
+        found["types in the graph"] = ", ".join(side.manifest.onnx.types)
+        found |= {f"builder: {what}": fact for what, fact in engine.builder_config.items()}
+    return found
+
+
+# ── a sweep ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
+    """Everything of a sweep; `argv` is the command that makes the page."""
+    blocks, groups = sweep_view(report).page(), choices_of(report)
+    doubts = [note.text for note in sweep_notes(report) if note.severity is not Severity.NOTE]
+    return Page(
+        title=f"{PurePath(report.model).stem}: sweep",
+        facts=[f"{report.terms.device.name}, {report.terms.backend}", _date_text(report.created)],
+        mark=_mark_of_sweep(report),
+        figures=[figure for one in groups for figure in _figures(report, one)],
+        answer=[*(bests_table(report, one) for one in groups), Lines(doubts, are_warnings=True)],
+        charts=_charts(blocks)[:1] if groups else [],
+        sections=[
+            Section("fast", "How fast is each point?", {"": blocks}),
+            Section("made", "How was it made?", {"": [_commands({"sweep": report}, argv)]}),
+        ],
+    )
+
+
+def _mark_of_sweep(report: SweepReport) -> Mark:
+    found = [point.trust for point in report.measured]
+    worst = next((trust for trust in Trust if trust in found), None)
+    if worst is None:
+        return Mark("caution", "not measured")
+    if worst is Trust.FULL:
+        return Mark("good", worst.value)
+    text = f"{found.count(worst)} of {len(found)} points {worst.value}"
+    return Mark("bad" if worst is Trust.NONE else "caution", text)
+
+
+def _figures(report: SweepReport, choices: Choices) -> Iterator[Figure]:
+    """The knee of the front at a set of lengths, else its busiest point."""
+    chosen = choices.knee or choices.front[-1]
+    cost = next(ms for one, ms in zip(choices.points, choices.costs_ms, strict=True) if one.key == chosen.key)
+    why = "the knee of the Pareto front" if choices.knee else "the highest throughput"
+    yield Figure(f"deploy{at_lengths(choices.axes)}", chosen.label, why)
+    yield Figure(latency_name(report), f"{cost:.3f}", unit="ms")
+    yield Figure("throughput", f"{chosen.samples_per_s or 0.0:,.0f}", unit="samples/s")
