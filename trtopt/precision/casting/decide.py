@@ -12,7 +12,6 @@ import onnx
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames, Part, graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.shape_inference import FLOAT, LOW
-from trtopt.precision.casting.peaks import gives_peaks
 from trtopt.precision.casting.rules import (
     Fit,
     Places,
@@ -58,7 +57,6 @@ _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 _PERIODIC = ("Sin", "Cos", "Tan")
 _ANGLE_ERROR = 1 / 32
 """Of the largest exact whole number: 64 in FP16, whose rounding there is 1/64 of a radian at most."""
-_NOT_RUN = "no sample ran its subgraph"
 HEADROOM = 4.0
 """By default a value may reach the type's largest over this: data to come may be larger than data seen."""
 
@@ -104,7 +102,7 @@ class Decision:
 class CastDecider:
     """Decides node by node; all it knows of the values are `ranges`, the largest |x| of tensors.
 
-    Without any, operators and weights decide. With some, a subgraph of which they have none was not run.
+    Without any, operators and weights decide. With some, what lies in a subgraph stays FP32: it has none.
     """
 
     def __init__(
@@ -171,17 +169,12 @@ class CastDecider:
         return Decision(places, tuple(kept.values()), untouched, self._fits_of(places))
 
     def _unmeasured_nodes(self) -> dict[str, str]:
-        """Nodes of subgraphs that make FP32 tensors, none of which has a range, and why they have none."""
+        """Nodes of subgraphs, whose values are not measured, and where they are."""
         found: dict[str, str] = {}
         for around in graphs_of(self._model.proto.graph):
             for outer in around.node:
                 for part in subgraphs_of(outer):
-                    made = [*_names(part.input), *(name for node in part.node for name in node.output)]
-                    floats = [name for name in made if self._types.get(name) == FLOAT]
-                    if not floats or not self._ranges.keys().isdisjoint(floats):
-                        continue
-                    is_watched = gives_peaks(outer, self._opset)
-                    why = _NOT_RUN if is_watched else f"values inside {outer.op_type} are not measured"
+                    why = f"values inside {outer.op_type} are not measured"
                     found |= dict.fromkeys((node.name for node in part.node), why)
         return found
 

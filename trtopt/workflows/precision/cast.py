@@ -220,8 +220,7 @@ def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
     if unknown:
         notes.append(
             f"{counted(len(unknown), 'node')} with unknown values stay FP32, such as {unknown[0].node!r} "
-            f"({unknown[0].reason}): give samples that run them with --data, or name them to "
-            "`trtopt cast --include`"
+            f"({unknown[0].reason}): name them to `trtopt cast --include`, to cast them all the same"
         )
     return tuple(notes)
 
