@@ -227,17 +227,6 @@ CASES: tuple[Case, ...] = (
         "elsewhere",
     ),
     left(
-        "rms-norm",
-        "old TensorRT",
-        """
-        # c: float[8]
-        g (float[N,S,8] x) => (float[N,S,8] y) <float two = {2.0}, float eps = {0.00001}, int64[1] ax = {-1}>
-        {p = Pow(x, two) q = ReduceMean(p, ax) r = Add(q, eps) s = Sqrt(r) u = Div(x, s) y = Mul(c, u)}""",
-        "TensorRT 10 is known to read 22",
-        opset=23,
-        target="10",
-    ),
-    left(
         "gelu",
         "8.6",
         """

@@ -245,15 +245,6 @@ CASES: tuple[Case, ...] = (
         target="8.6",
     ),
     case(
-        "rms-norm",
-        "decomposed",
-        """
-        # c: float[8]
-        g (float[N,S,8] x) => (float[N,S,8] y) <float two = {2.0}, float eps = {0.00001}, float one = {1.0}, int64[1] ax = {-1}>
-        {p = Pow(x, two) q = ReduceMean(p, ax) r = Add(q, eps) s = Sqrt(r) t = Div(one, s) u = Mul(x, t) y = Mul(c, u)}""",
-        opset=23,
-    ),
-    case(
         "gelu",
         "erf",
         """

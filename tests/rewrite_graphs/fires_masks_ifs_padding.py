@@ -68,31 +68,4 @@ CASES: tuple[Case, ...] = (
         g (float[N,2,S,16] q, float[N,2,16,S] k, bool[N,1,1,S] m) => (float[N,2,S,S] y) <float c = {0.25}, float low = {-1e9}>
         {a = MatMul(q, k) b = Mul(a, c) d = Where(m, b, low) y = Softmax(d)}""",
     ),
-    case(
-        "attention",
-        "scaled, with a mask over keys",
-        """
-        g (float[N,4,S,16] q, float[N,4,16,T] k, float[N,4,T,16] v, float[N,1,1,T] m) => (float[N,4,S,16] y) <float c = {4.0}>
-        {a = MatMul(q, k) b = Div(a, c) d = Add(m, b) e = Softmax<axis=3>(d) y = MatMul(e, v)}""",
-        opset=23,
-    ),
-    case(
-        "attention",
-        "bare, values of another size",
-        """
-        g (float[N,4,8,16] q, float[N,4,8,16] k, float[N,4,8,24] v) => (float[N,4,8,24] y)
-        {t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) e = Softmax(a) y = MatMul(e, v)}""",
-        opset=23,
-    ),
-    case(
-        "attention",
-        "two, masks of two and four axes",
-        """
-        g (float[N,2,S,16] q, float[N,2,16,S] k, float[N,2,S,16] v, float[S,S] m, float[1,2,S,S] n) => (float[N,2,S,16] y)
-        <float c = {0.25}>
-        {a = MatMul(q, k) b = Mul(a, c) d = Add(b, m) e = Softmax(d) x = MatMul(e, v)
-         f = MatMul(x, k) h = Add(f, n) i = Softmax(h) y = MatMul(i, v)}""",
-        count=2,
-        opset=23,
-    ),
 )

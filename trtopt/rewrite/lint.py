@@ -18,7 +18,7 @@ from trtopt.records.base import Result
 from trtopt.rewrite import driver
 from trtopt.rewrite.evidence import AUDITED
 from trtopt.rewrite.match import REDUCTIONS, axes_of
-from trtopt.rewrite.rules.normalisation import BETTER_PLAIN, layer_norm, rms_norm
+from trtopt.rewrite.rules.normalisation import BETTER_PLAIN, layer_norm
 from trtopt.rewrite.scope import STANDARD, Scope
 from trtopt.targets import INTEGER_ARITHMETIC, target_named
 
@@ -392,16 +392,13 @@ def _attention(scope: Scope) -> Iterator[Finding]:
 
 @check(
     "kernels for single steps unless the builder knows the pattern; moments in FP16 where x is",
-    "export at opset 17 for LayerNormalization, at 23 for RMSNormalization where the target reads it; "
-    "compute the moments in FP32",
+    "export at opset 17 for LayerNormalization; compute the moments in FP32",
 )
 def _plain_normalisation(scope: Scope) -> Iterator[Finding]:
-    for rule in (layer_norm, rms_norm):
-        for match in rule.find(scope):
-            if isinstance(match.verdict, str) and match.verdict != BETTER_PLAIN:
-                yield Finding(
-                    match.node, f"a normalisation written out, which {rule.name} declines: {match.verdict}"
-                )
+    for match in layer_norm.find(scope):
+        if isinstance(match.verdict, str) and match.verdict != BETTER_PLAIN:
+            why = f"a normalisation written out, which {layer_norm.name} declines: {match.verdict}"
+            yield Finding(match.node, why)
 
 
 # ── all checks, and a model file ──────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Attention as TensorRT fuses it, and products of one input as one."""
+"""Attention's scale where TensorRT fuses it, and products of one input as one."""
 
 from __future__ import annotations
 
@@ -9,96 +9,10 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.evidence import MERGED, faster, layers
-from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_factor
+from trtopt.rewrite.match import with_factor
 from trtopt.rewrite.rule import Match, Verdict, at, rule
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import targets_where
-
-# ── attention ──────────────────────────────────────────────────────────────────────────────────────────────
-
-_OPSET = 23
-_RANK = 4
-
-
-@rule(
-    "Softmax((Q·Kᵀ)·c [+ mask])·V → Attention(Q, K, V [, mask], scale = c), opset 23",
-    "N",
-    "fused multi-head attention",
-    targets=(),
-    evidence=(layers("does not read it"),),
-)
-@at("MatMul")
-def attention(scope: Scope, node: Any) -> Verdict | None:
-    """TensorRT 10.14 and later keep the one node whole, where they have to recognise the pattern otherwise.
-
-    See "Fused Attention" in TensorRT's documentation, method 1. What no fused kernel fits, FP32 say, they
-    then refuse to build unless the network may be decomposed, as trtopt's builder does: a file for other
-    tools should be FP16 or BF16.
-    """
-    softmax = scope.producer(node.inputs[0], "Softmax")
-    if softmax is None:
-        return None
-    plus = scope.producer(softmax.inputs[0], "Add")
-    ways = [(softmax.inputs[0], None)] if plus is None else inputs_either_way(plus)
-    found = next(((*made, mask) for scores, mask in ways if (made := _product(scope, scores))), None)
-    if found is None:
-        return None
-    product, factor, inner, mask = found
-    if scope.target.operator_opset < _OPSET:
-        return f"TensorRT {scope.target.name} does not read Attention"
-    if scope.opset < _OPSET:
-        return f"Attention needs opset {_OPSET}, the model has {scope.opset}: export it at {_OPSET}"
-    query, key = product.inputs
-    value = node.inputs[1]
-    operands = (query, key, value)
-    if any(scope.rank(tensor) != _RANK for tensor in operands):
-        return "queries, keys and values are not known to have four axes"
-    if any(scope.is_constant(tensor) for tensor in operands):
-        return "one operand is constant: this is no attention"
-    if any(scope.producer(tensor, "DequantizeLinear") is not None for tensor in operands):
-        return "the products are quantised"
-    if not scope.is_float(query) or len({scope.dtype(tensor) for tensor in operands}) > 1:
-        return "the type of queries, keys and values is not known to be one"
-    heads = {(tensor.shape[0], tensor.shape[1]) for tensor in operands}
-    if (
-        len(heads) > 1
-        or None in next(iter(heads))
-        or query.shape[-1] != key.shape[-2]
-        or not isinstance(query.shape[-1], int)
-    ):
-        return "batch, heads and head size are not known to be the same everywhere"
-    if softmax.attrs.get("axis", -1) not in (-1, _RANK - 1):
-        return "the Softmax is not over the keys"
-    if mask is not None and (scope.rank(mask) is None or not 2 <= len(mask.shape) <= _RANK):
-        return "the mask is not known to have two to four axes"
-
-    def apply() -> None:
-        keys = scope.compute(node, "Transpose", [key], key, perm=[0, 1, 3, 2])
-        rows = [] if mask is None else [_row_for_every_query(scope, node, query, key, mask)]
-        scope.replace(node, "Attention", [query, keys, value, *rows], {"scale": factor})
-
-    inner = [*inner, softmax, *([] if plus is None else [plus])]
-    return why_not_one_node(scope, value, node, inner) or apply
-
-
-def _product(scope: Scope, tensor: Any) -> tuple[Any, float, list[Any]] | None:
-    """The MatMul of scores that are scaled or not, the scale, and the nodes between."""
-    node = scope.producer(tensor, "MatMul", "Mul", "Div")
-    if node is None or node.op == "MatMul":
-        return None if node is None else (node, 1.0, [node])
-    found = with_factor(scope, node)
-    product = None if found is None else scope.producer(found[0], "MatMul")
-    return None if found is None or product is None else (product, found[1], [product, node])
-
-
-def _row_for_every_query(scope: Scope, node: Any, query: Any, key: Any, mask: Any) -> Any:
-    """The mask expanded to a row for each: ONNX Runtime's kernel broadcasts it over heads alone."""
-    like = scope.variable(mask.name, np.dtype(np.int64))
-    queries = scope.compute(node, "Shape", [query], like, start=2, end=3)
-    keys = scope.compute(node, "Shape", [key], like, start=3, end=4)
-    rows = scope.compute(node, "Concat", [queries, keys], like, axis=0)
-    return scope.compute(node, "Expand", [mask, rows], mask)
-
 
 # ── attention-scale ────────────────────────────────────────────────────────────────────────────────────────
 

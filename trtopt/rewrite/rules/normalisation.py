@@ -6,7 +6,7 @@ Their pattern is x·1/√(v + ε), with constants applied before and after it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -86,13 +86,15 @@ def _match_quotient(scope: Scope, node: Any) -> Quotient | None:
 
 
 def _match_centred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
-    """x and the nodes between, if numerator and square are both x − mean(x) over the same axes."""
+    """x and the nodes between, if numerator and square are both x − mean(x) over the same, last axes."""
     minus = scope.producer(found.numerator, "Sub")
     mean = None if minus is None else scope.producer(minus.inputs[1], "ReduceMean")
     if minus is None or mean is None or found.square is not found.numerator:
         return None
     same = mean.inputs[0] is minus.inputs[0] and axes_of(scope, mean) == found.axes and keeps_axes(mean)
-    return (minus.inputs[0], [minus, mean]) if same else None
+    rank = scope.rank(minus.inputs[0])
+    are_last = rank is not None and found.axes == list(range(rank - len(found.axes), rank))
+    return (minus.inputs[0], [minus, mean]) if same and are_last else None
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,10 @@ class Affine:
     shift: Any | None
 
 
-def _with_constants(scope: Scope, start: Affine, ops: tuple[str, ...]) -> Affine:
+def _with_constants(scope: Scope, start: Affine) -> Affine:
     """With Mul by a constant, if it has no scale yet, and Add of one that follow it and nothing else does."""
     found = start
-    for op in ops:
+    for op in ("Mul", "Add"):
         user = scope.only_use(found.last.outputs[0], op)
         other = None if user is None else next(filter(scope.is_constant, user.inputs), None)
         if user is None or other is None or (op == "Mul" and found.scale is not None):
@@ -123,12 +125,10 @@ def _with_constants(scope: Scope, start: Affine, ops: tuple[str, ...]) -> Affine
     return found
 
 
-def _in_half(
-    scope: Scope, found: Quotient, source: Any, inner: list[Any], ops: tuple[str, ...]
-) -> Affine | None:
+def _in_half(scope: Scope, found: Quotient, source: Any, inner: list[Any]) -> Affine | None:
     """Where only the quotient is in FP32: FP16 or BF16 → Cast → quotient → Cast → Mul [→ Add].
 
-    ONNX's operators with `stash_type` 1, the default, cast in the same two places.
+    ONNX's operator with `stash_type` 1, the default, casts in the same two places.
     """
     first, back = scope.producer(source, "Cast"), scope.only_use(found.root.outputs[0], "Cast")
     if first is None or back is None or found.scale is not None:
@@ -136,11 +136,11 @@ def _in_half(
     if first.attrs["to"] != onnx.TensorProto.FLOAT or back.attrs["to"] != scope.element(first.inputs[0]):
         return None
     start = Affine(first.inputs[0], back, [*inner, found.root], None, None)
-    affine = _with_constants(scope, start, ops)
+    affine = _with_constants(scope, start)
     return None if affine.scale is None else affine
 
 
-def spreads(scope: Scope, constant: Any | None, shape: tuple[int, ...]) -> bool:
+def _spreads(scope: Scope, constant: Any | None, shape: tuple[int, ...]) -> bool:
     """Whether a constant, if there is one, spreads over the last axes alone, which have `shape`."""
     if constant is None or tuple(constant.shape) == shape:
         return True
@@ -149,7 +149,7 @@ def spreads(scope: Scope, constant: Any | None, shape: tuple[int, ...]) -> bool:
     return scope.value(constant) is not None and (fits or int(np.prod(own)) == 1)
 
 
-def spread(scope: Scope, constant: Any | None, shape: tuple[int, ...], source: Any, like: str) -> Any:
+def _spread(scope: Scope, constant: Any | None, shape: tuple[int, ...], source: Any, like: str) -> Any:
     """The constant over the last axes, which have `shape`; ones of the type of `source` if there is none."""
     if constant is not None and tuple(constant.shape) == shape:
         return constant
@@ -158,26 +158,6 @@ def spread(scope: Scope, constant: Any | None, shape: tuple[int, ...], source: A
         return scope.constant(np.ones(shape, scope.dtype(source)), like)
     flat = value.reshape(value.shape[max(0, value.ndim - len(shape)) :])
     return scope.constant(np.broadcast_to(flat, shape), like)
-
-
-def _find_written_out(
-    scope: Scope,
-    of: Callable[[Scope, Quotient], tuple[Any, list[Any]] | None],
-    ops: tuple[str, ...],
-    judge: Callable[[Scope, Quotient, Affine], Verdict],
-) -> Iterator[Match]:
-    """Normalisations over the last axes of what `of` finds, with the constants after them in `ops`."""
-    for node in scope.nodes("Div", "Mul"):
-        found = _match_quotient(scope, node)
-        source, inner = (None if found is None else of(scope, found)) or (None, [])
-        rank = None if source is None else scope.rank(source)
-        if found is None or rank is None or found.axes != list(range(rank - len(found.axes), rank)):
-            continue
-        inner = [*found.inner, *inner]
-        affine = _in_half(scope, found, source, inner, ops) or _with_constants(
-            scope, Affine(source, node, inner, found.scale, None), ops
-        )
-        yield Match(affine.last, judge(scope, found, affine))
 
 
 # ── plain-instance-norm ────────────────────────────────────────────────────────────────────────────────────
@@ -265,7 +245,16 @@ def layer_norm(scope: Scope) -> Iterator[Match]:
     or over more values than a transformer's. As LayerNormalization unet3d's 22 took TensorRT 8.6 23 % more
     time.
     """
-    return _find_written_out(scope, _match_centred, ("Mul", "Add"), _layer_norm)
+    for node in scope.nodes("Div", "Mul"):
+        found = _match_quotient(scope, node)
+        centred = None if found is None else _match_centred(scope, found)
+        if found is None or centred is None:
+            continue
+        source, inner = centred[0], [*found.inner, *centred[1]]
+        affine = _in_half(scope, found, source, inner) or _with_constants(
+            scope, Affine(source, node, inner, found.scale, None)
+        )
+        yield Match(affine.last, _layer_norm(scope, found, affine))
 
 
 def _layer_norm(scope: Scope, found: Quotient, affine: Affine) -> Verdict:
@@ -280,64 +269,14 @@ def _layer_norm(scope: Scope, found: Quotient, affine: Affine) -> Verdict:
         return "a normalised axis is dynamic, or not known"
     if not scope.is_float(found.numerator):
         return "the type is not FP32 or FP16"
-    if not (spreads(scope, affine.scale, shape) and spreads(scope, affine.shift, shape)):
+    if not (_spreads(scope, affine.scale, shape) and _spreads(scope, affine.shift, shape)):
         return "scale or shift vary along another axis"
 
     def apply() -> None:
         node, source = affine.last, affine.source
-        inputs = [source, spread(scope, affine.scale, shape, source, f"{node.name}/scale")]
+        inputs = [source, _spread(scope, affine.scale, shape, source, f"{node.name}/scale")]
         if affine.shift is not None:
-            inputs.append(spread(scope, affine.shift, shape, source, f"{node.name}/bias"))
+            inputs.append(_spread(scope, affine.shift, shape, source, f"{node.name}/bias"))
         scope.replace(node, "LayerNormalization", inputs, {"axis": -len(shape), "epsilon": found.epsilon})
 
     return why_not_one_node(scope, affine.source, affine.last, affine.inner) or apply
-
-
-# ── rms-norm ───────────────────────────────────────────────────────────────────────────────────────────────
-
-_OPSET = 23
-
-
-@rule(
-    "x/√(mean(x²) + ε)·γ over the last axis, also between casts to FP32 and back → RMSNormalization(x, γ)",
-    "N",
-    "one normalisation kernel, moments in FP32",
-    evidence=(layers("does not read it; RTX's parser writes it out again"),),
-)
-def rms_norm(scope: Scope) -> Iterator[Match]:
-    """γ may be missing.
-
-    Where FP16 or BF16 is cast to FP32 in front of the square, and back in front of γ, as in language models,
-    the casts go too: the operator has them by definition. It is standard from opset 23 on, which TensorRT
-    reads from version 11 on, and 10 in its last releases alone. TensorRT-RTX 1.7's parser writes the operator
-    out again, casts and all: there nothing is won but fewer nodes.
-    """
-    return _find_written_out(scope, _match_uncentred, ("Mul",), _rms_norm)
-
-
-def _match_uncentred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
-    """x, if numerator and square are both x, normalised along one axis."""
-    is_plain = found.square is found.numerator and scope.producer(found.numerator, "Sub") is None
-    return (found.numerator, []) if is_plain and len(found.axes) == 1 else None
-
-
-def _rms_norm(scope: Scope, found: Quotient, affine: Affine) -> Verdict:
-    if scope.target.operator_opset < _OPSET:
-        known = f"TensorRT {scope.target.name} is known to read {scope.target.operator_opset}"
-        return f"RMSNormalization is of opset {_OPSET}, {known}"
-    if scope.opset < _OPSET:
-        return f"RMSNormalization needs opset {_OPSET}, the model has {scope.opset}: export it at {_OPSET}"
-    length = found.numerator.shape[-1]
-    if not isinstance(length, int):
-        return "the normalised axis is dynamic"
-    if not scope.is_float(found.numerator):
-        return "the type is not FP32 or FP16"
-    if not spreads(scope, affine.scale, (length,)):
-        return "the scale varies along another axis"
-
-    def apply() -> None:
-        node, source = affine.last, affine.source
-        scale = spread(scope, affine.scale, (length,), source, f"{node.name}/scale")
-        scope.replace(node, "RMSNormalization", [source, scale], {"axis": -1, "epsilon": found.epsilon})
-
-    return why_not_one_node(scope, found.numerator, affine.last, affine.inner) or apply
