@@ -29,9 +29,16 @@ _ALSO_PACKAGES = ("export", "rewrite")
 
 
 def _views() -> Any:
-    import trtopt.results as results  # `from` would ask the package for the name
+    from trtopt import results
 
     return results
+
+
+def _is_module(name: str) -> bool:
+    """Whether this is one of the package's own, which `from trtopt import` asks for before it imports it."""
+    from importlib.util import find_spec
+
+    return find_spec(f"{__name__}.{name}") is not None
 
 
 class _PublicModule(ModuleType):
@@ -47,11 +54,11 @@ class _PublicModule(ModuleType):
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("__") or name == "__all__":  # the others are asked for by tools
-            import trtopt.api as functions
+        if name in ("__all__", *_ALSO_PACKAGES) or not (name.startswith("__") or _is_module(name)):
+            from trtopt import api
 
-            if name in (*functions.__all__, "__all__"):
-                return getattr(functions, name)
+            if name in (*api.__all__, "__all__"):
+                return getattr(api, name)
         raise AttributeError(f"module 'trtopt' has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:

@@ -19,9 +19,10 @@ from trtopt.errors import UsageError
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.options import Declared, Option, choices_of, declared_in, parse_names
 from trtopt.records import Backend, Plugin, Record
-from trtopt.targets import ONNXRUNTIME, RTX, TENSORRT
+from trtopt.targets import ONNXRUNTIME, ROWS, RTX, TENSORRT, target_of
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
+_NAMES = {TENSORRT: "TensorRT", RTX: "TensorRT-RTX", ONNXRUNTIME: "ONNX Runtime"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +42,29 @@ class Setting(Option):
     """Whether it decides which tactics compete: timing caches are kept apart by it."""
     tuned: bool = False
     """Whether tuning tries values of it."""
-    available: str = "every TensorRT"
     backends: tuple[str, ...] = (TENSORRT, RTX)
     """Those that have it; the others refuse it."""
+    needs: str | None = None
+    """The column of the table of targets that says which versions of these have it; None: all."""
 
     @property
     def recorded(self) -> str:
         """Its field in `BuildSettings`."""
         return self.recorded_as or self.name
+
+    @property
+    def available(self) -> str:
+        """What has it."""
+        if self.needs is not None:
+            first = next(row for row in ROWS if getattr(row, self.needs))
+            return f"{_NAMES[first.backend]} {'.'.join(map(str, first.since))} and newer"
+        return "every TensorRT" if len(self.backends) > 1 else _NAMES[self.backends[0]]
+
+    def is_of(self, backend: Backend) -> bool:
+        """Whether a backend has it."""
+        if backend.name not in self.backends:
+            return False
+        return self.needs is None or bool(getattr(target_of(backend), self.needs))
 
     def record(self, value: Any) -> Any:
         """The value of a recipe as a manifest has it."""
@@ -59,7 +75,7 @@ class Setting(Option):
 
 def _of_onnxruntime(text: str, **more: Any) -> Setting:
     python = text if "ONNX Runtime" in text else f"{text.rstrip('.')} (ONNX Runtime)."
-    return Setting(text, python=python, available="ONNX Runtime", backends=(ONNXRUNTIME,), tuned=True, **more)
+    return Setting(text, python=python, backends=(ONNXRUNTIME,), tuned=True, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +129,7 @@ class SweptSettings:
         bool | None,
         Setting(
             "Fail if the timing cache lacks a timing (TensorRT 10.8 and newer).",
-            available="TensorRT 10.8 and newer",
+            needs="editable_cache",
         ),
     ] = None
     aux_streams: Annotated[
@@ -137,7 +153,7 @@ class SweptSettings:
             "How hard to search for layers to run tile by tile within the L2 cache (TensorRT 10.8 and "
             "newer).",
             decides_tactics=True,
-            available="TensorRT 10.8 and newer",
+            needs="tiling",
             tuned=True,
         ),
     ] = None
@@ -153,7 +169,7 @@ class SweptSettings:
             unit=2**20,
             attribute="l2_limit_for_tiling",
             decides_tactics=True,
-            available="TensorRT 10.8 and newer",
+            needs="tiling",
             tuned=True,
         ),
     ] = None
@@ -165,8 +181,7 @@ class SweptSettings:
             metavar="'-NAME=VALUE …'",
             attribute="build_route",
             decides_tactics=True,
-            available="TensorRT 11.1 and newer",
-            backends=(TENSORRT,),
+            needs="build_routes",
             tuned=True,
         ),
     ] = None
@@ -194,7 +209,7 @@ class BuilderSettings(SweptSettings):
             metavar="CC,CC,…",
             parse=parse_names,
             recorded_as="compute_capabilities",
-            available="TensorRT-RTX",
+            backends=(RTX,),
         ),
     ] = None
 
@@ -228,17 +243,16 @@ def check_backend(recorded: Record, backend: Backend, settings: Settings = SETTI
     plain = type(recorded)()
     for one in settings:
         is_given = getattr(recorded, one.recorded) != getattr(plain, one.recorded)
-        if is_given and backend.name not in one.backends:
+        if is_given and not one.is_of(backend):
             raise UsageError(
                 f"{one.flag}: {backend} has no such setting ({one.available} has)",
-                f"omit {one.flag}, or build with --backend {one.backends[0]}",
+                f"omit {one.flag}, or build with {one.available}",
             )
 
 
-def plain_attributes(recorded: Record, settings: Settings = SETTINGS) -> dict[str, Any]:
-    """What is set on TensorRT's builder config unchanged, by the attribute's name."""
-    values = {one.attribute: getattr(recorded, one.recorded) for one in settings if one.attribute}
-    return {attribute: value for attribute, value in values.items() if value is not None}
+def plain_attributes(backend: Backend, settings: Settings = SETTINGS) -> dict[str, Setting]:
+    """The settings of a backend that are set on TensorRT's builder config unchanged, by its attributes."""
+    return {one.attribute: one for one in settings if one.attribute and one.is_of(backend)}
 
 
 def _plugin(path: str) -> Plugin:

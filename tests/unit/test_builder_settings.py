@@ -38,7 +38,7 @@ STREAMS_BESIDE = Annotated[
         range=(0, 7),
         attribute="max_aux_streams",
         decides_tactics=True,
-        available="TensorRT 10 and newer",
+        needs="weakly_typed",
     ),
 ]
 DECLARED = field_of("streams_beside", STREAMS_BESIDE, None)
@@ -97,7 +97,8 @@ def test_a_setting_that_is_declared_has_its_range_judged() -> None:
 def test_a_setting_that_is_declared_is_recorded_applied_and_keeps_caches_apart() -> None:
     recorded = recorded_settings(MadeUpRecipe(streams_beside=2, opt_level=4), MadeUpRecord, WITH_MADE_UP)
     assert msgspec.json.decode(msgspec.json.encode(recorded))["streams_beside"] == 2
-    assert plain_attributes(recorded, WITH_MADE_UP) == {
+    applied = plain_attributes(Backend(name="tensorrt", version="8.6.1"), WITH_MADE_UP)
+    assert {name: getattr(recorded, one.recorded) for name, one in applied.items()} == {
         "builder_optimization_level": 4,
         "max_aux_streams": 2,
     }
@@ -110,9 +111,29 @@ def test_a_setting_that_is_declared_is_recorded_applied_and_keeps_caches_apart()
     assert terms[0] == terms[2] != terms[1]
 
 
+@pytest.mark.parametrize(
+    ("version", "lacking"),
+    [
+        ("8.6.1", {"reproducible", "tiling", "l2_limit_mib", "build_route", "compute_capability"}),
+        ("10.8.0", {"build_route", "compute_capability"}),
+        ("11.1.0", {"compute_capability"}),
+    ],
+)
+def test_a_version_lacks_what_the_table_of_targets_says(version: str, lacking: set[str]) -> None:
+    backend = Backend(name="tensorrt", version=version)
+    of_tensorrt = [one for one in SETTINGS if one.backends != ("onnxruntime",)]
+    assert {one.name for one in of_tensorrt if not one.is_of(backend)} == lacking
+    recorded = recorded_settings(Recipe(tiling="full"), BuildSettings)
+    if "tiling" in lacking:
+        with pytest.raises(UsageError, match=r"--tiling: .* \(TensorRT 10.8 and newer has\)"):
+            check_backend(recorded, backend)
+    else:
+        check_backend(recorded, backend)
+
+
 def test_a_setting_that_is_declared_asks_for_its_row_in_the_page() -> None:
     assert rows(WITH_MADE_UP)[-1].startswith(
-        "| `--streams-beside N` | `streams_beside` | 0 to 7 | yes | TensorRT 10"
+        "| `--streams-beside N` | `streams_beside` | 0 to 7 | yes | TensorRT 8.6 and newer |"
     )
 
 

@@ -23,7 +23,6 @@ from trtopt.device.tensorrt.timing_cache import (
     attach,
     detach,
     merge,
-    no_editable_caches,
     require_unchanged,
     tactics_in,
 )
@@ -210,22 +209,11 @@ class TensorRTBuilder:
         """Set the builder up; returns every setting as the builder then reports it."""
         trt, target = self._library.trt, self._library.target
         check_backend(settings, self.backend)
-        if settings.reproducible and not target.editable_cache:
-            raise no_editable_caches(self.backend)
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-        if not target.tiling:
-            for flag, value in (("--tiling", settings.tiling), ("--l2-limit", settings.l2_limit_bytes)):
-                if value is not None:
-                    raise UsageError(
-                        f"{flag}: {self.backend} has none", "omit it, or use TensorRT 10.8 or newer"
-                    )
-        if settings.build_route is not None and not target.build_routes:
-            raise UsageError(
-                f"--build-route: {self.backend} has none", "omit it, or use TensorRT 11.1 or newer"
-            )
         config.avg_timing_iterations = settings.avg_timing or _TIMINGS
-        for attribute, value in plain_attributes(settings).items():
-            setattr(config, attribute, value)
+        for attribute, setting in plain_attributes(self.backend).items():
+            if (value := getattr(settings, setting.recorded)) is not None:
+                setattr(config, attribute, value)
         if settings.workspace_bytes is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_bytes)
         if settings.tactic_sources is not None:
@@ -252,14 +240,7 @@ class TensorRTBuilder:
             config.set_flag(self._library.trt.BuilderFlag.EDITABLE_TIMING_CACHE)
 
     def _choose_compute_capabilities(self, config: Any, wanted: tuple[str, ...]) -> None:
-        trt, target = self._library.trt, self._library.target
-        if not target.compute_capability_choice:
-            if wanted:
-                raise UsageError(
-                    f"--compute-capability: {self.backend} builds only for the GPU of this machine",
-                    "omit it, or build with --backend tensorrt-rtx",
-                )
-            return
+        trt = self._library.trt
         if not wanted:
             return  # TensorRT-RTX's own default: Ampere and newer
         config.num_compute_capabilities = len(wanted)
@@ -281,19 +262,15 @@ class TensorRTBuilder:
         report = {
             "flags": " ".join(flags),
             "network_flags": " ".join(target.network_flags),
-            "builder_optimization_level": str(config.builder_optimization_level),
             "tactic_sources": " ".join(
                 name for name, source in _members(trt.TacticSource) if sources & (1 << int(source))
             ),
             "profiling_verbosity": config.profiling_verbosity.name,
             "avg_timing_iterations": str(config.avg_timing_iterations),
-            "max_aux_streams": str(config.max_aux_streams),
         }
+        report |= {name: str(getattr(config, name)) for name in plain_attributes(self.backend)}
         if target.tiling:
             report["tiling_optimization_level"] = config.tiling_optimization_level.name
-            report["l2_limit_for_tiling"] = str(config.l2_limit_for_tiling)
-        if target.build_routes:
-            report["build_route"] = config.build_route
         if target.reports_hardware_compatibility:
             report["hardware_compatibility_level"] = config.hardware_compatibility_level.name
         for name, pool in _members(trt.MemoryPoolType):

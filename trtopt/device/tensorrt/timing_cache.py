@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trtopt.errors import BuildError, TimingCacheError, UsageError
-from trtopt.records import Backend
+from trtopt.errors import BuildError, TimingCacheError
 
 _HITS = re.compile(r"Deleting timing cache: \d+ entries, served (\d+) hits")
 
@@ -68,14 +67,6 @@ def _combined(config: Any, base: bytes, added: bytes) -> tuple[bytes, bool]:
 def _loaded(config: Any, blob: bytes) -> bytes:
     """The blob as TensorRT writes it back."""
     return bytes(config.create_timing_cache(blob).serialize())
-
-
-def no_editable_caches(backend: Backend) -> UsageError:
-    """The error where a timing that the cache lacks was to be an error."""
-    return UsageError(
-        f"{backend} has no editable timing caches",
-        "omit --reproducible, or use TensorRT 10.8 or newer",
-    )
 
 
 def tactics_in(cache: Any) -> dict[str, str]:

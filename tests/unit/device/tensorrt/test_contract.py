@@ -20,6 +20,7 @@ from tests.support.long import few
 from tests.support.trt_exercise import RTX_DUMP, VERSIONS, each_version, exercise, run, target
 from tests.support.trt_surface import DUMPS, Surface, load as load_dump
 from trtopt import records, targets
+from trtopt.builder_settings import plain_attributes
 from trtopt.device import api
 from trtopt.device.tensorrt import allocator, runtime
 from trtopt.errors import TrtoptError
@@ -44,8 +45,6 @@ CONDITIONS: dict[str, str | None] = {
     "tacticHash": "editable_cache",
     "TilingOptimizationLevel": "tiling",
     "tiling_optimization_level": "tiling",
-    "l2_limit_for_tiling": "tiling",
-    "build_route": "build_routes",
     "precision": "weakly_typed",
     "set_output_type": "weakly_typed",
     "attention": None,
@@ -109,6 +108,8 @@ def test_every_name_in_the_table_exists_in_the_version_that_it_is_for(dump: str)
     assert row.compute_capability_choice == surface.has("IBuilderConfig.set_compute_capability")
     assert row.compute_capability_choice == surface.has("ComputeCapability.SM89")
     assert row.timing_cache <= surface.has("ITimingCache.combine")
+    backend = records.Backend(name=row.backend, version=dump.rpartition("-")[2])
+    assert [name for name in plain_attributes(backend) if not surface.has(f"IBuilderConfig.{name}")] == []
 
 
 @each_version
