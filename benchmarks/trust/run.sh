@@ -18,8 +18,6 @@ step control python -m trtopt compare "$r50" --batch 1 --duration 1 --control 20
 for streams in 1 2 4 8; do
   step "streams-$streams" python -m trtopt bench "$r50" --batch 1 --streams $streams --duration 1 \
     --json "$out/streams-$streams.json"
-  [ $streams = 1 ] || step "streams-$streams-threads" python -m trtopt bench "$r50" --batch 1 \
-    --streams $streams --threads per-stream --duration 1 --json "$out/streams-$streams-threads.json"
 done
 step contracts-serving python -m trtopt bench "$r50" --contract serving --duration 1 --json "$out/serving.json"
 step contracts-consumed python -m trtopt bench "$r50" --contract serving --no-graph --duration 1 \

@@ -198,6 +198,6 @@ def test_the_terms_of_a_contract_are_named_in_their_group() -> None:
     assert (
         in_python("measure with --queue 1, which", options) == "measure with terms={'queue_ahead': 1}, which"
     )
-    assert in_python("use fewer --streams, or --threads one", options) == (
-        "use fewer streams, or terms={'threads': 'one'}"
+    assert in_python("use fewer --streams, or --sync spin", options) == (
+        "use fewer streams, or terms={'sync': 'spin'}"
     )

@@ -240,7 +240,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "--lock-clocks",
     ),
     "Terms of the measurement [default: the contract's]": (
-        *("--graph", "--transfers", "--pinned", "--queue", "--sync", "--threads", "--streams"),
+        *("--graph", "--transfers", "--pinned", "--queue", "--sync", "--streams"),
     ),
     "Further measurements, each in a pass of its own": (
         *("--layers", "--kernels", "--memory", "--load", "--max-latency", "--idle", "--cold-start"),

@@ -107,5 +107,5 @@ def flag(term: str, value: object) -> str:
 
 
 def one_in_flight(contract: Contract) -> Contract:
-    """The contract's terms for a latency pass: one stream and its thread, nothing queued ahead."""
-    return msgspec.structs.replace(contract, queue_ahead=0, streams=1, threads="one")
+    """The contract's terms for a latency pass: one stream, nothing queued ahead."""
+    return msgspec.structs.replace(contract, queue_ahead=0, streams=1)

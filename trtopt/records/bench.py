@@ -19,8 +19,7 @@ class Contract(Record, frozen=True, kw_only=True):
 
     `transfers`: whether host-to-device and device-to-host copies are part of a query; `pinned`: whether
     their host memory is page-locked or pageable; `queue_ahead` is how many queries are enqueued before the
-    host waits for the oldest; `sync` is how the host waits; `threads` is how many host threads serve the
-    streams.
+    host waits for the oldest; `sync` is how the host waits. One host thread serves all streams.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Contract(Record, frozen=True, kw_only=True):
     queue_ahead: int
     sync: Literal["blocking", "spin"]
     streams: int = 1
-    threads: Literal["one", "per-stream"] = "one"
 
 
 class Terms(TypedDict, total=False):
@@ -42,7 +40,6 @@ class Terms(TypedDict, total=False):
     queue_ahead: int
     sync: Literal["blocking", "spin"]
     streams: int
-    threads: Literal["one", "per-stream"]
 
 
 class EngineRef(Record, frozen=True, kw_only=True):

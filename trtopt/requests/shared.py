@@ -329,14 +329,13 @@ TERMS = {
     "pinned": Option("Copy from and to page-locked host memory.", flag="--pinned/--no-pinned"),
     "queue_ahead": Option("Queries queued ahead of the one waited for.", flag="--queue"),
     "sync": Option("How the host waits for the GPU."),
-    "threads": Option("Host threads that serve the streams."),
     "streams": Option("Streams, each with its own context."),
 }
 """The options of a contract's terms."""
 terms_of = partial(
     Group,
     'changes to the contract, as `{"graph": False, "streams": 2}`; the keys are graph, transfers, '
-    "pinned, queue_ahead, sync (`spin` or `blocking`), streams and threads (`one` or `per-stream`).",
+    "pinned, queue_ahead, sync (`spin` or `blocking`) and streams.",
     Terms,
     written="terms={{{key!r}: {value}}}",
 )

@@ -23,7 +23,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "queue_ahead": st.integers(0, 4),
     "sync": st.sampled_from(["spin", "blocking"]),
     "streams": st.integers(1, 4),
-    "threads": st.sampled_from(["one", "per-stream"]),
 }
 CHANGES = st.fixed_dictionaries({}, optional=VALUES).map(lambda terms: terms | {"transfers": True})
 

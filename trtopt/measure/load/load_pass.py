@@ -136,8 +136,8 @@ class Target:
 
 
 def polled(contract: Contract) -> Contract:
-    """One host thread polls, whatever the contract's `sync`: waiting for one event it would miss arrivals."""
-    return changed(contract, {"sync": "spin", "threads": "one"})
+    """The host polls, whatever the contract's `sync`: waiting for one event it would miss arrivals."""
+    return changed(contract, {"sync": "spin"})
 
 
 @contextmanager

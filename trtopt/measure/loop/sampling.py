@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
+from contextlib import contextmanager
+from itertools import cycle
 from typing import Protocol
 
 from trtopt.device.api import Device
-from trtopt.errors import DeviceError
 from trtopt.measure.loop.inference_stream import InferenceStream, InFlightQuery, Query
 from trtopt.records import STAGES, Samples
 
@@ -59,36 +57,23 @@ def drive(
     *,
     timed: bool = False,
 ) -> None:
-    """As `sample`, from one host thread or one per inference stream, by their contract.
+    """As `sample`; `timed` queries have their stages timed, see `InFlightQuery.start`.
 
-    `timed` queries have their stages timed, see `InFlightQuery.start`.
-    Queries come into `finished` in the order in which they were enqueued; those that had finished when a
-    query failed are there too. Threads share Python's interpreter lock: they enqueue one at a time, and wait
-    for the device at the same time.
+    One host thread serves all streams: under Python's interpreter lock threads of their own gain nothing
+    (benchmarks/trust). The criterion is evaluated between queries: with one query in flight its work is never
+    timed. Queries come into `finished` in the order in which they were enqueued; those that had finished when
+    a query failed are there too.
     """
-    try:
-        if inference_streams[0].contract.threads == "one" or len(inference_streams) == 1:
-            _keep_busy(device, inference_streams, 0, criterion, finished, timed)
-        else:
-            _keep_busy_in_threads(device, inference_streams, criterion, finished, timed)
-    finally:
-        finished.sort(key=lambda lane_and_query: lane_and_query[1].start_s)
-
-
-def _keep_busy(
-    device: Device,
-    inference_streams: Sequence[InferenceStream],
-    first_number: int,
-    criterion: Criterion,
-    finished: list[Finished],
-    timed: bool,
-) -> None:
-    """The criterion is evaluated between queries: with one query in flight its work is never timed."""
-    if sum(len(inference_stream.slots) for inference_stream in inference_streams) == 1:
-        _one_at_a_time(device, inference_streams[0].slots[0], first_number, criterion, finished, timed)
+    turns = [
+        (number, inference_stream.slots[slot])
+        for slot in range(len(inference_streams[0].slots))
+        for number, inference_stream in enumerate(inference_streams)
+    ]
+    if len(turns) == 1:
+        _one_at_a_time(device, turns[0][1], criterion, finished, timed)
         return
     began_s = device.now()
-    rounds = _round_robin(inference_streams, first_number)
+    rounds = cycle(turns)
     while True:
         number, slot = next(rounds)
         if slot.busy:
@@ -98,7 +83,7 @@ def _keep_busy(
         if criterion.is_finished(device.now() - began_s):
             break
         slot.start(timed=timed)
-    for _ in range(sum(len(inference_stream.slots) for inference_stream in inference_streams)):
+    for _ in turns:
         number, slot = next(rounds)
         if slot.busy:
             finished.append((number, slot.finish()))
@@ -107,7 +92,6 @@ def _keep_busy(
 def _one_at_a_time(
     device: Device,
     slot: InFlightQuery,
-    number: int,
     criterion: Criterion,
     finished: list[Finished],
     timed: bool,
@@ -117,122 +101,8 @@ def _one_at_a_time(
     began_s = now()
     while not criterion.is_finished(now() - began_s):
         query = run(timed=timed)
-        finished.append((number, query))
+        finished.append((0, query))
         criterion.add((query.end_s - query.start_s) * 1e3)
-
-
-def _round_robin(
-    inference_streams: Sequence[InferenceStream], first_number: int
-) -> Iterator[tuple[int, InFlightQuery]]:
-    depth = len(inference_streams[0].slots)
-    while True:
-        for slot in range(depth):
-            for number, inference_stream in enumerate(inference_streams, first_number):
-                yield number, inference_stream.slots[slot]
-
-
-class _Shared:
-    """A criterion for several threads; once it is met, or given up, it is so for all of them."""
-
-    def __init__(self, criterion: Criterion) -> None:
-        self._criterion = criterion
-        self._guard = threading.Lock()
-        self._is_met = self._is_given_up = (
-            False  # apart: giving up takes no lock, and must not be overwritten
-        )
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no thread should begin."""
-        return self._is_met or self._is_given_up
-
-    def add(self, latency_ms: float) -> None:
-        """One more query has finished."""
-        with self._guard:
-            self._criterion.add(latency_ms)
-
-    def is_finished(self, elapsed_s: float) -> bool:
-        """Whether the pass may end."""
-        with self._guard:
-            self._is_met = self._is_met or self._criterion.is_finished(elapsed_s)
-            return self.is_over
-
-    def give_up(self) -> None:
-        """End it for all."""
-        self._is_given_up = True
-
-
-def _keep_busy_in_threads(
-    device: Device,
-    inference_streams: Sequence[InferenceStream],
-    criterion: Criterion,
-    finished: list[Finished],
-    timed: bool,
-) -> None:
-    """One thread per stream; whatever ends one of them ends all, and none uses its stream when this returns.
-
-    No thread touches the device before all have started: one whose start is interrupted cannot be waited for.
-    An interruption may leave a `threading.Event` locked, and `join` takes a thread for ended in whose wait it
-    comes; a `SimpleQueue` stays whole.
-    """
-    shared, failures, ended = _Shared(criterion), list[BaseException](), list[int]()
-    starts, ends = SimpleQueue[None](), SimpleQueue[None]()
-
-    def run(number: int) -> None:
-        starts.get()
-        try:
-            if not shared.is_over:
-                with device.adopt_thread():
-                    _keep_busy(
-                        device, inference_streams[number : number + 1], number, shared, finished, timed
-                    )
-        except BaseException as error:  # noqa: BLE001  (raised again in the thread that waits)
-            failures.append(error)
-            shared.give_up()
-        finally:
-            ended.append(number)
-            ends.put(None)
-
-    running = 0
-    try:
-        _start(
-            [
-                threading.Thread(target=run, args=(number,), daemon=True)
-                for number in range(len(inference_streams))
-            ]
-        )
-        running = len(inference_streams)
-        _let_go(starts, len(inference_streams))
-        _wait_until_ended(ends, ended, running)
-    finally:
-        shared.give_up()
-        _let_go(starts, len(inference_streams))
-        _wait_until_ended(ends, ended, running)
-    if failures:
-        raise failures[0]
-
-
-def _let_go(starts: SimpleQueue[None], count: int) -> None:
-    for _ in range(count):
-        starts.put(None)
-
-
-def _wait_until_ended(ends: SimpleQueue[None], ended: Sequence[int], count: int) -> None:
-    """An entry in `ends` only wakes this thread: one that an interruption swallows costs a second."""
-    while len(ended) < count:
-        with suppress(Empty):
-            ends.get(timeout=1.0)
-
-
-def _start(threads: Sequence[threading.Thread]) -> None:
-    try:
-        for thread in threads:
-            thread.start()
-    except RuntimeError as error:
-        raise DeviceError(
-            f"{len(threads)} streams cannot have a host thread each: {error}",
-            "use fewer --streams, or --threads one",
-        ) from None
 
 
 def as_samples(finished: Sequence[Finished], began_s: float, group: Sequence[int] = ()) -> Samples:
