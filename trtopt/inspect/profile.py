@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from trtopt.inspect.costs import furthest_above, total, with_floors
 from trtopt.inspect.fusion import fused, unfused
 from trtopt.inspect.graph import WEIGHTED, Graph
-from trtopt.inspect.join import UNKNOWN, join
 from trtopt.inspect.kernels.report import report_kernels
+from trtopt.inspect.layers import UNKNOWN, join
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.receipt import receipt
-from trtopt.inspect.roofline import furthest_above, total, with_floors
 from trtopt.records import (
     BenchPoint,
     DevicePeaks,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trtopt.inspect.join import UNKNOWN, bits
+from trtopt.inspect.layers import UNKNOWN, bits
 from trtopt.records import Fallback, PrecisionReceipt, ProfiledLayer
 
 TOLERATED = 0.01

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trtopt.inspect.difference import Side, matched
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
-from trtopt.inspect.join import bits
+from trtopt.inspect.layers import bits
 from trtopt.inspect.receipt import is_fallback
 from trtopt.onnxio.graph_walk import DisjointNames
 from trtopt.records import EngineProfile, ProfiledLayer, RegionTime

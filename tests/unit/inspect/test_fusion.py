@@ -4,7 +4,7 @@ import pytest
 from tests.support.inspected import graph, layer, node, profiled, times, zeros
 from trtopt.inspect.fusion import candidates, fused, unfused
 from trtopt.inspect.graph import Graph
-from trtopt.inspect.join import join
+from trtopt.inspect.layers import join
 from trtopt.records import EngineDescription, Fusion, Unfused
 
 IMAGE = {"x": (1, 4, 8, 8)}

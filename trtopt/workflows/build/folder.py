@@ -24,7 +24,7 @@ from trtopt.files.manifests import (
 from trtopt.files.outputs import folder_in_progress
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import read_inspector
-from trtopt.inspect.join import join
+from trtopt.inspect.layers import join
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.onnxio.model_file import load

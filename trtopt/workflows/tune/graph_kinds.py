@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trtopt.device.backends import precisions_on
 from trtopt.inspect.graph import QUANTIZE
-from trtopt.inspect.join import bits
+from trtopt.inspect.layers import bits
 from trtopt.onnxio.model_file import load
 from trtopt.precision.placement.place import with_choice
 from trtopt.records import DevicePeaks, ProfiledLayer, TensorSpec
