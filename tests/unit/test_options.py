@@ -100,7 +100,6 @@ def called_in_python(job: str, *arguments: object, **keywords: object) -> Trtopt
             "--random-data to try",
             "random_data=True to try",
         ),
-        ("sweep PATH --neighbours 7", {"neighbours": ["7"]}, "--neighbours 7:", "neighbours=['7']:"),
         (
             "plan PATH -o OUT --slo fast",
             {"output": "OUT", "slo": "fast"},

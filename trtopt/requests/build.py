@@ -43,7 +43,6 @@ from trtopt.requests.shared import (
     Timeout,
     Warmup,
     bounds_of,
-    neighbour_names,
     parse_lengths_of_axis,
     parse_range,
     parse_streams,
@@ -203,15 +202,6 @@ class SweepRequest(SweptOptions):
             parse=parse_lengths_of_axis,
         ),
     ] = None
-    neighbours: Annotated[
-        Sequence[str],
-        Option(
-            "`pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.",
-            metavar="pow2,8,32",
-            parse=parse_names,
-            names=neighbour_names,
-        ),
-    ] = ()
     adaptive: Annotated[
         bool, Option("Measure more batch sizes between those given where the curve bends.")
     ] = False

@@ -43,13 +43,6 @@ def rule_names() -> Iterable[str]:
     return [rule.name for rule in RULES]
 
 
-def neighbour_names() -> Iterable[str]:
-    """The kinds of neighbours that a sweep may try."""
-    from trtopt.measure.analysis.sweep_points import NEIGHBOURS
-
-    return NEIGHBOURS
-
-
 @dataclass(frozen=True, kw_only=True)
 class Request(Checked):
     """What a public function is given."""

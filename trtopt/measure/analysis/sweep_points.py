@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,26 +17,6 @@ TOLERANCE = 0.05
 
 FINEST = 1.25
 """Sizes are not looked at closer together than a quarter."""
-
-POWER_OF_TWO = "pow2"
-NEIGHBOURS = (POWER_OF_TWO, "8", "32")
-
-
-def with_neighbours(sizes: Iterable[int], kinds: Collection[str]) -> tuple[int, ...]:
-    """The sizes, and next to each the powers of two (`pow2`) and multiples of 8 and 32 below and above it.
-
-    A size that is one itself has no such neighbour: 24 has 16 and 32 as powers of two and as multiples of 32
-    only 32, since 0 is no size.
-    """
-    found = set(sizes)
-    for size in tuple(found):
-        if POWER_OF_TWO in kinds:
-            below = 1 << (size.bit_length() - 1)
-            found |= {below, below if below == size else 2 * below}
-        for step in (int(kind) for kind in kinds if kind != POWER_OF_TWO):
-            below = size // step * step
-            found |= {below, below if below == size else below + step} - {0}
-    return tuple(sorted(found))
 
 
 def next_size(rates: Mapping[int, float], tried: Collection[int] = ()) -> int | None:

@@ -21,7 +21,7 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor, run_in_threads
 from trtopt.executors.choice import open_executor
-from trtopt.measure.analysis.sweep_points import NEIGHBOURS, next_size, with_neighbours
+from trtopt.measure.analysis.sweep_points import next_size
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import (
@@ -93,23 +93,20 @@ def plan_of(swept: Swept) -> SweepPlan:
             raise UsageError(
                 f"{name} = {list(sizes)}: sizes are whole numbers from 1 to {MAX_AXIS}", "give at least one"
             )
-    for kind in request.neighbours:
-        if kind not in NEIGHBOURS:
-            raise UsageError(f"--neighbours {kind}: no such kind", f"choose among {', '.join(NEIGHBOURS)}")
     if request.adaptive and len(set(batches)) < 2:
         raise UsageError(
             f"--adaptive refines between batch sizes, and there is only {batches[0]}",
             "give the smallest and the largest with --batch, or omit --adaptive",
         )
     lengths = [
-        [(name, size) for size in with_neighbours(sizes, request.neighbours)]
+        [(name, size) for size in sorted(set(sizes))]
         for name, sizes in by_own_names(swept.onnx.inputs, axes).items()
     ]
     return SweepPlan(
         precisions=tuple(dict.fromkeys(request.precisions or (recipe.precision,))),
         axes=tuple(dict(chosen) for chosen in product(*lengths)),
         streams=tuple(sorted(set(streams))),
-        batches=with_neighbours(batches, request.neighbours),
+        batches=tuple(sorted(set(batches))),
         is_adaptive=request.adaptive,
     )
 

@@ -11,7 +11,6 @@ from tests.support.sweeps import point, report_of, spread
 from trtopt.measure.analysis.sweep_points import (
     COLUMNS,
     FINEST,
-    NEIGHBOURS,
     best_under,
     choices_of,
     csv_of,
@@ -20,42 +19,10 @@ from trtopt.measure.analysis.sweep_points import (
     next_size,
     pareto_front,
     round_bounds,
-    with_neighbours,
 )
 from trtopt.records import PointMemory, PointPower
 
 SIZES = st.lists(st.integers(1, 4096), min_size=1, max_size=8, unique=True)
-
-
-# ── neighbours ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("sizes", "kinds", "found"),
-    [
-        ([20], (), (20,)),
-        ([20], ("pow2",), (16, 20, 32)),
-        ([20], ("8",), (16, 20, 24)),
-        ([20], ("32",), (20, 32)),
-        ([24], ("pow2", "8", "32"), (16, 24, 32)),
-        ([1], ("pow2", "8", "32"), (1, 8, 32)),
-        ([32, 100], ("32",), (32, 96, 100, 128)),
-    ],
-)
-def test_neighbours_are_the_nearest_below_and_above(
-    sizes: list[int], kinds: tuple[str, ...], found: tuple[int, ...]
-) -> None:
-    assert with_neighbours(sizes, kinds) == found
-
-
-@given(SIZES, st.sets(st.sampled_from(NEIGHBOURS)))
-def test_neighbours_have_no_neighbours_of_their_own_kind(sizes: list[int], kinds: set[str]) -> None:
-    found = with_neighbours(sizes, kinds)
-    assert set(sizes) <= set(found)
-    assert min(found) >= 1
-    for kind in kinds:
-        once = with_neighbours(sizes, {kind})
-        assert with_neighbours(once, {kind}) == once
 
 
 # ── refining ────────────────────────────────────────────────────────────────────────────────────────────
