@@ -11,8 +11,8 @@ A result file that carries a point's key is what makes a point measured; `sweep.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -314,41 +314,43 @@ class Builds:
             engine = next((one for one in manifest.engines if one.plan.key == key), None)
             if engine is None or sha256_of(folder / engine.path) != engine.sha256:
                 return None
-        except (ArtifactError, OSError):
+        except (TrtoptError, OSError):  # building says what is wrong
             return None
         return PointEngine(folder, manifest.onnx, engine)
 
-    def build_ahead(self, settings: Iterable[SweepSetting]) -> None:
-        """Build what is not there for all of the settings, as many at a time as the recipe says.
+    def build(
+        self, settings: Iterable[SweepSetting]
+    ) -> Generator[tuple[SweepSetting, PointEngine | TrtoptError]]:
+        """The engines of settings, or why there is none; as many are built at a time as the recipe says.
 
-        What cannot be built says so when its turn to be measured comes.
+        They share a timing cache, and are entered into their folders' manifests.
         """
-        requested: dict[tuple[Path, str], tuple[SweepSetting, EngineRequest]] = {}
+        requested: dict[tuple[Path, str], EngineRequest] = {}
+        sharing: dict[tuple[Path, str], list[SweepSetting]] = {}
         for setting in settings:
-            if self.found(setting) is not None:
-                continue
-            with suppress(TrtoptError):
+            try:
                 one = self._request(setting)
-                requested[one.folder, one.plan.key] = setting, one
-        wanted = list(requested.values())
-        self._listener.plans([setting.label for setting, _ in wanted])
-        with closing(self._workbench.build_each([one for _, one in wanted])) as outcomes:
+            except OutputError:
+                raise
+            except TrtoptError as error:
+                yield setting, error
+                continue
+            if (failed := self._failed.get(one.plan.key)) is not None:
+                yield setting, failed
+                continue
+            requested[one.folder, one.plan.key] = one
+            sharing.setdefault((one.folder, one.plan.key), []).append(setting)
+        self._listener.plans([first.label for first, *_ in sharing.values()])
+        places = list(requested)
+        with closing(self._workbench.build_each(list(requested.values()))) as outcomes:
             for index, outcome in outcomes:
+                first, *others = sharing[places[index]]
+                found: PointEngine | TrtoptError
                 if isinstance(outcome, EngineArtifact):
-                    self._enter(wanted[index][0], outcome)
+                    found = self._enter(first, outcome)
                 else:
-                    self._failed[wanted[index][1].plan.key] = outcome
-
-    def build(self, setting: SweepSetting) -> PointEngine:
-        """Build it, with the timing cache that all share, and enter it into its folder's manifest."""
-        requested = self._request(setting)
-        if requested.plan.key in self._failed:
-            raise self._failed[requested.plan.key]
-        self._listener.plans([requested.plan.label])
-        ((_, outcome),) = self._workbench.build_each([requested])
-        if isinstance(outcome, TrtoptError):
-            raise outcome
-        return self._enter(setting, outcome)
+                    found = self._failed[requested[places[index]].plan.key] = outcome
+                yield from ((setting, found) for setting in (first, *others))
 
     def _request(self, setting: SweepSetting) -> EngineRequest:
         """The engine that a setting needs; its folder is there, with the graph."""

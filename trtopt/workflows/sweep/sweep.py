@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +34,7 @@ from trtopt.recipe import (
 )
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
 from trtopt.requests.build import SweepRequest
-from trtopt.workers.protocol import Benched, Result
+from trtopt.workers.protocol import Benched
 from trtopt.workflows.build.graph import QUANTIZED, request_for, with_typed_io
 from trtopt.workflows.listener import DONE, SILENT, Listener
 from trtopt.workflows.race import with_streams
@@ -244,25 +244,24 @@ class _Run:
         self._swept, self._limit_s, self._listener = swept, swept.request.timeout, listener
         self._data = measured_on(swept.recipe, swept.request.data, listener.note)
         self._builds = Builds(swept, listener)
-        self._ahead: dict[str, SweepPoint] = {}
-        self._own: list[SweepPoint] = []
-        self._saved_s = 0.0
+        self._own: dict[str, SweepPoint] = {}
+        self._saved, self._saved_s = report, time.monotonic()
 
     def all(self, plan: SweepPlan) -> None:
         """Every point of the plan, and those that refine it."""
         recipe = self._swept.recipe
         self._listener.notes(notes_on(recipe, self._swept.builder, plan.engines))
         if recipe.jobs > 1 or self._swept.executor.has_many_hosts:
-            self._builds.build_ahead(plan.settings())
-        if self._swept.executor.has_many_hosts:
-            self._measure_ahead(plan.settings())
+            self._measure(list(plan.settings()))
         for curve in plan.curves():
             rates: dict[int, float | None] = {}
             todo = list(plan.batches)
             while todo:
                 setting = msgspec.structs.replace(curve, batch=todo.pop(0))
-                point = self._point(setting)
-                self._own.append(point)
+                key = setting.key(self.report.terms)
+                if key not in self._own:
+                    self._measure([setting])
+                point = self._own[key]
                 rates[setting.batch] = None if point.failure is not None else point.samples_per_s
                 if not todo and plan.is_adaptive:
                     known = {size: rate for size, rate in rates.items() if rate}
@@ -271,87 +270,77 @@ class _Run:
 
     def check_any(self) -> None:
         """Raises MeasurementError if none of this run's points has figures, whatever earlier runs left."""
-        if all(point.failure is not None for point in self._own):
-            first = self._own[0]
+        if all(point.failure is not None for point in self._own.values()):
+            first = next(iter(self._own.values()))
             raise MeasurementError(
                 f"none of {len(self._own)} points could be measured; {first.label}: {first.failure}",
                 f"all reasons are in {self._swept.folder}; sweep again to try them again",
             )
 
-    def _measure_ahead(self, settings: Iterable[SweepSetting]) -> None:
-        """Measure the points whose engines are there on all hosts at once; others have their turn later."""
-        terms, wanted = self.report.terms, list[tuple[SweepSetting, PointEngine]]()
+    def _measure(self, settings: Sequence[SweepSetting]) -> None:
+        """Enter a point for each setting: what its result file says, or it is built and measured.
+
+        As many at a time as the executor does; what cannot be built or measured leaves the others alone.
+        """
+        terms, engines, missing = self.report.terms, dict[str, PointEngine](), list[SweepSetting]()
         for setting in settings:
             engine = self._builds.found(setting)
-            if engine is not None and draw_point(self._swept.folder, setting, terms, engine) is None:
-                wanted.append((setting, engine))
-        self._listener.plans([setting.label for setting, _ in wanted])
-        jobs = [job_of(setting, terms, engine, self._data) for setting, engine in wanted]
+            there = None if engine is None else draw_point(self._swept.folder, setting, terms, engine)
+            if there is not None:
+                self._add(*there)
+            elif engine is not None:
+                engines[setting.key(terms)] = engine
+            else:
+                missing.append(setting)
+        with closing(self._builds.build(missing)) as outcomes:
+            for setting, built in outcomes:
+                if isinstance(built, TrtoptError):
+                    self._add_failed(setting, built)
+                else:
+                    engines[setting.key(terms)] = built
+        wanted = [setting for setting in settings if setting.key(terms) in engines]
+        self._listener.plans([setting.label for setting in wanted])
+        jobs = [job_of(setting, terms, engines[setting.key(terms)], self._data) for setting in wanted]
         results = self._swept.executor.run_all_jobs(
             jobs, limit_s=self._limit_s, on_progress=self._listener.progress
         )
         with closing(results):
             for index, outcome in results:
-                setting, engine = wanted[index]
-                point, environment = self._try(setting, partial(self._record, setting, engine, outcome))
-                self._ahead[point.key] = point
-                self._add(point, environment, at_once=False)
-        save_sweep(self._swept.folder, self.report)
+                setting = wanted[index]
+                try:
+                    if isinstance(outcome, TrtoptError):
+                        raise outcome
+                    assert isinstance(outcome, Benched)
+                    engine = engines[setting.key(terms)]
+                    self._add(*record_point(self._swept.folder, setting, terms, engine, outcome))
+                except OutputError:
+                    raise
+                except TrtoptError as error:
+                    self._add_failed(setting, error)
+        if self._saved is not self.report:
+            self._save()
 
-    def _point(self, setting: SweepSetting) -> SweepPoint:
-        if (known := self._ahead.get(setting.key(self.report.terms))) is not None:
-            return known
-        point, environment = self._try(setting, partial(self._draw_or_measure, setting))
-        self._add(point, environment)
-        return point
+    def _add_failed(self, setting: SweepSetting, error: TrtoptError) -> None:
+        """Enter a point with what kept it from being one."""
+        key = setting.key(self.report.terms)
+        self._add(SweepPoint(key=key, setting=setting, failure=error.problem), None)
 
-    def _draw_or_measure(self, setting: SweepSetting) -> tuple[SweepPoint, Environment]:
-        terms, engine = self.report.terms, self._builds.found(setting)
-        there = None if engine is None else draw_point(self._swept.folder, setting, terms, engine)
-        if there is not None:
-            return there
-        engine = engine or self._builds.build(setting)
-        self._listener.plans([setting.label])
-        ((_, outcome),) = self._swept.executor.run_all_jobs(
-            [job_of(setting, terms, engine, self._data)],
-            limit_s=self._limit_s,
-            on_progress=self._listener.progress,
-        )
-        return self._record(setting, engine, outcome)
-
-    def _record(
-        self, setting: SweepSetting, engine: PointEngine, outcome: Result | TrtoptError
-    ) -> tuple[SweepPoint, Environment]:
-        """The point that a job's outcome makes."""
-        if isinstance(outcome, TrtoptError):
-            raise outcome
-        assert isinstance(outcome, Benched)
-        return record_point(self._swept.folder, setting, self.report.terms, engine, outcome)
-
-    def _try(
-        self, setting: SweepSetting, make: Callable[[], tuple[SweepPoint, Environment]]
-    ) -> tuple[SweepPoint, Environment | None]:
-        """A point, or what kept it from being one."""
-        try:
-            return make()
-        except OutputError:
-            raise
-        except TrtoptError as error:
-            key = setting.key(self.report.terms)
-            return SweepPoint(key=key, setting=setting, failure=error.problem), None
-
-    def _add(self, point: SweepPoint, environment: Environment | None, *, at_once: bool = True) -> None:
-        """Enter a point. Not `at_once`, the report is written once a second: result files are what counts."""
+    def _add(self, point: SweepPoint, environment: Environment | None) -> None:
+        """Enter a point; the report is written once a second at most: result files are what counts."""
         others = [one for one in self.report.points if one.key != point.key]
+        self._own[point.key] = point
         self.report = msgspec.structs.replace(
             self.report,
             environment=environment or self.report.environment,
             points=tuple(sorted((*others, point), key=_place)),
         )
-        if at_once or time.monotonic() - self._saved_s >= _SAVE_S:
-            save_sweep(self._swept.folder, self.report)
-            self._saved_s = time.monotonic()
+        if time.monotonic() - self._saved_s >= _SAVE_S:
+            self._save()
         self._listener.sweep(self.report)
+
+    def _save(self) -> None:
+        save_sweep(self._swept.folder, self.report)
+        self._saved, self._saved_s = self.report, time.monotonic()
 
 
 def _place(point: SweepPoint) -> tuple[str, list[tuple[str, int]], int, int]:
