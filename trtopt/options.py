@@ -172,7 +172,7 @@ def group_options(one: Declared, *, in_python: bool = False) -> tuple[Declared, 
     """The options of a group as fields, `in_python` those that the command line lacks too."""
     group = one.declaration
     assert isinstance(group, Group)
-    hints = get_type_hints(group.kind)
+    hints = get_type_hints(group.kind, localns={"KW_ONLY": object})  # Python 3.10 takes the mark for no type
     options = group.options | group.in_python if in_python else group.options
     return tuple(
         Declared(name, hints[name], group.defaults.get(name), option) for name, option in options.items()

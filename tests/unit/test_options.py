@@ -1,5 +1,7 @@
 """Errors name what the caller wrote: options on the command line, parameters in Python."""
 
+import dataclasses
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,10 @@ import pytest
 
 import trtopt
 from tests.support.paths import ROOT
+from trtopt import options as options_module
 from trtopt.cli.main import cli
 from trtopt.errors import TrtoptError
-from trtopt.options import declared_in, in_python
+from trtopt.options import Group, declared_in, group_options, in_python
 from trtopt.requests.build import BuildRequest, SweepRequest
 from trtopt.requests.measure import BenchRequest, CompareRequest
 from trtopt.requests.models import QuantizeRequest
@@ -200,3 +203,19 @@ def test_the_terms_of_a_contract_are_named_in_their_group() -> None:
     assert in_python("use fewer --streams, or --sync spin", options) == (
         "use fewer streams, or terms={'sync': 'spin'}"
     )
+
+
+@pytest.mark.parametrize("request_class", [BenchRequest, CompareRequest])
+def test_the_mark_of_keywords_is_no_field_of_a_group(
+    request_class: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hints(kind: type, **words: Any) -> dict[str, Any]:  # as strict as Python 3.10's
+        found = typing.get_type_hints(kind, **words)
+        if dataclasses.KW_ONLY in found.values():
+            raise TypeError(f"{kind.__name__}: forward references must evaluate to types")
+        return found
+
+    monkeypatch.setattr(options_module, "get_type_hints", hints)
+    groups = [one for one in declared_in(request_class) if isinstance(one.declaration, Group)]
+    assert groups
+    assert all(group_options(one) for one in groups)
