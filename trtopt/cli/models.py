@@ -28,7 +28,7 @@ from trtopt.requests.shared import model_names
 
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
-    from trtopt.export.spec import Axis, ModelSpec, Variant
+    from trtopt.export.spec import ModelSpec, Variant
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -36,7 +36,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 @click.command(name="models")
 @click.argument("name", required=False, shell_complete=names_or_files(model_names))
 def models(name: str | None) -> None:
-    """List the model collection, or show the details of NAME."""
+    """List the model collection, or print the model file (TOML) of NAME."""
     from trtopt.cli.console import say, say_wrapped
     from trtopt.export.spec import files, find, read_spec
 
@@ -44,7 +44,7 @@ def models(name: str | None) -> None:
         say_wrapped(*_collection_lines({stem: read_spec(path) for stem, path in files().items()}))
     else:
         path = find(name)
-        say(*_model_lines(path, read_spec(path)))
+        say(f"# {path}", *path.read_text("utf-8").splitlines())
 
 
 def _collection_lines(specs: dict[str, ModelSpec]) -> list[str]:
@@ -61,38 +61,6 @@ def _collection_lines(specs: dict[str, ModelSpec]) -> list[str]:
         f"{name:<{widths[0]}}  {weights:>{widths[1]}}  {flops:>{widths[2]}}  {trained:<{widths[3]}}  {inputs}"
         for name, weights, flops, trained, inputs in rows
     ]
-
-
-def _model_lines(path: Path, spec: ModelSpec) -> list[str]:
-    lines = [spec.title, f"  {spec.description}", f"  from: {spec.source}", f"  file: {path}"]
-    lines.append(f"  made by: {spec.construct or spec.onnx}, opset {spec.opset}, seed {spec.seed}")
-    for label, text in (
-        ("weights", "trained" if spec.trained else "seeded, not trained"),
-        ("checkpoints", spec.checkpoint_note),
-        ("metric", spec.metric or ""),
-        ("held-out data", spec.data or ""),
-        ("needs", ", ".join(spec.requires)),
-        ("changed for TensorRT", spec.changed),
-    ):
-        if text:
-            lines.append(f"  {label}: {text.strip()}")
-    if spec.mismatch:
-        lines.append(f"  compared with PyTorch: up to {spec.mismatch:.0%} of ranked outputs may differ")
-    for name, variant in spec.variants.items():
-        lines += _variant_lines(spec, name, variant)
-    return lines
-
-
-def _variant_lines(spec: ModelSpec, name: str, variant: Variant) -> list[str]:
-    cost = f"{_short(variant.parameters)} parameters, {_short(variant.flops)} FLOPs per sample"
-    inputs = [f"    input {_input(spec, variant, index)}" for index in range(len(spec.inputs))]
-    axes = [f"    axis {axis}: {_range(entry)}" for axis, entry in spec.axes_of(name).items()]
-    return [f"  variant {name}: {cost}", *inputs, f"    outputs {', '.join(spec.outputs)}", *axes]
-
-
-def _range(axis: Axis) -> str:
-    step = f", in steps of {axis.step}" if axis.step > 1 else ""
-    return f"{axis.min} to {axis.max}, tuned at {axis.opt}{step}"
 
 
 def _input(spec: ModelSpec, variant: Variant, index: int) -> str:

@@ -58,15 +58,8 @@ def test_the_list_names_every_model_with_its_cost() -> None:
     assert all(name in said for name in REQUIRED)
 
 
-def test_one_model_is_reported_in_full() -> None:
-    said = CliRunner().invoke(models, ["maskrcnn"]).output
-    for part in (
-        "arXiv:1703.06870",
-        "changed for TensorRT",
-        "variant tiny",
-        "axis batch: 1 to 16, tuned at 4",
-    ):
-        assert part in said
+def test_of_one_model_its_file_is_printed() -> None:
+    assert CliRunner().invoke(models, ["maskrcnn"]).output.endswith(files()["maskrcnn"].read_text("utf-8"))
 
 
 @pytest.mark.parametrize(
