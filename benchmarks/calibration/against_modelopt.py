@@ -73,7 +73,7 @@ def _trtopt(model: str, images: Path, folder: Path, method: str) -> list[str]:
         "quantize",
         model,
         *out,
-        "--calib",
+        "--data",
         str(images),
         "--method",
         method,

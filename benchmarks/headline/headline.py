@@ -11,9 +11,9 @@ The most valuable come first; one that will not be done within what is left of t
 Engines stay in WORK. The sides:
 
     plain         the exported FP32 graph with the builder's FP16 flag, as `trtexec --fp16` builds it
-    trtopt-fp16   `trtopt build --precision fp16 --calib …`
+    trtopt-fp16   `trtopt build --precision fp16 --data …`
     modelopt-int8 Model Optimizer's INT8 graph with the builder's FP16 and INT8 flags
-    trtopt-int8   `trtopt build --precision int8 --calib …`: what its own measurement selects
+    trtopt-int8   `trtopt build --precision int8 --data …`: what its own measurement selects
     torch-compile torch.compile in FP16 (torch_compile.py)
 
 Every engine has the batch size fixed, and is measured in turns with the plain one (`trtopt compare`: latency
@@ -188,7 +188,7 @@ class Bench:
         for shape in cell.model.shapes:
             words += ["--shape", shape]
         if cell.side.startswith("trtopt-"):
-            calib = ["--calib", graphs / "samples.npz"]
+            calib = ["--data", graphs / "samples.npz"]
             words += ["--precision", cell.side.removeprefix("trtopt-"), *calib]
             model = graphs / "float.onnx"
         else:
@@ -256,7 +256,7 @@ class Bench:
         shutil.copyfile(stored / "digits.onnx", folder / "float.onnx")
         np.savez(folder / "samples.npz", images=np.load(stored / "heldout.npz")["images"][:SAMPLES])
         onnx.save(allow_half(onnx.load(folder / "float.onnx")), folder / f"{BASELINE}.onnx")
-        calib = ["--calib", folder / "samples.npz", "--precision", "int8", "--target", "8.6"]
+        calib = ["--data", folder / "samples.npz", "--precision", "int8", "--target", "8.6"]
         self._trtopt("quantize", folder / "float.onnx", "-o", folder / "modelopt-int8.onnx", *calib)
 
     # ── commands ────────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@
     python verdict.py table --out OUT
 
 ResNet-50 and BERT-base are those of `run.py` (`--peers`); the others are graphs of `weights.py` in LIGHT,
-exported in FP32. A job is a model at one batch size, on a GPU of its own: `trtopt build --precision … --calib
+exported in FP32. A job is a model at one batch size, on a GPU of its own: `trtopt build --precision … --data
 …` with the store's timing cache: layers that `run.py` has built are not timed again. What came of it is
 written as `OUT/PRECISION-MODEL-BATCH.json` (the verdict from the manifest, build times, wall time). Every
 step is printed with the seconds since the job began. The engines stay in WORK, where `run.py measure` takes

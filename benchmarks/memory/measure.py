@@ -29,7 +29,7 @@ STAGES = {
     "rewrite": "rewrite m.onnx -o rewritten.onnx",
     "cast": "cast m.onnx -o half.onnx --precision fp16 --data m.npz",
     "check": "check half.onnx --against m.onnx --data m.npz",
-    "quantize": "quantize m.onnx -o int8.onnx --precision int8 --calib m.npz",
+    "quantize": "quantize m.onnx -o int8.onnx --precision int8 --data m.npz",
 }
 """The check takes what the cast wrote."""
 

@@ -291,13 +291,13 @@ def test_a_precision_that_makes_no_sense_is_refused(tmp_path: Path, trtopt_cli: 
     trtopt_cli("cast", DIGITS, "-o", "half.onnx", "--no-compare")
     assert "has 16-bit types" in trtopt_cli.fails(2, "build", "half.onnx", "--precision", "fp32")
     assert "give --data DATA" in trtopt_cli.fails(2, "build", DIGITS, "--precision", "int8")
-    needless = trtopt_cli.fails(2, "build", DIGITS, "--calib", HELDOUT)
+    needless = trtopt_cli.fails(2, "build", DIGITS, "--data", HELDOUT)
     assert "nothing here needs data" in needless
     assert "int8" in needless
     nothing = trtopt_cli.fails(2, "build", DIGITS, "--precision", "int4")
     assert "`trtopt quantize --include`" in nothing
     assert "--explain" not in nothing  # nothing is explained where nothing is quantised
-    told = trtopt_cli.fails(2, "build", DIGITS, "--precision", "fp16", "--calib", "nowhere.npz")
+    told = trtopt_cli.fails(2, "build", DIGITS, "--precision", "fp16", "--data", "nowhere.npz")
     assert "no such file" in told
 
 

@@ -85,7 +85,7 @@ def test_a_crash_is_in_the_log_with_what_the_process_printed(speaking: CommandLi
 
 
 def test_code_of_the_users_that_quits_is_heard_and_logged(speaking: CommandLine) -> None:
-    asked = ("quantize", DIGITS, "-o", "q.onnx", "--precision", "int8", "--calib", "speaking:quits")
+    asked = ("quantize", DIGITS, "-o", "q.onnx", "--precision", "int8", "--data", "speaking:quits")
     done = speaking(*asked, "--log-file", "log")
     failure = "speaking:quits failed: SystemExit: the data is not mounted ("
     assert (done.returncode, failure in done.stderr) == (1, True)

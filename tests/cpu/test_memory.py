@@ -123,7 +123,7 @@ def peak_gib(folder: Path, *words: str) -> float:
         pytest.param("rewrite fp8.onnx -o rewritten8.onnx", "fp8.onnx", marks=pytest.mark.long),
         ("cast m.onnx -o half.onnx --precision fp16 --data x.npz", "m.data"),
         pytest.param(
-            "quantize m.onnx -o int8.onnx --precision int8 --calib x.npz", "m.data", marks=pytest.mark.long
+            "quantize m.onnx -o int8.onnx --precision int8 --data x.npz", "m.data", marks=pytest.mark.long
         ),
         pytest.param("check m.onnx --against m.onnx --data x.npz", "m.data", marks=pytest.mark.long),
     ],

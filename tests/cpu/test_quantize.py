@@ -300,7 +300,7 @@ def test_few_samples_are_counted_in_a_warning(tmp_path: Path) -> None:
 def test_the_command_tells_explains_and_gives_json(
     trtopt_cli: CommandLine, samples: dict[Path, Path]
 ) -> None:
-    common = ("quantize", DIGITS, "-o", "q.onnx", "--precision", "int8", "--target", "8.6", "--calib")
+    common = ("quantize", DIGITS, "-o", "q.onnx", "--precision", "int8", "--target", "8.6", "--data")
     told = trtopt_cli(*common, samples[DIGITS], "--method", "max")
     assert "9 Conv, 3 Add, 1 GlobalAveragePool quantised" in told.stdout
     assert "kept in float: 1 Gemm because K = 64, N = 10" in told.stdout

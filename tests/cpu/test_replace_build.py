@@ -22,7 +22,7 @@ BUILD = ("-o", "d", "--backend", "onnxruntime")
         (),
         ("--rewrite", "none"),
         ("--precision", "fp16"),
-        ("--precision", "int8", "--calib", str(HELDOUT), "--no-verdict"),
+        ("--precision", "int8", "--data", str(HELDOUT), "--no-verdict"),
     ],
 )
 def test_the_same_model_is_built_again_with_a_message(

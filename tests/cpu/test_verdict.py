@@ -241,7 +241,7 @@ def test_the_command_measures_on_onnx_runtime_and_selects_what_it_says(
     trtopt_cli: CommandLine, calib: dict[Path, str]
 ) -> None:
     done = trtopt_cli(
-        "build", DIGITS, "-o", "out", "--precision", "int8", "--calib", calib[DIGITS],
+        "build", DIGITS, "-o", "out", "--precision", "int8", "--data", calib[DIGITS],
         "--backend", "onnxruntime", "--batch", "8",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -329,7 +329,7 @@ def test_what_cannot_be_chosen_is_refused_before_anything_is_made(
 def test_the_best_precision_needs_a_machine_that_runs_the_engines(
     trtopt_cli: CommandLine, calib: dict[Path, str]
 ) -> None:
-    data = ("--calib", calib[DIGITS])
+    data = ("--data", calib[DIGITS])
     rtx = ("--backend", "tensorrt-rtx")
     message = trtopt_cli.fails(2, "build", DIGITS, "--precision", "best", *data, *rtx)
     assert "chooses by measuring" in message

@@ -149,7 +149,7 @@ def test_command_lines_in_a_message_stay_command_lines() -> None:
     options = declared_in(BenchRequest)
     for text in (
         "time its layers with `trtopt bench --layers`",
-        "calibrate again with trtopt quantize --calib DATA",
+        "calibrate again with trtopt quantize --data DATA",
         "run as root; or omit the flag, after sudo nvidia-smi --lock-gpu-clocks=MHZ",
     ):
         assert in_python(text, options) == text
@@ -158,7 +158,7 @@ def test_command_lines_in_a_message_stay_command_lines() -> None:
 
 def test_the_next_word_of_a_sentence_is_no_value() -> None:
     options = declared_in(QuantizeRequest)
-    assert in_python("--table and --calib exclude", options) == "table and data exclude"
+    assert in_python("--table and --data exclude", options) == "table and data exclude"
     assert in_python("--method entropy: unknown", options) == "method='entropy': unknown"
     assert in_python("--precision int8, or --target 10", options) == "precision='int8', or target='10'"
 
