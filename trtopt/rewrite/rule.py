@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, TypeAlias
 
-from trtopt.rewrite.evidence import AUDITED, BUILD_SPREAD, MEASURED, PAIRS, Evidence
+from trtopt.rewrite.evidence import Evidence
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import target_names
 
@@ -47,27 +47,13 @@ class Rule:
     evidence: tuple[Evidence, ...] = ()
 
     def known(self, target: str) -> tuple[Evidence, ...]:
-        """All that is known of its worth on a target: its own findings, then what was measured."""
-        measured = (
-            Evidence("slower" if pair.is_slower else "faster", AUDITED, pair.shows, MEASURED)
-            for pair in PAIRS
-            if self.name in pair.rules
-        )
-        return tuple(one for one in (*self.evidence, *measured) if target in one.targets)
+        """All that is known of its worth on a target."""
+        return tuple(one for one in self.evidence if target in one.targets)
 
     def is_built_in(self, target: str) -> bool:
-        """Whether builds for the target apply it unasked.
-
-        They do if models build only with it; or if an engine was faster by it alone, or by more than builds
-        of one model differ whatever other rules it had, and none was slower.
-        """
+        """Whether builds for the target apply it unasked: models build, or were faster, only with it."""
         kinds = {one.kind for one in self.known(target)}
-        if target not in self.targets or "builds" in kinds:
-            return target in self.targets
-        ratios = [ratio for pair in PAIRS if self.name in pair.rules for ratio in pair.ratios.values()]
-        gained = "faster" in kinds and min(ratios, default=1.0) < 1 - BUILD_SPREAD
-        alone = any(one.kind == "faster" and target in one.targets for one in self.evidence)
-        return "slower" not in kinds and (alone or gained)
+        return target in self.targets and not kinds.isdisjoint(("builds", "faster"))
 
     def quantizes(self, target: str) -> bool:
         """Whether quantising and `trtopt rewrite` apply it: builds do, or placement does more with it."""
