@@ -9,7 +9,7 @@ way. `tests/unit/onnxio/test_newer_opset.py` holds this to ONNX's own history, a
 from __future__ import annotations
 
 from collections import ChainMap, defaultdict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from trtopt.errors import UnsupportedOpError
 from trtopt.onnxio.graph_walk import (
     OWN_DOMAINS,
-    Part,
     graphs_of,
+    names_in,
     opset_of,
-    parts_of,
     reads_of,
     refill,
     subgraphs_of,
@@ -48,14 +47,8 @@ Change: TypeAlias = "Callable[[onnx.NodeProto, _Around], list[onnx.NodeProto]]"
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
     """The attribute's value."""
-    for entry in node.attribute:
-        if entry.name == name:
-            if entry.ref_attr_name:
-                raise NoNewerFormError(
-                    f"takes {name!r} from attribute {entry.ref_attr_name!r} of its function"
-                )
-            return onnx.helper.get_attribute_value(entry)
-    return default
+    entries = (entry for entry in node.attribute if entry.name == name)
+    return next(map(onnx.helper.get_attribute_value, entries), default)
 
 
 def _take(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
@@ -254,27 +247,13 @@ def _scatter(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
     return [node]
 
 
-def _scale_of_channels(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
-    """One scale and shift for each group became one for each channel."""
-    dims, groups = around.type_of(node.input[0]).shape.dim, attribute(node, "num_groups")
-    if len(dims) < 2 or not dims[1].dim_value or groups < 1:
-        raise NoNewerFormError("has scales for groups of channels whose number is not known")
-    name = node.name or node.output[0]
-    column = around.constant(np.array([groups, 1], np.int64), f"{name}:column")
-    each = around.constant(np.array([groups, dims[1].dim_value // groups], np.int64), f"{name}:each")
-    channels = around.constant(np.array([-1], np.int64), f"{name}:channels")
-    made = []
-    for index in (1, 2):
-        tall = _added(node, "Reshape", [node.input[index], column], around)
-        wide = _added(node, "Expand", [tall.output[0], each], around)
-        flat = _added(node, "Reshape", [wide.output[0], channels], around)
-        node.input[index] = flat.output[0]
-        made += [tall, wide, flat]
-    return [*made, node]
+def _refuse(why: str) -> Change:
+    """No form of a newer version says the same."""
 
+    def change(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+        raise NoNewerFormError(why)
 
-def _scan_of_batches(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
-    raise NoNewerFormError("scans each sample of a batch, which only opset 8 can")
+    return change
 
 
 CHANGES: dict[tuple[str, int], Change] = {
@@ -285,7 +264,7 @@ CHANGES: dict[tuple[str, int], Change] = {
     ("Dropout", 10): _dropout,
     ("Dropout", 12): _dropout,
     ("GridSample", 20): _rename_modes,
-    ("GroupNormalization", 21): _scale_of_channels,
+    ("GroupNormalization", 21): _refuse("has scales for groups of channels, which only opsets 18 to 20 have"),
     ("Hardmax", 13): _along_all_behind,
     ("LogSoftmax", 13): _along_all_behind,
     ("Pad", 11): _pad,
@@ -293,7 +272,7 @@ CHANGES: dict[tuple[str, int], Change] = {
     ("Resize", 11): _resize,
     ("Resize", 13): _resize_by_sizes,
     ("RoiAlign", 16): _without_shift,
-    ("Scan", 9): _scan_of_batches,
+    ("Scan", 9): _refuse("scans each sample of a batch, which only opset 8 can"),
     ("Scatter", 11): _scatter,
     ("Slice", 10): _into_inputs("starts", "ends", "axes"),
     ("Softmax", 13): _along_all_behind,
@@ -315,7 +294,7 @@ CHANGES: dict[tuple[str, int], Change] = {
 # A model raised to a newer opset: every node in the form of that opset, everything else as it was.
 #
 # ONNX's own version converter is not used: it turns an asymmetric Resize into another, loses names and knows
-# neither subgraphs nor functions.
+# no subgraphs.
 
 
 _IR_VERSIONS = ((21, 10), (19, 9), (15, 8), (0, 7))
@@ -329,10 +308,13 @@ def raise_opset(model: onnx.ModelProto, to: int) -> None:
     now = opset_of(model)
     if now >= to:
         return
-    raiser = _Raiser(model, to)
-    raiser.graph(model.graph, raiser.known, {}, {}, now)
-    for function in model.functions:
-        raiser.function(function)
+    if model.functions:
+        raise UnsupportedOpError(
+            f"opset {now} cannot be raised to {to}: the model has functions",
+            "inline them, with trtopt rewrite MODEL -o INLINED.onnx",
+        )
+    raiser = _Raiser(model, now, to)
+    raiser.graph(model.graph, raiser.known, {}, {})
     for entry in model.opset_import:
         if entry.domain in OWN_DOMAINS:
             entry.version = to
@@ -351,26 +333,20 @@ def _history() -> dict[str, list[int]]:
 
 
 class _Raiser:
-    """Walks the graphs and functions of one model."""
+    """Walks the graphs of one model."""
 
-    def __init__(self, model: onnx.ModelProto, to: int) -> None:
-        self._to = to
-        self._functions = {(_domain(item.domain), item.name) for item in model.functions}
-        self.known = inferred(model).graph if self._is_changed(model.graph, opset_of(model)) else model.graph
-        self._taken = set(_names_in(model))
+    def __init__(self, model: onnx.ModelProto, now: int, to: int) -> None:
+        self._now, self._to = now, to
+        nodes = [node for part in graphs_of(model.graph) for node in part.node]
+        is_changed = any((node.op_type, step) in CHANGES for node in nodes for step in self._steps(node, now))
+        self.known = inferred(model).graph if is_changed else model.graph
         self._read = {item.name for part in graphs_of(model.graph) for item in part.output}
-        self._read |= {name for function in model.functions for name in function.output}
-        self._read |= {name for part in parts_of(model) for node in part.node for name in reads_of(node)}
-
-    def _is_changed(self, graph: onnx.GraphProto, now: int) -> bool:
-        nodes = [node for part in graphs_of(graph) for node in part.node if self._is_own(node)]
-        return any((node.op_type, step) in CHANGES for node in nodes for step in self._steps(node, now))
-
-    def _is_own(self, node: onnx.NodeProto) -> bool:
-        return node.domain in OWN_DOMAINS and ("", node.op_type) not in self._functions
+        self._read = self._read.union(*map(reads_of, nodes))
+        self._taken = self._read | names_in(model.graph) | {node.name for node in nodes}
 
     def _steps(self, node: onnx.NodeProto, now: int) -> list[int]:
-        return [step for step in _history().get(node.op_type, ()) if now < step <= self._to]
+        own = node.domain in OWN_DOMAINS
+        return [step for step in _history().get(node.op_type, ()) if own and now < step <= self._to]
 
     def graph(
         self,
@@ -378,7 +354,6 @@ class _Raiser:
         known: onnx.GraphProto,
         types: MutableMapping[str, onnx.TypeProto.Tensor],
         constants: MutableMapping[str, onnx.TensorProto],
-        now: int,
     ) -> None:
         """Rewrite a graph, and those inside its nodes; `known` is the same graph with inferred types."""
         own = _constants_of(graph)
@@ -388,33 +363,13 @@ class _Raiser:
         nodes = []
         for node, twin in zip(graph.node, known.node, strict=True):
             for inner, inner_known in zip(subgraphs_of(node), subgraphs_of(twin), strict=True):
-                self.graph(inner, inner_known, types, constants, now)
-            nodes += self._raised(node, now, around)
+                self.graph(inner, inner_known, types, constants)
+            nodes += self._raised(node, self._now, around)
         graph.initializer.extend(around.made)
         refill(graph.node, nodes)
 
-    def function(self, function: onnx.FunctionProto) -> None:
-        """Rewrite a function; the constants that it needs become nodes."""
-        now = max((item.version for item in function.opset_import if item.domain in OWN_DOMAINS), default=0)
-        if not 0 < now < self._to:
-            return
-        nodes = []
-        for node in function.node:
-            around = _Around({}, _constants_of(function), self._taken, self._read)
-            for inner in subgraphs_of(node):
-                self.graph(inner, inner, {}, _constants_of(function), now)
-            raised = self._raised(node, now, around)
-            nodes += [onnx.helper.make_node("Constant", [], [item.name], value=item) for item in around.made]
-            nodes += raised
-        refill(function.node, nodes)
-        for entry in function.opset_import:
-            if entry.domain in OWN_DOMAINS:
-                entry.version = self._to
-
     def _raised(self, node: onnx.NodeProto, now: int, around: _Around) -> list[onnx.NodeProto]:
         """The nodes with the meaning at the new opset that `node` has at opset `now`."""
-        if not self._is_own(node):
-            return [node]
         steps = self._steps(node, now)
         if not steps:
             return [node]
@@ -479,13 +434,9 @@ class _Around:
         return take_name(like, self._taken)
 
 
-def _domain(name: str) -> str:
-    return "" if name in OWN_DOMAINS else name
-
-
-def _constants_of(part: Part) -> dict[str, onnx.TensorProto]:
-    found = {item.name: item for item in getattr(part, "initializer", ())}
-    for node in part.node:
+def _constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    found = {item.name: item for item in graph.initializer}
+    for node in graph.node:
         if node.op_type == "Constant" and node.domain in OWN_DOMAINS:
             found.update((node.output[0], item.t) for item in node.attribute if item.name == "value")
     return found
@@ -500,11 +451,3 @@ def _types_of(
     }
     values = (*known.input, *known.value_info, *known.output)
     return found | {item.name: item.type.tensor_type for item in values}
-
-
-def _names_in(model: onnx.ModelProto) -> Iterator[str]:
-    for part in parts_of(model):
-        for item in (*part.input, *part.output, *getattr(part, "initializer", ())):
-            yield item if isinstance(item, str) else item.name
-        for node in part.node:
-            yield from (node.name, *node.input, *node.output)

@@ -8,8 +8,8 @@ from typing import Literal
 from trtopt.targets import target_names
 
 Kind = Literal["builds", "faster", "stage", "layers"]
-"""`builds`: models import, build, or have the right sizes only with the rule; `faster`: engines were, measured
-in turns with it and without; `stage`: a later stage does more with it; `layers`: what the inspector lists."""
+"""`builds`: models import, build, or have the right sizes only with the rule; `faster`: engines measured
+with it and without; `stage`: a later stage does more with it; `layers`: what the engine inspector lists."""
 
 AUDIT = "benchmarks/fusion-audit/layers.json"
 AUDIT_RTX = "benchmarks/fusion-audit/layers-rtx.json"
