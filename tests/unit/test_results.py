@@ -13,7 +13,7 @@ from trtopt import api
 from trtopt.errors import BackendMissingError
 from trtopt.records import BatchPlan, Record, SweepReport, read_versioned
 from trtopt.records.base import Result
-from trtopt.results import _SHOWN, headline
+from trtopt.results import VIEWS, headline
 from trtopt.rewrite.rewrite_trace import Applied, Declined, RewriteTrace, Undone
 
 
@@ -22,9 +22,9 @@ def kinds_below(kind: type) -> set[type]:
 
 
 def test_every_result_of_a_public_function_can_be_shown() -> None:
-    assert kinds_below(Result) - {Result} == _SHOWN.keys()
+    assert kinds_below(Result) - {Result} == VIEWS.keys()
     returned = {getattr(api, name).__annotations__["return"] for name in dir(api) if _is_public_job(name)}
-    assert returned - {"Exported"} == {kind.__name__ for kind in _SHOWN}
+    assert returned - {"Exported"} == {kind.__name__ for kind in VIEWS}
 
 
 def _is_public_job(name: str) -> bool:

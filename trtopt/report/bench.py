@@ -41,11 +41,13 @@ from trtopt.records import (
     RateProbe,
     Trust,
 )
+from trtopt.records.base import Row
 from trtopt.report.charts import Channel, chart, listed, marks
 from trtopt.report.view import (
     Block,
     Chart,
     Column,
+    Late,
     Lines,
     Note,
     Severity,
@@ -78,28 +80,32 @@ def bench_view(report: BenchReport, subject: str = "") -> View:
     `subject` names what was measured.
     """
     rows = [(point, figures_of(point)) for point in report.points]
+    where = f"{subject} on {where_text(report)}" if subject else where_text(report)
+    return View(
+        where + _best(rows),
+        Late(lambda: _parts(report, rows)),
+        Late(lambda: bench_notes(report)),
+        rows=(_figures(point, found) for point, found in rows),
+    )
+
+
+def _parts(report: BenchReport, rows: Sequence[_Row]) -> Iterator[Block]:
+    yield _latencies(report, rows)
+    yield from _curve(rows)
+    yield from _histograms(report.points)
+    yield from _loads(report.points)
+    yield from _starts(report.points)
+    yield from (_layers(point.batch, point.layers) for point in report.points if point.layers is not None)
     traced = [(point.batch, point.memory) for point in report.points if point.memory is not None]
-    blocks: list[Block] = [
-        _latencies(report, rows),
-        *_curve(rows),
-        *_histograms(report.points),
-        *_loads(report.points),
-        *_starts(report.points),
-        *(_layers(point.batch, point.layers) for point in report.points if point.layers is not None),
-        *([_memory(traced)] if traced else []),
-        Lines([*map(_known, report.points), *_clocks(report)], is_detail=True),
-    ]
-    return View(_title(report, rows, subject), blocks, bench_notes(report))
+    if traced:
+        yield _memory(traced)
+    yield Lines([*map(_known, report.points), *_clocks(report)], is_detail=True)
 
 
-def bench_line(report: BenchReport) -> str:
-    """The title alone, without the tables and judgements of a view."""
-    return _title(report, [(point, figures_of(point)) for point in report.points])
-
-
-def _title(report: BenchReport, rows: Sequence[_Row], subject: str = "") -> str:
-    where = where_text(report)
-    return f"{subject} on {where}{_best(rows)}" if subject else where + _best(rows)
+def _figures(point: BenchPoint, found: dict[str, float | None]) -> Row:
+    figures = {name.lower().replace(" ", "_").replace("/", "_per_"): value for name, value in found.items()}
+    engine, failure = point.latency.engine.path, point.failure
+    return {"batch": point.batch, **figures, "engine": engine, "failure": failure}
 
 
 def backend_text(backend: Backend) -> str:

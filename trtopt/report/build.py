@@ -14,6 +14,7 @@ from trtopt.records import (
     RebuildDifference,
     TimedBuild,
 )
+from trtopt.records.base import Row
 from trtopt.report.bench import backend_text
 from trtopt.report.view import (
     Block,
@@ -39,7 +40,19 @@ def build_view(manifest: Manifest, folder: str) -> View:
         [_engines_table(manifest), Lines(warnings), *_origin(manifest)],
         plain(manifest.notes),
         f"{count} by {backend.name}: batch {', '.join(map(_batches, manifest.engines))}",
+        map(_figures, manifest.engines),
     )
+
+
+def _figures(engine: EngineArtifact) -> Row:
+    spans = [(profile.batch.min[0], profile.batch.max[0]) for profile in engine.plan.profiles]
+    return {
+        "engine": engine.path,
+        "batch": "; ".join(f"{low}" if low == high else f"{low} to {high}" for low, high in spans),
+        "size_bytes": engine.size_bytes,
+        "build_seconds": engine.build_seconds,
+        "sha256": engine.sha256,
+    }
 
 
 def _engines_table(manifest: Manifest) -> Table:
@@ -101,6 +114,16 @@ def engine_lines(found: Mapping[str, Sequence[str]]) -> View:
 
 
 # ── later looks at a folder ─────────────────────────────────────────────────────────────────────────────
+
+
+def folder_view(check: FolderCheck) -> View:
+    """Whether files changed since the build, a row each for those that did."""
+    rows: list[Row] = [
+        {"file": name, "state": state}
+        for state in ("missing", "changed", "extra")
+        for name in getattr(check, state)
+    ]
+    return View("", [Lines(check_lines("the folder", check))], rows=rows)
 
 
 def check_lines(folder: str, check: FolderCheck) -> list[str]:

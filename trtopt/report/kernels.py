@@ -12,7 +12,8 @@ from trtopt.records import (
     KernelReport,
     KernelRow,
 )
-from trtopt.report.view import UNKNOWN, Block, Cell, Column, Lines, Table, names_text, table
+from trtopt.records.base import Cell
+from trtopt.report.view import UNKNOWN, Block, Column, Lines, Table, names_text, table
 
 _TOP = 10
 _MOSTLY = 0.5

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from trtopt.printable import counted
 from trtopt.records import BatchPlan, Estimate, Served, Verification
-from trtopt.report.view import Block, Column, Lines, Table, View, plain, shown, table
+from trtopt.records.base import Row
+from trtopt.report.view import Block, Column, Lines, Table, View, cells_of, plain, shown, table
 
 _MOST_REJECTED = 12
 _LATE_SHARE = 0.1
@@ -37,7 +38,14 @@ def plan_view(plan: BatchPlan) -> View:
         f"{plan.goal} at {plan.load.rate:,.4g} requests/s: {counted(len(plan.engines), 'engine')}, "
         f"{counted(plan.workers, 'worker')}, batches up to {plan.policy.max_batch}"
     )
-    return View("", blocks, plain(plan.notes), outcome)
+    return View("", blocks, plain(plan.notes), outcome, _rows(plan))
+
+
+def _rows(plan: BatchPlan) -> Iterator[Row]:
+    made, goal = plan.prediction, plan.goal.partition("=")[0]
+    estimates = {"p50_ms": made.p50, "p99_ms": made.p99, f"{goal}_ms": made.goal}
+    for name, estimate in {**estimates, "requests_per_s": made.throughput}.items():
+        yield {"figure": name, **cells_of(estimate)}
 
 
 def _setup_lines(plan: BatchPlan) -> Iterable[str]:

@@ -24,7 +24,8 @@ from trtopt.records import (
     QuantizeReport,
     RegionTime,
 )
-from trtopt.report.view import Block, Column, Lines, Note, Severity, Table, View, plain, table
+from trtopt.records.base import Row
+from trtopt.report.view import Block, Column, Lines, Note, Severity, Table, View, cells_of, plain, table
 from trtopt.targets import target_named
 
 _TOP_LAYERS = 10
@@ -84,6 +85,11 @@ def check_view(report: CheckReport) -> View:
         blocks,
         [*([random] if report.data_is_random else []), *plain(report.notes)],
         f"{counted(len(report.subjects), 'subject')}, cosine {worst:.7f} at least{met}",
+        (
+            {"subject": subject.name, "batch": subject.batch, **cells_of(output)}
+            for subject in report.subjects
+            for output in subject.outputs
+        ),
     )
 
 
@@ -153,7 +159,11 @@ def cast_view(report: CastReport) -> View:
         )
     is_random = report.samples and report.data_is_random
     random = Note(Severity.FINDING, "random data says nothing about real values: give --data")
-    return View("", [Lines(lines, is_copied=True)], [*([random] if is_random else []), *plain(report.notes)])
+    notes = [*([random] if is_random else []), *plain(report.notes)]
+    lowered: Row = {"op": None, "precision": report.precision, "rule": None, "reason": None}
+    rows: list[Row] = [{"node": node, **lowered} for node in report.lowered]
+    rows += [{"precision": "fp32", **cells_of(kept)} for kept in report.kept]
+    return View("", [Lines(lines, is_copied=True)], notes, rows=rows)
 
 
 def explain_cast(report: CastReport, node: str) -> list[str]:
@@ -200,7 +210,8 @@ def quantize_view(report: QuantizeReport) -> View:
         lines.append(f"methods on held-out samples, dB: {scores}{_why_not_the_best(report)}")
     calibration = f", {report.calibration_table}" if report.calibration_table else ""
     lines.append(f"written: {report.out}{calibration}")
-    return View("", [Lines(lines, is_copied=True)], plain(report.notes))
+    rows = map(cells_of, report.decisions)
+    return View("", [Lines(lines, is_copied=True)], plain(report.notes), rows=rows)
 
 
 def _why_not_the_best(report: QuantizeReport) -> str:
@@ -257,7 +268,8 @@ def bisect_view(report: BisectReport) -> View:
         ]
     if report.out:
         lines.append(f"written: {report.out}" + (f", {report.table_file}" if report.table_file else ""))
-    return View("", [Lines(lines, is_copied=True)], plain(report.notes))
+    rows: list[Row] = [{"nodes": ", ".join(one.nodes), "error": one.error} for one in report.sensitivities]
+    return View("", [Lines(lines, is_copied=True)], plain(report.notes), rows=rows)
 
 
 def _bisect_verdict(report: BisectReport) -> list[str]:

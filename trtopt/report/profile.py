@@ -17,20 +17,24 @@ from trtopt.records import (
     MemoryTimeline,
     PhaseMemory,
     PrecisionReceipt,
+    ProfiledLayer,
     ProfileReport,
     Unfused,
 )
+from trtopt.records.base import Row
 from trtopt.report.kernels import hides_its_time, kernel_blocks, kernel_changes
 from trtopt.report.layers import count_text, layers_table, nodes_text, roofline_charts, time_chart, treemap
 from trtopt.report.view import (
     UNKNOWN,
     Block,
     Column,
+    Late,
     Lines,
     Note,
     Severity,
     Table,
     View,
+    cells_of,
     mib,
     mib_text,
     names_text,
@@ -45,16 +49,30 @@ _TOP_CHANGES = 10
 
 def profile_view(report: ProfileReport) -> View:
     """Each engine in turn, differences, and the device's peaks."""
-    blocks: list[Block] = []
+    outcome = "; ".join(f"batch {engine.batch}: {count_text(engine)}" for engine in report.engines)
+    rows = (_figures(engine, layer) for engine in report.engines for layer in engine.layers)
+    return View("", Late(lambda: _parts(report)), profile_notes(report), outcome, rows)
+
+
+def _parts(report: ProfileReport) -> Iterator[Block]:
     for engine in report.engines:
-        blocks += [*engine_parts(engine, report.peaks), Lines([""])]
+        yield from engine_parts(engine, report.peaks)
+        yield Lines([""])
     for difference in report.differences:
         changes, *kernels = difference_tables(difference)
         counts = Counter(change.change for change in difference.changes)
         listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-        blocks += [changes, Lines([f"changes: {listed}"]), *kernels, Lines([""])]
-    outcome = "; ".join(f"batch {engine.batch}: {count_text(engine)}" for engine in report.engines)
-    return View("", [*blocks, Lines(peak_lines(report.peaks))], profile_notes(report), outcome)
+        yield changes
+        yield Lines([f"changes: {listed}"])
+        yield from kernels
+        yield Lines([""])
+    yield Lines(peak_lines(report.peaks))
+
+
+def _figures(engine: EngineProfile, layer: ProfiledLayer) -> Row:
+    costs = {name: getattr(layer.cost, name, None) for name in ("flops", "bytes_moved", "floor_ms")}
+    place: Row = {"batch": engine.batch, "engine": engine.engine.label}
+    return place | cells_of(layer) | costs | {"onnx_nodes": ", ".join(layer.onnx_nodes)}
 
 
 def profile_notes(report: ProfileReport) -> list[Note]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trtopt.measure.analysis.sweep_points import COLUMNS, Choices, choices_of, is_decided_busy
+from trtopt.measure.analysis.sweep_points import COLUMNS, Choices, choices_of, is_decided_busy, rows_of
 from trtopt.printable import counted
 from trtopt.records import SweepPoint, SweepReport, Trust
 from trtopt.report.charts import Channel, Row, chart, coloured, marks
@@ -44,7 +44,8 @@ def sweep_view(report: SweepReport) -> View:
     ]
     failed = len(report.points) - len(report.measured)
     failures = [f"{failed} of {counted(len(report.points), 'point')} failed"] if failed else []
-    return View("", blocks, list(sweep_notes(report)), "; ".join([*best_lines(report), *failures]))
+    outcome = "; ".join([*best_lines(report), *failures])
+    return View("", blocks, list(sweep_notes(report)), outcome, rows_of(report))
 
 
 def points_table(report: SweepReport) -> Table:

@@ -14,7 +14,19 @@ from trtopt.records import (
     Tuned,
     TuneScore,
 )
-from trtopt.report.view import Block, Column, Lines, Note, Severity, Table, View, columns_of, plain, table
+from trtopt.report.view import (
+    Block,
+    Column,
+    Lines,
+    Note,
+    Severity,
+    Table,
+    View,
+    cells_of,
+    columns_of,
+    plain,
+    table,
+)
 
 _BETTER = {"latency": "lower latency", "p99": "lower p99"}
 """What a share saved is, by objective; a throughput is said in samples per second."""
@@ -29,7 +41,11 @@ def tuned_view(tuned: Tuned) -> View:
         *([ledger_table(ledger)] if ledger.entries else []),
         Lines([f"ended after {tried}: {tuned.stopped}", separate_runs_line(ledger, tuned.folder)]),
     ]
-    return View("", blocks, plain(tuned.notes))
+    rows = (
+        {"candidate": entry.candidate, "expected_gain": entry.expected_gain, **cells_of(entry)}
+        for entry in ledger.entries
+    )
+    return View("", blocks, plain(tuned.notes), rows=rows)
 
 
 def gain_line(ledger: Ledger) -> str:
@@ -168,7 +184,7 @@ def optimized_view(found: Optimized) -> View:
         table("", columns, found.points),
         Lines([accuracy_line(found)]),
     ]
-    return View("", blocks, _optimized_notes(found))
+    return View("", blocks, _optimized_notes(found), rows=map(cells_of, found.points))
 
 
 def _optimized_notes(found: Optimized) -> list[Note]:

@@ -9,8 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property, lru_cache
 from html import escape
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import rich.table
@@ -18,9 +20,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trtopt.printable import visible
+from trtopt.records import Record
+from trtopt.records.base import Cell, Row as Figures
 
 Row = TypeVar("Row")
-Cell = str | float | int | None
+Item = TypeVar("Item")
 Face = Literal["", "terminal", "page"]
 """The only one that shows something; empty: all do."""
 
@@ -127,6 +131,23 @@ def shown(value: float | None, form: str) -> str:
         return UNKNOWN
     text = format(value, form)
     return f"{value:,.0f}" if form.endswith("g") and (abs(value) >= 1000 or "e+" in text) else text
+
+
+def cells_of(record: Record) -> dict[str, Any]:
+    """The fields of a record that are one value each, for a row of figures."""
+    return {name: getattr(record, name) for name in _fields_of_one_value(type(record))}
+
+
+@lru_cache
+def _fields_of_one_value(kind: type[Record]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind) if _is_cell(field.type))
+
+
+def _is_cell(hint: object) -> bool:
+    """Whether values of a type fill one cell: numbers, texts, choices of texts, or None."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    members = tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in members)
+    return all(one in get_args(Cell) or get_origin(one) is Literal for one in members)
 
 
 def names_text(nodes: Sequence[str]) -> str:
@@ -271,24 +292,42 @@ class Chart:
 Block = Table | Lines | Chart
 
 
+class Late(Generic[Item]):
+    """Items that are made, once, when they are first looked at: a result's line needs no tables."""
+
+    def __init__(self, make: Callable[[], Iterable[Item]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _items(self) -> list[Item]:
+        return list(self._make())
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._items)
+
+
 @dataclass(frozen=True)
 class View:
     """All that is shown of a record, in the order in which it is read; `notes` are what to know about it.
 
-    `outcome` is its line, where neither the title nor the first line says it.
+    `outcome` is its line, where neither the title nor the first line says it; `rows` are its main figures
+    for programs, with units in their names.
     """
 
     title: str
-    blocks: Sequence[Block]
-    notes: Sequence[Note] = ()
+    blocks: Iterable[Block]
+    notes: Iterable[Note] = ()
     outcome: str = ""
+    rows: Iterable[Figures] = ()
 
     @property
     def headline(self) -> str:
         """The outcome in a line."""
+        if self.outcome or self.title:
+            return self.outcome or self.title
         blocks = self.on("terminal")
         firsts = (next(iter(one.lines), "") if isinstance(one, Lines) else one.title for one in blocks)
-        return next(filter(None, (self.outcome, self.title, *firsts)), "")
+        return next(filter(None, firsts), "")
 
     def on(self, face: Face, *, verbose: bool = True) -> Iterator[Block]:
         """The blocks that a face has."""

@@ -19,7 +19,8 @@ from typing import Any, Literal
 from trtopt.errors import ArtifactError, BackendMissingError
 from trtopt.extras import install
 from trtopt.printable import visible
-from trtopt.report.view import Block, Cell, Chart, Column, Table
+from trtopt.records.base import Cell
+from trtopt.report.view import Block, Chart, Column, Table
 
 _EXPORTS = "window.vegaEmbed = vegaEmbed;"
 
