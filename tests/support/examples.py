@@ -286,7 +286,6 @@ def comparison() -> CompareReport:
         engine=EngineRef(path="batch8.engine", sha256="c" * 64, label="batch8"),
         contract=measurement().contract,
         mode="latency",
-        bare=True,
         blocks=(samples(),),
         warmups=(samples(),),
         notes=("a note",),

@@ -36,15 +36,12 @@ def block(latencies: Sequence[float]) -> Samples:
     )
 
 
-def turns(
-    name: str, blocks: Blocks, contract: Contract = CONTRACT, mode: str = "latency", bare: bool = False
-) -> TurnSamples:
+def turns(name: str, blocks: Blocks, contract: Contract = CONTRACT, mode: str = "latency") -> TurnSamples:
     return TurnSamples(
         name=name,
         engine=EngineRef(path="batch8.engine", sha256="c" * 64, label="batch8"),
         contract=contract,
         mode="latency" if mode == "latency" else "throughput",
-        bare=bare,
         blocks=tuple(map(block, blocks)),
         warmups=(),
     )

@@ -19,8 +19,6 @@ class TurnSamples(Record, frozen=True, kw_only=True):
     """One subject's blocks of samples, in the order in which they were taken.
 
     `warmups` are the queries of its first warm-up, then those after each switch to it: they are no samples.
-    Under a bare loop only `start_ms` and `end_ms` are filled; in its throughput mode all queries of a block
-    were enqueued before the first wait.
     """
 
     name: str
@@ -28,7 +26,6 @@ class TurnSamples(Record, frozen=True, kw_only=True):
     contract: Contract
     """The actual terms: without a CUDA graph where none could be captured."""
     mode: Literal["latency", "throughput"]
-    bare: bool = False
     blocks: tuple[Samples, ...]
     warmups: tuple[Samples, ...]
     notes: tuple[str, ...] = ()

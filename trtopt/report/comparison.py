@@ -173,19 +173,12 @@ def _gap_blocks(outcome: Gaps, gap: Gap) -> Iterator[Block]:
         columns,
         rows,
     )
-    loops = (("latency", gap.loop_latency), ("time per query", gap.loop_per_query))
     yield Lines(
         [
             "latency: the median with one query in flight; time per query: from one query's end to the next "
             "one's, with the contract's queue and streams. A term's share counts where it is beyond its "
             "uncertainty (95 %); the rest is unexplained. Terms interact: a share belongs to its place in "
             "this order.",
-            *(
-                f"{loop.term}: under {outcome.end} a bare loop without events and bookkeeping changes "
-                f"{figure} by {_microseconds(loop)} µs"
-                for figure, loop in loops
-                if loop is not None
-            ),
         ]
     )
 

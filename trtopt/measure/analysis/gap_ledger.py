@@ -29,9 +29,6 @@ from trtopt.measure.statistics.loads import by_load
 from trtopt.records import Contract, Samples, Terms, TurnSamples
 
 START = "start"
-HOST_LOOP = "Python loop"
-"""The name of the step from a Python loop to a bare one, which no contract's term describes."""
-
 _ONLY_WITH_TRANSFERS = "pinned"
 
 
@@ -119,16 +116,11 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Gap:
-    """One batch size under two contracts: the ledgers of latency (one in flight) and of time per query.
-
-    The loop's entries are what a bare loop under the end's terms saves; None where it was not measured.
-    """
+    """One batch size under two contracts: the ledgers of latency (one in flight) and of time per query."""
 
     batch: int
     latency: Ledger
     per_query: Ledger
-    loop_latency: Entry | None
-    loop_per_query: Entry | None
 
 
 def entry(before: Point, after: Point) -> Entry:
@@ -156,7 +148,7 @@ def ledger(points: Sequence[Point]) -> Ledger:
 
 
 def gap_variants(start: Contract, end: Contract) -> tuple[Variant, ...]:
-    """Every step in both modes, but for steps that change nothing in one; then the bare loops, if any."""
+    """Every step in both modes, but for steps that change nothing in one."""
     variants: list[Variant] = []
     previous: Contract | None = None
     for step in steps_between(start, end):
@@ -165,17 +157,7 @@ def gap_variants(start: Contract, end: Contract) -> tuple[Variant, ...]:
             variants.append(Variant(name=step.term, engine=0, contract=step.contract, mode="latency"))
         previous = terms
         variants.append(Variant(name=step.term, engine=0, contract=step.contract, mode="throughput"))
-    if has_bare_loop(end):
-        variants += [
-            Variant(name=HOST_LOOP, engine=0, contract=end, mode="latency", bare=True),
-            Variant(name=HOST_LOOP, engine=0, contract=end, mode="throughput", bare=True),
-        ]
     return tuple(variants)
-
-
-def has_bare_loop(end: Contract) -> bool:
-    """Whether a bare loop can keep the terms: it has no events to order copies by or to sleep on."""
-    return not end.transfers and end.sync == "spin"
 
 
 def _unnamed(contract: Contract) -> Contract:
@@ -185,21 +167,11 @@ def _unnamed(contract: Contract) -> Contract:
 def evaluate_gap(batch: int, start: Contract, end: Contract, rounds: ValidRounds) -> Gap:
     """Both ledgers, from what the variants' turns came to."""
     steps = steps_between(start, end)
-    modes = [
-        {turn.name: turn for turn in rounds.turns if turn.mode == mode} for mode in ("latency", "throughput")
-    ]
-    chains = [_chain(steps, found, rounds.loads) for found in modes]
-    loops = [
-        entry(chain[-1], _point(found[HOST_LOOP], rounds.loads)) if HOST_LOOP in found else None
-        for chain, found in zip(chains, modes, strict=True)
-    ]
-    return Gap(
-        batch=batch,
-        latency=ledger(chains[0]),
-        per_query=ledger(chains[1]),
-        loop_latency=loops[0],
-        loop_per_query=loops[1],
+    latency, per_query = (
+        ledger(_chain(steps, {turn.name: turn for turn in rounds.turns if turn.mode == mode}, rounds.loads))
+        for mode in ("latency", "throughput")
     )
+    return Gap(batch, latency, per_query)
 
 
 def _chain(steps: Sequence[Step], turns: Mapping[str, TurnSamples], loads: Sequence[int]) -> list[Point]:
@@ -217,19 +189,13 @@ def _chain(steps: Sequence[Step], turns: Mapping[str, TurnSamples], loads: Seque
 
 
 def _point(turns: TurnSamples, loads: Sequence[int]) -> Point:
-    throughput = time_per_query if turns.bare else time_between
-    figure = median_latency if turns.mode == "latency" else throughput
+    figure = median_latency if turns.mode == "latency" else time_between
     return Point(turns.name, tuple(by_load(list(map(figure, turns.blocks)), loads).values()))
 
 
 def median_latency(samples: Samples) -> float:
     """Milliseconds."""
     return median(samples.latency_ms)
-
-
-def time_per_query(samples: Samples) -> float:
-    """Milliseconds of wall time per query: the reciprocal of the rate."""
-    return samples.wall_ms / len(samples.start_ms)
 
 
 def time_between(samples: Samples) -> float:

@@ -1,8 +1,7 @@
-"""Minimal loops around the library's calls, and what the sampling loop adds: its difference from them."""
+"""A minimal loop around the library's calls, and what the sampling loop adds: its difference from that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -11,13 +10,10 @@ from statistics import median
 import numpy as np
 
 from trtopt.device.api import Device
-from trtopt.measure.loop.inference_stream import Calls, InferenceStream, Query
-from trtopt.measure.loop.sampling import Criterion, Finished, as_samples
+from trtopt.measure.loop.inference_stream import InferenceStream, Query
+from trtopt.measure.loop.sampling import Criterion, Finished
 from trtopt.measure.statistics.intervals import percentile_interval
-from trtopt.records import STAGES, Samples
-
-_PROBE = 5
-"""Queries from whose time the number that fills a block is estimated."""
+from trtopt.records import Samples
 
 
 def run_bare(
@@ -35,47 +31,6 @@ def run_bare(
         end_s = now()
         finished.append((0, Query(start_s, end_s)))
         criterion.add((end_s - start_s) * 1e3)
-
-
-def bare_latency(device: Device, inference_stream: InferenceStream, criterion: Criterion) -> Samples:
-    """The queries of `run_bare`."""
-    began_s, finished = device.now(), list[Finished]()
-    run_bare(device, inference_stream, criterion, finished)
-    return as_samples(finished, began_s)
-
-
-def bare_throughput(
-    device: Device, inference_streams: Sequence[InferenceStream], min_queries: int, block_s: float
-) -> Samples:
-    """Queries handed over one after the other for about `block_s`, and waited for once, at the end."""
-    loops = [inference_stream.bare() for inference_stream in inference_streams]
-    probe_s = _hand_over(device, loops, _PROBE)
-    count = max(min_queries, round(block_s / probe_s * _PROBE) if probe_s else min_queries)
-    took_ms = _hand_over(device, loops, count) * 1e3
-    return host_samples([0.0] * count, [took_ms] * count)
-
-
-def _hand_over(device: Device, loops: Sequence[tuple[Calls, Callable[[], object]]], count: int) -> float:
-    """Seconds for `count` queries, handed to the streams in turn."""
-    queries = [loops[index % len(loops)][0] for index in range(count)]
-    began_s = device.now()
-    for calls in queries:
-        for call in calls:
-            call()
-    for _, wait in loops:
-        wait()
-    return device.now() - began_s
-
-
-def host_samples(starts: list[float], ends: list[float]) -> Samples:
-    """Of queries of which only these times are known, in milliseconds."""
-    return Samples(
-        start_ms=[round(value, 6) for value in starts],
-        end_ms=[round(value, 6) for value in ends],
-        inference_stream=[],
-        group=[],
-        **{column: [] for column in STAGES.values()},
-    )
 
 
 NOTABLE_SHARE = 0.01

@@ -23,7 +23,6 @@ from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.measure.engine import check_fits, input_batch
 from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
-from trtopt.measure.loop.bare_loop import bare_latency, bare_throughput
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, open_inference_streams, terms_of
@@ -73,13 +72,12 @@ class LoadedEngine(Record, frozen=True, kw_only=True):
 
 
 class Variant(Record, frozen=True, kw_only=True):
-    """One subject: which engine (an index), under which terms. `bare` runs it without the sampling loop."""
+    """One subject: which engine (an index), under which terms."""
 
     name: str
     engine: int
     contract: Contract
     mode: Literal["latency", "throughput"] = "latency"
-    bare: bool = False
 
 
 class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
@@ -287,11 +285,7 @@ class InterleavedRunner:
         self._blocks.append(self._closed(self._least, block_s))
 
     def _closed(self, min_queries: int, min_s: float) -> Samples:
-        if not self.variant.bare:
-            return sample(self._device, self._inference_streams, Until(min_queries, min_s))
-        if self.variant.mode == "latency":
-            return bare_latency(self._device, self._inference_streams[0], Until(min_queries, min_s))
-        return bare_throughput(self._device, self._inference_streams, min_queries, min_s)
+        return sample(self._device, self._inference_streams, Until(min_queries, min_s))
 
     def turns(self) -> TurnSamples:
         """All that was taken."""
@@ -300,7 +294,6 @@ class InterleavedRunner:
             engine=self._engine,
             contract=self._as_run(self._contract),
             mode=self.variant.mode,
-            bare=self.variant.bare,
             blocks=tuple(self._blocks),
             warmups=tuple(self._warmups),
             notes=tuple(self._notes),

@@ -9,7 +9,7 @@ from pathlib import Path
 from trtopt.data import open_data
 from trtopt.errors import UsageError
 from trtopt.files.manifests import MANIFEST
-from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants, has_bare_loop
+from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants
 from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Outcome
 from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_named
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
@@ -237,10 +237,6 @@ def explain_engines(
         ]
         runs = race(heats, listener, setting.timeout)
     notes += notes_of(runs)
-    if not has_bare_loop(ends[1]):
-        notes.append(
-            f"no bare loop is measured under {ends[1].name}: it would need events, for copies or waits"
-        )
     environment = runs[0].environment
     gaps = Gaps(
         start=ends[0].name,

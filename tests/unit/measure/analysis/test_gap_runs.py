@@ -6,12 +6,10 @@ import pytest
 from tests.support.interleaved_runs import block, turns
 from tests.support.scripted_runs import terms
 from trtopt.measure.analysis.gap_ledger import (
-    HOST_LOOP,
     START,
     evaluate_gap,
     gap_variants,
     time_between,
-    time_per_query,
 )
 from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.contracts import contract_named, one_in_flight
@@ -25,24 +23,16 @@ def named(start: Contract, end: Contract, mode: str) -> list[str]:
     return [variant.name for variant in gap_variants(start, end) if variant.mode == mode]
 
 
-def test_every_step_is_measured_in_both_modes_and_the_loop_besides() -> None:
-    expected = [START, "graph", "transfers", "sync", HOST_LOOP]
+def test_every_step_is_measured_in_both_modes() -> None:
+    expected = [START, "graph", "transfers", "sync"]
     assert named(OLD, NEW, "latency") == named(OLD, NEW, "throughput") == expected
-    variants = gap_variants(OLD, NEW)
-    assert [v.mode for v in variants if v.bare] == ["latency", "throughput"]
-    assert {v.contract for v in variants if v.bare} == {NEW}
 
 
 def test_one_query_in_flight_has_no_part_in_queue_and_streams() -> None:
     start = contract_named("isolated")
     end = terms("isolated", queue_ahead=1, streams=4)
-    assert named(start, end, "latency") == [START, HOST_LOOP]
-    assert named(start, end, "throughput") == [START, "queue_ahead", "streams", HOST_LOOP]
-
-
-@pytest.mark.parametrize("end", ["trtexec-10", "serving"])
-def test_copies_and_sleeping_waits_need_events_so_that_no_bare_loop_is_measured(end: str) -> None:
-    assert not any(variant.bare for variant in gap_variants(NEW, contract_named(end)))
+    assert named(start, end, "latency") == [START]
+    assert named(start, end, "throughput") == [START, "queue_ahead", "streams"]
 
 
 def measured(latencies: dict[str, float], per_query: dict[str, float]) -> list[TurnSamples]:
@@ -53,7 +43,7 @@ def measured(latencies: dict[str, float], per_query: dict[str, float]) -> list[T
         value = (latencies if latency else per_query)[variant.name]
         contract = one_in_flight(variant.contract) if latency else variant.contract
         blocks = [[value] * 4 for _ in range(3)]
-        found.append(turns(variant.name, blocks, contract, variant.mode, variant.bare))
+        found.append(turns(variant.name, blocks, contract, variant.mode))
     return found
 
 
@@ -62,8 +52,8 @@ def in_loads(found: list[TurnSamples]) -> ValidRounds:
     return ValidRounds(tuple(found), (0, 1, 2), evaluate_groups([], None))
 
 
-LATENCY = {START: 2.0, "graph": 1.8, "transfers": 1.2, "sync": 1.15, HOST_LOOP: 1.149}
-PER_QUERY = {START: 1.5, "graph": 1.4, "transfers": 1.1, "sync": 1.1, HOST_LOOP: 1.09}
+LATENCY = {START: 2.0, "graph": 1.8, "transfers": 1.2, "sync": 1.15}
+PER_QUERY = {START: 1.5, "graph": 1.4, "transfers": 1.1, "sync": 1.1}
 
 
 def test_both_figures_are_decomposed() -> None:
@@ -71,10 +61,6 @@ def test_both_figures_are_decomposed() -> None:
     assert [round(entry.change_us) for entry in gap.latency.entries] == [-200, -600, -50]
     assert [round(entry.change_us) for entry in gap.per_query.entries] == [-100, -300, 0]
     assert gap.latency.unexplained_us == pytest.approx(0.0, abs=1e-9)
-    assert gap.loop_latency is not None
-    assert gap.loop_per_query is not None
-    assert gap.loop_latency.change_us == pytest.approx(-1.0)
-    assert gap.loop_per_query.change_us == pytest.approx(-10.0)
 
 
 def test_a_step_that_ran_on_the_same_terms_in_fact_has_no_part() -> None:
@@ -95,4 +81,3 @@ def test_filling_the_queue_is_no_part_of_the_time_per_query() -> None:
     filled = block([2.0] * 10)
     late = msgspec.structs.replace(filled, end_ms=[end + 5.0 for end in filled.end_ms])
     assert time_between(late) == pytest.approx(2.0)
-    assert time_per_query(late) == pytest.approx(2.5)

@@ -11,7 +11,7 @@ from tests.support import examples
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from tests.support.scripted_runs import calls_of, terms
 from trtopt.errors import ArtifactError, DeviceError, DeviceMemoryError
-from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants, time_per_query
+from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants
 from trtopt.measure.loop.interleaved import (
     BLOCK_QUERIES,
     SWITCH_QUERIES,
@@ -186,33 +186,15 @@ def test_latency_and_throughput_of_a_gap_are_known_exactly(tmp_path: Path) -> No
     by_term = {entry.term: entry.explained_us for entry in gap.latency.entries}
     assert by_term == pytest.approx({"graph": 0.0, "transfers": -100.0, "sync": 0.0}, abs=1e-3)
     assert gap.latency.unexplained_us == pytest.approx(0.0, abs=1e-3)
-    assert gap.loop_latency is not None
-    assert gap.loop_latency.change_us == pytest.approx(0.0, abs=1e-3)
-
-
-def test_a_bare_loop_hands_queries_over_and_waits_once(tmp_path: Path) -> None:
-    device = ScriptedDevice(Script(enqueue_ms=repeat(0.2), compute_ms=repeat(1.0)))
-    bare = tuple(
-        Variant(name=mode, engine=0, contract=terms("trtexec-11"), mode=mode, bare=True)  # type: ignore[arg-type]
-        for mode in ("latency", "throughput")
-    )
-    latency, throughput = play(device, job_in(tmp_path, bare, rounds=2)).turns
-    assert [block.latency_ms for block in latency.blocks] == [pytest.approx([1.2] * BLOCK_QUERIES)] * 2
-    count = BLOCK_QUERIES
-    assert [time_per_query(block) for block in throughput.blocks] == pytest.approx(
-        [(0.2 + count * 1.0) / count] * 2
-    )
 
 
 def failing(folder: Path) -> list[tuple[str, int]]:
-    variants = (*PAIR, Variant(name="bare", engine=0, contract=terms("trtexec-11"), bare=True))
-    calls = calls_of(lambda device: play(device, job_in(folder, variants, rounds=1)))
+    calls = calls_of(lambda device: play(device, job_in(folder, rounds=1)))
     return sorted({(name, 1) for name, _ in calls} | set(calls[-40:]) | set(calls[:60]))
 
 
 def test_whatever_call_fails_everything_is_released(tmp_path: Path) -> None:
-    variants = (*PAIR, Variant(name="bare", engine=0, contract=terms("trtexec-11"), bare=True))
-    job = job_in(tmp_path, variants, rounds=1)
+    job = job_in(tmp_path, rounds=1)
     cases = failing(tmp_path)
     assert len(cases) > 50
     for call in cases:
