@@ -19,8 +19,6 @@ VERSIONS = tuple(dict.fromkeys(row.name for row in ROWS if row.backend == TENSOR
 """Of trtexec: it comes with TensorRT."""
 GRAPHS_BY_DEFAULT = VERSIONS[2:]
 """Those that by default measure with a CUDA graph, without copies and with a spinning host."""
-LIBRARIES_BY_DEFAULT = VERSIONS[:1]
-"""Those whose default tactic sources depend on the libraries that are installed."""
 Kind = Literal["translated", "no effect", "refused"]
 
 

@@ -12,7 +12,6 @@ from trtopt.errors import UsageError
 from trtopt.trtexec.options import (
     BY_NAME,
     GRAPHS_BY_DEFAULT,
-    LIBRARIES_BY_DEFAULT,
     READ,
     VERSIONS,
     TrtexecOption,
@@ -23,8 +22,6 @@ _PRECISIONS = ("best", "int4", "fp8", "int8", "bf16", "fp16")
 _TO_GRAPHS = ("--useCudaGraph", "--noDataTransfers", "--useSpinWait")
 """What makes trtexec 10 measure as trtexec 11 does by default."""
 _FROM_GRAPHS = ("--noCudaGraph", "--includeDataTransfers", "--noSpinWait")
-_SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
-"""The tactic sources that TensorRT 10 and 11 use by default."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def translate(
     notes += _notes(given, trtexec)
     profiles = _profiles(given)
     builds = "--onnx" in values
-    build = _build_words(given, values, profiles, trtexec, data, notes) if builds else []
+    build = _build_words(given, values, profiles, data, notes) if builds else []
     target = _folder(values) if builds else values["--loadEngine"]
     bench = [] if _only_builds(values) else ["bench", target, *_bench_words(given, values, profiles, trtexec)]
     if bench and data is not None:
@@ -172,7 +169,6 @@ def _build_words(
     given: Sequence[Given],
     values: Mapping[str, str],
     profiles: Sequence[Profile],
-    trtexec: str,
     data: str | None,
     notes: list[str],
 ) -> list[str]:
@@ -182,8 +178,6 @@ def _build_words(
         notes.append(f"the engine is in the build folder {folder}, with its logs and manifest")
     words += _shape_words(profiles)
     words += _precision_words(values, data, notes)
-    if "--tacticSources" in values:
-        words += ["--tactic-sources", _tactic_sources(values["--tacticSources"], trtexec)]
     return words + _own_words("build", given, values)
 
 
@@ -238,27 +232,6 @@ def _precision_words(values: Mapping[str, str], data: str | None, notes: list[st
     if data is None or not calibrated:
         notes.append(f"--{precision}: {BY_NAME[f'--{precision}'].note}")
     return ["--precision", precision, *(["--data", data] if calibrated and data is not None else [])]
-
-
-def _tactic_sources(spec: str, trtexec: str) -> str:
-    """The sources to use, of `+NAME,-NAME`."""
-    if trtexec in LIBRARIES_BY_DEFAULT:
-        raise UsageError(
-            f"--tacticSources={spec}: relative to the default of TensorRT {trtexec}, which varies",
-            "omit it, and name all sources: trtopt build MODEL --tactic-sources CUBLAS_LT,JIT_CONVOLUTIONS",
-        )
-    chosen = dict.fromkeys(_SOURCES)
-    for part in spec.split(","):
-        sign, name = part[:1], part[1:]
-        if sign not in ("+", "-"):
-            raise UsageError(f"--tacticSources={spec}: {part} has no sign", f"write +{part} or -{part}")
-        if sign == "+":
-            chosen[name] = None
-        else:
-            chosen.pop(name, None)
-    if not chosen:
-        raise UsageError(f"--tacticSources={spec}: leaves no source", f"keep one of {', '.join(_SOURCES)}")
-    return ",".join(chosen)
 
 
 # ── shapes ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -122,10 +122,7 @@ def test_an_option_without_effect_or_refused_says_why() -> None:
         ),
         ("--memPoolSize=workspace:1.5G --skipInference", [f"{BUILD} --workspace 1536"]),
         ("--workspace=512 --skipInference", [f"{BUILD} --workspace 512"]),
-        (
-            "--stronglyTyped --tacticSources=-JIT_CONVOLUTIONS --skipInference",
-            [f"{BUILD} --tactic-sources EDGE_MASK_CONVOLUTIONS"],
-        ),
+        ("--stronglyTyped --skipInference", [BUILD]),
         ("--sparsity=disable --hardwareCompatibilityLevel=none --skipInference", [BUILD]),
     ],
 )
@@ -199,7 +196,7 @@ EXAMPLES = {
     "MS": "100",
     "SPEC": "x:1x3",
 }
-SPECS = {"--memPoolSize": "workspace:64", "--tacticSources": "-JIT_CONVOLUTIONS"}
+SPECS = {"--memPoolSize": "workspace:64"}
 ALONE = {"--onnx", "--loadEngine"}
 TRANSLATED = [one for one in OPTIONS if one.kind == "translated" and one.name not in ("--profile", "--help")]
 
