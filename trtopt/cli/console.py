@@ -19,7 +19,7 @@ from trtopt.cli.outputs import QUIET, VERBOSITY, JsonOutput, takes_stdout, write
 from trtopt.logs import LOG
 from trtopt.printable import visible
 from trtopt.records import BenchReport, Record, SweepPoint, SweepReport
-from trtopt.report.sweep import point_line, points_table
+from trtopt.report.sweep import point_line
 from trtopt.report.view import Note, View, grouped, note_lines
 from trtopt.workflows.listener import DONE, Listener
 
@@ -155,12 +155,10 @@ _SHOWN_FRACTION = 0.02
 class ProgressBars(Progress):
     """One bar per running job, one line for those that wait; finished ones are counted, and gone.
 
-    The points of a sweep are in a table above the bars, or printed, each once and again when it is measured
-    again.
+    The points of a sweep are printed, each once and again when it is measured again.
     """
 
     def __init__(self, screen: Console, *, disable: bool = False) -> None:
-        self._points: RenderableType | None = None  # rich asks for the display at once
         super().__init__(
             _Text(lambda task: task.description),
             _Bar(),
@@ -176,12 +174,6 @@ class ProgressBars(Progress):
         self._began: set[int] = set()
         self._waiting = self.add_task("", total=None, phase="", start=False, visible=False)
         self._printed: dict[tuple[str, str], SweepPoint] = {}
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """See `Progress.get_renderables`."""
-        if self._points is not None:
-            yield self._points
-        yield from super().get_renderables()
 
     def plan(self, labels: Sequence[str]) -> None:
         """Start a new list of jobs; earlier bars are removed."""
@@ -218,17 +210,12 @@ class ProgressBars(Progress):
             self.stop_task(job)
         self._show_waiting()
 
-    def show_points(self, report: SweepReport) -> None:
-        """Show the points of a sweep so far in a table."""
-        self._points = View("", [points_table(report)])  # once, not at every refresh beside a measurement
-        self.refresh()
-
-    def print_points(self, report: SweepReport, *, with_model: bool) -> None:
+    def print_points(self, report: SweepReport) -> None:
         """Print points that are new or have changed."""
         for point in report.points:
             if self._printed.get((report.model, point.key)) != point:
                 self._printed[report.model, point.key] = point
-                say(f"trtopt: {f'{report.model}: ' if with_model else ''}{point_line(point)}", err=True)
+                say(f"trtopt: {report.model}: {point_line(point)}", err=True)
 
     def _show_waiting(self) -> None:
         left = len(self._jobs) - len(self._began)
@@ -283,12 +270,11 @@ def duration_text(seconds: float) -> str:
 
 @contextmanager
 def listening(
-    report: Callable[[BenchReport], None] = lambda report: None, *, models: int = 1
+    report: Callable[[BenchReport], None] = lambda report: None,
 ) -> Iterator[Listener]:
     """A listener that shows notes and, on a terminal, bars; all on standard error.
 
-    `report` receives each report so far. The points of a sweep of one model stand in a live table on a
-    terminal; elsewhere, and of several models, they are a line each.
+    `report` receives each report so far. The points of a sweep are a line each.
     """
     screen = console(stderr=True)
     can_redraw = screen.file.isatty() and screen.is_terminal and not screen.is_dumb_terminal
@@ -296,10 +282,8 @@ def listening(
     with ProgressBars(screen, disable=is_quiet or not can_redraw) as bars:
 
         def sweep(report: SweepReport) -> None:
-            if models == 1 and not bars.disable:
-                bars.show_points(report)
-            elif not is_quiet:
-                bars.print_points(report, with_model=models > 1)
+            if not is_quiet:
+                bars.print_points(report)
 
         yield Listener(progress=bars.show, plans=bars.plan, report=report, note=note, sweep=sweep)
 

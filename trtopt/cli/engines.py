@@ -360,7 +360,7 @@ def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | No
 
     request = replace(request, model=models[0])
     try:
-        with listening(models=len(models)) as listener:
+        with listening() as listener:
             if len(models) == 1:
                 outcomes: Outcomes = {models[0]: run(request, listener)}
             else:

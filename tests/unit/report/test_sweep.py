@@ -99,7 +99,7 @@ def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_ag
 
 def test_points_of_several_models_have_the_models_name(capsys: pytest.CaptureFixture[str]) -> None:
     report = report_of(point(1, 1.0, 100.0))
-    with listening(models=2) as listener:
+    with listening() as listener:
         listener.sweep(report)
         listener.sweep(msgspec.structs.replace(report, model="other.onnx"))
         listener.sweep(report)  # another model's point has the same name
