@@ -23,7 +23,6 @@ TrtoptError                     exit code 1
 ├── PlanError                   exit code 3: no setup meets all bounds; says which bound costs what
 ├── ServingError                a request to `trtopt.serving` that gets no answer
 │   ├── QueueFullError          rejected: the queue is full
-│   ├── DeadlineError           not started before its deadline
 │   ├── WorkerError             the worker that had it failed, or none is left
 │   └── ClosedError             sent to a closed pool or batcher
 └── OutputError                 a result that cannot be written
@@ -150,10 +149,6 @@ class ServingError(TrtoptError):
 
 class QueueFullError(ServingError):
     """Rejected, not accepted: as many requests are waiting as may wait."""
-
-
-class DeadlineError(ServingError):
-    """The deadline passed before an engine could take the request up."""
 
 
 class WorkerError(ServingError):

@@ -4,7 +4,7 @@ python benchmarks/runtime/overload.py BUILD_FOLDER INPUTS.npz [--seconds 600] [-
 
 Three threads send samples as fast as they are let, more than the engines can take: while the queue is full
 they try again a millisecond later. A third of the accepted requests is cancelled at a random moment, some
-have deadlines, some do not fit the model. Every answer is held against the pool's own, computed before.
+do not fit the model. Every answer is held against the pool's own, computed before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from trtopt.errors import DataError, DeadlineError, QueueFullError
+from trtopt.errors import DataError, QueueFullError
 from trtopt.records import BatchPolicy
 from trtopt.serving import DynamicBatcher, EnginePool
 
@@ -52,9 +52,8 @@ class Load:
             index = choose.randrange(len(self.samples))
             if choose.random() < 0.01:
                 self.send_misfit(index)
-            deadline_ms = choose.uniform(1, 100) if choose.random() < 0.1 else None
             try:
-                future = self.batcher.submit(self.samples[index], deadline_ms=deadline_ms)
+                future = self.batcher.submit(self.samples[index])
             except QueueFullError:
                 self.count("rejected")
                 time.sleep(0.001)
@@ -79,8 +78,6 @@ class Load:
             outputs = future.result()
         except CancelledError:
             self.count("cancelled")
-        except DeadlineError:
-            self.count("expired")
         except Exception as error:  # noqa: BLE001  (whatever it is, it is counted)
             self.count(f"failed: {type(error).__name__}")
         else:

@@ -22,7 +22,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,6 @@ from trtopt.data.packing import packed, unpacked
 from trtopt.errors import (
     ClosedError,
     DataError,
-    DeadlineError,
     QueueFullError,
     ServingError,
     TrtoptError,
@@ -51,7 +50,7 @@ from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Manifest
 from trtopt.records.tensors import VECTORS
-from trtopt.serving import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool, serve_promptly
+from trtopt.serving import BatchPolicy, DynamicBatcher, EnginePool, serve_promptly
 
 
 class UnreadBodyError(TrtoptError):
@@ -68,6 +67,10 @@ class BodyTooSlowError(UnreadBodyError):
 
 class TooManyBodiesError(UnreadBodyError):
     """More at a time than the service has memory for."""
+
+
+class DeadlineError(ServingError):
+    """No answer by the client's deadline."""
 
 
 STATUS: dict[type[TrtoptError], int] = {
@@ -115,20 +118,26 @@ def make_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with pool, ThreadPoolExecutor(1, "json") as app.state.json_thread:
-            async with AsyncBatcher(DynamicBatcher(pool, policy)) as batcher:
-                app.state.pool, app.state.batcher = pool, batcher
-                app.state.dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in pool.catalogue.inputs}
-                serve_promptly()
+            app.state.pool, app.state.batcher = pool, DynamicBatcher(pool, policy)
+            app.state.dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in pool.catalogue.inputs}
+            serve_promptly()
+            try:
                 yield
+            finally:
+                await asyncio.to_thread(app.state.batcher.close)
 
     app = FastAPI(title="trtopt", lifespan=lifespan)
 
     @app.post("/infer")
     async def infer(request: Request, deadline_ms: float | None = None) -> Response:
+        if deadline_ms is not None and not deadline_ms >= 0:
+            raise UsageError(
+                f"deadline_ms={deadline_ms}: is no time from now", "give milliseconds, from 0 on"
+            )
         state = request.app.state
         async with bodies.read(request) as body:
             sample = await aside(state.json_thread, len(body), read_sample, body, state.dtypes, packs)
-        outputs = await state.batcher.submit(sample, deadline_ms=deadline_ms, copy=False)
+        outputs = await within(deadline_ms, state.batcher.submit(sample, copy=False))
         outputs = packs.unpacked(outputs) if packs is not None else outputs
         nbytes = sum(values.nbytes for values in outputs.values())
         answer = await aside(state.json_thread, nbytes, as_json, outputs)
@@ -153,6 +162,21 @@ def make_app(
         return JSONResponse(body, STATUS.get(type(error), 500), headers=headers)
 
     return app
+
+
+async def within(deadline_ms: float | None, future: Future[T]) -> T:
+    """The answer; a request that still waits at its deadline is cancelled, which frees its place.
+
+    Raises:
+        DeadlineError: there is none by then.
+    """
+    try:
+        seconds = deadline_ms / 1e3 if deadline_ms is not None else None
+        return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+    except asyncio.TimeoutError:
+        raise DeadlineError(
+            f"there was no answer within {deadline_ms:g} ms", "send less, or give it more time"
+        ) from None
 
 
 @dataclass

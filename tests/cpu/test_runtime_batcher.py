@@ -22,8 +22,8 @@ import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, ROOT
-from trtopt.errors import DataError, DeadlineError, QueueFullError
-from trtopt.serving import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool
+from trtopt.errors import DataError, QueueFullError
+from trtopt.serving import BatchPolicy, DynamicBatcher, EnginePool
 
 IMAGES = np.load(HELDOUT)["images"]
 PATIENCE_S = 60.0
@@ -89,7 +89,7 @@ def test_ten_thousand_random_cancellations_lose_and_mix_up_no_one(
     told = batcher.statistics()
     assert told.accepted == len(sent)
     assert told.cancelled == len(sent) - len(answers) >= wanted
-    assert (told.answered, told.failed, told.expired) == (len(answers), 0, 0)
+    assert (told.answered, told.failed) == (len(answers), 0)
     assert (told.waiting, told.running) == (0, 0)
     assert len(ended) == len(sent)
     assert set(ended.values()) == {1}
@@ -146,98 +146,32 @@ def test_the_overload_script_accounts_for_every_request(tmp_path: Path, cpu_buil
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     counted, told = result["counted"], result["batcher"]
-    for name in ("accepted", "rejected", "invalid", "answered", "expired", "cancelled"):
+    for name in ("accepted", "rejected", "invalid", "answered", "cancelled"):
         assert counted.get(name, 0) == told[name]
     assert counted["rejected"] > 0
-    assert counted["answered"] + counted["cancelled"] + counted["expired"] == counted["accepted"]
+    assert counted["answered"] + counted["cancelled"] == counted["accepted"]
     assert (told["failed"], told["waiting"], told["running"]) == (0, 0, 0)
 
 
 # ── asyncio ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_answers_can_be_awaited(pool: EnginePool, right: np.ndarray) -> None:
-    async def ask() -> list[dict[str, np.ndarray]]:
-        async with AsyncBatcher(DynamicBatcher(pool, BatchPolicy(max_batch=8, max_delay_ms=1.0))) as batcher:
-            return await asyncio.gather(*(batcher.submit(image) for image in IMAGES[:100]))
-
-    answers = asyncio.run(ask())
-    assert all(is_right(outputs, right, index) for index, outputs in enumerate(answers))
-
-
-def test_rows_of_many_requests_are_answered_with_their_own(pool: EnginePool, right: np.ndarray) -> None:
-    def send(seed: int) -> bool:
-        choose, sent, buffer = random.Random(seed), [], np.empty_like(IMAGES[:40])
-        for _ in range(200):
-            start = choose.randrange(len(IMAGES) - 40)
-            count = choose.choice([1, 3, 8, 40])  # 40: more than the largest engine
-            buffer[:count] = IMAGES[start : start + count]
-            sent.append((start, count, batcher.submit_rows(buffer[:count])))
-            sent.append((start, 0, batcher.submit(IMAGES[start])))
-        return all(
-            np.allclose(future.result(PATIENCE_S)["logits"], right[start : start + count], atol=1e-4)
-            if count
-            else is_right(future.result(PATIENCE_S), right, start)
-            for start, count, future in sent
-        )
-
-    policy = BatchPolicy(max_batch=32, max_delay_ms=0.5, max_waiting=100_000)
-    with DynamicBatcher(pool, policy) as batcher, ThreadPoolExecutor(3) as threads:
-        assert all(threads.map(send, range(3)))
-
-
-def test_rows_can_be_awaited(pool: EnginePool, right: np.ndarray) -> None:
-    async def ask() -> dict[str, np.ndarray]:
-        async with AsyncBatcher(DynamicBatcher(pool)) as batcher:
-            return await batcher.submit_rows(IMAGES[:5])
-
-    assert np.allclose(asyncio.run(ask())["logits"], right[:5], atol=1e-4)
-
-
-def test_a_buffer_that_is_written_to_again_changes_no_awaited_answer(
+def test_answers_can_be_awaited_and_a_cancelled_task_takes_its_request_back(
     pool: EnginePool, right: np.ndarray
 ) -> None:
-    async def ask() -> list[dict[str, np.ndarray]]:
-        buffer = np.empty_like(IMAGES[0])
-        patient = DynamicBatcher(pool, BatchPolicy(max_batch=4, max_delay_ms=3_600_000.0))
-        async with AsyncBatcher(patient) as batcher:
-            tasks = []
-            for image in IMAGES[:4]:
-                buffer[...] = image
-                tasks.append(asyncio.create_task(batcher.submit(buffer)))
-                await asyncio.sleep(0)  # it has been submitted
-            return await asyncio.gather(*tasks)
+    async def ask(batcher: DynamicBatcher) -> list[dict[str, np.ndarray]]:
+        task = asyncio.ensure_future(asyncio.wrap_future(batcher.submit(IMAGES[0])))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while batcher.statistics().cancelled == 0:  # the loop tells the request after the task
+            await asyncio.sleep(0)
+        return await asyncio.gather(*(asyncio.wrap_future(batcher.submit(image)) for image in IMAGES[:96]))
 
-    answers = asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
+    with DynamicBatcher(pool, BatchPolicy(max_batch=8, max_delay_ms=3_600_000.0)) as batcher:
+        answers = asyncio.run(asyncio.wait_for(ask(batcher), PATIENCE_S))
     assert all(is_right(outputs, right, index) for index, outputs in enumerate(answers))
-
-
-def test_a_cancelled_task_takes_its_request_back(pool: EnginePool) -> None:
-    async def ask() -> None:
-        patient = DynamicBatcher(pool, BatchPolicy(max_batch=8, max_delay_ms=3_600_000.0))
-        async with AsyncBatcher(patient) as batcher:
-            task = asyncio.create_task(batcher.submit(IMAGES[0]))
-            while not batcher.statistics().waiting:
-                await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            while batcher.statistics().cancelled == 0:  # the loop tells the request after the task
-                await asyncio.sleep(0)
-            assert batcher.statistics().waiting == 0
-
-    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
-
-
-def test_errors_are_raised_where_they_are_awaited(pool: EnginePool) -> None:
-    async def ask() -> None:
-        async with AsyncBatcher(DynamicBatcher(pool)) as batcher:
-            with pytest.raises(DataError, match="no engine"):
-                await batcher.submit(IMAGES[0][0])
-            with pytest.raises(DeadlineError):
-                await batcher.submit(IMAGES[0], deadline_ms=0.0)
-
-    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
 
 
 # ── requests that are not alike ─────────────────────────────────────────────────────────────────────────

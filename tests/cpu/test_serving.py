@@ -258,7 +258,7 @@ def test_a_deadline_that_cannot_be_kept_is_a_timeout(client: TestClient) -> None
 def test_too_many_requests_are_told_to_come_again(cpu_build: Path) -> None:
     policy = BatchPolicy(max_batch=8, max_delay_ms=3_600_000.0, max_waiting=1)
     with make_client(cpu_build, policy) as client:
-        client.app.state.batcher._batcher.submit(IMAGES[0])  # waits for company, and takes the only place
+        client.app.state.batcher.submit(IMAGES[0])  # waits for company, and takes the only place
         answer = client.post("/infer", json=body(0))
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
         assert answer.json()["error"] == "QueueFullError"

@@ -16,8 +16,7 @@ class BatchPolicy(Record, frozen=True, kw_only=True):
     """When waiting requests become a batch, and how many may wait.
 
     A batch runs when it holds `max_batch` requests, or when its oldest has waited for `max_delay_ms`, as soon
-    as a worker is free. While `max_waiting` requests wait, more are rejected. A request of several rows
-    counts as so many.
+    as a worker is free. While `max_waiting` requests wait, more are rejected.
     """
 
     max_batch: int
@@ -39,8 +38,8 @@ class BatcherStatistics(Record, frozen=True, kw_only=True):
     """A batcher's requests so far, by outcome.
 
     `invalid` and `rejected` requests were never accepted: they did not fit the model, or too many were
-    waiting. Each accepted one was `answered`, `failed`, `expired` or `cancelled`, or is still `waiting` or
-    `running`. `batch_sizes` counts batches by how many rows they held. `queue` is from acceptance to the
+    waiting. Each accepted one was `answered`, `failed` or `cancelled`, or is still `waiting` or `running`.
+    `batch_sizes` counts batches by how many requests they held. `queue` is from acceptance to the
     batch's start, one value a request; `compute` from there to the answers, one value a batch; both of the
     latest 4,096 values.
     """
@@ -50,7 +49,6 @@ class BatcherStatistics(Record, frozen=True, kw_only=True):
     invalid: int
     answered: int
     failed: int
-    expired: int
     cancelled: int
     waiting: int
     running: int

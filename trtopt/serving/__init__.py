@@ -1,12 +1,11 @@
 """Serving: engines selected for each batch, and single requests made into batches."""
 
 from trtopt.records import BatcherStatistics, BatchPolicy, PoolUsage
-from trtopt.serving.batcher import AsyncBatcher, DynamicBatcher
+from trtopt.serving.batcher import DynamicBatcher
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.scheduling import serve_promptly
 
 __all__ = [
-    "AsyncBatcher",
     "BatchPolicy",
     "BatcherStatistics",
     "DynamicBatcher",

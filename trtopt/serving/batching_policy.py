@@ -15,14 +15,10 @@ from trtopt.records import BatchPolicy
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A queue that is not empty: how many wait, and since when (seconds on the clock that `decide` is given).
-
-    Some deadline among them cannot be kept by a batch that starts later than `start_by_s`.
-    """
+    """A queue that is not empty: how many wait, and since when, in seconds on `decide`'s clock."""
 
     count: int
     oldest_s: float
-    start_by_s: float = math.inf
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -41,8 +37,8 @@ class Wait(msgspec.Struct, frozen=True):
 def decide(now_s: float, queues: Sequence[Waiting], policy: BatchPolicy) -> Run | Wait:
     """What a free worker does next.
 
-    A queue is due when it fills a batch, when its oldest request has waited for the policy's delay, or when a
-    deadline wants it. Of several that are due, the one whose oldest request has waited longest.
+    A queue is due when it fills a batch, or when its oldest request has waited for the policy's delay. Of
+    several that are due, the one whose oldest request has waited longest.
     """
     first, until_s = None, math.inf
     for index, queue in enumerate(queues):
@@ -59,4 +55,4 @@ def decide(now_s: float, queues: Sequence[Waiting], policy: BatchPolicy) -> Run 
 def _due_s(queue: Waiting, policy: BatchPolicy) -> float:
     if queue.count >= policy.max_batch:
         return -math.inf
-    return min(queue.oldest_s + policy.max_delay_ms / 1e3, queue.start_by_s)
+    return queue.oldest_s + policy.max_delay_ms / 1e3

@@ -9,17 +9,15 @@ import threading
 import time
 from concurrent.futures import CancelledError, Future, wait
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tests.support.gated_devices import HOUR_MS, PATIENCE_S, Gate, batcher_on
+from tests.support.gated_devices import PATIENCE_S, Gate, batcher_on
 from tests.support.scripted_device.device import ScriptedDevice
 from tests.support.serving_pools import ACTIVATIONS, device, pool_on, rows
-from trtopt.errors import ClosedError, DataError, DeadlineError, QueueFullError, UsageError, WorkerError
+from trtopt.errors import ClosedError, DataError, QueueFullError, UsageError, WorkerError
 from trtopt.records import BatchPolicy
-from trtopt.serving import batcher as serving_batcher
 from trtopt.serving.batcher import DynamicBatcher
 
 ROW = rows(1)[0]
@@ -112,52 +110,6 @@ def test_more_than_may_wait_are_rejected_and_those_accepted_are_answered() -> No
         assert batcher.statistics().answered == 4
 
 
-def test_rows_that_come_together_fill_a_batch_with_others_and_are_answered_together() -> None:
-    with batcher_on(device()) as batcher:
-        sample = batcher.submit(ROW)
-        together = batcher.submit_rows({"x": rows(6)})
-        last = batcher.submit_rows(rows(1))
-        assert together.result(PATIENCE_S)["y"].shape == (6, 2)
-        assert last.result(PATIENCE_S)["y"].shape == (1, 2)
-        assert sample.result(PATIENCE_S)["y"].shape == (2,)
-        told = batcher.statistics()
-        assert (told.accepted, told.answered, told.batch_sizes) == (3, 3, {8: 1})
-
-
-def test_rows_that_no_longer_fit_a_batch_wait_for_the_next_in_order() -> None:
-    gate = Gate()
-    with batcher_on(gate, max_delay_ms=0.0) as batcher:
-        first = batcher.submit(ROW)
-        gate.wait_for_batches(1)
-        others = [batcher.submit_rows(rows(count)) for count in (5, 4, 1, 20)]
-        gate.opened.set()
-        wait([first, *others], PATIENCE_S)
-        assert [len(future.result(0)["y"]) for future in others] == [5, 4, 1, 20]
-        assert batcher.statistics().batch_sizes == {1: 1, 5: 2, 20: 1}
-
-
-def test_every_row_takes_a_place_among_those_that_may_wait() -> None:
-    gate = Gate()
-    with batcher_on(gate, max_batch=4, max_delay_ms=0.0, max_waiting=5) as batcher:
-        running = batcher.submit(ROW)
-        gate.wait_for_batches(1)
-        waiting = batcher.submit_rows(rows(4))
-        with pytest.raises(QueueFullError, match="4 rows are waiting: the queue is full"):
-            batcher.submit_rows(rows(2))
-        with pytest.raises(DataError, match="6 rows in one request, and 5 may wait"):
-            batcher.submit_rows(rows(6))
-        late = batcher.submit_rows(rows(1), deadline_ms=0.0)
-        assert waiting.cancel()
-        again = batcher.submit_rows(rows(4))
-        gate.opened.set()
-        assert len(again.result(PATIENCE_S)["y"]) == 4
-        assert running.result(PATIENCE_S)
-        with pytest.raises(DeadlineError):
-            late.result(PATIENCE_S)
-        told = batcher.statistics()
-        assert (told.accepted, told.rejected, told.invalid, told.cancelled) == (4, 1, 1, 1)
-
-
 def test_a_cancelled_request_makes_room_at_once() -> None:
     gate = Gate()
     with batcher_on(gate, max_batch=1, max_waiting=1) as batcher:
@@ -192,52 +144,6 @@ def test_a_batch_whose_requests_were_all_cancelled_leaves_the_worker_at_work() -
         assert batcher.submit(ROW).cancel()
         futures = [batcher.submit(ROW) for _ in range(2)]
         assert all(future.result(PATIENCE_S) for future in futures)
-
-
-# ── deadlines ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_deadline_is_not_missed_by_waiting_for_company() -> None:
-    with batcher_on(device()) as batcher:
-        assert batcher.submit(ROW, deadline_ms=2000.0).result(PATIENCE_S)["y"].shape == (2,)
-
-
-def test_a_request_whose_deadline_passes_while_workers_are_busy_fails_and_no_one_else_does() -> None:
-    gate = Gate()
-    with batcher_on(gate, max_delay_ms=0.0) as batcher:
-        running = batcher.submit(ROW, deadline_ms=HOUR_MS)
-        gate.wait_for_batches(1)
-        late, patient = batcher.submit(ROW, deadline_ms=1.0), batcher.submit(ROW)
-        time.sleep(0.002)
-        gate.opened.set()
-        with pytest.raises(DeadlineError, match="the deadline passed while the request was waiting"):
-            late.result(PATIENCE_S)
-        assert running.result(PATIENCE_S)
-        assert patient.result(PATIENCE_S)
-        told = batcher.statistics()
-        assert (told.expired, told.answered, told.batch_sizes) == (1, 2, {1: 2})
-
-
-def test_a_deadline_that_has_passed_is_reported_before_anybody_is_rejected() -> None:
-    gate = Gate()
-    with batcher_on(gate, max_batch=1, max_waiting=1) as batcher:
-        batcher.submit(ROW)
-        gate.wait_for_batches(1)
-        late = batcher.submit(ROW, deadline_ms=0.0)
-        batcher.submit(ROW)  # there is room
-        with pytest.raises(DeadlineError):
-            late.result(0)
-
-
-def test_what_has_begun_is_answered_after_its_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate()
-    with batcher_on(gate, max_batch=1) as batcher:
-        future = batcher.submit(ROW, deadline_ms=HOUR_MS)
-        gate.wait_for_batches(1)
-        two_hours_on = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 7200)
-        monkeypatch.setattr(serving_batcher, "time", two_hours_on)
-        gate.opened.set()
-        assert future.result(PATIENCE_S)
 
 
 # ── failures ────────────────────────────────────────────────────────────────────────────────────────────

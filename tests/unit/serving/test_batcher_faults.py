@@ -16,14 +16,13 @@ from tests.support.serving_pools import device, pool_on, rows
 from trtopt.errors import UsageError, WorkerError
 from trtopt.records import BatchPolicy
 from trtopt.serving import batcher as module
-from trtopt.serving.batcher import DynamicBatcher
+from trtopt.serving.batcher import DynamicBatcher, Request
 from trtopt.serving.batching_policy import Run, Wait, Waiting, decide
-from trtopt.serving.request_queue import Request
 
 ROW = rows(1)[0]
 
 
-# ── policies and deadlines ──────────────────────────────────────────────────────────────────────────────
+# ── policies ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -60,28 +59,6 @@ def test_a_delay_longer_than_a_thread_can_wait_is_waited_for(
         last = batcher.submit(ROW)
         let_wait(batcher, has_decided_to_wait)
     assert last.result(0)["y"].shape == (2,)  # closing has answered it
-
-
-@pytest.mark.parametrize("deadline_ms", [1e16, 10**30, np.float32(1e20), math.inf])
-def test_a_deadline_longer_than_a_thread_can_wait_is_kept(
-    deadline_ms: float, has_decided_to_wait: threading.Event
-) -> None:
-    with batcher_on(device(), max_batch=2, max_delay_ms=math.inf) as batcher:
-        futures = [batcher.submit(ROW, deadline_ms=deadline_ms)]
-        let_wait(batcher, has_decided_to_wait)
-        futures.append(batcher.submit(ROW))
-        assert all(future.result(PATIENCE_S) for future in futures)
-
-
-@pytest.mark.parametrize("deadline_ms", [math.nan, "50", [1.0], 1j, 10**400, np.float32("nan")])
-def test_a_deadline_that_is_no_number_is_refused_and_not_accepted(deadline_ms: Any) -> None:
-    with batcher_on(device(), max_delay_ms=0.0) as batcher:
-        with pytest.raises(
-            UsageError, match=r"deadline_ms=.*: is not a number of milliseconds\n  → give milliseconds"
-        ):
-            batcher.submit(ROW, deadline_ms=deadline_ms)
-        assert batcher.submit(ROW).result(PATIENCE_S)
-        assert batcher.statistics().accepted == 1
 
 
 @pytest.mark.parametrize("name", ["max_batch", "max_waiting"])

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from trtopt.serving.batcher import Request, RequestQueue
 from trtopt.serving.engine_catalogue import Part
-from trtopt.serving.request_queue import Request, RequestQueue
-
-
-def rows_of(requests: list[Request]) -> int:
-    return sum(request.part.rows for request in requests)
 
 
 class AgainstAList(RuleBasedStateMachine):
@@ -33,17 +27,13 @@ class AgainstAList(RuleBasedStateMachine):
         """In the order in which `waiting` tells of them: who has been there longest without leaving."""
         return list(self.request_queue._queues)
 
-    @rule(
-        length=st.integers(1, 3),
-        rows=st.integers(1, 3),
-        patience_s=st.one_of(st.just(math.inf), st.integers(0, 9)),
-    )
-    def add(self, length: int, rows: int, patience_s: float) -> None:
+    @rule(length=st.integers(1, 3))
+    def add(self, length: int) -> None:
         self.now_s += 1
-        part = Part(tensors={}, rows=rows, key=((length,),))
-        request = Request(part, self.now_s, self.now_s + patience_s, lambda _: None)
+        part = Part(tensors={}, rows=1, key=((length,),))
+        request = Request(part, self.now_s, lambda _: None)
         self.model.append(request)
-        assert self.request_queue.add(request) == rows_of(self.of_key(part.key))
+        assert self.request_queue.add(request) == len(self.of_key(part.key))
 
     @rule(choose=st.integers(0, 99))
     def discard(self, choose: int) -> None:
@@ -57,21 +47,14 @@ class AgainstAList(RuleBasedStateMachine):
         if self.gone:
             assert not self.request_queue.discard(self.gone[choose % len(self.gone)])
 
-    @rule(choose=st.integers(0, 99), rows=st.integers(1, 5))
-    def take(self, choose: int, rows: int) -> None:
+    @rule(choose=st.integers(0, 99), count=st.integers(1, 5))
+    def take(self, choose: int, count: int) -> None:
         if self.keys:
             queue = choose % len(self.keys)
             waiting = self.of_key(self.keys[queue])
-            fitting = [count for count in range(len(waiting) + 1) if rows_of(waiting[:count]) <= rows]
-            expected = waiting[: max(1, fitting[-1])]
-            assert self.request_queue.take(queue, rows) == expected
+            expected = waiting[:count]
+            assert self.request_queue.take(queue, len(expected)) == expected
             self.forget(expected)
-
-    @rule()
-    def take_expired(self) -> None:
-        expired = self.request_queue.take_expired(self.now_s)
-        assert set(expired) == {request for request in self.model if request.deadline_s <= self.now_s}
-        self.forget(expired)
 
     @rule()
     def take_all(self) -> None:
@@ -85,15 +68,11 @@ class AgainstAList(RuleBasedStateMachine):
     @invariant()
     def tells_what_is_there(self) -> None:
         assert len(self.request_queue) == len(self.model)
-        assert self.request_queue.rows == rows_of(self.model)
-        told = self.request_queue.waiting(compute_s=0.5)
+        told = self.request_queue.waiting()
         assert len(told) == len({request.part.key for request in self.model})
         for key, queue in zip(self.keys, told, strict=True):
             requests = self.of_key(key)
-            assert (queue.count, queue.oldest_s) == (rows_of(requests), requests[0].arrived_s)
-            assert queue.start_by_s == min(
-                min(one.deadline_s - 0.5, (one.arrived_s + one.deadline_s) / 2) for one in requests
-            )
+            assert (queue.count, queue.oldest_s) == (len(requests), requests[0].arrived_s)
 
 
 TestAgainstAList = AgainstAList.TestCase

@@ -7,8 +7,7 @@ import pytest
 from tests.support.serving_pools import device, pool_on
 from trtopt.records import BatchPolicy
 from trtopt.serving import trial_run as trial
-from trtopt.serving.batcher import DynamicBatcher
-from trtopt.serving.request_queue import Request
+from trtopt.serving.batcher import DynamicBatcher, Request
 from trtopt.serving.trial_run import TrialJob, try_plan
 
 SHAPES = {"x": (4,)}
