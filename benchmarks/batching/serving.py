@@ -5,10 +5,8 @@
     python benchmarks/batching/serving.py table OUT
 
 SWEEP is a folder of `trtopt sweep`. The best throughput is the highest rate for which `trtopt plan` finds a
-setup that keeps the goal; `--shares` [0.6,0.9] of it are planned for and served. The batcher's overhead and
-its steps are measured on the engines of `--precision`, with 1, 2 and 4 workers, and samples in pageable and
-page-locked memory and on the device; so are ways to put rows into a batch, whether they get there while the
-engine computes, and what copies in a CUDA graph cost. The jobs follow one another on one GPU.
+setup that keeps the goal; `--shares` [0.6,0.9] of it are planned for and served. The batcher's overhead is
+measured on the engines of `--precision`, with 1, 2 and 4 workers. The jobs follow one another on one GPU.
 """
 
 from __future__ import annotations
@@ -24,10 +22,7 @@ from trtopt.files.manifests import read_plan
 from trtopt.records import Estimate
 
 HERE = Path(__file__)
-RUNTIME = HERE.parents[1] / "runtime"
-OVERHEAD, STEPS, LAUNCHING, GATHERING, OVERLAP = (
-    RUNTIME / f"{name}.py" for name in ("overhead", "steps", "launching", "gathering", "overlap")
-)
+OVERHEAD = HERE.parents[1] / "runtime" / "overhead.py"
 WORKERS = (1, 2, 4)
 
 
@@ -81,24 +76,10 @@ def _jobs(args: argparse.Namespace) -> list[dict[str, str]]:
                 share,
             ]
         ]
-    launched = ["--json", str(args.out / "launching.json")]
-    jobs["launching"] = [[sys.executable, str(LAUNCHING.absolute()), str(folder), *launched]]
-    overlapping = ["--json", str(args.out / "overlap.json")]
-    jobs["overlap"] = [[sys.executable, str(OVERLAP.absolute()), str(folder), *overlapping]]
-    report = ["--rounds", args.rounds, "--json", str(args.out / "gathering.json")]
-    jobs["gathering"] = [[sys.executable, str(GATHERING.absolute()), *report]]
     for workers in WORKERS:
         result = ["--json", str(args.out / f"overhead-{workers}.json")]
         way = ["--workers", str(workers), "--rounds", args.rounds]
-        overhead = [sys.executable, str(OVERHEAD.absolute()), str(folder), *way]
-        jobs[f"overhead-{workers}"] = [[*overhead, *result]]
-        for place in ("page-locked", "device"):
-            result = ["--json", str(args.out / f"overhead-{workers}-{place}.json")]
-            jobs[f"overhead-{workers}-{place}"] = [[*overhead, "--samples", place, *result]]
-        steps = [sys.executable, str(STEPS.absolute()), str(folder), *way[:2]]
-        for place in ("host", "page-locked", "device"):
-            name = f"steps-{workers}" + (f"-{place}" if place != "host" else "")
-            jobs[name] = [[*steps, "--samples", place, "--json", str(args.out / f"{name}.json")]]
+        jobs[f"overhead-{workers}"] = [[sys.executable, str(OVERHEAD.absolute()), str(folder), *way, *result]]
     begin = ["set -eu", shlex.join(["mkdir", "-p", str(args.out)])]
     return [
         {"name": f"serving-{name}", "run": "\n".join([*begin, *map(shlex.join, commands)])}
@@ -153,7 +134,6 @@ def _table(out: Path) -> None:
             told_of_all = f"p99 of runs {each} ms, of all {done.total.p99_ms:.2f} ms; sent {late}"
             print(f"| | {done.answered:,} of {done.requests:,} answered; {told_of_all} | | | | | | | | |")
     _table_of_overhead(out)
-    _table_of_steps(out)
 
 
 def _cells(estimate: Estimate, measured: float | None) -> tuple[str, ...]:
@@ -167,7 +147,7 @@ def _table_of_overhead(out: Path) -> None:
     found = [json.loads(path.read_text()) for path in sorted(out.glob("overhead-*.json"))]
     for one in found:
         us, batch = one["us_per_request"], one["largest_batch"]
-        print(f"\nWorkers: {one['workers']}, samples: {one['samples']}.")
+        print(f"\nWorkers: {one['workers']}.")
         print("µs a request, and throughput against the session alone:\n")
         print(f"| | one at a time | | batches of {batch} | |\n|---|--:|--:|--:|--:|")
         for name in ("session", "pool", "batcher"):
@@ -176,16 +156,6 @@ def _table_of_overhead(out: Path) -> None:
                 value, bare = us[f"{way}: {name}"], us[f"{way}: session"]
                 cells += [f"{value:.1f}", f"{bare / value:.0%}"]
             print(f"| {name} | {' | '.join(cells)} |")
-
-
-def _table_of_steps(out: Path) -> None:
-    found = [json.loads(path.read_text()) for path in sorted(out.glob("steps-*.json"))]
-    if found:
-        report = [f"{one['workers']}, {one['samples']}" for one in found]
-        print(f"\n| µs, workers and samples | {' | '.join(report)} |\n|---|{'--:|' * len(found)}")
-    for step in dict.fromkeys(step for one in found for step in one["us"]):
-        cells = [f"{one['us'][step]:,.0f}" if step in one["us"] else "–" for one in found]
-        print(f"| {step} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """What the batcher costs: one request at a time, and against the bare engines at saturation.
 
 python benchmarks/runtime/overhead.py FOLDER [INPUTS.npz] [--workers 1] [--rounds 9]
-    [--samples host|page-locked|device] [--json FILE]
+    [--json FILE]
 
 FOLDER holds a build. The ways take turns, so that what else the machine does falls on all of them alike;
 medians of the rounds.
 One at a time: a batch of 1 by the session alone (its CUDA graph, if there is one, and no copies), by
 `EnginePool.run`, by `DynamicBatcher.submit(…).result()` with no delay. At saturation: batches of the largest
 engine by the session alone, by the pool, and as many requests that one thread submits, up to four batches for
-each worker ahead of the answers. Without INPUTS seeded random ones. The samples that are submitted lie in
-pageable memory of the host, in page-locked, or on the GPU, where decoders may leave them; they are not copied
-when they are submitted.
+each worker ahead of the answers. Without INPUTS seeded random ones. The samples lie in pageable memory of the
+host, and are not copied when they are submitted.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from pathlib import Path
 import numpy as np
 
 from trtopt.data.random_inputs import random_batch
-from trtopt.device.api import Device
 from trtopt.device.backends import open_target
 from trtopt.files.manifests import read_manifest
 from trtopt.records import BatchPolicy
@@ -39,7 +37,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 from bare import query
 
 ALONE, BATCHES = 2000, 200
-PLACES = ("host", "page-locked", "device")
 Samples = dict[str, np.ndarray]
 
 
@@ -62,70 +59,11 @@ def samples_for(pool: EnginePool, folder: Path, inputs: str | None, count: int) 
     return random_batch(pool.catalogue.inputs, rows)
 
 
-class Locked:
-    """A sample in page-locked memory, as torch describes its own."""
-
-    def __init__(self, array: np.ndarray, device: Device, resources: ExitStack) -> None:
-        self.buffer = device.pinned_buffer(array.nbytes)
-        resources.callback(self.buffer.close)
-        self.array = self.buffer.array.view(array.dtype).reshape(array.shape)
-        self.array[...] = array
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 3, 0
-
-    def __dlpack__(self, **_: object) -> object:
-        return self.array.__dlpack__()
-
-
-class OnDevice:
-    """A sample on the device, as any library there describes its own."""
-
-    def __init__(self, array: np.ndarray, device: Device, resources: ExitStack) -> None:
-        self._held = device.device_buffer(array.nbytes)
-        resources.callback(self._held.close)
-        with ExitStack() as staging:
-            staged = Locked(array, device, staging)
-            stream = staging.enter_context(closing(device.stream()))
-            device.copy_to_device(self._held, staged.buffer, stream)
-            stream.synchronize()
-        self.__cuda_array_interface__ = {
-            "shape": array.shape,
-            "typestr": array.dtype.str,
-            "data": (self._held.address, True),
-            "strides": None,
-            "stream": None,
-            "version": 3,
-        }
-
-
-def placed_samples(
-    kind: str, rows: Samples, device: Device, resources: ExitStack, *, together: int | None = None
-) -> list[dict[str, object]]:
-    """Each row as a sample, in pageable memory (`host`), in page-locked memory or on the device.
-
-    With `together` so many rows at a time, for `submit_rows`.
-    """
-    places: dict[str, Callable[[np.ndarray], object]] = {
-        "host": lambda array: array,
-        "page-locked": lambda array: Locked(array, device, resources),
-        "device": lambda array: OnDevice(array, device, resources),
-    }
-    count = min(map(len, rows.values()))
-    parts: list[int | slice] = [*range(count)]
-    if together is not None:
-        parts = [slice(start, start + together) for start in range(0, count, together)]
-    return [{name: places[kind](array[part]) for name, array in rows.items()} for part in parts]
-
-
-def saturate(
-    batcher: DynamicBatcher, samples: Sequence[object], requests: int, ahead: int, *, together: bool = False
-) -> None:
-    """Submit so many, never more than `ahead` of the answers; `together`: each has several rows."""
-    submit = batcher.submit_rows if together else batcher.submit
+def saturate(batcher: DynamicBatcher, samples: Sequence[object], requests: int, ahead: int) -> None:
+    """Submit so many, never more than `ahead` of the answers."""
     waiting: deque[object] = deque()
     for index in range(requests):
-        waiting.append(submit(samples[index % len(samples)], copy=False))
+        waiting.append(batcher.submit(samples[index % len(samples)], copy=False))
         if len(waiting) >= ahead:
             waiting.popleft().result()
     for future in waiting:
@@ -139,7 +77,6 @@ def main() -> None:
     parser.add_argument("inputs", nargs="?")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--samples", choices=PLACES, default="host")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     taken: dict[str, list[float]] = {}
@@ -151,7 +88,7 @@ def main() -> None:
         backend = read_manifest(folder).engines[0].plan.backend.name
         target = resources.enter_context(closing(open_target(backend)))
 
-        samples = placed_samples(arguments.samples, rows, target.device, resources)
+        samples = [{name: array[index] for name, array in rows.items()} for index in range(largest)]
         alone, full = (query(target, folder, size, resources) for size in (1, largest))
         ahead = 4 * workers * largest
         policy = BatchPolicy(max_batch=largest, max_delay_ms=0.0, max_waiting=2 * ahead)
@@ -178,7 +115,6 @@ def main() -> None:
     result = {
         "workers": workers,
         "largest_batch": largest,
-        "samples": arguments.samples,
         "us_per_request": {name: statistics.median(values) for name, values in taken.items()},
         "rounds": taken,
         "batch_sizes_at_saturation": sizes,

@@ -4,10 +4,9 @@
     python benchmarks/typed-io/typed_io.py table --out OUT
 
 FOLDER holds the graphs of ../headline; weights and pixels are seeded. For each batch size all engines are
-built, then all of them are measured in one process, in turns of a random order; at the first batch size
-some are also served. An engine is kept in WORK as soon as it is built, a round in OUT as soon as it is
-measured: run it again and it goes on. What will not be done within what is left of the budget is passed
-over; what failed is told in OUT and tried again last.
+built, then all of them are measured in one process, in turns of a random order. An engine is kept in WORK as
+soon as it is built, a round in OUT as soon as it is measured: run it again and it goes on. What will not be
+done within what is left of the budget is passed over; what failed is told in OUT and tried again last.
 
 `build` ends after the engines, which takes no GPU with `--backend tensorrt-rtx`. `--dry-run` goes through all
 of it on ONNX Runtime with a tiny model, without vectorised formats, which that has not.
@@ -19,13 +18,12 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
-from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
@@ -36,13 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "headline"))
 from cells import FailedError, OutOfTimeError, read, run_python, write
-from overhead import placed_samples, saturate
 from peer_graphs import SAMPLES, refilled
 from turns import SOURCES
 
 import trtopt
 from trtopt.data.packing import quantize_array
-from trtopt.device.api import Device
 from trtopt.device.backends import open_target
 from trtopt.errors import TrtoptError
 from trtopt.files.manifests import read_manifest
@@ -55,9 +51,8 @@ from trtopt.measure.loop.run_pass import Subject
 from trtopt.measure.loop.sampling import Finished, Until, drive, no_garbage_collection
 from trtopt.measure.statistics.comparison import in_turns
 from trtopt.precision.compare import Deviation
-from trtopt.records import BatchPolicy, EngineRef
+from trtopt.records import EngineRef
 from trtopt.records.tensors import LINEAR
-from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
 
 INPUTS = {
     "fp32": ("fp32", "nchw"),
@@ -70,25 +65,20 @@ INPUTS = {
 """The type and layout of each side; a type is one graph."""
 BATCHES = (64, 1, 256)
 """The most telling first."""
-SERVED = ("fp32", "uint8-nhwc", "int8")
-PLACES = ("host", "page-locked")
-IMAGES, WORKERS = (1, 8), (1, 2)
-"""So many images a request, and so many workers of the pool; each is served in each way."""
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 CONTRACT = "serving"
 """A CUDA graph, copies from and to page-locked memory; for the rate, the next query's copy meanwhile."""
 ROUNDS, BLOCK_S, STAGED = 6, 0.2, 20
-SERVING_ROUNDS, SERVING_BATCHES = 6, 60
 LAYERS = 12
 """So many of the first layers are kept, beside those that convert formats."""
-SECONDS = {"first build": 110.0, "build": 35.0, "turns": 45.0, "serving": 60.0}
+SECONDS = {"first build": 110.0, "build": 35.0, "turns": 45.0}
 """About what each takes on an H200."""
 
 
 def main() -> None:
     """Build and measure what there is time for, or print what there is."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("step", choices=["run", "build", "table", "turns", "serving"])
+    parser.add_argument("step", choices=["run", "build", "table", "turns"])
     parser.add_argument("--peers", type=Path, help="the graphs without weights")
     parser.add_argument("--work", type=Path, help="models and engines; may be thrown away")
     parser.add_argument("--out", type=Path, required=True)
@@ -107,8 +97,6 @@ def main() -> None:
     batches = [int(size) for size in args.batch.split(",")]
     if args.step == "turns":  # of the engines of one batch size; `run` starts it
         measure_in_turns(args.work, args.out, batches[0], args.backend)
-    elif args.step == "serving":
-        serve(args.work, args.out, batches[0], args.backend)
     else:
         args.out.mkdir(parents=True, exist_ok=True)
         args.work.mkdir(parents=True, exist_ok=True)
@@ -138,13 +126,11 @@ class Bench:
             there = [name for name in self._inputs if self._is_built(name, batch)]
             if not measures or not there:
                 continue
-            steps = ["turns", *(["serving"] if batch == batches[0] else [])]
-            for step in steps:
-                place = self._args.out / f"{step}-{batch}.json"
-                if not self._is_complete(place, there, step):
-                    self._measure(step, batch)
-                if not self._is_complete(place, there, step):
-                    left.append(f"{step} {batch}")
+            place = self._args.out / f"turns-{batch}.json"
+            if not self._is_complete(place, there):
+                self._measure("turns", batch)
+            if not self._is_complete(place, there):
+                left.append(f"turns {batch}")
         return left
 
     def _is_built(self, name: str, batch: int) -> bool:
@@ -155,14 +141,10 @@ class Bench:
         return out / f"failed-{batch}-{name}.json"
 
     @staticmethod
-    def _is_complete(place: Path, there: list[str], step: str) -> bool:
+    def _is_complete(place: Path, there: list[str]) -> bool:
         """Whether all engines that there are took every turn, in one run."""
         result = read(place)
-        wanted = {name for name in there if step == "turns" or name in SERVED}
-        rounds = ROUNDS if step == "turns" else SERVING_ROUNDS
-        if result.get("rounds") != rounds or not result["sides"].keys() >= wanted:
-            return False
-        return step == "turns" or all(ways.keys() >= {*map(str, WAYS)} for ways in result["sides"].values())
+        return result.get("rounds") == ROUNDS and result["sides"].keys() >= set(there)
 
     # ── graphs ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -419,78 +401,6 @@ def described(target: Any, batch: int) -> dict[str, Any]:
     }
 
 
-# ── serving ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Way(NamedTuple):
-    """Where images lie, how many of them a request holds, and how many workers the pool has."""
-
-    place: str
-    images: int
-    workers: int
-
-    def __str__(self) -> str:
-        return f"{self.place}, {self.images} per request, {self.workers} workers"
-
-
-WAYS = [Way(*way) for way in product(PLACES, IMAGES, WORKERS)]
-
-
-def serve(work: Path, out: Path, batch: int, backend: str) -> None:
-    """Images per second through the batcher, in all ways in turns."""
-    place = out / f"serving-{batch}.json"
-    names = [name for name in SERVED if (work / f"{batch}-{name}" / "manifest.json").is_file()]
-    policy = BatchPolicy(max_batch=batch, max_delay_ms=1000.0, max_waiting=16 * batch)
-    with closing(open_target(backend)) as target, ExitStack() as resources:
-        senders: dict[tuple[str, Way], Callable[[int], None]] = {}
-        for name in names:
-            rows, folder = filled(work, INPUTS[name][0], batch), work / f"{batch}-{name}"
-            batchers = {
-                workers: resources.enter_context(
-                    DynamicBatcher(resources.enter_context(EnginePool.open(folder, workers=workers)), policy)
-                )
-                for workers in WORKERS
-            }
-            for way in WAYS:
-                senders[name, way] = sender(way, batchers[way.workers], rows, batch, target.device, resources)
-        result: dict[str, Any] = described(target, batch) | {"rounds": 0}
-        result["sides"] = {name: {str(way): [] for way in WAYS} for name in names}
-        serve_promptly()
-        for send in senders.values():
-            send(10)
-        keys = list(senders)
-        order = in_turns(len(keys), SERVING_ROUNDS, seed=batch)
-        for turn, index in enumerate(order):
-            name, way = keys[index]
-            began_s = time.perf_counter()
-            senders[name, way](SERVING_BATCHES)
-            rate = SERVING_BATCHES * batch / (time.perf_counter() - began_s)
-            result["sides"][name][str(way)].append(round(rate, 1))
-            if (turn + 1) % len(keys) == 0:
-                result["rounds"] += 1
-                write(place, result)
-
-
-def sender(
-    way: Way,
-    batcher: DynamicBatcher,
-    rows: dict[str, np.ndarray],
-    batch: int,
-    device: Device,
-    resources: ExitStack,
-) -> Callable[[int], None]:
-    """What sends so many batches in a way, up to four batches per worker ahead of the answers."""
-    images = min(way.images, batch)
-    together = images > 1
-    samples = placed_samples(way.place, rows, device, resources, together=images if together else None)
-    ahead = 4 * way.workers * batch // images
-
-    def send(batches: int) -> None:
-        saturate(batcher, samples, batches * batch // images, ahead, together=together)
-
-    return send
-
-
 # ── table ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -507,32 +417,8 @@ def table(out: Path) -> str:
     for one in found:
         for name in INPUTS:
             lines.append(row(name, one["batch"], one["sides"].get(name)))
-    lines += [
-        "",
-        "| served, samples/s | batch | images per request | workers | from pageable memory "
-        "| from page-locked memory | engine alone |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    measured = {one["batch"]: one["sides"] for one in found}
-    for served in map(read, sorted(out.glob("serving-*.json"))):
-        size = served["batch"]
-        for name, ways in served["sides"].items():
-            alone = 1e3 * size / median_of(measured.get(size, {}).get(name, {}), "gpu_compute_ms")
-            for images, workers in product(IMAGES, WORKERS):
-                taken = [ways.get(str(Way(place, images, workers)), []) for place in PLACES]
-                if any(taken):
-                    shown = " | ".join(share(rates, alone) for rates in taken)
-                    lines.append(f"| {name} | {size} | {images} | {workers} | {shown} | {alone:,.0f} |")
     failures = [f"{place.stem}: {read(place)['failed']}" for place in sorted(out.glob("failed-*.json"))]
     return "\n".join([*lines, *([""] if failures else []), *failures]).strip()
-
-
-def share(rates: list[float], alone: float) -> str:
-    """The median rate, and how much of the engine's it is."""
-    if not rates:
-        return "not measured"
-    rate = statistics.median(rates)
-    return f"{rate:,.0f} ({rate / alone:.0%})"
 
 
 def median_of(side: Mapping[str, Any], key: str) -> float:

@@ -10,14 +10,11 @@ import pytest
 
 import trtopt
 from tests.rewrite_graphs import model
-from trtopt.errors import DataError
+from trtopt.errors import UsageError
 from trtopt.serving import DynamicBatcher, EnginePool
 
 NONZERO = """g (float[N,4] x) => (int64[M,2] y, float[N,4] r)
     {i = NonZero(x) y = Transpose<perm=[1,0]>(i) r = Relu(x)}"""
-NMS = """g (float[N,6,4] boxes, float[N,1,6] scores) => (int64[M,3] selected)
-    <int64[1] k = {3}, float[1] iou = {0.5}, float[1] least = {0.1}>
-    {selected = NonMaxSuppression(boxes, scores, k, iou, least)}"""
 HALF = """g (float[N,4] x) => (int64[M,2] y, float[N,4] r)
     {h = Cast<to=10>(x) i = NonZero(h) y = Transpose<perm=[1,0]>(i) r = Relu(x)}"""
 X = np.array([[1, 0, 2, 0], [0, 0, 0, 3]], np.float32)
@@ -47,31 +44,12 @@ def test_engines_are_checked_on_whole_batches_padding_included(nonzero: Path, tm
     assert all(output.max_abs == 0 for subject in report.subjects for output in subject.outputs)
 
 
-def test_a_pool_returns_the_rows_of_each_request_alone(nonzero: Path) -> None:
-    with EnginePool.open(nonzero.with_name("engines")) as pool:
-        outputs = pool.run(X)
-        assert list(outputs) == ["y", "r"]
-        assert outputs["y"].tolist() == [[0, 0], [0, 2], [1, 3]]
-        assert pool.run(X[1:])["y"].tolist() == [[0, 3]]
-        assert pool.run(np.zeros_like(X))["y"].shape == (0, 2)
-        assert pool.usage().graph_refused == "the size of 'y' is known only after running"
-        with pytest.raises(DataError, match="3 rows fit no engine exactly"):
-            pool.run(np.ones((3, 4), np.float32))
-        with DynamicBatcher(pool) as batcher:
-            answers = [batcher.submit({"x": row}).result() for row in X]
-    assert [answer["y"].tolist() for answer in answers] == [[[0, 0], [0, 2]], [[0, 3]]]
-    assert [answer["r"].tolist() for answer in answers] == X.tolist()
-
-
-def test_boxes_of_an_nms_are_those_of_the_request(tmp_path: Path) -> None:
-    onnx.save(model(NMS), tmp_path / "nms.onnx")
-    trtopt.build(tmp_path / "nms.onnx", tmp_path / "engines", batch=2, backend="onnxruntime")
-    corners = np.arange(6, dtype=np.float32)[:, None] + np.array([0, 0, 0.9, 0.9], np.float32)
-    boxes = np.stack([corners, np.repeat(corners[:1], 6, 0)])  # six apart, and six times the same one
-    scores = np.tile(np.linspace(0.2, 0.7, 6, dtype=np.float32), (2, 1, 1))
-    with EnginePool.open(tmp_path / "engines") as pool:
-        selected = pool.run({"boxes": boxes, "scores": scores})["selected"]
-    assert selected.tolist() == [[0, 0, 5], [0, 0, 4], [0, 0, 3], [1, 0, 5]]
+def test_a_pool_refuses_it_by_name_and_serves_on(nonzero: Path) -> None:
+    with EnginePool.open(nonzero.with_name("engines")) as pool, DynamicBatcher(pool) as batcher:
+        for _ in range(2):
+            with pytest.raises(UsageError, match="output 'y' has a size that depends on the data"):
+                batcher.submit({"x": X[0]}).result()
+        assert (pool.usage().replaced, pool.usage().prepared) == (0, 0)
 
 
 @pytest.mark.parametrize(("subject", "reference"), [(HALF, NONZERO), (NONZERO, HALF)])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import numpy as np
 import pytest
 
 from trtopt.device.api import Device
 from trtopt.errors import DeviceMemoryError
-from trtopt.serving.row_copying import Copier, copy_in, copy_out
 
 
 def test_the_device_says_what_it_is(device: Device, binding: str) -> None:
@@ -37,32 +35,6 @@ def test_bytes_survive_a_round_trip_through_the_device(device: Device) -> None:
     for resource in (stream, memory, target, source):
         resource.close()
         resource.close()  # twice is allowed
-
-
-def test_rows_get_into_page_locked_memory_and_out_of_it_by_one_call(device: Device) -> None:
-    width, rows = 1000, 5
-    pinned = device.pinned_buffer(rows * width * 4)
-    batch = pinned.array.view(np.float32).reshape(rows, width)
-    plain = np.random.default_rng(0).random((rows, width), np.float32)
-    assert copy_in(batch, [(at, plain[at : at + 1]) for at in range(rows)])
-    assert (batch == plain).all()
-    back = np.zeros_like(plain)
-    assert copy_out(batch, [(at, back[at : at + 1]) for at in range(rows)])
-    assert (back == plain).all()
-    pinned.close()
-
-
-def test_rows_in_page_locked_memory_of_the_callers_get_there_one_way_or_another(device: Device) -> None:
-    width, rows = 1000, 5
-    pinned = device.pinned_buffer(rows * width * 4)
-    theirs = pinned.array.view(np.float32).reshape(rows, width)
-    theirs[:] = np.random.default_rng(0).random((rows, width), np.float32)
-    batch = np.zeros_like(theirs)
-    with closing(Copier(1)) as copier:
-        copier.fill(batch, [(at, theirs[at : at + 1]) for at in range(rows)])
-    assert (batch == theirs).all()
-    del theirs
-    pinned.close()
 
 
 def test_pageable_memory_can_be_copied_from_and_to(device: Device) -> None:

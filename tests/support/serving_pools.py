@@ -1,4 +1,4 @@
-"""Pools on the scripted device, and arrays that lie on it."""
+"""Pools on the scripted device."""
 
 from __future__ import annotations
 
@@ -60,19 +60,6 @@ def pool_on(
 
 def rows(count: int) -> np.ndarray:
     return np.arange(count * 4, dtype=np.float32).reshape(count, 4)
-
-
-class OnGpu:
-    """An array in device memory, as CuPy and pycuda show theirs."""
-
-    def __init__(self, count: int, *, address: int = 1 << 20, **told: Any) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (count, 4),
-            "typestr": "<f4",
-            "data": (address, False),
-            "version": 3,
-            "stream": None,
-        } | told
 
 
 def calls_in(device: ScriptedDevice, work: Any) -> list[str]:

@@ -117,10 +117,6 @@ class Graph(Held, Protocol):
         """`launch` with everything looked up: see `Context.launcher`."""
 
 
-Piece = tuple[int, int, int]
-"""The address where bytes go, the one where they are, and how many: plain, for there is one for every row."""
-
-
 class ClockSensor(Protocol):
     """Reads a device's clocks, power, temperature, and throttle reasons.
 
@@ -235,12 +231,6 @@ class Device(Protocol):
 
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy of the whole of `source`, which may be anybody's memory on this device."""
-
-    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
-        """Enqueue copies, in any order. A source is anybody's memory on this device, or page-locked."""
-
-    def follow(self, stream: Stream, other: int) -> None:
-        """Let the stream's later work wait for what another library's stream, by its handle, holds now."""
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """Record what `work` enqueues on `stream`, without running it.

@@ -146,9 +146,9 @@ class DynamicBatcher:
 
         Args:
             sample: an array without the batch axis for each input by its name, or the array itself if there
-                is but one input; of the kinds that `EnginePool.run` takes.
+                is but one input.
             copy: whether to copy the sample now, so that the caller may write to its memory again. Without,
-                it must not change until answered; arrays on the GPU are taken only so.
+                it must not change until answered.
 
         Returns:
             A future of the outputs by name, without the batch axis. It can be cancelled while it waits, which
@@ -156,8 +156,7 @@ class DynamicBatcher:
             model refuses its values) or ClosedError (closed without draining).
 
         Raises:
-            DataError: names, types or shapes that no engine takes, or an array on the GPU that is to be
-                copied; no other request is affected.
+            DataError: names, types or shapes that no engine takes; no other request is affected.
             QueueFullError: as many wait as may wait.
             ClosedError: the batcher has been closed, or was made before this process was forked.
         """
@@ -272,10 +271,8 @@ class DynamicBatcher:
                 waits_s = [start_s - request.arrived_s for request in batch]
                 self._tally.batch(len(batch), waits_s, end_s - start_s)
                 self._tally.answered += len(batch)
-            whole = self._pool.sized_outputs
             for request, outputs in zip(batch, answers, strict=True):
-                rows = {name: rows if name in whole else rows[0, ...] for name, rows in outputs.items()}
-                _complete(request.set_result, rows)
+                _complete(request.set_result, {name: rows[0, ...] for name, rows in outputs.items()})
 
     def _fail(self, batch: Sequence[Request], error: BaseException) -> None:
         with self._lock:

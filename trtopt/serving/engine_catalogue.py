@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from trtopt.data.packing import instead_of_floats
 from trtopt.device.api import Session
@@ -14,7 +16,6 @@ from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import BuildPlan, EngineArtifact, Shape
 from trtopt.records.tensors import nchw_sample
-from trtopt.serving.arrays import Tensor, tensor_of
 from trtopt.serving.engine_selection import EngineSelector, Offer
 
 Key = tuple[Shape, ...]
@@ -52,7 +53,7 @@ class Engine:
 class Part(msgspec.Struct, frozen=True):
     """Rows that came together: every input's tensor with the batch axis first."""
 
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, NDArray[np.generic]]
     rows: int
     key: Key
 
@@ -68,9 +69,8 @@ class EngineChoice:
 class Catalogue:
     """Loaded engines with the same inputs and outputs."""
 
-    def __init__(self, engines: Sequence[Engine], *, takes_device_memory: bool) -> None:
+    def __init__(self, engines: Sequence[Engine]) -> None:
         self.engines = tuple(engines)
-        self._takes_device_memory = takes_device_memory
         first = self.engines[0].session
         self.inputs, self.outputs = first.inputs, first.outputs
         self._types = {spec.name: numpy_dtype(spec.dtype) for spec in self.inputs}
@@ -108,7 +108,9 @@ class Catalogue:
         """What a context is made for."""
         return {spec.name: (batch, *axes) for spec, axes in zip(self.inputs, key, strict=True)}
 
-    def _tensors(self, inputs: object, *, is_sample: bool = False, copy: bool = False) -> dict[str, Tensor]:
+    def _tensors(
+        self, inputs: object, *, is_sample: bool = False, copy: bool = False
+    ) -> dict[str, NDArray[np.generic]]:
         names = self._types.keys()
         if not isinstance(inputs, (dict, Mapping)):  # a dict first: the abc check is slow for every request
             if len(names) != 1:
@@ -124,7 +126,14 @@ class Catalogue:
             )
         tensors = {}
         for name, dtype in self._types.items():
-            tensors[name] = tensor = tensor_of(inputs[name], name, is_sample=is_sample, copy=copy)
+            given = inputs[name]
+            if not isinstance(given, (np.ndarray, np.generic)):
+                raise DataError(
+                    f"input {name!r}: {type(given).__name__} is not a NumPy array",
+                    "convert it, as torch's tensors with .numpy(force=True)",
+                )
+            tensor = np.array(given, order="C") if copy else np.asarray(given)
+            tensors[name] = tensor = tensor[np.newaxis] if is_sample else tensor
             if tensor.dtype != dtype:
                 raise DataError(
                     f"input {name!r}: has type {tensor.dtype}, the engines take {dtype}",
@@ -132,14 +141,9 @@ class Catalogue:
                     if dtype.kind in "iu" and (tensor.dtype.kind == "f" or dtype.itemsize == 1)
                     else f"convert it, as with astype({str(dtype)!r})",
                 )
-            if tensor.host is None and not self._takes_device_memory:
-                raise DataError(
-                    f"input {name!r}: is on the GPU, and these engines run on the CPU",
-                    "move it to the host first",
-                )
         return tensors
 
-    def _part(self, tensors: dict[str, Tensor], rows: int) -> Part:
+    def _part(self, tensors: dict[str, NDArray[np.generic]], rows: int) -> Part:
         key = tuple([tensor.shape[1:] for tensor in tensors.values()])
         if self._vectorised:
             key = tuple([self._axes(name, stored) for name, stored in zip(tensors, key, strict=True)])

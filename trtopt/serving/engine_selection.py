@@ -67,15 +67,6 @@ class EngineSelector:
             rows -= piece.rows
         return tuple(pieces)
 
-    def exact(self, rows: int) -> Piece | None:
-        """Exactly so many rows in one batch without padding; None where no engine does that."""
-        fitting = [
-            (offer.high - offer.low, index)
-            for index, offer in enumerate(self._offers)
-            if offer.low <= rows <= offer.high
-        ]
-        return Piece(min(fitting)[1], rows, rows) if fitting else None
-
     def _next(self, rows: int) -> Piece:
         piece = self._smallest(min(rows, self.largest))
         if not self._offers[piece.offer].latency_ms:

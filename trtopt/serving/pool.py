@@ -19,7 +19,6 @@ from trtopt.records import BatchPolicy, BenchReport, EngineArtifact, PoolUsage
 from trtopt.serving.engine_catalogue import Catalogue, Engine, Part
 from trtopt.serving.load_folder import opening_of
 from trtopt.serving.pool_worker import Outputs, Worker
-from trtopt.serving.row_copying import Copier
 
 BOUND_BYTES = 2 << 30
 
@@ -70,12 +69,9 @@ class EnginePool:
         self._is_closed = False
         self._target, self._sessions = ExitStack(), ExitStack()
         self._target.callback(target.close)
-        self._copier = Copier()
-        self._target.callback(self._copier.close)
         try:
             engines = [self._load(target, source) for source in sources]
-            kind = self._device.info.kind
-            self.catalogue = Catalogue(engines, takes_device_memory=kind != "cpu")
+            self.catalogue = Catalogue(engines)
             with self._device.adopt_thread():
                 for _ in range(workers):
                     self._idle.append(self._new_worker())
@@ -146,9 +142,7 @@ class EnginePool:
 
     def _new_worker(self) -> Worker:
         bound_bytes = self._bound_bytes // self._workers
-        return Worker(
-            self._device, self.catalogue, self._copier, bound_bytes=bound_bytes, graphs=self._graphs
-        )
+        return Worker(self._device, self.catalogue, bound_bytes=bound_bytes, graphs=self._graphs)
 
     @property
     def workers(self) -> int:
@@ -159,11 +153,6 @@ class EnginePool:
     def largest_batch(self) -> int:
         """The largest batch that one of the engines runs."""
         return max(offer.high for engine in self.catalogue.engines for offer in engine.offers)
-
-    @property
-    def sized_outputs(self) -> frozenset[str]:
-        """Outputs whose size depends on the data, once one has been run: they are returned whole."""
-        return frozenset().union(*(worker.sized_names for worker in tuple(self._alive)))
 
     @property
     def is_forked(self) -> bool:
@@ -183,13 +172,11 @@ class EnginePool:
         """Run rows of any number and wait for their outputs.
 
         Args:
-            inputs: an array [rows, …] for each input by its name, or the array itself if there is but one
-                input: NumPy's, or anything with DLPack or `__cuda_array_interface__`. One that fills a batch
-                where the engine can reach it is read in place.
+            inputs: a NumPy array [rows, …] for each input by its name, or the array itself if there is but
+                one input.
 
         Returns:
-            Every output as [rows, …], a NumPy array of the caller's own; one whose size depends on the data
-            in the shape that the model gives it.
+            Every output as [rows, …], a NumPy array of the caller's own.
 
         Raises:
             DataError: names, types or shapes that no engine takes, or values that the model refuses.

@@ -5,17 +5,67 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import Device
-from trtopt.errors import DataError, DeviceMemoryError
-from trtopt.serving.engine_catalogue import Catalogue, EngineChoice, Key, Part
+from trtopt.errors import DeviceMemoryError
+from trtopt.serving.engine_catalogue import Catalogue, Key, Part
 from trtopt.serving.prepared_engine import Prepared
-from trtopt.serving.row_copying import Copier, Cut, assign_rows, own_rows
 
 Outputs = dict[str, NDArray[np.generic]]
+
+
+_KNOWN = 256
+"""Most batches are of single rows, and of few sizes."""
+
+
+class Cut(NamedTuple):
+    """Rows `start` to `stop` of a part are rows `at` and on of a batch."""
+
+    part: int
+    start: int
+    stop: int
+    at: int
+
+
+@lru_cache(_KNOWN)
+def assign_rows(
+    rows_of_parts: tuple[int, ...], rows_of_batches: tuple[int, ...]
+) -> tuple[tuple[Cut, ...], ...]:
+    """Deal the parts' rows out to the batches, in order; there are as many rows in all of either."""
+    dealt: list[tuple[Cut, ...]] = []
+    part = start = 0
+    for rows in rows_of_batches:
+        cuts: list[Cut] = []
+        at = 0
+        while at < rows:
+            taken = min(rows - at, rows_of_parts[part] - start)
+            cuts.append(Cut(part, start, start + taken, at))
+            at += taken
+            start += taken
+            if start == rows_of_parts[part]:
+                part, start = part + 1, 0
+        dealt.append(tuple(cuts))
+    return tuple(dealt)
+
+
+SHARED_BYTES = 1 << 20
+"""What an answer may keep in memory of others that are gone: 128 rows of 4 KB take 30 µs so, else 420."""
+
+
+def own_rows(batch: NDArray[np.generic], spans: Sequence[tuple[int, int]]) -> list[NDArray[np.generic]]:
+    """Rows from the first to the last, exclusively, of each span, in memory of their own.
+
+    Those of a small batch share a copy of it, which lives as long as one of them does.
+    """
+    if len(spans) > 1 and batch.nbytes <= SHARED_BYTES:
+        batch = batch.copy()
+        return [batch[start:stop] for start, stop in spans]
+    return [batch[start:stop].copy() for start, stop in spans]
 
 
 class Worker:
@@ -25,16 +75,13 @@ class Worker:
     when the next would take more than `bound_bytes` of the device. The counts may be read by any thread.
     """
 
-    def __init__(
-        self, device: Device, catalogue: Catalogue, copier: Copier, *, bound_bytes: int, graphs: bool
-    ) -> None:
-        self._device, self._catalogue, self._copier = device, catalogue, copier
+    def __init__(self, device: Device, catalogue: Catalogue, *, bound_bytes: int, graphs: bool) -> None:
+        self._device, self._catalogue = device, catalogue
         self._bound_bytes, self._graphs = bound_bytes, graphs
         self._prepared: OrderedDict[tuple[int, int, Key], Prepared] = OrderedDict()
         self._stream = device.stream()
         self.prepared = self.graphs = self.evicted = self.nbytes = 0
         self.graph_refused: str | None = None
-        self.sized_names: frozenset[str] = frozenset()
 
     def run(self, parts: Sequence[Part]) -> list[Outputs]:
         """Run parts of one key; what exceeds the largest engine runs one batch after the other.
@@ -47,8 +94,6 @@ class Worker:
         choice = self._catalogue.choice(key)
         rows = tuple([part.rows for part in parts])
         pieces = choice.selector.pieces(sum(rows))
-        if self._ready((choice.engines[pieces[0].offer], pieces[0].batch, key)).sized_names:
-            return [self._run_alone(part, choice) for part in parts]
         dealt = assign_rows(rows, tuple([piece.rows for piece in pieces]))
         taken: list[list[Outputs]] = []
         for piece, cuts in zip(pieces, dealt, strict=True):
@@ -62,19 +107,6 @@ class Worker:
                 received[cut.part].append(outputs)
         return [_joined(pieces_of_part) for pieces_of_part in received]
 
-    def _run_alone(self, part: Part, choice: EngineChoice) -> Outputs:
-        """A part by itself: outputs of data-dependent size can be neither divided nor cleared of padding."""
-        piece = choice.selector.exact(part.rows)
-        if piece is None:
-            raise DataError(
-                f"{part.rows} rows fit no engine exactly, and outputs whose size depends on the data can "
-                "neither be divided nor cleared of padding",
-                "send as many rows as an engine takes, or build an engine for this batch size",
-            )
-        name = (choice.engines[piece.offer], piece.batch, part.key)
-        outputs = self._run_on(name, [part], [Cut(0, 0, part.rows, 0)])
-        return {output: array.copy() for output, array in outputs.items()}
-
     def _ready(self, name: tuple[int, int, Key]) -> Prepared:
         prepared = self._prepared.get(name)
         if prepared is None:
@@ -85,7 +117,11 @@ class Worker:
     def _run_on(self, name: tuple[int, int, Key], parts: Sequence[Part], cuts: Sequence[Cut]) -> Outputs:
         prepared = self._ready(name)
         had = prepared.graphs
-        outputs = prepared.run(parts, cuts)
+        rows = {
+            name: [parts[cut.part].tensors[name][cut.start : cut.stop] for cut in cuts]
+            for name in parts[0].tensors
+        }
+        outputs = prepared.run(rows)
         self.graphs += prepared.graphs - had
         self.graph_refused = prepared.graph_refused or self.graph_refused
         return outputs
@@ -100,7 +136,6 @@ class Worker:
             self._make_room(self._bound_bytes)
             made = self._make(name)
         self._prepared[name] = made
-        self.sized_names = made.sized_names
         self.prepared += 1
         self.nbytes += made.nbytes
         return made
@@ -112,7 +147,6 @@ class Worker:
             self._stream,
             self._catalogue.engines[engine].session,
             self._catalogue.shapes(key, batch),
-            self._copier,
             graphs=self._graphs,
             make_room=self._make_room,
         )

@@ -38,7 +38,6 @@ from trtopt.device.api import (
     Event,
     HostBuffer,
     Inputs,
-    Piece,
     SizedOutput,
     Stream,
 )
@@ -138,20 +137,11 @@ class ScriptedDevice:
         self.call("copy_on_device")
         self._run_on(stream, self.script.d2d_ms)
 
-    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
-        """Takes the scripted time of one copy."""
-        self.call("gather")
-        self._run_on(stream, self.script.d2d_ms)
-
     def _run_on(self, stream: Stream, duration_ms: float) -> None:
         if self.recorded is not None:
             self.recorded.append(lambda: duration_ms)
         else:
             run_on(stream, duration_ms)
-
-    def follow(self, stream: Stream, other: int) -> None:
-        """Other libraries' streams are empty."""
-        self.call("follow")
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
         """A graph takes the time of what it captured."""

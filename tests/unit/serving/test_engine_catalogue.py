@@ -32,7 +32,7 @@ def engine(layouts: dict[str, str]) -> Engine:
 def test_rows_come_in_the_engine_s_format_and_contexts_are_made_for_their_linear_shape(
     layout: str, stored: tuple[int, ...]
 ) -> None:
-    catalogue = Catalogue([engine({"x": layout})], takes_device_memory=False)
+    catalogue = Catalogue([engine({"x": layout})])
     part = catalogue.part({"x": np.zeros((5, *stored), np.int8)})
     assert part.rows == 5
     assert catalogue.shapes(part.key, 8) == {"x": (8, 3, 4, 4)}
@@ -43,4 +43,4 @@ def test_rows_come_in_the_engine_s_format_and_contexts_are_made_for_their_linear
 
 def test_engines_of_other_formats_share_no_pool() -> None:
     with pytest.raises(UsageError, match="other formats"):
-        Catalogue([engine({"x": "chw4"}), engine({"x": "chw32"})], takes_device_memory=False)
+        Catalogue([engine({"x": "chw4"}), engine({"x": "chw32"})])

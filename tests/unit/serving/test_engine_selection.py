@@ -109,10 +109,3 @@ def test_unmeasured_pieces_hold_all_rows_within_what_the_engines_admit(
         assert offers[piece.offer].low <= piece.batch <= offers[piece.offer].high
         assert 1 <= piece.rows <= piece.batch
     assert all(first.rows == first.batch for first, _ in pairwise(pieces))
-
-
-def test_an_exact_batch_is_never_padded_and_prefers_an_engine_of_its_own() -> None:
-    selector = EngineSelector([Offer(1, 8), Offer(4, 4), Offer(16, 16)])
-    assert selector.exact(4) == Piece(1, 4, 4)
-    assert selector.exact(5) == Piece(0, 5, 5)
-    assert selector.exact(9) is None

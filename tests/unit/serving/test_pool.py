@@ -11,7 +11,6 @@ from tests.support.scripted_device.script import Script
 from tests.support.serving_pools import (
     ACTIVATIONS,
     ROW_BYTES,
-    OnGpu,
     artifact,
     calls_in,
     device,
@@ -113,61 +112,6 @@ def test_a_profile_that_was_not_measured_is_used_but_not_where_a_plan_has_left_i
         assert gpu.calls.count("synchronize") == batches
 
 
-# ── memory on the device ────────────────────────────────────────────────────────────────────────────────
-
-
-def test_rows_on_the_device_that_fill_a_batch_are_read_in_place_and_no_graph_is_used() -> None:
-    gpu = device()
-    with pool_on(gpu) as pool:
-        for _ in range(3):
-            pool.run(rows(8))
-        in_place = ["bind", "enqueue", "copy_to_host", "synchronize"]
-        assert calls_in(gpu, lambda: pool.run(OnGpu(8))) == in_place
-        assert calls_in(gpu, lambda: pool.run(OnGpu(8, stream=5))) == ["follow", *in_place]
-        assert calls_in(gpu, lambda: pool.run(rows(8))) == REPLAYED
-
-
-def test_after_rows_in_place_a_plain_run_takes_its_own_buffers_again() -> None:
-    gpu = device()
-    with pool_on(gpu, graphs=False) as pool:
-        pool.run(rows(8))
-        pool.run(OnGpu(8))
-        assert calls_in(gpu, lambda: pool.run(rows(8))) == PLAIN
-
-
-def test_rows_on_the_device_that_do_not_fill_a_batch_are_copied_there_with_the_last_one_repeated() -> None:
-    gpu = device()
-    with pool_on(gpu, graphs=False) as pool:
-        pool.run(rows(8))
-        gathered = ["gather", "enqueue", "copy_to_host", "synchronize"]
-        assert calls_in(gpu, lambda: pool.run(OnGpu(5))) == gathered
-        unaligned = calls_in(gpu, lambda: pool.run(OnGpu(8, address=(1 << 20) + 16)))
-        assert unaligned == gathered
-
-
-def test_rows_of_the_host_and_of_the_device_meet_in_one_batch() -> None:
-    gpu = device()
-    with pool_on(gpu, graphs=False) as pool:
-        pool.run(rows(8))
-        parts = [pool.catalogue.part(value) for value in (rows(3), OnGpu(4), rows(1))]
-        calls = calls_in(gpu, lambda: pool.run_parts(parts))
-        assert calls == ["copy_to_device", "gather", "enqueue", "copy_to_host", "synchronize"]
-
-
-def test_with_rows_on_the_device_a_graph_of_its_own_leaves_the_copies_out() -> None:
-    gpu = device()
-    with pool_on(gpu) as pool:
-        for _ in range(2):
-            pool.run(rows(8))
-        parts = [pool.catalogue.part(value) for value in (rows(3), OnGpu(5))]
-        copies = ["copy_to_device", "gather"]
-        captured = [*copies, "capture", "enqueue", "copy_to_host", "launch", "synchronize"]
-        assert calls_in(gpu, lambda: pool.run_parts(parts)) == captured
-        assert calls_in(gpu, lambda: pool.run_parts(parts)) == [*copies, *REPLAYED]
-        assert calls_in(gpu, lambda: pool.run(rows(8))) == REPLAYED
-        assert pool.usage().graphs == 2
-
-
 # ── bounded memory ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -234,8 +178,6 @@ def everything(gpu: ScriptedDevice) -> None:
     with pool_on(gpu, workers=2, bound_bytes=4 * ACTIVATIONS) as pool:
         for count in (8, 8, 1, 17):
             pool.run(rows(count))
-        pool.run(OnGpu(8, stream=3))
-        pool.run(OnGpu(5))
 
 
 def calls_of_everything() -> list[tuple[str, int]]:
@@ -252,7 +194,7 @@ def test_a_pool_that_goes_well_gives_everything_back() -> None:
     gpu = device()
     everything(gpu)
     assert (gpu.open, gpu.used, gpu.calls[-1]) == (0, 0, "close device")
-    expected = {"load", "stream", "capture", "launch", "follow", "gather", "adopt_thread"}
+    expected = {"load", "stream", "capture", "launch", "adopt_thread"}
     assert expected | set(MADE) | set(PLAIN) == {name for name, _ in FAILURES}
 
 
@@ -334,7 +276,7 @@ def test_a_closed_pool_reports_it_and_can_be_closed_again() -> None:
         (np.zeros((), np.float32), r"one at least: x \[\]"),
         (np.zeros((2, 5), np.float32), r"shape x \[5\] fit no engine\n.*take x \[4\]"),
         (np.zeros((2, 4, 1), np.float32), r"shape x \[4, 1\] fit no engine"),
-        ([1.0], "list is not an array"),
+        ([1.0], "list is not a NumPy array"),
     ],
 )
 def test_inputs_that_no_engine_takes_are_refused_before_anything_runs(inputs: object, told: str) -> None:

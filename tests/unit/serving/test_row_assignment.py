@@ -1,6 +1,6 @@
 from hypothesis import given, strategies as st
 
-from trtopt.serving.row_copying import Cut, assign_rows
+from trtopt.serving.pool_worker import Cut, assign_rows
 
 
 def test_parts_are_cut_where_a_batch_is_full() -> None:

@@ -224,15 +224,6 @@ class CudaPythonDevice(CudaDevice):
         result = self._library.cudaMemcpyAsync(target, source, nbytes, kind, stream.handle)
         checked(self._library, result, "copying")
 
-    def follow(self, stream: Stream, other: int) -> None:
-        """By an event on the other stream; CUDA keeps what waits for it when it is destroyed."""
-        event = _Event(self._library, blocking=False, timed=False)
-        try:
-            checked(self._library, self._library.cudaEventRecord(event.raw, other), "recording an event")
-            stream.wait_for(event)
-        finally:
-            event.close()
-
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         return capture_graph(self._library, stream, work)
 

@@ -175,11 +175,6 @@ class PycudaDevice(CudaDevice):
         assert isinstance(stream, _Stream)
         self._driver.memcpy_dtod_async(target.address, source.address, source.nbytes, stream.raw)
 
-    @_checked("waiting for the device")
-    def follow(self, stream: Stream, other: int) -> None:
-        """pycuda takes no stream by its handle: the host waits for the whole device instead."""
-        self._context.synchronize()
-
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """Capture what `work` enqueues on `stream`, through cuda-python."""
         try:

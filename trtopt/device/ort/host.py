@@ -21,7 +21,6 @@ from trtopt.device.api import (
     Event,
     Graph,
     HostBuffer,
-    Piece,
     Stream,
 )
 from trtopt.device.clocks import UnknownClocks
@@ -169,13 +168,6 @@ class HostDevice:
 
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         ctypes.memmove(target.address, source.address, source.nbytes)
-
-    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
-        for target, source, nbytes in pieces:
-            ctypes.memmove(target, source, nbytes)
-
-    def follow(self, stream: Stream, other: int) -> None:
-        """Nothing is ever pending."""
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         raise GraphCaptureError("ONNX Runtime on the CPU has no CUDA graphs")
