@@ -26,7 +26,7 @@ from trtopt.cli.main import cli
 from trtopt.errors import ArtifactError, PlanError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan
-from trtopt.records import BatchPlan, BenchReport, from_json, to_json
+from trtopt.records import BatchPlan, from_json, to_json
 from trtopt.report.planning import plan_view
 from trtopt.serving.batcher import DynamicBatcher
 from trtopt.serving.pool import EnginePool
@@ -239,16 +239,6 @@ def test_an_engine_with_profiles_is_planned_with_and_served_from_even_behind_a_l
     with EnginePool.open(path) as pool:
         (loaded,) = pool.catalogue.engines
         assert [(offer.low, offer.high) for offer in loaded.offers] == [(1, 2), (4, 8), (16, 16)]
-
-
-@pytest.mark.long
-def test_bursts_that_no_queue_holds_are_no_load_to_plan_for(measured: Path, trtopt_cli: CommandLine) -> None:
-    """Most of what comes is rejected, and so waits for ever, which no file of a plan could say."""
-    report = from_json((measured / "fixed" / "bench.json").read_bytes(), BenchReport)
-    rate = 0.05 * max(8e3 / row["p50_ms"] for row in report.rows() if row["batch"] == 8)
-    flags = ("--slo", "p50=400ms", "--rate", f"{rate:.0f}", "--arrivals", "bursty:200:30", *UNMEASURED)
-    told = trtopt_cli.fails(3, "plan", measured / "fixed", "-o", "plan.json", *flags)
-    assert "p50=400ms: the closest rejects more than the SLO leaves out" in told, told
 
 
 def test_recorded_arrivals_are_planned_for_at_their_own_rate(measured: Path, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ class PlannedEngine(Record, frozen=True, kw_only=True):
 class PlannedLoad(Record, frozen=True, kw_only=True):
     """The load of the plan, in requests per second.
 
-    `arrivals` is `poisson`, `constant`, `bursty:PEAK:SECONDS` or the name of a file of arrivals, whose
+    `arrivals` is `poisson`, `constant` or the name of a file of arrivals, whose
     content has the hash `file_sha256`. `shares` is the share of the requests by length; empty
     where all are alike or the file has the lengths.
     """

@@ -38,9 +38,9 @@ class PlanRequest(Request):
     arrivals: Annotated[
         str,
         Option(
-            "poisson, constant, bursty[:PEAK:SECONDS], or a file with one time in seconds per line.",
+            "poisson, constant, or a file with one time in seconds per line.",
             metavar="HOW|FILE",
-            names=lambda: ("poisson", "constant", "bursty"),
+            names=lambda: ("poisson", "constant"),
             is_path=True,
         ),
     ] = "poisson"

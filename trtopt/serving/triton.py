@@ -223,10 +223,7 @@ def _sent(load: PlannedLoad) -> tuple[str, str]:
     rate = max(1, round(load.rate))
     if load.file_sha256 is not None:
         return _INTERVALS.format(rate=load.rate, file=shlex.quote(load.arrivals)), _FROM_FILE
-    if load.arrivals == "constant":
-        return "", f"--request-rate-range={rate} --request-distribution=constant"
-    note = "" if load.arrivals == "poisson" else _NO_BURSTS
-    return note, f"--request-rate-range={rate} --request-distribution=poisson"
+    return "", f"--request-rate-range={rate} --request-distribution={load.arrivals}"
 
 
 _FROM_FILE = "--request-intervals=intervals.txt"
@@ -238,7 +235,4 @@ It takes recorded arrivals as intervals in microseconds, here at the plan's rate
               for (i = 1; i < n; last = now)
                   {{ now = int((at[i++] - at[0]) * scale + 0.5); print now - last }} }}' \\
         < {file} > intervals.txt
-"""
-_NO_BURSTS = """
-It cannot send bursts: Poisson arrivals at that mean rate, as here, are milder than what was planned for.
 """

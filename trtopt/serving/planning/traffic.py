@@ -16,19 +16,6 @@ from trtopt.measure.load.arrivals import Load, arrivals_s
 
 
 @dataclass(frozen=True)
-class Bursts:
-    """Poisson arrivals at `peak` times the mean rate for `mean_s` on average, and silence in between.
-
-    An interrupted Poisson process: how long a burst and a silence last is exponential; bursts take 1 / peak
-    of the time, so that the rate is kept (Kuczura, The interrupted Poisson process as an overflow process,
-    Bell System Technical Journal 52(3), 1973).
-    """
-
-    peak: float = 2.0
-    mean_s: float = 0.1
-
-
-@dataclass(frozen=True)
 class Recorded:
     """Arrivals that were seen, in seconds from the first, with the length of each, empty without any."""
 
@@ -41,29 +28,19 @@ class Recorded:
         return (len(self.at_s) - 1) / self.at_s[-1]
 
 
-Process = Literal["poisson", "constant"] | Bursts | Recorded
+Process = Literal["poisson", "constant"] | Recorded
 
 
 def parse_process(text: str) -> Process:
-    """The value of `--arrivals`: `poisson`, `constant`, `bursty` or `bursty:PEAK:SECONDS`."""
-    kind, _, rest = text.partition(":")
-    remedy = "give poisson, constant, bursty, bursty:PEAK:SECONDS (as bursty:2:0.1), or a file of arrivals"
-    if text in ("poisson", "constant"):
-        return "constant" if text == "constant" else "poisson"
-    if kind != "bursty":
-        raise UsageError(f"--arrivals {text}: neither a kind of arrivals nor a file", remedy)
-    if not rest:
-        return Bursts()
-    try:
-        peak, mean_s = (float(part) for part in rest.split(":"))
-    except ValueError:
-        raise UsageError(f"--arrivals {text}: {rest!r} are not two numbers", remedy) from None
-    if not 1 < peak < math.inf or not 0 < mean_s < math.inf:
-        raise UsageError(
-            f"--arrivals {text}: bursts are above the mean rate and last for some time",
-            "give a PEAK above 1 and SECONDS above 0, as bursty:2:0.1",
-        )
-    return Bursts(peak, mean_s)
+    """The value of `--arrivals`: `poisson` or `constant`."""
+    if text == "poisson":
+        return "poisson"
+    if text == "constant":
+        return "constant"
+    raise UsageError(
+        f"--arrivals {text}: neither a kind of arrivals nor a file",
+        "give poisson, constant, or a file of arrivals, for bursts as well",
+    )
 
 
 def parse_recorded(text: str, name: str) -> Recorded:
@@ -116,8 +93,6 @@ def arrivals_at(process: Process, rate: float, count: int, seed: int) -> NDArray
     """
     if isinstance(process, Recorded):
         return _recorded(process, rate, count, seed)
-    if isinstance(process, Bursts):
-        return _bursty(process, rate, count, seed)
     return np.asarray(arrivals_s(Load(rate, process), count / rate, seed))
 
 
@@ -144,17 +119,3 @@ def _recorded(process: Recorded, rate: float, count: int, seed: int) -> NDArray[
     at_s = np.cumsum(gaps[places]) * (process.rate / rate)
     started: NDArray[np.float64] = at_s - at_s[0]
     return started
-
-
-def _bursty(process: Bursts, rate: float, count: int, seed: int) -> NDArray[np.float64]:
-    """Poisson arrivals on a clock that runs only in bursts, then the pauses inserted between them."""
-    random = RandomState(seed)
-    busy_s = np.cumsum(random.exponential(1 / (rate * process.peak), count))
-    bursts = max(16, math.ceil(2 * busy_s[-1] / process.mean_s))
-    ends_s = np.cumsum(random.exponential(process.mean_s, bursts))
-    while ends_s[-1] < busy_s[-1]:
-        ends_s = np.append(ends_s, ends_s[-1] + np.cumsum(random.exponential(process.mean_s, bursts)))
-    silences_s = np.cumsum(random.exponential(process.mean_s * (process.peak - 1), len(ends_s)))
-    silent_s = np.append(0.0, silences_s)[np.searchsorted(ends_s, busy_s)]
-    at_s: NDArray[np.float64] = busy_s + silent_s - busy_s[0] - silent_s[0]
-    return at_s
