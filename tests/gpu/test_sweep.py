@@ -24,8 +24,8 @@ def test_a_sweep_tells_memory_and_energy_of_every_point_and_resumes(tmp_path: Pa
     assert report.measured == report.points
     assert len(report.points) == 8
     for point in report.points:
-        assert point.power is not None
-        assert point.power.watts > 0
+        assert point.watts is not None
+        assert point.watts > 0
         assert point.samples_per_joule is not None
         assert point.memory is not None
         assert point.memory.peak_bytes > point.memory.buffers_bytes > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
 
 import msgspec
 
@@ -69,16 +68,6 @@ class PointMemory(Record, frozen=True, kw_only=True):
     context_bytes: int | None = None
 
 
-class PointPower(Record, frozen=True, kw_only=True):
-    """The device's mean power during the throughput pass, and its source.
-
-    `energy counter`: the driver's count of energy; `power readings`: readings of the power, integrated.
-    """
-
-    watts: float
-    source: Literal["energy counter", "power readings"]
-
-
 class SweepPoint(Record, frozen=True, kw_only=True):
     """One engine measured at one batch size, shape and number of streams; or the reason why not.
 
@@ -104,7 +93,8 @@ class SweepPoint(Record, frozen=True, kw_only=True):
     samples_per_s: float | None = None
     queries_per_s: float | None = None
     memory: PointMemory | None = None
-    power: PointPower | None = None
+    watts: float | None = None
+    """The device's mean power during the throughput pass."""
     untrustworthy: tuple[str, ...] = ()
     unsteady: tuple[str, ...] = ()
     failure: str | None = None
@@ -124,9 +114,7 @@ class SweepPoint(Record, frozen=True, kw_only=True):
     @property
     def samples_per_joule(self) -> float | None:
         """Samples per second over watts; None where the power is unknown."""
-        if self.power is None or self.samples_per_s is None or not self.power.watts:
-            return None
-        return self.samples_per_s / self.power.watts
+        return self.samples_per_s / self.watts if self.samples_per_s is not None and self.watts else None
 
 
 class SweepReport(Result, Record, frozen=True, kw_only=True):

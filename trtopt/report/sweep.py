@@ -112,12 +112,10 @@ def sweep_notes(report: SweepReport) -> Iterator[Note]:
             "front and bounds use latency under full load, queueing included: one query in "
             "flight says nothing about several streams",
         )
-    sources = {point.power.source for point in report.measured if point.power is not None}
-    if sources:
-        source = " and the ".join(sorted(sources))
-        yield Note(Severity.NOTE, f"samples/J: throughput over mean power, from the {source}")
+    if any(point.watts is not None for point in report.measured):
+        yield Note(Severity.NOTE, "samples/J: throughput over mean power, from the energy counter")
     elif report.measured:
-        yield Note(Severity.NOTE, "samples/J: no source of power readings on this machine")
+        yield Note(Severity.NOTE, "samples/J: this machine has no counter of energy")
     if report.measured and not any(point.memory for point in report.measured):
         yield Note(Severity.NOTE, f"MiB: {report.terms.backend} reports no allocations")
 

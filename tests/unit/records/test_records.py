@@ -406,5 +406,5 @@ def test_the_key_of_a_point_changes_with_the_terms_and_with_what_is_set() -> Non
 def test_samples_per_joule_are_samples_a_second_over_watts() -> None:
     point = examples.sweep_point()
     assert point.samples_per_joule == 8000.0 / 250.0
-    assert msgspec.structs.replace(point, power=None).samples_per_joule is None
+    assert msgspec.structs.replace(point, watts=None).samples_per_joule is None
     assert msgspec.structs.replace(point, samples_per_s=None).samples_per_joule is None

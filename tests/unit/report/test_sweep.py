@@ -10,17 +10,16 @@ from rich.console import Console
 from tests.support import examples
 from tests.support.sweeps import point, report_of
 from trtopt.cli.console import listening
-from trtopt.records import PointMemory, PointPower, SweepReport
+from trtopt.records import PointMemory, SweepReport
 from trtopt.report.sweep import point_line, sweep_notes, sweep_view
 from trtopt.report.view import grouped
 
-POWER = PointPower(watts=50.0, source="energy counter")
 MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
 REPORT = report_of(
-    point(1, 1.0, 100.0, power=POWER, memory=MEMORY),
-    point(2, 1.25, 190.0, power=POWER, memory=MEMORY),
-    point(8, 4.0, 200.0, power=POWER, memory=MEMORY),
-    point(16, 4.5, 210.0, power=POWER, memory=MEMORY, untrustworthy=("too hot",)),
+    point(1, 1.0, 100.0, watts=50.0, memory=MEMORY),
+    point(2, 1.25, 190.0, watts=50.0, memory=MEMORY),
+    point(8, 4.0, 200.0, watts=50.0, memory=MEMORY),
+    point(16, 4.5, 210.0, watts=50.0, memory=MEMORY, untrustworthy=("too hot",)),
     point(64, None, None, latency=None, failure="out of memory\nlast words"),
 )
 
@@ -60,7 +59,7 @@ def test_the_best_is_said_to_be_doubtful_where_nothing_else_was_measured() -> No
 
 def test_what_is_unknown_is_reported() -> None:
     lines = grouped(sweep_notes(report_of(point(1, 1.0, 100.0))))
-    assert "samples/J: no source of power readings on this machine" in lines
+    assert "samples/J: this machine has no counter of energy" in lines
     assert f"MiB: {examples.TENSORRT} reports no allocations" in lines
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trtopt.records import Spread, SweepPoint, SweepReport
+from trtopt.records import Measurement, Spread, SweepPoint, SweepReport
 from trtopt.records.base import Cell, Row
 
 TOLERANCE = 0.05
@@ -72,8 +72,7 @@ COLUMNS: dict[str, Callable[[SweepPoint], Cell]] = {
     "busy_p99_ms": lambda one: one.busy_latency.p99_ms if one.busy_latency else None,
     "queries_per_s": lambda one: one.queries_per_s,
     "samples_per_s": lambda one: one.samples_per_s,
-    "watts": lambda one: one.power.watts if one.power else None,
-    "watts_from": lambda one: one.power.source if one.power else None,
+    "watts": lambda one: one.watts,
     "samples_per_joule": lambda one: one.samples_per_joule,
     "memory_bytes": lambda one: one.memory.peak_bytes if one.memory else None,
     "buffers_bytes": lambda one: one.memory.buffers_bytes if one.memory else None,
@@ -101,6 +100,25 @@ def csv_of(report: SweepReport) -> bytes:
 def rows_of(report: SweepReport) -> Iterator[Row]:
     """The figures of every point, by column."""
     return ({name: of(point) for name, of in COLUMNS.items()} for point in report.points)
+
+
+def mean_watts(measurement: Measurement) -> float | None:
+    """Energy over time, from before to after each group that counts; None if unknown.
+
+    The counter of energy (nvmlDeviceGetTotalEnergyConsumption) has missed nothing between two readings, as
+    readings of the power would have. Pauses for readings, a hundredth of the time, are part of it, and so are
+    the queries whose stages were timed.
+    """
+    clocks = measurement.clocks
+    counted = [index for index, reasons in enumerate(measurement.groups) if not reasons]
+    spans = [(clocks[index], clocks[index + 1]) for index in counted if index + 1 < len(clocks)]
+    seconds = sum(after.at_ms - before.at_ms for before, after in spans) / 1e3
+    drawn = [
+        after.energy_j - before.energy_j
+        for before, after in spans
+        if before.energy_j is not None and after.energy_j is not None
+    ]
+    return sum(drawn) / seconds if seconds > 0 and len(drawn) == len(spans) else None
 
 
 _STEPS = (1.0, 2.0, 5.0)

@@ -28,9 +28,8 @@ from trtopt.files.atomic import is_temporary, lock, remove_if_abandoned, write_a
 from trtopt.files.bounded_reading import read_bounded, reading_as, sha256_of
 from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
 from trtopt.files.outputs import folder_in_progress
-from trtopt.measure.analysis.energy import mean_power
 from trtopt.measure.analysis.findings import doubts_of
-from trtopt.measure.analysis.sweep_points import csv_of
+from trtopt.measure.analysis.sweep_points import csv_of, mean_watts
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.recipe import Recipe
@@ -209,7 +208,7 @@ def point_of(
     if rated.samples.start_ms and (measured.throughput is not None or measured.failure is None):
         rate = throughput(rated.samples, setting.batch)
         rates = {"samples_per_s": rate.samples_per_s, "queries_per_s": rate.queries_per_s}
-        rates |= {"busy_latency": spread_of(rated.samples), "power": mean_power(rated)}
+        rates |= {"busy_latency": spread_of(rated.samples), "watts": mean_watts(rated)}
     return SweepPoint(
         key=setting.key(terms),
         setting=setting,

@@ -3,6 +3,7 @@ import io
 import math
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
@@ -16,11 +17,12 @@ from trtopt.measure.analysis.sweep_points import (
     csv_of,
     is_decided_busy,
     knee,
+    mean_watts,
     next_size,
     pareto_front,
     round_bounds,
 )
-from trtopt.records import PointMemory, PointPower
+from trtopt.records import ClockReading, Measurement, PointMemory
 
 SIZES = st.lists(st.integers(1, 4096), min_size=1, max_size=8, unique=True)
 
@@ -174,10 +176,9 @@ def test_failures_of_several_lines_stay_one_row() -> None:
 
 def test_memory_and_power_are_distinguished_by_their_columns() -> None:
     memory = PointMemory(peak_bytes=3, buffers_bytes=2, context_bytes=1)
-    power = PointPower(watts=4.0, source="power readings")
-    (row,) = rows_of(csv_of(report_of(point(1, 1.0, 8.0, memory=memory, power=power))))
-    names = ("memory_bytes", "buffers_bytes", "context_bytes", "watts", "watts_from", "samples_per_joule")
-    assert [row[name] for name in names] == ["3", "2", "1", "4.0", "power readings", "2.0"]
+    (row,) = rows_of(csv_of(report_of(point(1, 1.0, 8.0, memory=memory, watts=4.0))))
+    names = ("memory_bytes", "buffers_bytes", "context_bytes", "watts", "samples_per_joule")
+    assert [row[name] for name in names] == ["3", "2", "1", "4.0", "2.0"]
 
 
 VALUES = st.floats(0.001, 1e6)
@@ -298,3 +299,30 @@ def test_the_first_bound_admits_the_least_and_the_last_all(one: float, other: fl
 def test_bounds_need_a_span_of_positive_numbers(low: float, high: float) -> None:
     with pytest.raises(ValueError, match="no span"):
         round_bounds(low, high)
+
+
+# ── power ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read(at_ms: float, energy_j: float | None = None) -> ClockReading:
+    return ClockReading(at_ms=at_ms, sm_mhz=1980, power_w=100.0, energy_j=energy_j)
+
+
+def measured(clocks: list[ClockReading], groups: list[tuple[str, ...]]) -> Measurement:
+    return msgspec.structs.replace(examples.measurement(), clocks=tuple(clocks), groups=tuple(groups))
+
+
+def test_the_counter_gives_energy_over_time_of_the_groups_that_count() -> None:
+    clocks = [read(0.0, 50.0), read(250.0, 100.0), read(500.0, 900.0), read(1000.0, 1000.0)]
+    assert mean_watts(measured(clocks, [(), ("hw_slowdown",), ()])) == (50.0 + 100.0) / 0.75
+
+
+def test_a_device_that_drew_nothing_that_the_counter_could_see_drew_nothing() -> None:
+    assert mean_watts(measured([read(0.0, 50.0), read(10.0, 50.0)], [()])) == 0.0
+
+
+def test_where_the_energy_is_unknown_there_is_no_power() -> None:
+    assert mean_watts(measured([read(0.0, 50.0), read(1000.0), read(4000.0, 99.0)], [(), ()])) is None
+    assert mean_watts(measured([], [()])) is None
+    assert mean_watts(measured([read(0.0, 1.0), read(10.0, 1.0)], [("hw_slowdown",)])) is None
+    assert mean_watts(measured([read(5.0, 1.0), read(5.0, 1.0)], [()])) is None

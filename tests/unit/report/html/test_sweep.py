@@ -7,18 +7,17 @@ import re
 from typing import Any
 
 from tests.support.sweeps import point, report_of
-from trtopt.records import PointMemory, PointPower, SweepReport
+from trtopt.records import PointMemory, SweepReport
 from trtopt.report.html.page import page_of
 from trtopt.report.html.pages import sweep_page
 from trtopt.report.view import Lines, Table
 
-POWER = PointPower(watts=50.0, source="energy counter")
 MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
 REPORT = report_of(
-    point(1, 1.0, 100.0, power=POWER, memory=MEMORY),
-    point(2, 1.25, 190.0, power=POWER, memory=MEMORY),
-    point(8, 4.0, 200.0, power=POWER, memory=MEMORY),
-    point(16, 4.5, 210.0, power=POWER, memory=MEMORY, untrustworthy=("too hot",)),
+    point(1, 1.0, 100.0, watts=50.0, memory=MEMORY),
+    point(2, 1.25, 190.0, watts=50.0, memory=MEMORY),
+    point(8, 4.0, 200.0, watts=50.0, memory=MEMORY),
+    point(16, 4.5, 210.0, watts=50.0, memory=MEMORY, untrustworthy=("too hot",)),
     point(64, None, None, latency=None, failure="out of memory\nlast words"),
 )
 

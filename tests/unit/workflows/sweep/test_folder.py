@@ -10,7 +10,7 @@ import msgspec
 from tests.support import examples
 from tests.support.examples import sweep_terms
 from trtopt.files.atomic import temporary_file
-from trtopt.records import AllocationEvent, BenchPoint, ClockReading, MemoryPass, PointPower, SweepSetting
+from trtopt.records import AllocationEvent, BenchPoint, ClockReading, MemoryPass, SweepSetting
 from trtopt.workflows.sweep.folder import (
     PointEngine,
     file_name,
@@ -59,7 +59,7 @@ def test_a_point_has_the_figures_of_its_passes_and_paths_within_the_sweep() -> N
     assert samples.wall_ms == 4.5
     assert point.queries_per_s == 2 / 4.5e-3
     assert point.samples_per_s == 8 * 2 / 4.5e-3
-    assert point.power == PointPower(watts=100.0, source="energy counter")
+    assert point.watts == 100.0
     assert point.latency is not None
     assert (point.latency.p50_ms, point.latency.p99_ms, point.latency.max_ms) == (2.25, None, 2.5)
     assert point.engine is not None
