@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import heapq
-import math
 from copy import deepcopy
 
-import numpy as np
 import onnx
 import onnx.inliner
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.onnxio import graph_walk as onnxgraph, model_file
+from trtopt.onnxio import graph_walk as onnxgraph
 from trtopt.onnxio.graph_walk import (
     OWN_DOMAINS,
     graphs_of,
@@ -43,7 +41,6 @@ _PLAIN = {
     "value_strings": onnx.TensorProto.STRING,
 }
 """A Constant's attributes that hold no tensor, and the type of element that they mean."""
-_MOST_DENSE_BYTES = 64 << 20
 _OPSET_OF_NONE = 17
 """What every TensorRT and ONNX Runtime reads."""
 
@@ -112,7 +109,10 @@ def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
         tensor.CopyFrom(value)
         tensor.name = node.output[0]
     elif attribute.name == "sparse_value":
-        tensor = _dense(node, value)
+        raise UnsupportedOpError(
+            f"Constant {node.name or node.output[0]!r} holds a sparse tensor",
+            "export the model with dense constants, or use it without rewriting",
+        )
     elif attribute.name in _PLAIN:
         kind, shape = _PLAIN[attribute.name], () if attribute.name in _SCALARS else (len(value),)
         values = [value] if attribute.name in _SCALARS else list(value)
@@ -122,32 +122,6 @@ def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
             f"Constant {node.name or node.output[0]!r} holds {attribute.name!r}", EXPORT_AGAIN
         )
     return tensor
-
-
-def _dense(node: onnx.NodeProto, sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
-    """A sparse value written out, as the operator gives it to its readers."""
-    if model_file.is_external(sparse.values) or model_file.is_external(sparse.indices):
-        raise UnsupportedOpError(
-            f"Constant {node.name or node.output[0]!r} is sparse, and its values lie in a file",
-            "store them in the model: onnx.load(…), then onnx.save(…)",
-        )
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type)
-    if math.prod(sparse.dims) * dtype.itemsize > _MOST_DENSE_BYTES:
-        raise UnsupportedOpError(
-            f"Constant {node.name or node.output[0]!r} is sparse, and above "
-            f"{_MOST_DENSE_BYTES >> 20} MiB if written out",
-            "use the model without rewriting",
-        )
-    try:
-        values, places = map(onnx.numpy_helper.to_array, (sparse.values, sparse.indices))
-        full = np.zeros(tuple(sparse.dims), dtype)
-        full[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, full.shape)] = values
-    except (ValueError, IndexError) as error:
-        raise InvalidModelError(
-            f"Constant {node.name or node.output[0]!r} holds no sparse tensor: {error}",
-            EXPORT_AGAIN,
-        ) from None
-    return onnx.numpy_helper.from_array(full, node.output[0])
 
 
 def lower_constants(graph: onnx.GraphProto) -> int:

@@ -104,21 +104,6 @@ def _keep_remarks(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
     for place, inner in _places(graph).items():
         if place in before:
             inner.metadata_props.extend(before[place].metadata_props)
-            _keep_annotations(inner, before[place])
-
-
-def _keep_annotations(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
-    """Keep what is annotated of tensors that are left, with scales and zero points that no node reads."""
-    left = {name for node in graph.node for name in node.output}
-    left |= {item.name for item in (*graph.input, *graph.initializer)}
-    constants = {item.name: item for item in base.initializer}
-    for item in base.quantization_annotation:
-        parameters = {entry.value for entry in item.quant_parameter_tensor_names}
-        if item.tensor_name in left and parameters <= left | set(constants):
-            graph.quantization_annotation.append(item)
-            missing = sorted(parameters - left)
-            graph.initializer.extend(constants[name] for name in missing)
-            left |= parameters
 
 
 def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:

@@ -64,17 +64,3 @@ def test_what_was_said_of_another_operator_is_not_said_of_the_one_that_takes_its
     out = _rewritten_twice(made, tmp_path)
     assert [node.op_type for node in onnx.load(out).graph.node] == ["Softmax"]
     assert list(_remarks(out).values()) == [("", [])]
-
-
-def test_annotations_stay_with_the_tensors_that_are_left(tmp_path: Path) -> None:
-    made = model("""
-        # w: float[4]
-        g (float[N,4] x) => (float[N,4] y) <float s = {0.5}, float r = {0.25}>
-        {a = Identity(x) b = Mul(a, w) y = Neg(b)}""")
-    for name, scale in (("a", "r"), ("b", "s"), ("w", "s"), ("y", "nowhere")):
-        item = made.graph.quantization_annotation.add(tensor_name=name)
-        item.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value=scale)
-    out = _rewritten_twice(made, tmp_path)
-    after = onnx.load(out).graph
-    assert [item.tensor_name for item in after.quantization_annotation] == ["b", "w"]
-    assert sorted(item.name for item in after.initializer) == ["s", "w"]
