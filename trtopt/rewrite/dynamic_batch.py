@@ -333,25 +333,33 @@ def _free_the_name(graph: onnx.GraphProto) -> None:
             axis.dim_param = other
 
 
-def _declare_outputs(model: onnx.ModelProto, batch: int, grown: Mapping[str, int | None]) -> None:
-    """Declare the outputs, in place, as they have been seen: the axis that grows with the batch, no other.
+def _declare_outputs(model: onnx.ModelProto, batch: int, axes: Mapping[str, int]) -> None:
+    """Declare the outputs, in place: the axis that grows with the batch, no other.
 
     An axis that was the batch itself is called so; one of several rows a sample becomes unknown.
     """
     for item in model.graph.output:
-        if item.name not in grown:
-            continue
         for place, axis in enumerate(item.type.tensor_type.shape.dim):
-            if place != grown[item.name] and axis.dim_param == NAME:
-                axis.dim_value = batch
-            elif place == grown[item.name] and axis.dim_value == batch:
+            if place != axes.get(item.name):
+                continue
+            if axis.dim_value == batch:
                 axis.dim_param = NAME
-            elif place == grown[item.name]:
+            else:
                 axis.ClearField("dim_value")
 
 
-def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str]]:
-    """A copy of a prepared model whose batch axis is called `batch`, the old size, the names of what changed.
+@dataclass(frozen=True)
+class Opened:
+    """A model whose batch, once fixed, is dynamic: the axis of each output that grows, and what changed."""
+
+    proto: onnx.ModelProto
+    batch: int
+    axes: Mapping[str, int]
+    patched: Sequence[str]
+
+
+def make_dynamic(model: onnx.ModelProto) -> Opened:
+    """A copy of a prepared model whose batch axis is called `batch`.
 
     In a Reshape's shape the batch becomes −1, in an Expand's 1; a Resize of all axes reads it from the input,
     and what a Concat joins to it is repeated. Outputs are declared as they grow; what is declared of inner
@@ -366,11 +374,11 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     batched = [item for item in feeds.inputs_of(copy) if item.type.tensor_type.shape.dim]
     for item in batched:
         item.type.tensor_type.shape.dim[0].dim_param = NAME
-    axes = {item.name: rows.axis for item in copy.graph.output if (rows := path.grown.get(item.name))}
+    axes = {item.name: path.grown[item.name].axis for item in copy.graph.output if item.name in path.grown}
     _declare_outputs(copy, batch, axes)
     patched = _Patches(copy.graph, batched[0].name).apply(path.patches)
     shape_inference.inferred(copy)
-    return copy, batch, patched
+    return Opened(copy, batch, axes, patched)
 
 
 # ── whether it works: a batch gives what its samples give one by one ────────────────────────────────────────
@@ -384,43 +392,40 @@ _HUGE = 1e4
 """Such values, and sums of a few, are finite in FP16."""
 
 
-def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
+def prove(fixed: ModelFile, dynamic: ModelFile, opened: Opened) -> str:
     """Run the fixed model on two inputs and the dynamic one on several batches of them; in words, which.
 
-    `batch_rules` refuses what mixes samples; this finds what is wrong with the rules, or with a runtime. The
-    dynamic model's outputs are declared as they were seen to grow, in place.
+    `batch_rules` refuses what mixes samples; this finds what is wrong with the rules, or with a runtime.
     """
     first, second = single = _draw_two(fixed)
-    wanted = equivalence.run(fixed, single)
-    found = _run(dynamic, _join(single), "twice the batch")
-    grown = {name: _axis_of(name, wanted, value) for name, value in found.items()}
-    _declare_outputs(dynamic.proto, batch, grown)
-    if batch > 1:
-        one = {name: value[:1] if value.ndim else value for name, value in first.values.items()}
-        for name, value in _run(dynamic, one, "a batch of 1").items():
-            _compare(name, _first_rows(name, wanted[0][name], grown[name], batch), value, "a batch of 1")
+    one, other = equivalence.run(fixed, single)
+
+    def hold(what: str, values: dict[str, Array], *parts: Mapping[str, Array] | None) -> None:
+        for name, value in _run(dynamic, values, what).items():
+            each = [None if part is None else part[name] for part in parts]
+            _hold(f"at {what}, output {name!r}", value, opened.axes.get(name), each)
+
+    hold("twice the batch", _join(single), one, other)
+    if opened.batch > 1:
+        sample = {name: value[:1] if value.ndim else value for name, value in first.values.items()}
+        rows = {name: _first_rows(value, opened.axes.get(name), opened.batch) for name, value in one.items()}
+        hold("a batch of 1", sample, rows)
     run = []
     interpolates = any(node.op_type in ("Resize", "Upsample") for node in fixed.proto.graph.node)
     for words in ("huge values",) if interpolates else ("huge values", "NaN"):  # 0 * NaN is NaN
         extreme = {name: _extreme(array, words) for name, array in first.values.items()}
-        between, what = feeds.Feed(words, extreme), f"beside samples of {words}"
+        between = feeds.Feed(words, extreme)
         try:
-            found = _run(dynamic, _join((first, between, second)), what)
+            hold(f"three batches, one of {words}", _join((first, between, second)), one, None, other)
+            run.append(words)
         except FixedBatchError:
             if _runs(fixed, between):
                 raise
-            continue
-        for name, value in found.items():
-            axis = grown[name]
-            for place, part in zip((0, 2), wanted, strict=True):
-                count = part[name].shape[axis] if axis is not None else 0
-                own = value if axis is None else value.take(range(place * count, (place + 1) * count), axis)
-                _compare(name, part[name], own, what)
-        run.append(words)
     beside = f", and beside samples of {' and of '.join(run)}" if run else ""
-    elsewhere = [f"{name!r} along axis {axis}" for name, axis in grown.items() if axis]
+    elsewhere = [f"{name!r} along axis {axis}" for name, axis in opened.axes.items() if axis]
     exceptions = f"; outputs whose batch is not their first axis: {', '.join(elsewhere)}" if elsewhere else ""
-    return f"checked at {'a batch of 1 and ' if batch > 1 else ''}twice the old batch{beside}{exceptions}"
+    alone = "a batch of 1 and " if opened.batch > 1 else ""
+    return f"checked at {alone}twice the old batch{beside}{exceptions}"
 
 
 def _draw_two(fixed: ModelFile) -> list[feeds.Feed]:
@@ -465,69 +470,27 @@ def _run(dynamic: ModelFile, values: dict[str, Array], what: str) -> dict[str, A
         raise FixedBatchError(f"{what} does not run: {error.problem}", _REMEDY) from None
 
 
-def _first_rows(name: str, whole: Array, axis: int | None, batch: int) -> Array:
-    """What an output must be for the first sample of a batch."""
-    if axis is None:
-        return whole
-    if whole.shape[axis] % batch:
+def _first_rows(whole: Array, axis: int | None, batch: int) -> Array:
+    """What an output is for the first sample of a batch."""
+    return whole if axis is None else whole.take(range(whole.shape[axis] // batch), axis)
+
+
+def _hold(what: str, found: Array, axis: int | None, parts: Sequence[Array | None]) -> None:
+    """Hold an output for several inputs against what each gives alone, where that is known."""
+    first = next(part for part in parts if part is not None)
+    shape = tuple(size * (len(parts) if place == axis else 1) for place, size in enumerate(first.shape))
+    if found.shape != shape:
+        shown = ["×".join(map(str, each)) or "()" for each in (found.shape, shape)]
+        raise FixedBatchError(f"{what} has shape {shown[0]} instead of {shown[1]}", _REMEDY)
+    own = [found] * len(parts) if axis is None else np.split(found, len(parts), axis)
+    for value, part in zip(own, parts, strict=True):
+        if part is None or equivalence.error_between(part, value) <= equivalence.bound("N", part.dtype):
+            continue
+        if part.dtype.kind not in "fiub":
+            raise FixedBatchError(f"{what} differs", _REMEDY)
+        reference, other = part.astype(np.float64), value.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # ∞ - ∞
+            gap, most = np.abs(reference - other).max(), np.abs(reference).max()
         raise FixedBatchError(
-            f"output {name!r} has {whole.shape[axis]} rows along axis {axis} for {batch} samples: "
-            "they do not belong to one sample each",
-            _REMEDY,
+            f"{what} differs by up to {gap:.3g}, where its values reach {most:.3g}", _REMEDY
         )
-    return whole.take(range(whole.shape[axis] // batch), axis)
-
-
-def _axis_of(name: str, single: Sequence[Mapping[str, Array]], both: Array) -> int | None:
-    """Along which axis the output for both inputs joins those for each."""
-    first, second = (outputs[name] for outputs in single)
-    if both.shape == first.shape:
-        axis, reference = None, first
-        if not np.array_equal(first, second, equal_nan=first.dtype.kind == "f"):
-            raise FixedBatchError(
-                f"output {name!r} has shape {_show(both)} at twice the batch too, and depends on the input",
-                _REMEDY,
-            )
-    else:
-        axis = _find_doubled(first, both)
-        if axis is None:
-            raise FixedBatchError(
-                f"output {name!r} of shape {_show(first)} has {_show(both)} at twice the batch: no axis of "
-                "it grows with the batch alone",
-                _REMEDY,
-            )
-        reference = np.concatenate([first, second], axis)
-    _compare(name, reference, both, "twice the batch")
-    return axis
-
-
-def _compare(name: str, wanted: Array, found: Array, what: str) -> None:
-    """Hold an output at several samples against what they give one by one."""
-    if found.shape != wanted.shape:
-        raise FixedBatchError(
-            f"at {what}, output {name!r} has shape {_show(found)} instead of {_show(wanted)}", _REMEDY
-        )
-    if equivalence.error_between(wanted, found) <= equivalence.bound("N", wanted.dtype):
-        return
-    if wanted.dtype.kind not in "fiub":
-        raise FixedBatchError(f"at {what}, output {name!r} differs", _REMEDY)
-    reference, other = wanted.astype(np.float64), found.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # ∞ - ∞
-        gap = np.abs(reference - other).max()
-    raise FixedBatchError(
-        f"at {what}, output {name!r} differs by up to {gap:.3g}, where its values reach "
-        f"{np.abs(reference).max():.3g}",
-        _REMEDY,
-    )
-
-
-def _find_doubled(first: Array, both: Array) -> int | None:
-    """The one axis that is twice as long."""
-    if first.ndim != both.ndim:
-        return None
-    grown = [axis for axis in range(first.ndim) if both.shape[axis] != first.shape[axis]]
-    return grown[0] if len(grown) == 1 and both.shape[grown[0]] == 2 * first.shape[grown[0]] else None
-
-
-def _show(array: Array) -> str:
-    return "×".join(map(str, array.shape)) or "()"

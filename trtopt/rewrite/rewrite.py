@@ -206,12 +206,13 @@ def rewrite_model(
         equivalence.check_outputs(original.proto)
     if dynamic_batch:
         plain = rewrite(replace(original, proto=proto), _SHAPES, aim).model
-        proto, size, patched = make_dynamic(plain.proto)
-        notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
+        opened = make_dynamic(plain.proto)
+        proto = opened.proto
+        notes.append("; patched ".join([f"batch {opened.batch} is now dynamic", *opened.patched]))
     with scratch_beside(out) as spool:
         model = replace(original, proto=proto, spool=spool)
         if dynamic_batch and check:
-            notes.append(prove(original, model, size))
+            notes.append(prove(original, model, opened))
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
         was_run = dynamic_batch or typing.checked  # each runs the original
