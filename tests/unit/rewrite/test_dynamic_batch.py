@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 import trtopt
 from tests.rewrite_graphs import model
 from trtopt.errors import FixedBatchError
+from trtopt.rewrite.batch_rules import RULES
 from trtopt.rewrite.dynamic_batch import follow
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
@@ -393,6 +394,25 @@ def test_rows_that_belong_to_no_single_sample_are_refused(tmp_path: Path) -> Non
     refused(f"g (float[2,6] x) => (float[3,4] y) <int64[2] s = {{-1,4}}> {{{torn}}}", tmp_path)
     interleaved = "a = Transpose(x) y = Reshape(a, s)"
     refused(f"g (float[2,6] x) => (float[12] y) <int64[1] s = {{-1}}> {{{interleaved}}}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("op", "body"),
+    [
+        ("Softmax", "y = Softmax<axis=0>(x)"),
+        ("CumSum", "c = Greater(x, large) f = Cast<to=1>(c) s = CumSum(f, first) d = Greater(s, zero) y = Where(d, small, x)"),
+    ],
+    ids=["any samples", "huge samples alone"],
+)  # fmt: skip
+def test_the_check_finds_what_a_wrong_rule_lets_through(
+    op: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RULES, op, RULES["Relu"])
+    text = f"""g (float[2,4] x) => (float[2,4] y)
+        <float large = {{50.0}}, float zero = {{0.0}}, float small = {{0.0}}, int64 first = {{0}}> {{{body}}}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    with pytest.raises(FixedBatchError, match="differs"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
 
 
 @pytest.mark.parametrize(("batch", "run"), [(1, ""), (8, "a batch of 1 and ")])
