@@ -68,7 +68,7 @@ def test_a_page_is_made_of_what_build_bench_and_profile_leave(trtopt_cli: Comman
     assert "/block1/conv2/conv/Conv + /block1/Add + /block1/relu2/Relu" in page
     for command in commands:
         assert f"trtopt {' '.join(map(str, command))}" in page
-    assert "not on this page: trace.json, a trace for Perfetto" in page
+    assert "not on this page: trace.json, no record of trtopt" in page
     assert "not measured" not in page
     assert trtopt_cli("report", "d", "d").returncode == 0
     side_by_side = (trtopt_cli.folder / "d-and-d.html").read_text("utf-8")
@@ -172,13 +172,8 @@ def test_what_is_not_trtopts_is_left_out_with_its_reason(full: Path) -> None:
     (full / "times.json").write_text("[]")
     (full / "empty.json").write_text("")
     (full / "folder.json").mkdir()
-    assert collect(full).left_out == {
-        "layers.json": "what an engine inspector wrote",
-        "strict.json": "what an engine inspector wrote",
-        "times.json": "no file of trtopt's",
-        "empty.json": "no file of trtopt's",
-        "folder.json": "no file",
-    }
+    names = ("empty.json", "folder.json", "layers.json", "strict.json", "times.json")
+    assert collect(full).left_out == dict.fromkeys(names, "no record of trtopt's")
 
 
 def test_results_and_profiles_of_two_builds_are_noted(
@@ -203,7 +198,7 @@ def test_a_folder_with_nothing_in_it_says_what_would_fill_it(trtopt_cli: Command
     assert "`trtopt profile PATH -o d`" in told
     (trtopt_cli.folder / "d" / "x.json").write_text('{"Layers": []}')
     told = trtopt_cli.fails(2, "report", "d", "-o", "r.html")
-    assert "x.json is what an engine inspector wrote" in told
+    assert "x.json is no record of trtopt's" in told
     told = trtopt_cli.fails(2, "report", "d/x.json", "-o", "r.html")
     assert "d/x.json: is a file" in told
     assert "the folder that it lies in: d" in told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from trtopt.errors import UsageError
@@ -25,7 +25,7 @@ from trtopt.records import (
     RegionTime,
 )
 from trtopt.records.base import Row
-from trtopt.report.view import Block, Column, Lines, Note, Severity, Table, View, cells_of, plain, table
+from trtopt.report.view import Block, Column, Lines, Note, Severity, View, cells_of, plain, table
 from trtopt.targets import target_named
 
 _TOP_LAYERS = 10
@@ -41,24 +41,19 @@ _TOP_REGIONS = 5
 
 def check_view(report: CheckReport) -> View:
     """Outputs and bounds of every subject, and the layers that add most error."""
-    lines, outcomes = [], []
+    lines = []
     for subject in report.subjects:
         at = "" if subject.batch is None else f", batch {subject.batch}"
         lines.append(
             f"{subject.name} ({subject.backend}{at}) against {report.against}, {subject.samples} samples:"
         )
         lines += [f"  {difference_line(item)}" for item in subject.outputs]
-        task = subject.task
-        told = (
-            [] if task is None else [f"{task.metric}: {task.checked:.4f}, the reference {task.reference:.4f}"]
-        )
-        told += [
-            f"NOT MET: {item.measure} of {item.output} is {item.found:.6g}, the bound is {item.bound:.12g}"
+        if (task := subject.task) is not None:
+            lines.append(f"  {task.metric}: {task.checked:.4f}, the reference {task.reference:.4f}")
+        lines += [
+            f"  NOT MET: {item.measure} of {item.output} is {item.found:.6g}, the bound is {item.bound:.12g}"
             for item in subject.violations
         ]
-        lines += [f"  {line}" for line in told]
-        outcomes += [f"{subject.name}: {line}" for line in told]
-    outputs = ((one.name, one.batch, output) for one in report.subjects for output in one.outputs)
     columns: list[Column[LayerDifference]] = [
         Column("added error", lambda one: one.added, ".2e"),
         Column("SQNR dB", lambda one: one.sqnr_db, ".1f"),
@@ -72,9 +67,7 @@ def check_view(report: CheckReport) -> View:
     )
     layers = table(title, columns, report.layers, top=_TOP_LAYERS, sorted_by="added error")
     blocks: list[Block] = [
-        Lines(lines, face="terminal", is_copied=True),
-        outputs_table(f"Outputs against {report.against}, data {report.data}", outputs),
-        Lines(outcomes, face="page"),
+        Lines(lines, is_copied=True),
         *([layers] if report.layers else []),
     ]
     random = Note(Severity.FINDING, "random data: accuracy on real data is unknown; give --data")
@@ -91,22 +84,6 @@ def check_view(report: CheckReport) -> View:
             for output in subject.outputs
         ),
     )
-
-
-def outputs_table(title: str, outputs: Iterable[tuple[str, int | None, OutputDifference]]) -> Table:
-    """A row for each output of a subject at a batch size; a terminal has `difference_line` instead."""
-    columns: list[Column[tuple[str, int | None, OutputDifference]]] = [
-        Column("subject", lambda row: row[0]),
-        Column("batch", lambda row: row[1], ""),
-        Column("output", lambda row: row[2].output),
-        Column("SQNR dB", lambda row: row[2].sqnr_db, ".1f"),
-        Column("cosine", lambda row: row[2].cosine, ".6f"),
-        Column("largest error", lambda row: row[2].max_abs, ".6f"),
-        Column("top-1 agreement", lambda row: row[2].top1, ".2%"),
-        Column("mismatched", lambda row: row[2].mismatched or None, ","),
-        Column("batches of another size", lambda row: row[2].resized or None, ","),
-    ]
-    return table(title, columns, outputs, face="page")
 
 
 def difference_line(item: OutputDifference) -> str:
@@ -338,12 +315,10 @@ def verdict_view(verdict: PrecisionVerdict) -> View:
         for name, found in batch.regions.items()
         for block in _regions(batch, name, found)
     ]
-    outputs = ((one.name, None, output) for one in verdict.candidates for output in one.differences)
     blocks: list[Block] = [
         Lines(choices),
         table(title, columns, rows),
         Lines([_accuracy(item) for item in verdict.candidates if item.differences]),
-        outputs_table("Outputs against the model's own", outputs),
         *regions,
     ]
     return View("", blocks, plain(verdict.notes))

@@ -13,7 +13,6 @@ from trtopt.records import (
     Fallback,
     Fusion,
     LayerChange,
-    LiveAllocation,
     MemoryTimeline,
     PhaseMemory,
     PrecisionReceipt,
@@ -123,7 +122,8 @@ def engine_parts(engine: EngineProfile, peaks: DevicePeaks | None) -> Iterator[B
     yield from fusion_blocks(engine)
     yield from receipt_blocks(engine.receipt)
     if engine.memory is not None:
-        yield from memory_blocks(engine.memory)
+        yield Lines(memory_lines(engine.memory))
+        yield _phases(engine.memory, "By phase; a peak includes allocations of earlier phases")
     if engine.build_memory is not None:
         yield Lines(build_memory_lines(engine.build_memory))
         yield _phases(engine.build_memory, "The build by phase")
@@ -284,16 +284,6 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def memory_blocks(memory: MemoryTimeline) -> list[Block]:
-    """A summary, phases, what was live at the peak, and what was never freed."""
-    return [
-        Lines(memory_lines(memory)),
-        _phases(memory, "By phase; a peak includes allocations of earlier phases"),
-        _allocations("Live at the peak", memory.live_at_peak),
-        *([_allocations("Never freed", memory.leaked)] if memory.leaked else []),
-    ]
-
-
 def _phases(memory: MemoryTimeline, title: str) -> Table:
     """Of a run or of a build."""
     columns: list[Column[PhaseMemory]] = [
@@ -304,16 +294,6 @@ def _phases(memory: MemoryTimeline, title: str) -> Table:
         Column("calls", lambda one: one.calls, ","),
     ]
     return table(title, columns, memory.phases, face="page")
-
-
-def _allocations(title: str, allocations: Sequence[LiveAllocation]) -> Table:
-    columns: list[Column[LiveAllocation]] = [
-        Column("label", lambda one: one.label),
-        Column("phase", lambda one: one.phase),
-        Column("MiB", lambda one: mib(one.size_bytes), ".3f"),
-        Column("since ms", lambda one: one.at_ms, ".2f"),
-    ]
-    return table(title, columns, allocations, face="page")
 
 
 def memory_lines(memory: MemoryTimeline) -> list[str]:

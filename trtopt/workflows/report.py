@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
-import msgspec
-
 from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest
@@ -63,7 +61,7 @@ def collect(folder: Path, *, leave_out_others: bool = False) -> Collected:
         elif kind == "trtopt.build" and file.name == MANIFEST:
             manifest = read_manifest(folder)
         else:
-            left_out[file.name] = f"a file of {kind}" if kind else _foreign(file)
+            left_out[file.name] = f"a file of {kind}" if kind else "no record of trtopt's"
     if manifest is None and not results and not profiles:
         raise _nothing(folder, left_out)
     if manifest is not None:
@@ -150,23 +148,6 @@ def _kind(file: Path) -> str | None:
         return None
     except OSError as error:
         raise ArtifactError(f"{file}: cannot be read ({error.strerror})", "check its permissions") from None
-
-
-def _foreign(file: Path) -> str:
-    """What a file that says no schema of trtopt's looks like."""
-    if not file.is_file():
-        return "no file"
-    try:
-        text = read_bounded(file)
-    except ValueError:
-        return "larger than a file of trtopt's can be"
-    try:
-        found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except (ValueError, RecursionError):  # an inspector of 8.6 writes what is no strict JSON
-        return "what an engine inspector wrote" if b'"Layers"' in text[:64] else "no file of trtopt's"
-    if "Layers" in found:
-        return "what an engine inspector wrote"
-    return "a trace for Perfetto" if "traceEvents" in found else "no file of trtopt's"
 
 
 def _of_other_builds(
