@@ -9,7 +9,7 @@ from trtopt.measure.analysis.comparability import Work, paired_sizes, require_al
 from trtopt.measure.analysis.findings import doubts_of, is_on_host
 from trtopt.measure.analysis.outcomes import DEVICE_LATENCY, Comparisons, Row
 from trtopt.measure.analysis.trtexec_files import Times, device_latency
-from trtopt.measure.statistics.comparison import RunSpread, blocks_of, compare
+from trtopt.measure.statistics.comparison import RunSpread, blocks_of, compare_runs
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, BenchReport, Environment
 
@@ -134,11 +134,10 @@ def _row_of(
         batch=batch,
         a_ms=summarise(first).median,
         b_ms=summarise(second).median,
-        comparison=compare(
+        comparison=compare_runs(
             blocks_of(first),
             blocks_of(second),
             threshold=threshold,
-            interleaved=False,
             interfered=interfered,
             run_spread=run_spread,
         ),

@@ -15,7 +15,6 @@ from statistics import fmean, variance
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.comparison import (
     Comparison,
-    Noise,
     Ratio,
     Reason,
     ReasonCode,
@@ -93,7 +92,6 @@ def compare_builds(
     b: Builds,
     *,
     threshold: float = THRESHOLD,
-    noise: Noise | None = None,
     interfered: Sequence[str] = (),
 ) -> BuildComparison:
     """Compare two recipes by the mean log latency of each build.
@@ -118,7 +116,7 @@ def compare_builds(
         return BuildComparison(undecided, *spreads)
     half = _welch_half_width(means_a, means_b)
     ratio = Ratio.of_log(difference, half, half)
-    return BuildComparison(decide(ratio, threshold, noise, (), interfered), *spreads)
+    return BuildComparison(decide(ratio, threshold, None, (), interfered), *spreads)
 
 
 def _welch_half_width(a: Sequence[float], b: Sequence[float]) -> float:

@@ -225,53 +225,54 @@ def compare(
     b: Sequence[Block],
     *,
     threshold: float = THRESHOLD,
-    interleaved: bool = True,
     noise: Noise | None = None,
     interfered: Sequence[str] = (),
     failures: Sequence[str] = (),
-    run_spread: RunSpread | None = None,
     loads: Sequence[int] | None = None,
     is_reversed: Sequence[bool] | None = None,
     what: str = "latency",
 ) -> Comparison:
-    """Compare two sides' blocks of latencies, in the order in which they were taken.
+    """Compare two sides' blocks of latencies that were taken in turns.
 
-    Interleaved, a[i] and b[i] were taken one after the other, in an order drawn at random, which takes out
-    whatever both felt; `loads[i]` is the load of the engines in which they were taken, by default one of its
-    own, and `is_reversed[i]` whether B was loaded before A. From two separate runs (`blocks_of`) blocks are
-    resampled apart, and no number of samples shows what differed between the runs: the interval is widened by
-    the noise of a control that was taken in the same way, or by `run_spread` a run, which is this device's
-    own, else by `RUN_LUCK`. `interfered` are reasons not to trust a side, `failures` those to give no
-    verdict; `what` is what the blocks hold.
+    a[i] and b[i] were taken one after the other, in an order drawn at random, which takes out whatever both
+    felt; `loads[i]` is the load of the engines in which they were taken, by default one of its own, and
+    `is_reversed[i]` whether B was loaded before A. `interfered` are reasons not to trust a side, `failures`
+    those to give no verdict; `what` is what the blocks hold.
     """
-    missing = _blocks_missing(a, b, interleaved, loads)
+    missing = _blocks_missing(a, b) or _pairs_missing(a, b, loads)
     if missing is not None:
         return decide(None, threshold, noise, [missing], interfered, what=what)
-    blockers = [Reason(ReasonCode.DISTURBED, text) for text in failures]
-    scatter = max(relative_iqr(side) for side in (a, b)) if interfered else None
-    if interleaved:
-        numbers = range(len(a)) if loads is None else loads
-        logs = by_load(log_ratios(a, b), numbers)
-        ratio = ratio_over_loads(
-            list(logs.values())
-            if is_reversed is None
-            else without_place(logs, dict(zip(numbers, is_reversed, strict=True)))
-        )
-        return decide(ratio, threshold, noise, blockers, interfered, scatter=scatter, what=what)
-    ratio = ratio_of_medians(a, b)
-    if noise is not None:
-        return decide(ratio, threshold, noise, blockers, interfered, scatter=scatter, what=what)
-    allowance = allowed_between_runs(run_spread)
-    comparison = decide(
-        ratio.widened(allowance),
-        threshold,
-        None,
-        blockers,
-        interfered,
-        scatter=scatter,
-        more_helps=False,
-        what=what,
+    numbers = range(len(a)) if loads is None else loads
+    logs = by_load(log_ratios(a, b), numbers)
+    ratio = ratio_over_loads(
+        list(logs.values())
+        if is_reversed is None
+        else without_place(logs, dict(zip(numbers, is_reversed, strict=True)))
     )
+    blockers = [Reason(ReasonCode.DISTURBED, text) for text in failures]
+    scatter = _scatter(a, b) if interfered else None
+    return decide(ratio, threshold, noise, blockers, interfered, scatter=scatter, what=what)
+
+
+def compare_runs(
+    a: Sequence[Block],
+    b: Sequence[Block],
+    *,
+    threshold: float = THRESHOLD,
+    interfered: Sequence[str] = (),
+    run_spread: RunSpread | None = None,
+) -> Comparison:
+    """Compare the blocks of two separate runs (`blocks_of`), which are resampled apart.
+
+    No number of samples shows what differed between the runs: the interval is widened by `run_spread` a run,
+    which is this device's own, else by `RUN_LUCK`.
+    """
+    missing = _blocks_missing(a, b)
+    if missing is not None:
+        return decide(None, threshold, None, [missing], interfered)
+    allowance = allowed_between_runs(run_spread)
+    ratio, scatter = ratio_of_medians(a, b).widened(allowance), _scatter(a, b) if interfered else None
+    comparison = decide(ratio, threshold, None, (), interfered, scatter=scatter, more_helps=False)
     text = (
         f"separate runs of one engine differ: {allowance:.1%} are allowed for that, however many samples "
         f"there are ({spread_source(run_spread)}); engines that take turns need no allowance (give compare "
@@ -279,6 +280,11 @@ def compare(
     )
     caveat = Reason(ReasonCode.NOT_INTERLEAVED, text)
     return replace(comparison, reasons=(*comparison.reasons, caveat))
+
+
+def _scatter(a: Sequence[Block], b: Sequence[Block]) -> float:
+    """By how much a disturbance may have moved a side: the wider middle half of the two."""
+    return max(map(relative_iqr, (a, b)))
 
 
 def relative_iqr(blocks: Sequence[Block]) -> float:
@@ -303,19 +309,21 @@ def spread_source(spread: RunSpread | None, engines: str = "ENGINES") -> str:
     return f"measured on this device in {spread.runs} runs"
 
 
-def _blocks_missing(
-    a: Sequence[Block], b: Sequence[Block], interleaved: bool, loads: Sequence[int] | None
-) -> Reason | None:
+def _blocks_missing(a: Sequence[Block], b: Sequence[Block]) -> Reason | None:
     if any(len(block) == 0 for block in (*a, *b)):
         return Reason(ReasonCode.TOO_FEW_BLOCKS, "a block holds no samples")
     if any(not 0 < value < math.inf for block in (*a, *b) for value in (min(block), max(block), sum(block))):
         return Reason(ReasonCode.INVALID_SAMPLES, "there are samples that are no positive finite number")
-    if interleaved and len(a) != len(b):
-        return Reason(ReasonCode.TOO_FEW_BLOCKS, f"{len(a)} blocks of A do not pair with {len(b)} of B")
     if min(len(a), len(b)) < MIN_BLOCKS:
         found = f"{len(a)} and {len(b)} blocks"
         return Reason(ReasonCode.TOO_FEW_BLOCKS, f"{found}: at least {MIN_BLOCKS} a side are needed")
-    if interleaved and loads is not None and len(set(loads)) < MIN_LOADS:
+    return None
+
+
+def _pairs_missing(a: Sequence[Block], b: Sequence[Block], loads: Sequence[int] | None) -> Reason | None:
+    if len(a) != len(b):
+        return Reason(ReasonCode.TOO_FEW_BLOCKS, f"{len(a)} blocks of A do not pair with {len(b)} of B")
+    if loads is not None and len(set(loads)) < MIN_LOADS:
         return Reason(
             ReasonCode.TOO_FEW_LOADS,
             f"the engines were loaded {len(set(loads))} times, and loads of one engine differ: at least "

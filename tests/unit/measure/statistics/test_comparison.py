@@ -18,6 +18,7 @@ from trtopt.measure.statistics.comparison import (
     Verdict,
     blocks_of,
     compare,
+    compare_runs,
     decide,
     in_turns,
     noise_of,
@@ -218,7 +219,7 @@ def test_drift_that_both_sides_share_does_not_hide_a_difference() -> None:
     a = [[value * t for value in block] for block, t in zip(blocks(1.0), trend, strict=True)]
     b = [[value * t for value in block] for block, t in zip(blocks(1.03, seed=1), trend, strict=True)]
     assert compare(a, b).verdict is Verdict.SLOWER
-    assert compare(a, b, interleaved=False).verdict is Verdict.UNDECIDED
+    assert compare_runs(a, b).verdict is Verdict.UNDECIDED
 
 
 def test_blocks_of_separate_runs_are_resampled_apart() -> None:
@@ -266,21 +267,13 @@ def test_blocks_that_cannot_be_compared_stay_undecided(
 def test_separate_runs_are_allowed_their_own_luck() -> None:
     """Two runs' luck of 1 % each: 1.96 · √2 % = 2.8 % at 95 %, 3.6 % at 99 %."""
     a = blocks(1.0, count=20)
-    two, five = (compare(a, blocks(median, count=20, seed=1), interleaved=False) for median in (1.02, 1.05))
+    two, five = (compare_runs(a, blocks(median, count=20, seed=1)) for median in (1.02, 1.05))
     assert (two.verdict, five.verdict) == (Verdict.UNDECIDED, Verdict.SLOWER)
     assert codes(five) == [ReasonCode.BEYOND_THRESHOLD, ReasonCode.NOT_INTERLEAVED]
     assert five.reasons[1].text.startswith("separate runs of one engine differ: 2.8% are allowed for that")
     assert two.reasons[0].text.endswith("too noisy to tell 1.0%")  # more samples of these runs would not help
     noisy = compare([[1.0]] * 8, [[0.9]] * 4 + [[1.1]] * 4)
     assert noisy.reasons[0].text.endswith("too noisy to tell 1.0%; take more samples")
-
-
-def test_separate_runs_with_a_control_are_held_to_its_noise_instead() -> None:
-    a = blocks(1.0, count=20)
-    noise = noise_of(compare(a, blocks(1.0, count=20, seed=2)))
-    comparison = compare(a, blocks(1.02, count=20, seed=1), interleaved=False, noise=noise)
-    assert comparison.verdict is Verdict.SLOWER
-    assert codes(comparison) == [ReasonCode.BEYOND_THRESHOLD, ReasonCode.CONTROL_NOISE]
 
 
 def test_pairs_that_disagree_make_no_winner() -> None:

@@ -13,6 +13,7 @@ from trtopt.measure.statistics.comparison import (
     Verdict,
     allowed_between_runs,
     compare,
+    compare_runs,
     decide,
     noise_of,
 )
@@ -128,9 +129,9 @@ def test_few_runs_allow_for_more_than_many_with_the_same_spread() -> None:
 def test_separate_runs_are_judged_by_their_own_device_and_say_by_which() -> None:
     a = [[1.0, 1.001, 0.999, 1.0, 1.0]] * 20
     b = [[0.97 * value for value in block] for block in a]
-    default = compare(a, b, interleaved=False)
-    calm = compare(a, b, interleaved=False, run_spread=RunSpread(0.002, 20))
-    wild = compare(a, b, interleaved=False, run_spread=RunSpread(0.05, 20))
+    default = compare_runs(a, b)
+    calm = compare_runs(a, b, run_spread=RunSpread(0.002, 20))
+    wild = compare_runs(a, b, run_spread=RunSpread(0.05, 20))
     assert calm.verdict is Verdict.FASTER
     assert wild.verdict is Verdict.UNDECIDED
     assert "measured on this device in 20 runs" in calm.reasons[-1].text
