@@ -80,17 +80,12 @@ class _Corpus:
         self._bisected()
         for target, smoothing in (("8.6", "off"), ("8.6", "auto"), ("rtx", "auto")):
             self._methods(target, smoothing)
-        self._quantised(
-            "8.6, max, SmoothQuant 0.5",
-            QuantizeOptions(precision="int8", target="8.6", data=self._calib, method="max", smoothquant=0.5),
-        )
-
         self._kinds()
 
     def _kinds(self) -> None:
         """Which layers it is: one kind alone in INT8; and all but the worst, smoothed."""
         plain = QuantizeOptions(
-            precision="int8", target="8.6", data=self._calib, method="max", smoothquant="off"
+            precision="int8", target="8.6", data=self._calib, method="max", forms="smoothing=off"
         )
         for kind, pattern in KINDS.items():
             others = tuple(other for other in KINDS.values() if other != pattern)
@@ -106,7 +101,8 @@ class _Corpus:
         self._row("FP16", self._out)
 
     def _methods(self, target: str, smoothing: str) -> None:
-        first = QuantizeOptions(precision="int8", target=target, data=self._calib, smoothquant=smoothing)  # type: ignore[arg-type]
+        forms = "smoothing=off" if smoothing == "off" else None
+        first = QuantizeOptions(precision="int8", target=target, data=self._calib, forms=forms)
         report = self._quantised(f"{target}, auto, smoothing {smoothing}", first)
         table = self._folder / "ranges.json"
         table_beside(self._out).rename(table)

@@ -214,7 +214,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     FIRST: (),
     "Candidates": ("--include KIND", "--exclude KIND"),
     "Precision": (
-        *("--precision", "--target", "--method", "--table", "--exclude", "--include", "--smoothquant"),
+        *("--precision", "--target", "--method", "--table", "--exclude", "--include"),
         *("--forms", "--selection-budget", "--store-weights", "--random-data", "--verdict"),
         "--allow-fallback",
     ),

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -351,23 +351,17 @@ def score(
     return tuple(sorted(scores, key=lambda item: -item.sqnr_db))
 
 
-OFF: Literal["off"] = "off"
-Smoothing: TypeAlias = "float | Literal['auto', 'off']"
-
-
 @dataclass(frozen=True)
 class QuantizationJob:
     """One job: what is quantised and how it is written, and where ranges come from.
 
-    `method` None: `auto`, for FP8 `max`. `smoothing`: `auto` (INT8: where it halves the expected error; else
-    none), `off`, or SmoothQuant's alpha; a table brings its own. Ranges come from samples, or from a table
-    (with its name for messages); both may be missing.
+    `method` None: `auto`, for FP8 `max`. Ranges come from samples, or from a table (with its name for
+    messages), which lists what is smoothed; both may be missing.
     """
 
     options: PlacementOptions
     form: QdqFormat
     method: str | None = None
-    smoothing: Smoothing = AUTO
     source: SampleSource | None = None
     random_data: bool = False
     table: CalibrationTable | None = None

@@ -21,13 +21,11 @@ from trtopt.precision.calibrate import (
     AUTO,
     MAX,
     METHODS,
-    OFF,
     QuantizationJob,
     by_group,
     calibrate,
     check_complete,
     copied,
-    no_data,
     with_method,
 )
 from trtopt.precision.casting.convert import cast_graph
@@ -146,11 +144,6 @@ def _check_existing(existing: Existing, job: QuantizationJob) -> None:
             f"the model carries {has} Q/DQ already, and {wanted} is requested",
             f"give --precision {has.lower()} to keep and complete them, or quantise the float model",
         )
-    if not isinstance(job.smoothing, str):
-        raise UsageError(
-            "--smoothquant changes weights whose scales the model already contains",
-            "omit it, or quantise the float model",
-        )
 
 
 def _placed(view: View, job: QuantizationJob, existing: Existing) -> tuple[Plan, Scales, list[str]]:
@@ -182,15 +175,8 @@ def _smoothed(model: ModelFile, job: QuantizationJob) -> tuple[dict[str, Factors
     if job.table is not None:
         smooth_by_table(model, job.table.smoothed, job.table_name)
         return job.table.smoothed, []
-    alpha = None if isinstance(job.smoothing, str) else job.smoothing
-    is_off = OFF in (job.smoothing, job.options.forms.smoothing)
-    if alpha is None and (is_off or job.options.precision != "int8"):
-        return {}, []
-    if job.source is None:
-        if alpha is not None:
-            raise no_data(job.options.precision)
-        return {}, []
-    return smooth_by_data(model, job.source, job.options, alpha)
+    is_off = job.options.forms.smoothing == "off" or job.options.precision != "int8"
+    return ({}, []) if is_off or job.source is None else smooth_by_data(model, job.source, job.options)
 
 
 def _table(model: ModelFile, plan: Plan, job: QuantizationJob, given: Scales) -> CalibrationTable | None:

@@ -32,18 +32,10 @@ from trtopt.printable import counted
 Factors: TypeAlias = "dict[int, float]"
 """What a channel is divided by; those that are not in it stay."""
 Matrices: TypeAlias = "Sequence[NDArray[Any]]"
-_LEAST = 1e-5
 _STEPS = 20
 """Caps that are tried, a quarter of an octave apart."""
 WORTHWHILE = 0.5
 """The largest share of the estimated error that may be left: less than halving it is not worth the change."""
-
-
-def by_alpha(seen: ChannelValues, weights: Matrices, alpha: float) -> Factors:
-    """s_j = max|x_j|^α / max|W_j|^(1−α). Source: Xiao et al. 2022, arXiv:2211.10438, equation 4."""
-    rows = np.max([np.abs(matrix).max(axis=1) for matrix in weights], axis=0)
-    peaks = np.maximum(seen.peaks, _LEAST)
-    return _as_factors(peaks**alpha / np.maximum(rows, _LEAST) ** (1 - alpha))
 
 
 def by_error(seen: ChannelValues, weights: Matrices) -> tuple[Factors, float] | None:
@@ -109,15 +101,10 @@ class Place:
         """The activation."""
         return str(self.maker.output[0])
 
-    @property
-    def is_norm(self) -> bool:
-        """Whether a normalisation makes it."""
-        return is_op(self.maker, *_NORMS)
 
-
-def find(view: View) -> tuple[list[Place], list[str]]:
-    """Where smoothing is exact, and for each other normalisation why it is not."""
-    found, declined = [], []
+def find(view: View) -> list[Place]:
+    """Where smoothing is exact."""
+    found = []
     for node in view.nodes:
         is_norm = is_op(node, *_NORMS)
         if not is_norm and not is_op(node, "Reshape", "Mul"):
@@ -127,12 +114,10 @@ def find(view: View) -> tuple[list[Place], list[str]]:
             folds = _linear_makers(view, node.output[0], readers[0].k) if readers and not others else []
             if folds:
                 found.append(Place(node, tuple(folds), tuple(readers), ()))
-        elif why_not := _why_not(view, node, readers, others):
-            declined.append(f"{node.name}: {why_not}")
-        else:
+        elif readers and _takes_division(view, node, others):
             weights = [(node, index) for index in (1, 2) if len(node.input) > index and node.input[index]]
             found.append(Place(node, tuple(weights), tuple(readers), tuple(others)))
-    return found, declined
+    return found
 
 
 def _linear_makers(view: View, tensor: str, channels: int, heads: int = 0) -> list[tuple[Node, int]]:
@@ -200,19 +185,18 @@ def _takes_factors(view: View, item: Weighted) -> bool:
     return weight is not None and len(weight.dims) == 2 and not attribute(item.node, "transA")
 
 
-def _why_not(view: View, norm: Node, readers: list[Weighted], others: list[Use]) -> str | None:
-    if norm.output[0] in view.outputs:
-        return "its result is an output"
-    inside = next((use.node for use in others if use.index < 0), None)
-    if inside is not None:
-        return f"the subgraph of {inside.name} ({inside.op_type}) reads it too"
+def _takes_division(view: View, norm: Node, others: list[Use]) -> bool:
+    """Whether nothing but nodes of the graph reads it, and its scale is one constant for each channel."""
     axis = attribute(norm, "axis", -1)
     shape = view.shape(norm.input[1])
-    if not readers or (axis not in (-1,) and (view.shape(norm.input[0]) or ())[axis + 1 :] != ()):
-        return "no layer with weights reads it, or it normalises several axes"
-    if any(name not in view.constants for name in norm.input[1:] if name) or shape is None or len(shape) != 1:
-        return "its scale is not one constant a channel"
-    return None
+    return (
+        norm.output[0] not in view.outputs
+        and all(use.index >= 0 for use in others)
+        and (axis == -1 or (view.shape(norm.input[0]) or ())[axis + 1 :] == ())
+        and all(name in view.constants for name in norm.input[1:] if name)
+        and shape is not None
+        and len(shape) == 1
+    )
 
 
 def by_row(model: ModelFile, item: Weighted) -> NDArray[Any]:
@@ -279,23 +263,20 @@ def _replace(model: ModelFile, node: Node, index: int, factor: NDArray[Any]) -> 
 
 
 def smooth_by_data(
-    model: ModelFile, source: SampleSource, options: PlacementOptions, alpha: float | None
+    model: ModelFile, source: SampleSource, options: PlacementOptions
 ) -> tuple[dict[str, Factors], list[str]]:
     """Smooth in place what is to be quantised; the factors by tensor, and what to say.
 
-    With `alpha`: SmoothQuant behind normalisations. Without: wherever the form allows it and it is expected
-    to halve the error of the layers behind at least. A residual in INT8 reads a normalisation unscaled.
+    Wherever the form allows it and it is expected to halve the error behind it at least. A residual
+    in INT8 reads a normalisation unscaled.
     """
     view = View(model.proto)
-    places, declined = find(view)
     quantized = {weight.node for weight in place(view, options).weights}
     adds_nodes = options.forms.smoothing == "everywhere" and options.forms.residual == "none"
     places = [
         item
-        for item in places
-        if (item.is_norm or alpha is None)
-        and (adds_nodes or alpha is not None or not item.others)
-        and quantized & {reader.node.name for reader in item.readers}
+        for item in find(view)
+        if (adds_nodes or not item.others) and quantized & {reader.node.name for reader in item.readers}
     ]
     seen = PerChannel()
     if places:
@@ -304,17 +285,15 @@ def smooth_by_data(
     left: dict[str, float] = {}
     for item in places:
         weights = [by_row(model, reader) for reader in item.readers]
-        if alpha is not None:
-            factors[item.tensor] = by_alpha(seen.values(item.tensor), weights, alpha)
-        elif found := by_error(seen.values(item.tensor), weights):
+        if found := by_error(seen.values(item.tensor), weights):
             factors[item.tensor], left[item.tensor] = found
     smooth(model, [item for item in places if item.tensor in factors], factors)
-    return factors, _notes_on(factors, left) if alpha is None else _notes_on_alpha(factors, declined, alpha)
+    return factors, _notes_on(factors, left)
 
 
 def smooth_by_table(model: ModelFile, factors: Mapping[str, Factors], table: str) -> None:
     """Smooth in place by a table's factors."""
-    places = {item.tensor: item for item in find(View(model.proto))[0]}
+    places = {item.tensor: item for item in find(View(model.proto))}
     for tensor, row in factors.items():
         if tensor not in places or not all(0 <= channel < places[tensor].readers[0].k for channel in row):
             raise ArtifactError(
@@ -333,12 +312,5 @@ def _notes_on(factors: Mapping[str, Factors], left: Mapping[str, float]) -> list
         f"outlier channels of {counted(len(factors), 'tensor')} are divided, by "
         f"{max(factors[most].values()):.1f} at most (in {most!r}), and the weights behind "
         "multiplied: the error there is expected to fall to "
-        f"{best if best == least else f'between {best} and {least}'} (--smoothquant off leaves them)"
+        f"{best if best == least else f'between {best} and {least}'} (--forms smoothing=off leaves them)"
     ]
-
-
-def _notes_on_alpha(factors: Mapping[str, Factors], declined: list[str], alpha: float) -> list[str]:
-    notes = [f"SmoothQuant left {reason}" for reason in declined]
-    if not factors:
-        return [*notes, "SmoothQuant found no place where it is exact"]
-    return [*notes, f"SmoothQuant with alpha {alpha} at {len(factors)} normalisations"]

@@ -35,7 +35,6 @@ from trtopt.requests.shared import (
     Trust,
     model_names,
     parse_rules,
-    parse_smoothing,
     rule_names,
     samples,
 )
@@ -220,16 +219,6 @@ class QuantizeOptions(GraphEnds):
         Sequence[str], Option("Nodes or operators to quantise anyway.", metavar="PATTERN")
     ] = ()
     table: Table = None
-    smoothquant: Annotated[
-        float | str,
-        Option(
-            "Move outlier channels into weights: `auto` (INT8, where it gains), `off`, or SmoothQuant's "
-            "exponent alpha, 0 to 1 [default: auto].",
-            metavar="auto|off|ALPHA",
-            parse=parse_smoothing,
-            range=(0, 1),
-        ),
-    ] = "auto"
     forms: Forms = None
     store_weights: Annotated[
         bool,

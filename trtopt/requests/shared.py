@@ -141,14 +141,6 @@ def parse_clock(text: str) -> int | bool:
     return int(text)
 
 
-def parse_smoothing(text: str) -> float | str:
-    """A number as such; names are validated with the rest of the request."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def parse_server(text: str) -> bool:
     """`triton` of `--for`."""
     if text != "triton":

@@ -311,14 +311,6 @@ def test_another_precision_than_the_model_s_is_refused() -> None:
         )
 
 
-def test_smoothquant_on_a_trained_model_is_refused() -> None:
-    with pytest.raises(UsageError, match="--smoothquant changes weights"):
-        quantize_graph(
-            as_file(trained_block()),
-            QuantizationJob(PlacementOptions("int8"), qdq_format_for("int8", "8.6"), smoothing=0.5),
-        )
-
-
 def test_a_scale_of_zero_and_a_computed_one_are_refused() -> None:
     net = Net(x=MAPS)
     net.node("Relu", "r", pair(net, "x", 0.0))

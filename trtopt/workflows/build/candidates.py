@@ -22,7 +22,7 @@ from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds, violations
-from trtopt.precision.calibrate import AUTO, table_beside
+from trtopt.precision.calibrate import table_beside
 from trtopt.precision.compare import at_most, compared, open_model
 from trtopt.precision.placement.draft import View
 from trtopt.precision.placement.evidence import Expected, minor_differences
@@ -228,7 +228,7 @@ class Candidates:
         folder.mkdir(exist_ok=True)
         ranges = None if known is None else table_beside(Path(known.onnx.path))
         if ranges is not None and ranges.is_file() and request.data is not None:
-            request = replace(request, table=ranges, smoothquant=AUTO)  # it lists what is smoothed
+            request = replace(request, table=ranges)  # it lists what is smoothed
         onnx = apply_quantization(self._base, request, name, folder).onnx
         return self._entry(name, request.precision, onnx, folder, request, left)
 

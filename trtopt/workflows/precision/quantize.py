@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import msgspec
 from onnx import GraphProto
@@ -26,12 +25,9 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import accuracy_alarms
 from trtopt.precision.calibrate import (
-    AUTO,
     MAX,
-    OFF,
     TABLE,
     QuantizationJob,
-    Smoothing,
     check_method,
     no_data,
     read_table,
@@ -159,31 +155,14 @@ def job_of(request: QuantizeOptions) -> QuantizationJob:
             )
     if request.random_data and (request.data is not None or request.table is not None):
         raise UsageError("--random-data and --data or --table exclude one another", "omit --random-data")
-    _check_smoothing(request)
     return QuantizationJob(
         PlacementOptions(precision, tuple(request.exclude), tuple(request.include), forms or PLAIN),
         form,
         request.method,
-        cast(Smoothing, request.smoothquant),
         random_data=request.random_data,
         table=read_table(Path(request.table)) if request.table else None,
         table_name=str(request.table),
     )
-
-
-def _check_smoothing(request: QuantizeOptions) -> None:
-    if request.smoothquant in (AUTO, OFF):
-        return
-    if isinstance(request.smoothquant, str):
-        raise UsageError(
-            f"--smoothquant {request.smoothquant}: not from 0 to 1, nor auto or off",
-            "omit it for auto; as alpha 0.5 is usual",
-        )
-    if request.table is not None:
-        raise UsageError(
-            "--smoothquant and --table exclude one another: ranges fit the graph that they were found on",
-            "omit --smoothquant: the table lists what is smoothed",
-        )
 
 
 def _source(request: QuantizeOptions, model: ModelFile, precision: Precision) -> SampleSource | None:
