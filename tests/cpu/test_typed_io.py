@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 import trtopt
 from tests.support.long import few
 from tests.support.paths import ROOT
-from tests.support.selection_builds import build, script
 from trtopt.device.backends import open_builder
 from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.model_info import read_onnx
@@ -171,25 +171,23 @@ def test_a_format_that_the_backend_does_not_have_leaves_nothing(model: Path, tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_int8_of_an_int8_input_is_measured_against_fp16_that_takes_the_same_values(
-    model: Path, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_int8_of_an_int8_input_is_built_as_it_is_for_no_float_graph_has_its_scale(
+    model: Path, samples: Path, tmp_path: Path
 ) -> None:
     folder, image = tmp_path / "out", np.load(samples)["x"][:2]
-    answers = {}
-    for chosen, ms in (("fp16", 2.0), ("int8", 0.5)):
-        script(monkeypatch, lambda *_: 0.1, fp16_2=1.0, int8_2=ms, int8_part1_2=ms)
-        manifest = build(model, folder, {model: str(samples)}, batch=2, io={"x": "int8"})
-        assert manifest.verdict is not None
-        assert manifest.verdict.batches[0].chosen == chosen
-        assert {one.name for one in manifest.verdict.candidates} >= {"fp16", "int8"}
-        assert read_onnx(folder / manifest.onnx.path).sha256 == manifest.onnx.sha256
-        assert [spec.dtype for spec in manifest.onnx.inputs] == ["int8"]
-        (tensor,) = manifest.io
-        with EnginePool.open(folder) as pool:
-            answers[chosen] = pool.run({"x": trtopt.pack(folder, image, saturate=True)})["y"], tensor.scale
-    (fp16, scale), (int8, other) = answers.values()
-    assert scale == other
-    assert 0 < np.abs(fp16 - int8).max() < 0.1 * np.abs(fp16).max()
+    given: dict[str, Any] = {"batch": 2, "io": {"x": "int8"}, "data": str(samples), "backend": "onnxruntime"}
+    manifest = trtopt.build(model, folder, precision="int8", **given)
+    assert manifest.verdict is None
+    assert any("not measured against fp16: 'x' exchanges INT8" in note for note in manifest.notes)
+    assert [spec.dtype for spec in manifest.onnx.inputs] == ["int8"]
+    with EnginePool.open(folder) as pool:
+        int8 = pool.run({"x": trtopt.pack(folder, image, saturate=True)})["y"]
+    trtopt.build(model, tmp_path / "float", batch=2, backend="onnxruntime")
+    with EnginePool.open(tmp_path / "float") as pool:
+        exact = pool.run({"x": image})["y"]
+    assert 0 < np.abs(exact - int8).max() < 0.1 * np.abs(exact).max()
+    with pytest.raises(UsageError, match=r"chooses by measuring.*'x' exchanges INT8"):
+        trtopt.build(model, tmp_path / "best", precision="best", **given)
 
 
 @pytest.mark.parametrize(
@@ -263,6 +261,6 @@ def test_a_sweep_and_builds_that_exchange_int8_calibrate_on_floats_and_measure(
     assert noted.count("times are taken on random input, as the data is not quantised") == 1
     recipe = Recipe(precision="int8", io={"x": "int8"}, calib=str(samples), verdict=False)
     compared = trtopt.compare(
-        model, builds=2, recipe=recipe, data=samples, duration=0.1, backend="onnxruntime"
+        model, model, builds=2, recipe=recipe, data=samples, duration=0.1, backend="onnxruntime"
     )
     assert compared.report.runs

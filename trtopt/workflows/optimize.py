@@ -54,8 +54,11 @@ def optimize(request: OptimizeRequest, listener: Listener = SILENT) -> Optimized
     findings = lint_model(source, target=target_of(own).name).advice
     batch = batch_sizes(request.batch) or (None if onnx.fixed_batch is not None else BATCHES)
     recipe = recipe_of(request, batch=batch, backend=chosen)
-    problem = "no samples are given with --data" if data is None else obstacle(onnx, recipe, own)
-    if problem is None:
+    found = obstacle(onnx, recipe, own)
+    problem = found.problem if found is not None else ""
+    if data is None:
+        problem = "no samples are given with --data"
+    if not problem:
         selection: dict[str, object] = {"precision": BEST, "calib": data, "bounds": bounds.given}
         recipe = recipe_of(request, batch=batch, backend=chosen, **selection)
     if folder.is_dir():
@@ -89,7 +92,7 @@ def optimize(request: OptimizeRequest, listener: Listener = SILENT) -> Optimized
         findings=len(findings),
         violations=tuple(one for subject in checked.subjects for one in subject.violations),
         alarms=tuple(dict.fromkeys((*manifest.alarms, *checked.alarms))),
-        notes=(*unscaled, *(() if problem is None else (f"the precision is the graph's: {problem}",))),
+        notes=(*unscaled, *((f"the precision is the graph's: {problem}",) if problem else ())),
     )
 
 

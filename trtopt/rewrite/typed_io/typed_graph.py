@@ -28,7 +28,6 @@ from trtopt.rewrite.typed_io.graph_edits import (
     FLOATS,
     TO_NCHW,
     TO_NHWC,
-    Chain,
     Edit,
     constant_in,
     readers_of,
@@ -236,34 +235,6 @@ def move_quantization(model: ModelFile, tensors: Sequence[TypedTensor], *, check
     return TypedGraph(made, after, checked)
 
 
-def quantize_ends(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
-    """A model with Q/DQ of the given scales at its INT8 inputs and outputs, whatever it does with them then.
-
-    `move_quantization` then makes any precision of a model take the same INT8 values.
-    """
-    made = replace(model, proto=deepcopy(model.proto))
-    graph = made.proto.graph
-    values = {item.name: item for item in (*graph.input, *graph.output)}
-    for tensor in tensors:
-        if tensor.scale is None or tensor.dtype != "int8" or _scale_at(made, tensor) == tensor.scale:
-            continue
-        held = values[tensor.name].type.tensor_type.elem_type
-        chain = Chain(graph, tensor.name)
-        inner, is_input = chain.name("float"), tensor.role == "input"
-        rename(graph, tensor.name, inner, outputs=not is_input)
-        last = tensor.name if is_input else inner
-        last = last if held == TensorProto.FLOAT else chain.add("Cast", last, to=TensorProto.FLOAT)
-        scale, zero = chain.constant(np.float32(tensor.scale), "scale"), chain.constant(np.int8(0), "zero")
-        last = chain.add("DequantizeLinear", chain.add("QuantizeLinear", last, scale, zero), scale, zero)
-        if held != TensorProto.FLOAT:
-            chain.add("Cast", last, to=held)
-        chain.nodes[-1].output[0] = inner if is_input else tensor.name
-        nodes = list(graph.node)
-        del graph.node[:]
-        graph.node.extend([*chain.nodes, *nodes] if is_input else [*nodes, *chain.nodes])
-    return made
-
-
 def _scale_of(model: ModelFile, node: NodeProto) -> float | None:
     """The scale of a Q or DQ of one symmetric INT8 scale; None for any other."""
     scale = constant_in(model, node.input[1])
@@ -322,15 +293,6 @@ def _scale_read(model: ModelFile, name: str, readers: Sequence[NodeProto]) -> fl
 def _scale_written(model: ModelFile, maker: NodeProto | None) -> float | None:
     """The scale of the DQ that makes a tensor; None of anything else."""
     return _scale_of(model, maker) if maker is not None and maker.op_type == "DequantizeLinear" else None
-
-
-def _scale_at(model: ModelFile, tensor: TypedTensor) -> float | None:
-    """The scale that a model itself quantises an input or output with, first or last of all."""
-    graph = model.proto.graph
-    if tensor.role == "input":
-        _, last, readers = _behind(graph, tensor.name)
-        return _scale_read(model, last, readers)
-    return _scale_written(model, _before(graph, tensor.name)[1])
 
 
 def _without_q(model: ModelFile, name: str) -> float:

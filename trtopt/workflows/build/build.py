@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +27,7 @@ from trtopt.errors import (
     IncompatibleEngineError,
     NoGpuError,
     OutputError,
+    TrtoptError,
     UsageError,
 )
 from trtopt.executors.api import Executor
@@ -231,13 +233,9 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
             "--precision best needs data: for the scales and for accuracy",
             "give --data DATA",
         )
-    if problem := obstacle(onnx, recipe, backend) if recipe.verdict else "--no-verdict":
+    if found := obstacle(onnx, recipe, backend):
         raise UsageError(
-            f"--precision best chooses by measuring, which cannot be done here: {problem}",
-            "give its float model, or name a precision: its own Q/DQ is kept"
-            if _is_quantized(onnx)
-            else "build on the machine with the GPU, name a precision, or give --backend onnxruntime to "
-            "choose for this CPU",
+            f"--precision best chooses by measuring, which cannot be done here: {found.problem}", found.remedy
         )
 
 
@@ -257,15 +255,31 @@ def _is_measured(recipe: Recipe) -> bool:
     return recipe.verdict and recipe.precision in (*QUANTIZED, BEST)
 
 
-def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> str | None:
+def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> UsageError | None:
     """Why precisions cannot be measured against one another; None if they can."""
+    if not recipe.verdict:
+        return UsageError("--no-verdict", "omit it, or name a precision")
     if recipe.compute_capability:
-        return "the engines are for the GPUs that --compute-capability names"
+        return UsageError(
+            "the engines are for the GPUs that --compute-capability names", "omit it, or name a precision"
+        )
     runs = choose_for_running("auto", backend.name)
     if runs.name != backend.name:
-        return f"engines by {backend} do not run here: {runs.reason}"
+        return UsageError(
+            f"engines by {backend} do not run here: {runs.reason}",
+            "build on the machine with the GPU, name a precision, or give --backend onnxruntime to choose "
+            "for this CPU",
+        )
     if _is_quantized(onnx):
-        return "the model brings its own Q/DQ, and there is no float model to compare with"
+        return UsageError(
+            "the model brings its own Q/DQ, and there is no float model to compare with",
+            "give its float model, or name a precision: its own Q/DQ is kept",
+        )
+    if int8 := io_request(recipe).int8:
+        return UsageError(
+            f"{int8[0]!r} exchanges INT8 values, whose scale the graph in INT8 alone has",
+            "name --precision int8",
+        )
     return None
 
 
@@ -287,16 +301,16 @@ def select_engines(
     """
     notes, backend = list[str](), workbench.builder.backend
     if recipe.precision in (*QUANTIZED, BEST):
-        problem = obstacle(base, recipe, backend) if recipe.verdict else "--no-verdict"
-        if problem is None:
+        found: TrtoptError | None = obstacle(base, recipe, backend)
+        if found is None:
             try:
                 plans, terms = make_plans(base, recipe, backend), _terms(base, recipe, workbench.builder)
-                return select_precision(base, plans, folder, workbench, terms, io)
+                return replace(select_precision(base, plans, folder, workbench, terms), io=io)
             except (IncompatibleEngineError, BackendMissingError, NoGpuError) as error:
                 if recipe.precision == BEST:
                     raise
-                problem = error.problem
-        notes.append(f"{recipe.precision} was not measured against {BASELINE}: {problem}")
+                found = error
+        notes.append(f"{recipe.precision} was not measured against {BASELINE}: {found.problem}")
     if recipe.precision is not None:  # "best" has been measured, or has failed
         workbench.listener.phase(Path(base.path).name, f"making the graph {recipe.precision.upper()}")
     made = prepare_graph(base, io, recipe, backend)

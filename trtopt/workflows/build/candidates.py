@@ -16,11 +16,9 @@ import msgspec
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.errors import TrtoptError
-from trtopt.files.atomic import scratch_beside
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibrate import table_beside
 from trtopt.precision.compare import at_most, compared, open_model
@@ -29,11 +27,9 @@ from trtopt.precision.placement.evidence import Expected, minor_differences
 from trtopt.precision.placement.place import applicable
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
 from trtopt.records.precision import PLAIN, Forms, OutputDifference
-from trtopt.records.tensors import TypedTensor, has_int8
 from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.driver import rewrite
 from trtopt.rewrite.rules import RULES
-from trtopt.rewrite.typed_io.typed_graph import move_quantization, quantize_ends
 from trtopt.targets import target_named
 from trtopt.workflows.build.graph import (
     QUANTIZED,
@@ -180,12 +176,8 @@ class Candidates:
         backend: Backend,
         request: QuantizeOptions,
         bounds: Bounds,
-        io: tuple[TypedTensor, ...] = (),
     ):
         self._base, self._folder, self._backend = base, folder, backend
-        self.io = io
-        """The typed tensors; those of INT8 get the scale of what is quantised first, and all take it."""
-        self._exchanges_int8 = has_int8(io)
         self._request, self._bounds = request, bounds
         model = model_file.load(Path(base.path))
         model = replace(model, proto=prepare.prepare(model.proto)[0])
@@ -241,14 +233,7 @@ class Candidates:
         request: QuantizeOptions | None,
         left: tuple[str, ...] = (),
     ) -> Entry:
-        model = model_file.load(Path(onnx.path))
-        if self._exchanges_int8:
-            model = quantize_ends(model, self.io)
-            moved = move_quantization(model, self.io)
-            self.io = moved.tensors
-        differences = () if precision == AS_GIVEN else self._differences(model)
-        if self._exchanges_int8:
-            onnx = self._save(moved.model, folder, onnx, name)
+        differences = () if precision == AS_GIVEN else self._differences(Path(onnx.path))
         candidate = Candidate(
             name=name,
             precision=precision,
@@ -259,20 +244,10 @@ class Candidates:
         )
         return Entry(candidate, onnx, folder, request, {})
 
-    def _save(self, model: ModelFile, folder: Path, before: OnnxArtifact, name: str) -> OnnxArtifact:
-        """A candidate that exchanges INT8, in place of the one that it was made of."""
-        source = Path(before.path)
-        place = folder / (source.name if source.parent == folder else f"{source.stem}.{name}{source.suffix}")
-        with scratch_beside(place) as scratch:
-            model_file.save(model, scratch / place.name)
-            for file in scratch.iterdir():
-                file.replace(folder / file.name)
-        return msgspec.structs.replace(read_onnx(place), parent=self._base.sha256)
-
-    def _differences(self, model: ModelFile) -> tuple[OutputDifference, ...]:
+    def _differences(self, onnx: Path) -> tuple[OutputDifference, ...]:
         feeds = at_most(self._source.batches(self._specs, 8), _COMPARED, self._specs)
         pairs = ((feed, self._reference.run(feed)) for feed in feeds)
-        return compared(pairs, model)
+        return compared(pairs, model_file.load(onnx))
 
 
 def _is_smoothed_as(one: Forms, other: Forms) -> bool:

@@ -52,7 +52,7 @@ from trtopt.records import (
     RegionTime,
 )
 from trtopt.records.precision import PLAIN, Forms
-from trtopt.records.tensors import TypedTensor, has_int8
+from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
@@ -65,7 +65,7 @@ from trtopt.workflows.build.candidates import (
     planned_forms,
 )
 from trtopt.workflows.build.folder import in_folder
-from trtopt.workflows.build.graph import QUANTIZED, Precision
+from trtopt.workflows.build.graph import Precision
 from trtopt.workflows.race import (
     Setting,
     compare_turns,
@@ -120,18 +120,16 @@ def select_precision(
     folder: Path,
     workbench: Workbench,
     terms: SelectionTerms,
-    io: tuple[TypedTensor, ...] = (),
 ) -> SelectedEngines:
     """Build and measure the candidates at every plan's batch size, and keep what was chosen in `folder`.
 
-    `base` is the float model, in `folder`, `io` are its typed tensors: all candidates exchange the same INT8
-    values, which a float one converts. An engine for a range of batch sizes is judged at the one that it
+    `base` is the float model, in `folder`. An engine for a range of batch sizes is judged at the one that it
     is tuned for.
     """
     beside = folder / _BESIDE
     beside.mkdir()
     try:
-        held = _PrecisionSelection(base, plans, beside, workbench, terms, io)
+        held = _PrecisionSelection(base, plans, beside, workbench, terms)
         held.prepare()
         held.build([entry for entry in held.entries if not entry.broken], plans)
         first = held.try_forms()
@@ -153,12 +151,10 @@ class _PrecisionSelection:
         folder: Path,
         workbench: Workbench,
         terms: SelectionTerms,
-        io: tuple[TypedTensor, ...],
     ) -> None:
         self._base, self._plans, self._terms = base, plans, terms
         self._workbench, self._listener = workbench, workbench.listener
-        self._exchanges_int8 = has_int8(io)
-        self._candidates = Candidates(base, folder, plans[0].backend, terms.request, terms.bounds, io)
+        self._candidates = Candidates(base, folder, plans[0].backend, terms.request, terms.bounds)
         data = self._fitting_data()
         self._setting = Setting(None, None, contract_named(DEFAULT), _DURATION_S, data)
         self._regions: dict[str, dict[str, tuple[RegionTime, ...]]] = {plan.label: {} for plan in plans}
@@ -169,9 +165,6 @@ class _PrecisionSelection:
 
     def _fitting_data(self) -> str | None:
         """The user's data, if it has the shapes that engines are tuned for; else they run on random input."""
-        if self._exchanges_int8:
-            self._listener.note("times are taken on random input, as the data is not quantised")
-            return None
         inputs = self._base.inputs
         shapes = (shapes_at(inputs, plan, plan.batch.opt[0]) for plan in self._plans)
         return fitting_data(self._terms.request.data, inputs, shapes, self._listener.note)
@@ -182,21 +175,14 @@ class _PrecisionSelection:
 
     def prepare(self) -> None:
         """Make and evaluate all graphs but INT8's; with the unchanged model if no other float is left."""
-        precisions = self._terms.precisions
-        if self._exchanges_int8:  # what is quantised brings the scales of inputs and outputs
-            precisions = tuple(sorted(precisions, key=lambda one: one not in QUANTIZED))
-            self._searches = self._searches_of(precisions)
-            for forms in dict.fromkeys(search.next() for search in self._searches.values()):
-                if forms is not None:
-                    self._make_form(forms)
-        for precision in precisions:
+        for precision in self._terms.precisions:
             if precision != "int8":
                 own = partial(self._candidates.make, precision)
                 self._make(precision, own, is_required=precision == self._terms.requested)
         self.entries.sort(key=lambda entry: entry.is_quantized)
         if all(entry.broken for entry in self.entries if not entry.is_quantized):
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
-        self._searches = self._searches or self._searches_of(precisions)
+        self._searches = self._searches_of(self._terms.precisions)
 
     def _make(self, name: str, make: Callable[[], Entry], *, is_required: bool) -> Entry | None:
         """Make and evaluate a graph; None, with a note, where one that is not required cannot be made."""
@@ -468,15 +454,14 @@ class _PrecisionSelection:
             batches=tuple(verdicts),
             notes=tuple(notes_of(list(runs.values()))),
         )
-        io, (first, *_) = self._candidates.io, graphs.values()
+        first, *_ = graphs.values()
         return SelectedEngines(
             engines=tuple(engines[plan.label] for plan in self._plans),
             graphs=tuple(graphs.values()),
             intermediates=() if self._base.sha256 == first.sha256 else (in_folder(self._base),),
             verdict=verdict,
-            notes=tuple(str(one) for one in io if one.scale is not None),
+            notes=(),
             alarms=verdict_alarms(verdict),
-            io=io,
         )
 
     def _verdict(self, plan: BuildPlan, run: InterleavedRun) -> BatchVerdict:
