@@ -104,20 +104,6 @@ CASES: tuple[Case, ...] = (
         {s = Shape(x) b = Gather(s, j) c = Unsqueeze(b, z) f = Concat<axis=0>(c, n, h) y = Reshape(x, f)}""",
         "more than one axis",
     ),
-    left(
-        "transpose-reduce",
-        "order changes",
-        """
-        g (float[N,4,5] x) => (float[5,4] y) {a = Transpose<perm=[0,2,1]>(x) y = ReduceMax<axes=[0], keepdims=0>(a)}""",
-        "order",
-    ),
-    left(
-        "transpose-reduce",
-        "kept axes lie elsewhere",
-        """
-        g (float[N,4,5] x) => (float[1,N,4] y) {a = Transpose<perm=[2,0,1]>(x) y = ReduceMax<axes=[0]>(a)}""",
-        "elsewhere",
-    ),
     *(
         left(
             "pad-into-conv",

@@ -71,13 +71,6 @@ CASES: tuple[Case, ...] = (
          r = Relu(x) y = Reshape(r, f)}""",
     ),
     case(
-        "transpose-reduce",
-        "the transpose vanishes",
-        """
-        g (float[N,4,5] x) => (float[N,4] y)
-        {a = Transpose<perm=[2,0,1]>(x) y = ReduceMean<axes=[0], keepdims=0>(a)}""",
-    ),
-    case(
         "fold-shapes",
         "static axes of a dynamic shape",
         """

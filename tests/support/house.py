@@ -77,7 +77,7 @@ TRIALS = (
     ),
     Trial(
         "rule",
-        {"transpose_reduce": "house_probe", "transpose-reduce": "house-probe"},
+        {"erase_arithmetic": "house_probe", "erase-arithmetic": "house-probe"},
         ("rewrite", "--list"),
         "house-probe",
     ),

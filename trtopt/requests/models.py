@@ -148,13 +148,12 @@ class RewriteRequest(GraphEnds):
         Option(
             "Do not run both models to compare them.",
             python="run both models on seeded inputs, every dynamic axis at two sizes; a rule that breaks "
-            "its bound is undone and named in the trace.",
+            "its bound, or that fails, is undone and named in the trace.",
             flag="--no-check",
         ),
     ] = True
     data: Annotated[Data, samples("Real inputs for the check")] = None
     dynamic_batch: Annotated[bool, Option("Give a fixed batch axis the name `batch`.")] = False
-    keep_going: Annotated[bool, Option("Skip a rule that fails instead of stopping.")] = False
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class RuleFailed(TrtoptError):
     def __init__(self, rule: str, node: str, cause: Exception) -> None:
         super().__init__(
             f"rule {rule!r} failed at {node!r}: {type(cause).__name__}: {cause}",
-            f"leave it out with --skip {rule}, or let --keep-going do so; please report the model",
+            f"leave it out with --skip {rule}; please report the model",
         )
         self.rule = rule
         self.node = node

@@ -70,17 +70,15 @@ class _Attempt:
 
 
 def _rewrite(
-    model: ModelFile, rules: Sequence[Rule], target: Target, keep_going: bool
-) -> tuple[Outcome, list[Undone]]:
-    """Rewrite; with `keep_going`, once more without any rule that raises."""
+    model: ModelFile, rules: Sequence[Rule], target: Target
+) -> tuple[Outcome, list[Rule], list[Undone]]:
+    """Rewrite, once more without any rule that raises; also those that are left."""
     left = list(rules)
     undone: list[Undone] = []
     while True:
         try:
-            return rewrite(model, left, target), undone
+            return rewrite(model, left, target), left, undone
         except RuleFailed as failure:
-            if not keep_going:
-                raise
             left = [rule for rule in left if rule.name != failure.rule]
             undone.append(Undone(rule=failure.rule, reason=failure.problem, nodes=(failure.node,)))
 
@@ -144,14 +142,11 @@ def _culprit(proof: _Proof, model: ModelFile, rules: Sequence[Rule], target: Tar
     return rules[high - 1]
 
 
-def _attempt(
-    model: ModelFile, rules: Sequence[Rule], target: Target, proof: _Proof | None, keep_going: bool
-) -> _Attempt:
-    """Rewrite, and take back whole each rule that the proof finds guilty, until it holds."""
-    outcome, undone = _rewrite(model, rules, target, keep_going)
+def _attempt(model: ModelFile, rules: Sequence[Rule], target: Target, proof: _Proof | None) -> _Attempt:
+    """Rewrite, and take back whole each rule that raises or that the proof finds guilty, until it holds."""
+    outcome, left, undone = _rewrite(model, rules, target)
     if proof is None:
         return _Attempt(outcome, tuple(undone), ())
-    left = [rule for rule in rules if rule.name not in {item.rule for item in undone}]
     checked = _prove(proof, outcome, model, left, target)
     while not all(item.ok for item in checked):
         used = {item.rule for item in outcome.applied}
@@ -179,7 +174,6 @@ def rewrite_model(
     clean: bool = False,
     check: bool = True,
     data: str | Path | None = None,
-    keep_going: bool = False,
     dynamic_batch: bool = False,
     io: IoRequest = NO_REQUEST,
     sizes: int = 2,
@@ -214,7 +208,7 @@ def rewrite_model(
         if dynamic_batch and check:
             notes.append(prove(original, model, opened))
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
-        attempt = _attempt(model, chosen, aim, proof, keep_going)
+        attempt = _attempt(model, chosen, aim, proof)
         was_run = dynamic_batch or typing.checked  # each runs the original
         notes += proof.notes(attempt.outcome) if proof and (attempt.outcome.applied or not was_run) else []
         final = move_quantization(attempt.outcome.model, typing.tensors, check=check)

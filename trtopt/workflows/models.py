@@ -72,7 +72,6 @@ def rewrite(
         data=request.data,
         dynamic_batch=request.dynamic_batch,
         io=request.io_request,
-        keep_going=request.keep_going,
         accept=accept,
         note=note,
     )

@@ -17,7 +17,7 @@ from trtopt.rewrite.rules import RULES, shuffles
 ORDER = """
 cast-like inline-if erase-identity plain-shape drop-dead drop-unused erase-arithmetic zero-state
 fold-shapes fold-constants move-constant fold-weights
-transpose-reduce plain-reshape reshape-chain share-equal
+plain-reshape reshape-chain share-equal
 plain-instance-norm layer-norm
 gelu hard-sigmoid sigmoid softmax
 reduce-to-pool pad-into-conv fold-batchnorm fold-scale fold-scale-before

@@ -11,44 +11,9 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.evidence import layers
-from trtopt.rewrite.match import REDUCTIONS, axes_of, keeps_axes, length, lengths_requested, operands
+from trtopt.rewrite.match import length, lengths_requested
 from trtopt.rewrite.rule import Match, Verdict, at, rule
 from trtopt.rewrite.scope import STANDARD, Scope
-
-
-@rule(
-    "Reduce(Transpose(x, p), axes) → Reduce(x, p[axes]), where what is left stays in order",
-    "N",
-    "Shuffle+Reduce; tail reduce",
-    evidence=(layers("no Shuffle"),),
-)
-@at(*REDUCTIONS)
-def transpose_reduce(scope: Scope, node: Any) -> Verdict | None:
-    """Axis i of the transposed tensor is axis p[i] of x.
-
-    With `keepdims` the result's axes still carry the order p, so the rule applies if p with the reduced axes
-    made length 1 moves no other axis past another; without it, if the kept axes p[i] rise. A reduction over
-    leading axes thereby becomes one over the axes where they lay: often the trailing ones, which is where
-    TensorRT reduces fastest. The sum's order may change, hence N.
-    """
-    first, axes = scope.producer(node.inputs[0], "Transpose"), axes_of(scope, node)
-    if first is None or not axes or "perm" not in first.attrs:
-        return None
-    order = list(first.attrs["perm"])
-    kept = [order[place] for place in range(len(order)) if place not in axes]
-    if kept != sorted(kept):
-        return "the axes that remain change their order"
-    moved = any(order[place] != place for place in range(len(order)) if place not in axes)
-    if keeps_axes(node) and moved:
-        return "the axes of length 1 would lie elsewhere"
-
-    def apply() -> None:
-        reduced = sorted(order[axis] for axis in axes)
-        inputs, attrs = operands(scope, node.op, first.inputs[0], reduced, keeps_axes(node), node.name)
-        scope.replace(node, node.op, inputs, attrs)
-
-    return apply
-
 
 # ── plain-reshape ──────────────────────────────────────────────────────────────────────────────────────────
 

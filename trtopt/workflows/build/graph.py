@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from trtopt.errors import InvalidModelError, ModelError, TrtoptError, UsageError
+from trtopt.errors import InvalidModelError, ModelError, UsageError
 from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
 from trtopt.files.manifests import MANIFEST
 from trtopt.onnxio import model_file
@@ -51,7 +51,6 @@ def rewritten(
         The rewritten model, None if `source` is used unchanged; what the manifest says of the rewrite,
         None if there was none; and a note.
     """
-    from trtopt.rewrite.driver import RuleFailed
     from trtopt.rewrite.rewrite import rewrite_model
     from trtopt.rewrite.rules import build_rules
 
@@ -74,9 +73,6 @@ def rewritten(
             sizes=sizes,
             write_unchanged=False,
         )
-    except RuleFailed as failure:
-        remedy = "build with --rewrite none, or build what `trtopt rewrite --keep-going` writes"
-        raise TrtoptError(failure.problem, f"{remedy}; please report the model") from failure
     except ModelError as error:
         return None, None, f"not rewritten: {error.problem}"
     trace = msgspec.structs.replace(trace, source=source.name, out=copy.name)
