@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from trtopt.device.clocks import IDLE
-from trtopt.measure.analysis.interference import POWER_CAP, drift, outliers, recorded, two_modes
+from trtopt.measure.analysis.interference import POWER_CAP, drift, recorded, two_modes
 from trtopt.measure.statistics.summaries import figures_of, percentile, summarise, throughput
 from trtopt.records import (
     BenchPoint,
@@ -23,12 +23,6 @@ from trtopt.records import (
 
 LONG_TAIL = 2.0
 """A p99 so many times the median is of disturbed queries."""
-
-NOTABLE_SHARE = 0.01
-"""More outliers than a hundredth of the queries reach into the 99th percentile."""
-
-NOTABLE_DISTANCE = 0.1
-"""The spread of a steady run is so small that an outlier may lie half a percent from the median."""
 
 ENQUEUE_SHARE = 0.8
 """trtexec's limit: beyond it the GPU may have to wait for the host."""
@@ -80,7 +74,7 @@ def remarks(measurement: Measurement) -> Iterator[Finding]:
     latency = measurement.samples.latency_ms
     yield from _drift(latency)
     if measurement.mode == "latency":  # with a queue, latency is mostly waiting
-        yield from [*_modes(latency)] or _outliers(latency)
+        yield from _modes(latency)
 
 
 _TURNS = "the next run may differ: sample for longer with --duration, or compare engines in turns"
@@ -142,17 +136,6 @@ def _modes(latency: Sequence[float]) -> Iterator[Finding]:
             f"with {modes.upper_share:.0%} of the queries in the upper one: no single figure describes it"
         )
         yield Finding("latency has two modes", text)
-
-
-def _outliers(latency: Sequence[float]) -> Iterator[Finding]:
-    slow = (1 + NOTABLE_DISTANCE) * median(latency) if latency else 0.0
-    far = [latency[index] for index in outliers(latency) if latency[index] > slow]
-    if len(far) > NOTABLE_SHARE * len(latency):
-        text = (
-            f"{len(far)} of {len(latency)} latencies are outliers more than {NOTABLE_DISTANCE:.0%} above the "
-            f"median, up to {max(far):.3f} ms (flagged, not dropped)"
-        )
-        yield Finding(f"over {NOTABLE_SHARE:.0%} of the latencies are outliers", text)
 
 
 # ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────

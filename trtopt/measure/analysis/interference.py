@@ -1,4 +1,4 @@
-"""What spoilt a run: groups to discard, outliers, drift, two modes. Pure, on readings and numbers."""
+"""What spoilt a run: groups to discard, drift, two modes. Pure, on readings and numbers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from trtopt.records import ClockReading
 POWER_CAP = "sw_power_cap"
 MAX_DISCARDED_SHARE = 0.2
 """A run that lost more than a fifth of its groups is not trusted: what is left was taken next to the same."""
-
-OUTLIER_SCORE = 3.5
-"""Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993: beyond it lies a potential outlier."""
 
 NOTABLE_DRIFT = 0.01
 NOTABLE_GAP = 0.02
@@ -97,23 +94,6 @@ def recorded(reasons: Sequence[tuple[str, ...]]) -> Interference:
 
 
 # ── the samples themselves ──────────────────────────────────────────────────────────────────────────────
-
-
-def outliers(values: Values) -> list[int]:
-    """Indices of values with a modified z-score beyond 3.5; they are flagged, never dropped.
-
-    M = 0.6745 (x - median) / MAD; where more than half of the values are equal and MAD is 0, the mean
-    absolute deviation takes its place, M = (x - median) / (1.2533 MeanAD), as Iglewicz and Hoaglin advise.
-    """
-    if len(values) == 0:
-        return []
-    deviations = np.asarray(values, np.float64)
-    deviations = deviations - np.median(deviations)
-    absolute = np.abs(deviations)
-    scale = float(np.median(absolute)) / 0.6745 or float(absolute.mean()) * 1.2533
-    if scale == 0:
-        return []
-    return [int(index) for index in np.flatnonzero(absolute > OUTLIER_SCORE * scale)]
 
 
 @dataclass(frozen=True)

@@ -59,19 +59,9 @@ def test_two_modes_are_reported_with_both() -> None:
     )
 
 
-def test_many_far_outliers_are_reported_and_few_or_near_ones_are_not() -> None:
-    spikes = np.where(np.arange(4000) % 25 == 24, 3.0, 1.0)
-    (remark,) = texts(measured(noise(0.01) * spikes))
-    assert " latencies are outliers more than 10% above the median, up to 3." in remark
-    few = np.where(np.random.RandomState(2).random_sample(4000) < 0.005, 3.0, 1.0)
-    assert texts(measured(noise(0.01) * few)) == ()
-    near = np.where(np.random.RandomState(3).random_sample(4000) < 0.04, 1.06, 1.0)
-    assert texts(measured(noise(0.005) * near)) == ()
-
-
 def test_the_shape_of_latencies_with_a_queue_is_no_remark() -> None:
-    spikes = list(np.where(np.arange(4000) % 25 == 24, 3.0, 1.0))
-    device = ScriptedDevice(Script(compute_ms=spikes, enqueue_ms=[0.0]))
+    modes = list(np.where(np.arange(4000) % 4 == 3, 1.1, 1.0))
+    device = ScriptedDevice(Script(compute_ms=modes, enqueue_ms=[0.0]))
     assert texts(run(device, terms("trtexec-11"), "throughput", LONG)) == ()
 
 

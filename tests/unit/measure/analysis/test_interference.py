@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from trtopt.measure.analysis.interference import Modes, drift, evaluate_groups, outliers, two_modes
+from trtopt.measure.analysis.interference import Modes, drift, evaluate_groups, two_modes
 from trtopt.records import ClockReading
 
 
@@ -83,22 +83,6 @@ def test_without_nvml_the_clocks_are_unknown_and_nothing_is_discarded() -> None:
 def test_without_an_application_clock_only_slowdowns_condemn() -> None:
     found = evaluate_groups(readings(500, 500, 500, throttle={2: ("hw_slowdown",)}), None)
     assert [group.discarded for group in found.groups] == [False, True]
-
-
-# ── outliers ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_outliers_lie_beyond_a_modified_z_score_of_three_and_a_half() -> None:
-    """Median 3, MAD 1: 3 ± 3.5 / 0.6745 = 3 ± 5.19."""
-    assert outliers([1, 2, 3, 3, 4, 5, 8.1]) == []
-    assert outliers([1, 2, 3, 3, 4, 5, 8.5]) == [6]
-    assert outliers([-2.5, 2, 3, 3, 4, 2, 4]) == [0]
-
-
-def test_values_of_which_most_are_equal_still_have_outliers() -> None:
-    assert outliers([1.0] * 20 + [2.0]) == [20]
-    assert outliers([1.0] * 20) == []
-    assert outliers([]) == []
 
 
 # ── drift ───────────────────────────────────────────────────────────────────────────────────────────────
