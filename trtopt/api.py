@@ -16,7 +16,6 @@ from trtopt.files.manifests import is_build_folder, read_manifest
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.options import keywords_of
-from trtopt.recipe import Recipe
 from trtopt.records import (
     BatchPlan,
     BenchReport,
@@ -61,7 +60,6 @@ from trtopt.workflows.sweep.sweep import sweep as run_sweep
 from trtopt.workflows.tune.tune import tune as run_tune
 
 __all__ = [
-    "Recipe",
     "TrtoptError",
     "bench",
     "bisect",

@@ -104,8 +104,6 @@ class Group:
     """How one of them is set in Python."""
     _: KW_ONLY
     defaults: Mapping[str, object] = field(default_factory=dict)
-    in_python: dict[str, Option] = field(default_factory=dict)
-    """Keys that Python alone has; messages may name their options."""
 
 
 @dataclass(frozen=True)
@@ -167,14 +165,14 @@ def field_of(name: str, hint: Any, default: Any, *, is_positional: bool = False)
     return Declared(name, kind, default, declaration, is_positional)
 
 
-def group_options(one: Declared, *, in_python: bool = False) -> tuple[Declared, ...]:
-    """The options of a group as fields, `in_python` those that the command line lacks too."""
+def group_options(one: Declared) -> tuple[Declared, ...]:
+    """The options of a group as fields."""
     group = one.declaration
     assert isinstance(group, Group)
-    hints = get_type_hints(group.kind, localns={"KW_ONLY": object})  # Python 3.10 takes the mark for no type
-    options = group.options | group.in_python if in_python else group.options
+    hints = get_type_hints(group.kind)
     return tuple(
-        Declared(name, hints[name], group.defaults.get(name), option) for name, option in options.items()
+        Declared(name, hints[name], group.defaults.get(name), option)
+        for name, option in group.options.items()
     )
 
 
@@ -416,9 +414,7 @@ def in_python(text: str, declared: Sequence[Declared]) -> str:
 def _keywords(declared: Sequence[Declared]) -> dict[str, tuple[Declared, str]]:
     """What each flag declares and how Python writes it; an own option goes before one of a group."""
     groups = [one for one in declared if isinstance(one.declaration, Group)]
-    members = (
-        (one, group.declaration.written) for group in groups for one in group_options(group, in_python=True)
-    )
+    members = ((one, group.declaration.written) for group in groups for one in group_options(group))
     every = [*members, *((one, _KEYWORD) for one in declared)]
     return {flag: (one, written) for one, written in every for flag in _flags(one)}
 

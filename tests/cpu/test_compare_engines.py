@@ -137,8 +137,7 @@ def test_a_control_needs_no_other_side_and_is_no_regression(cpu_build: Path) -> 
 
 
 def test_recipes_are_compared_over_several_builds_with_both_spreads(cpu_build: Path) -> None:
-    models = DIGITS, cpu_build / "model.onnx"
-    compared = trtopt.compare(*models, builds=2, backend="onnxruntime", batch=[8], duration=0.05)
+    compared = trtopt.compare(cpu_build, cpu_build, builds=2, batch=[8], duration=0.05)
     report, outcome = compared.report, compared.outcome
     assert isinstance(outcome, Comparisons)
     names = [sorted(turns.name for turns in run.turns) for run in report.runs]
@@ -149,14 +148,6 @@ def test_recipes_are_compared_over_several_builds_with_both_spreads(cpu_build: P
     spreads = [remark.partition(":")[0] for remark in row.remarks]
     assert spreads == ["A, 2 builds, 4 runs", "B, 2 builds, 4 runs"]
     assert "without a timing cache" in outcome.notes[0]
-
-
-def test_the_builds_of_a_build_folders_recipe_are_compared_to_one_another(cpu_build: Path) -> None:
-    compared = trtopt.compare(cpu_build, cpu_build, builds=2, batch=[8], duration=0.05)
-    assert isinstance(compared.outcome, Comparisons)
-    (row,) = compared.outcome.rows
-    assert all("between builds" in remark for remark in row.remarks)
-    assert len({engine.sha256 for engine in compared.report.built}) == 1  # ONNX Runtime draws no lots
 
 
 def test_the_ledger_of_two_contracts_adds_up(cpu_build: Path) -> None:
@@ -207,8 +198,7 @@ def test_folders_of_unlike_work_are_compared_only_when_forced_and_report_it(
     done = trtopt_cli("compare", plain, other, *asked, "--force", "-v")
     assert done.returncode in (0, 3, 5), done.stderr  # 3, 5: one was slower just now, or that is open
     assert "note: A and B differ in the models, " in done.stdout
-    recipes = (tmp_path / "plain.onnx", tmp_path / "longer.onnx", "--builds", "2", "--backend", "onnxruntime")
-    told = trtopt_cli.fails(2, "compare", *recipes, "--batch", "2", *asked)
+    told = trtopt_cli.fails(2, "compare", plain, longer, "--builds", "2", "--batch", "2", *asked)
     assert "batch 2: input 'x', 2×8 and 2×16" in told
     assert "the models" not in told
 
@@ -252,7 +242,8 @@ def test_engines_that_cannot_run_here_are_compared_on_the_cpu_unless_their_backe
         (["{build}", "{build}", "--control", "0"], 2, "--control 0"),
         (["{build}", "{build}", "--contract", "mine"], 2, "no such contract"),
         (["{build}", "{build}", "--batch", "3"], 2, "no engine here takes it"),
-        (["{build}", "{build}", "--opt-level", "3"], 2, "build options: has no effect"),
+        (["{build}", "{build}", "--builds", "2", "--control", "3"], 2, "--control: has no effect"),
+        (["{build}", "{build}", "--no-graph", "--across-contracts", "a,b"], 2, "contracts of one engine"),
         (["{build}", "{build}", "--executor", "ray"], 2, "--executor: has no effect"),
         (["{build}", "{result}"], 2, "a result file and an engine"),
         (["{result}", "{result}", "--control", "3"], 2, "--control: has no effect"),
@@ -268,11 +259,9 @@ def test_engines_that_cannot_run_here_are_compared_on_the_cpu_unless_their_backe
         (["{build}", "--across-contracts", "isolated,mine"], 2, "no such contract"),
         (["{build}", "{build}", "--across-contracts", "isolated,serving"], 2, "contracts of one engine"),
         ([str(DIGITS), str(DIGITS)], 2, "--builds 4"),
-        ([str(DIGITS), str(DIGITS), "--builds", "1"], 2, "--builds 1"),
+        (["{build}", "{build}", "--builds", "1"], 2, "--builds 1"),
         ([str(DIGITS), "--builds", "2"], 2, "there is no B"),
-        (["{build}", "{build}", "--builds", "2", "--opt-level", "3"], 2, "is its own recipe"),
-        ([str(DIGITS), str(DIGITS), "--builds", "2", "--recipe", "{shared}"], 2, "share a timing cache"),
-        ([str(DIGITS), str(DIGITS), "--builds", "2", "--shape", "x"], 2, "--shape"),
+        ([str(DIGITS), str(DIGITS), "--builds", "2"], 2, "build it first: trtopt build"),
         (["{build}", "{build}", "--json", "/proc/nowhere/c.json"], 1, "there is no folder"),
     ],
 )
@@ -286,11 +275,10 @@ def test_bad_input_to_compare_gets_a_message_and_a_status(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = DATA / "results" / "bench.json"
-    (tmp_path / "shared.toml").write_text('timing_cache = "shared.cache"\n')
-    names: dict[str, Any] = {"build": cpu_build, "result": result, "shared": "./shared.toml"}
+    names: dict[str, Any] = {"build": cpu_build, "result": result}
     given = [argument.format(**names) for argument in arguments]
     with pytest.raises(TrtoptError) as caught:
         cli.main(["compare", *given], standalone_mode=False)
     assert caught.value.exit_code == status
     assert message in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["shared.toml"]
+    assert [*tmp_path.iterdir()] == []

@@ -259,8 +259,3 @@ def test_a_sweep_and_builds_that_exchange_int8_calibrate_on_floats_and_measure(
     assert [point.failure for point in swept.points] == [None]
     assert swept.terms.data is None
     assert noted.count("times are taken on random input, as the data is not quantised") == 1
-    recipe = Recipe(precision="int8", io={"x": "int8"}, calib=str(samples), verdict=False)
-    compared = trtopt.compare(
-        model, model, builds=2, recipe=recipe, data=samples, duration=0.1, backend="onnxruntime"
-    )
-    assert compared.report.runs

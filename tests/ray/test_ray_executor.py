@@ -21,7 +21,6 @@ from trtopt.device.backends import open_builder
 from trtopt.errors import DeviceError
 from trtopt.executors.ray.connection import connected, offer_of
 from trtopt.executors.ray.executor import RayExecutor
-from trtopt.recipe import Recipe
 from trtopt.records import SweepReport
 from trtopt.workers.protocol import IdentifyJob
 from trtopt.workers.supervisor import DONE
@@ -157,9 +156,9 @@ def test_a_job_whose_ray_worker_is_killed_is_given_up_after_its_retries(cluster:
     assert len([note for note in notes if "tried again" in note]) == 1
 
 
-def test_builds_are_compared_on_the_cluster(cluster: TwoNodes) -> None:
-    recipe = Recipe(backend="onnxruntime", batch=(1,), executor="ray")
-    compared = trtopt.compare(MODEL, builds=2, duration=0.2, recipe=recipe)
+def test_builds_are_compared_on_the_cluster(cluster: TwoNodes, tmp_path: Path) -> None:
+    trtopt.build(MODEL, built := tmp_path / "built", backend="onnxruntime", batch=1)
+    compared = trtopt.compare(built, built, builds=2, duration=0.2, executor="ray")
     assert {run.environment.node for run in compared.report.runs} != {None}
 
 

@@ -139,7 +139,7 @@ def test_text_is_no_dictionary_and_no_list_of_letters(tmp_path: Path) -> None:
     assert str(error.value).startswith("io='x=uint8': not a dictionary\n")
     bounds = called_in_python("build", DIGITS, tmp_path / "build", bounds=0.9)
     assert str(bounds).startswith("bounds=0.9: not a dictionary\n")
-    assert called_in_python("compare", DIGITS, recipe={}).remedy == "give recipe=Recipe(KEY=VALUE, …)"
+    assert called_in_python("compare", DIGITS, listener={}).remedy == "give listener=Listener(KEY=VALUE, …)"
     with pytest.raises(TrtoptError) as error:
         trtopt.build(DIGITS, tmp_path / "build", exclude="head.*")
     assert error.value.remedy == "give exclude=['head.*']"
@@ -178,9 +178,7 @@ def test_an_option_that_the_function_lacks_remains() -> None:
         ),
         (BuildRequest, "give --plugin LIB.so", "give plugins=[LIB.so]"),
         (SweepRequest, "use --precision fp16", "use precision='fp16'"),
-        (CompareRequest, "--axis q: no such axis", "recipe=Recipe(axes='q'): no such axis"),
-        (CompareRequest, "omit --reproducible", "omit recipe=Recipe(reproducible=True)"),
-        (CompareRequest, "--no-verdict builds", "recipe=Recipe(verdict=False) builds"),
+        (CompareRequest, "--axis q: no such axis", "axes['q']: no such axis"),
     ],
 )
 def test_what_python_writes_otherwise_is_named_as_it_writes_it(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 from click.core import ParameterSource
@@ -306,7 +306,7 @@ def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) ->
     """Compare B with the baseline A, batch by batch.
 
     A and B are result files of `trtopt bench` or trtexec, or build folders or engines, which take turns in
-    one process. With --builds K they may be ONNX files, each built K times.
+    one process. With --builds K the engines of two build folders are built K times again.
 
     Verdicts on latency: FASTER, SLOWER, SAME or UNDECIDED, each with its reasons. Exits with 3 if B is slower
     at any batch size, and with 5 if B is not shown to be within --fail-on of A, so that it can gate a CI.
@@ -315,15 +315,8 @@ def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) ->
     from trtopt.cli.console import listening, show_result
     from trtopt.errors import DeviceError
     from trtopt.report.comparison import comparison_view
-    from trtopt.requests.recipe import make_recipe
     from trtopt.workflows.compare.compare import compare as run
 
-    fields = cast("dict[str, Any]", request.recipe)
-    profile, data = fields.pop("profile", None), request.data if request.builds is not None else None
-    recipe = make_recipe(profile, fields)
-    if data is not None and recipe.precision is not None:
-        recipe = make_recipe(profile, fields | {"calib": data})
-    request = replace(request, recipe=recipe)
     with listening() as listener:
         compared = run(request, listener)
     view = comparison_view(compared.outcome)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 from trtopt.measure.contracts import DURATION_S, THRESHOLD, WARMUP_S
-from trtopt.options import Argument, Group, Option, declared_in
+from trtopt.options import Argument, Option
 from trtopt.recipe import Recipe
-from trtopt.requests.build import BuildRequest
-from trtopt.requests.recipe import RecipeOptions, input_sizes
+from trtopt.requests.recipe import input_sizes
 from trtopt.requests.shared import (
     REFERENCE,
     SHARE,
@@ -20,11 +19,13 @@ from trtopt.requests.shared import (
     Backend,
     Batch,
     Contract,
-    Data,
     Duration,
+    Executor,
+    GpuModel,
     Inputs,
     Nvtx,
     Request,
+    Retries,
     Shapes,
     TermsOptions,
     Timeout,
@@ -33,7 +34,6 @@ from trtopt.requests.shared import (
     contract_names,
     parse_clock,
     parse_share,
-    samples,
 )
 
 
@@ -184,17 +184,6 @@ class ProfileRequest(Request):
         )
 
 
-_DECIDED_HERE = ("jobs", "timing_cache", "reproducible", "listener")
-_RECIPE = {one.name: one.declaration for one in declared_in(RecipeOptions) if one.name not in _DECIDED_HERE}
-"""The options of a recipe, but for what a comparison of builds decides itself."""
-_OF_BUILD = {
-    one.name: one.declaration
-    for one in declared_in(BuildRequest)
-    if one.name in Recipe.__struct_fields__ and isinstance(one.declaration, Option)
-}
-"""Those of a build, all of which a `Recipe` in Python can have."""
-
-
 @dataclass(frozen=True)
 class CompareRequest(Request):
     """What to compare, and how."""
@@ -202,7 +191,7 @@ class CompareRequest(Request):
     a: Annotated[
         str | Path,
         Argument(
-            "a result file (trtopt's or trtexec's), a build folder, an engine, or an ONNX file with `builds`."
+            "a result file (trtopt's or trtexec's), a build folder or an engine; with `builds` a folder."
         ),
     ]
     b: Annotated[
@@ -236,6 +225,8 @@ class CompareRequest(Request):
         False
     )
     batch: Annotated[Batch, "Batch sizes [default: those of both sides]."] = None
+    shapes: Shapes = None
+    axes: Axes = None
     backend: Backend = None
     contract: Contract = None
     terms: TermsOptions = None
@@ -247,14 +238,13 @@ class CompareRequest(Request):
             range=UP_TO_A_DAY,
         ),
     ] = None
-    data: Annotated[
-        Data,
-        samples("Inputs to measure with, and for the --precision of --builds [default: seeded random ones]"),
-    ] = None
+    data: Inputs = None
     timeout: Timeout = None
     trust: Trust = ()
     control: Annotated[int | None, Option("Measure A against itself K times.", metavar="K")] = None
-    builds: Annotated[int | None, Option("Build each model K times: compare recipes.", metavar="K")] = None
+    builds: Annotated[
+        int | None, Option("Build each folder's engines K times again: compare recipes.", metavar="K")
+    ] = None
     across_contracts: Annotated[
         str | None,
         Option("Explain the difference of two contracts, as trtexec-10,trtexec-11.", metavar="C1,C2"),
@@ -267,14 +257,11 @@ class CompareRequest(Request):
             names=contract_names,
         ),
     ] = None
-    recipe: Annotated[
-        Recipe | None,
-        Group(
-            "with `builds` of ONNX files: how they are built; of engines: the shapes and axes to measure at "
-            "[default: `Recipe()`].",
-            BuildRequest,
-            _RECIPE,
-            "recipe=Recipe({key}={value})",
-            in_python=_OF_BUILD,
-        ),
-    ] = None
+    executor: Executor = None
+    gpu_model: GpuModel = None
+    retries: Retries = None
+
+    @property
+    def sizes(self) -> Recipe:
+        """The shapes and axes, as a recipe that gives nothing else."""
+        return input_sizes(self.shapes, self.axes)

@@ -63,7 +63,7 @@ def test_samples_are_data_everywhere(name: str) -> None:
     assert name == "bisect" or "--calib" not in HELP[name]
 
 
-@pytest.mark.parametrize("name", ["build", "sweep", "compare", "bisect"])
+@pytest.mark.parametrize("name", ["build", "sweep", "bisect"])
 def test_recipes_are_recipes_everywhere(name: str) -> None:
     assert "--recipe NAME|FILE" in HELP[name]
     assert "--profile" not in HELP[name]

@@ -14,11 +14,10 @@ from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Outcome
 from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_named
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
 from trtopt.options import declared_in
-from trtopt.recipe import LOCAL, Recipe, batch_sizes, measured_on
+from trtopt.recipe import WHERE, batch_sizes
 from trtopt.records import CompareReport, Contract, EngineArtifact, InterleavedRun
 from trtopt.records.base import Result
 from trtopt.requests.measure import CompareRequest
-from trtopt.requests.recipe import input_sizes
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file
@@ -26,23 +25,16 @@ from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
 from trtopt.workflows.race import Setting, engine_at, heat, race, verdict_record
 
-_SIZES = ("shapes", "axes")
-"""Fields of the recipe that engines have a use for too, which are measured at the given lengths."""
 _MEASURED = {"batch", "backend", "duration", "data", "timeout"}
 _JUDGED = _MEASURED | {"threshold", "fail_on"}
-_FLAGS = {
-    "recipe": "the build options",
-    "sizes": "--shape and --axis",
-    "terms": "flags that change the terms",
-}
 
 
 class Kind(Enum):
     """What is compared, and the options that have a use for it."""
 
     FILES = ("result files", {"force", "batch", "assume_contract", "threshold", "fail_on"})
-    ENGINES = ("engines", _JUDGED | {"contract", "terms", "control", "trust", "force", "sizes"})
-    BUILDS = ("recipes", _JUDGED | {"contract", "terms", "builds", "recipe", "force", "sizes", "executor"})
+    ENGINES = ("engines", _JUDGED | {"contract", "terms", "control", "trust", "force", "shapes", "axes"})
+    BUILDS = ("recipes", _JUDGED | {"contract", "terms", "builds", "force", "shapes", "axes", *WHERE})
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
 
 
@@ -68,7 +60,7 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
     """Judge B against the baseline A; see `trtopt.compare`."""
     first, second = Path(request.a), Path(request.b) if request.b is not None else None
     kind = _kind_of(first, second, request)
-    setting = _setting(kind, request, listener)
+    setting = _setting(kind, request)
     if request.fail_on is not None and second is None:
         raise UsageError("--fail-on: there is no B that could fail", "give B, or omit --fail-on")
     assumed = contract_named(request.assume_contract).name if request.assume_contract is not None else None
@@ -111,9 +103,7 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
             )
         return Kind.CONTRACTS
     if any(files) and request.builds is not None:
-        raise UsageError(
-            "--builds: a result file cannot be built", "give ONNX files or build folders, or omit it"
-        )
+        raise UsageError("--builds: a result file cannot be built", "give build folders, or omit it")
     if any(files) and not all(files):
         raise UsageError(
             "a result file and an engine cannot be compared: one was measured elsewhere or earlier",
@@ -124,6 +114,11 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
             raise UsageError(
                 f"--builds {request.builds}: builds of two recipes are compared, and there is no B",
                 f"give {a} twice to see how much builds of one recipe differ",
+            )
+        if engines := [path for path in (a, b) if path.is_file()]:
+            raise UsageError(
+                f"{engines[0]}: --builds takes build folders, each of which is a recipe",
+                f"build it first: trtopt build {engines[0]} -o FOLDER",
             )
         return Kind.BUILDS
     if files == [True]:
@@ -142,7 +137,7 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
     if b is not None and (models := [path for path in (a, b) if _is_model(path)]):
         raise UsageError(
             f"{models[0]}: is a model, and no two builds of a model are equally fast",
-            "add --builds 4, which builds each model four times; or give two build folders",
+            "build each, and compare the folders, with --builds 4 over four builds of each",
         )
     return Kind.ENGINES
 
@@ -152,23 +147,14 @@ def _is_model(path: Path) -> bool:
     return path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file()
 
 
-def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting:
+def _setting(kind: Kind, request: CompareRequest) -> Setting:
     """How to measure."""
-    (what, useful), recipe = kind.value, request.recipe or Recipe()
-    requested = {
-        one.name
-        for one in declared_in(CompareRequest)
-        if one.name not in ("a", "b", "recipe", "listener")
-        and getattr(request, one.name) not in (one.default, (), [], {})
-    }
-    given = set(recipe.given)
-    requested |= ({"sizes"} if given.intersection(_SIZES) else set()) | (
-        {"recipe"} if given.difference(_SIZES) else set()
-    )
-    requested |= {"executor"} if recipe.executor != LOCAL else set()
-    for name in sorted(requested - useful):
-        flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-        raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")
+    what, useful = kind.value
+    for one in declared_in(CompareRequest):
+        is_given = getattr(request, one.name) not in (one.default, (), [], {})
+        if is_given and one.name not in useful | {"a", "b", "listener"}:
+            flag = one.flag or "flags that change the terms"
+            raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")
     if request.data is not None:
         open_data(request.data)  # judged before anything is built
     return Setting(
@@ -176,11 +162,11 @@ def _setting(kind: Kind, request: CompareRequest, listener: Listener) -> Setting
         backend=request.backend,
         contract=changed(contract_named(request.contract or DEFAULT), request.terms or {}),
         duration=DURATION_S if request.duration is None else request.duration,
-        data=measured_on(recipe, request.data, listener.note),
+        data=None if request.data is None else str(request.data),
         timeout=request.timeout,
         trust=tuple(request.trust),
         force=request.force,
-        sizes=input_sizes(recipe.shapes, recipe.axes),
+        sizes=request.sizes,
     )
 
 

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
-
 from trtopt.device.backends import choose_for_running, open_builder
-from trtopt.errors import UsageError
 from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import scratch_folder
@@ -23,10 +20,9 @@ from trtopt.measure.statistics.control import Control, Pair, evaluate_control, r
 from trtopt.recipe import Recipe
 from trtopt.records import EngineArtifact, InterleavedRun, TensorSpec
 from trtopt.requests.measure import CompareRequest
+from trtopt.requests.recipe import recipe_of
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
-from trtopt.workflows.build.build import build
 from trtopt.workflows.build.folder import verified_graphs
-from trtopt.workflows.build.timing_cache_commands import NO_CACHE
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
     Heat,
@@ -180,21 +176,17 @@ Found = tuple[Comparisons, tuple[InterleavedRun, ...], tuple[EngineArtifact, ...
 
 
 def compare_recipes(request: CompareRequest, setting: Setting, listener: Listener) -> Found:
-    """Build each model as often as `builds` says, and judge the second recipe against the first.
-
-    A and B are ONNX files, built as `recipe` says (but for its verdict), or build folders, whose plans are
-    built again.
-    """
+    """Build the plans of each folder as often as `builds` says, and judge the second recipe by the first."""
     paths, count, threshold = _paths(request), request.builds or 0, request.threshold
-    recipe = request.recipe or Recipe()
     check_repeats("--builds", count, 2)
     notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
-    own = read_manifest(paths[0]).engines[0].plan.backend.name if paths[0].is_dir() else None
+    own = read_manifest(paths[0]).engines[0].plan.backend.name
+    where = recipe_of(request, batch=None, backend=None)
     builder = open_builder(choose_for_running(setting.backend, own).name)
-    with scratch_folder() as scratch, open_executor(recipe, builder, listener.note) as executor:
+    with scratch_folder() as scratch, open_executor(where, builder, listener.note) as executor:
         executor.require_measuring()
         sides = [
-            _build_side(path, count, recipe, setting, scratch / name, notes, listener, executor)
+            _build_side(path, count, setting, scratch / name, notes, listener, executor)
             for name, path in zip("AB", paths, strict=True)
         ]
         sizes = paired_sizes(*(side[0] for side in sides))
@@ -225,72 +217,31 @@ def compare_recipes(request: CompareRequest, setting: Setting, listener: Listene
 
 
 def _build_side(
-    path: Path,
+    folder: Path,
     count: int,
-    recipe: Recipe,
     setting: Setting,
     scratch: Path,
     notes: list[str],
     listener: Listener,
     executor: Executor,
 ) -> _Side:
-    """All builds of one side: the recipe's first, which fixes model and plans, then the same plans again."""
-    if path.is_dir():
-        if given := recipe.given:
-            raise UsageError(
-                f"{path}: a build folder is its own recipe, {', '.join(sorted(given))} cannot be set",
-                "omit the build options, or give the ONNX file",
-            )
-        base, first = path, 1
-    else:
-        base, first = scratch / "1", 2
-        _build_first(path, recipe, setting, base, notes, listener, executor)
-    manifest = read_manifest(base)
-    graphs = verified_graphs(base, manifest)
+    """All builds of one side: the folder's plans again and again."""
+    manifest = read_manifest(folder)
+    graphs = verified_graphs(folder, manifest)
     wanted = list(dict.fromkeys(engine.path for engine, _ in points(manifest.engines, setting.batch)))
     plans = [engine.plan for engine in manifest.engines if engine.path in wanted]
     own = plans[0].backend.name
     choice = choose_for_running(setting.backend, own)
     if choice.name != own:
-        notes.append(f"{path.name} is built with {choice.name} instead of {own}: {choice.reason}")
-    workbench = Workbench(
-        builder=open_builder(choice.name), executor=executor, listener=listener, limit_s=recipe.build_timeout
-    )
-    inputs, batch = manifest.onnx.inputs, setting.batch
-    builds = [_by_size(base, inputs, manifest.engines, batch, Recipe())] if first == 2 else []
-    for index in range(first, count + 1):
-        folder = scratch / str(index)
-        folder.mkdir(parents=True)
-        engines = workbench.with_cache_in(folder).build_again(graphs, plans, folder)
-        builds.append(_by_size(folder, inputs, engines, batch, Recipe()))
+        notes.append(f"{folder.name} is built with {choice.name} instead of {own}: {choice.reason}")
+    workbench = Workbench(builder=open_builder(choice.name), executor=executor, listener=listener)
+    builds = []
+    for index in range(count):
+        place = scratch / str(index)
+        place.mkdir(parents=True)
+        engines = workbench.with_cache_in(place).build_again(graphs, plans, place)
+        builds.append(_by_size(place, manifest.onnx.inputs, engines, setting.batch, setting.sizes))
     return builds
-
-
-def _build_first(
-    path: Path,
-    recipe: Recipe,
-    setting: Setting,
-    folder: Path,
-    notes: list[str],
-    listener: Listener,
-    executor: Executor,
-) -> None:
-    if recipe.timing_cache not in (None, NO_CACHE):
-        raise UsageError(
-            "--builds: builds that share a timing cache hide what their recipe leaves to luck",
-            "leave the timing cache out of the recipe",
-        )
-    choice = choose_for_running(setting.backend)
-    notes.append(f"{path.name} is built with {choice.name}: {choice.reason}")
-    recipe = msgspec.structs.replace(
-        recipe,
-        backend=choice.name,
-        verdict=False,  # recipes are compared as they are written
-        timing_cache=NO_CACHE,
-    )
-    if setting.batch is not None:
-        recipe = msgspec.structs.replace(recipe, batch=setting.batch, ranges=())
-    build(path, folder, recipe, executor=executor, listener=listener)
 
 
 # ── measuring and judging ───────────────────────────────────────────────────────────────────────────────
