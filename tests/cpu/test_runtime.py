@@ -19,7 +19,7 @@ from tests.support.command_line import DIGITS, HELDOUT, needs_no_gpu
 from trtopt.device.backends import open_target
 from trtopt.errors import ArtifactError, DataError, NoGpuError, UsageError
 from trtopt.files.manifests import read_manifest
-from trtopt.records import to_json
+from trtopt.records import BenchReport, to_json
 from trtopt.serving import EnginePool
 
 IMAGES = np.load(HELDOUT)["images"]
@@ -157,10 +157,19 @@ def test_rows_run_under_the_profile_that_holds_them(profiles_build: Path, right:
         assert prepared_batches(pool) == {3, 8, 12, 13, 16}  # 5 is padded up to 8, 10 to 12, 40 is 16, 16, 8
 
 
-def test_bench_measures_each_profile_where_it_begins_and_ends_and_is_tuned(profiles_build: Path) -> None:
+def opened_with(folder: Path, report: BenchReport, copy: Path) -> EnginePool:
+    """A copy of the build folder with the result in it."""
+    shutil.copytree(folder, copy)
+    (copy / "bench.json").write_bytes(to_json(report))
+    return EnginePool.open(copy)
+
+
+def test_bench_measures_each_profile_where_it_begins_and_ends_and_is_tuned(
+    profiles_build: Path, tmp_path: Path
+) -> None:
     report = trtopt.bench(profiles_build, duration=0.05, warmup=0.01)
     assert [point.batch for point in report.points] == [1, 2, 4, 8, 12, 16]
-    with EnginePool.open(profiles_build, bench=report) as pool:
+    with opened_with(profiles_build, report, tmp_path / "copy") as pool:
         (engine,) = pool.catalogue.engines
         measured = [[batch for batch, _ in offer.latency_ms] for offer in engine.offers]
         assert measured == [[1, 2, 4], [8], [12, 16]]
@@ -168,9 +177,11 @@ def test_bench_measures_each_profile_where_it_begins_and_ends_and_is_tuned(profi
         trtopt.bench(profiles_build, batch=(5,), duration=0.05)
 
 
-def test_profiles_that_were_not_measured_run_what_they_hold_best(profiles_build: Path) -> None:
+def test_profiles_that_were_not_measured_run_what_they_hold_best(
+    profiles_build: Path, tmp_path: Path
+) -> None:
     report = trtopt.bench(profiles_build, batch=(8,), duration=0.05, warmup=0.01)
-    with EnginePool.open(profiles_build, bench=report) as pool:
+    with opened_with(profiles_build, report, tmp_path / "copy") as pool:
         assert pool.largest_batch == 16
         for count, prepared in ((3, {3}), (7, {3, 8}), (13, {3, 8, 13}), (19, {3, 8, 13, 16})):
             pool.run(IMAGES[:count])
@@ -178,34 +189,24 @@ def test_profiles_that_were_not_measured_run_what_they_hold_best(profiles_build:
 
 
 def test_measured_engines_are_chosen_by_their_latency(cpu_build: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "measured"
-    shutil.copytree(cpu_build, folder)
-    report = trtopt.bench(folder, duration=0.1, warmup=0.02)
+    report = trtopt.bench(cpu_build, duration=0.1, warmup=0.02)
     for point, ms in zip(report.points, (1.0, 9.5), strict=True):  # as if batch 8 were slow
         samples = point.latency.samples
         samples.end_ms[:] = [start + ms for start in samples.start_ms]
-    with EnginePool.open(folder, bench=report) as pool:
-        pool.run(IMAGES[:8])
-        assert prepared_batches(pool) == {1}
-    with EnginePool.open(folder) as pool:
+    with EnginePool.open(cpu_build) as pool:
         pool.run(IMAGES[:8])
         assert prepared_batches(pool) == {8}
-    (folder / "bench.json").write_bytes(to_json(report))
-    with EnginePool.open(folder) as pool:
+    with opened_with(cpu_build, report, tmp_path / "copy") as pool:
         pool.run(IMAGES[:8])
         assert prepared_batches(pool) == {1}
 
 
-def test_a_result_of_other_engines_is_refused_if_given_and_ignored_alongside(
+def test_a_result_of_other_engines_is_ignored_and_a_damaged_one_refused(
     cpu_build: Path, dynamic_build: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "measured"
-    shutil.copytree(cpu_build, folder)
     report = trtopt.bench(dynamic_build, duration=0.05, warmup=0.01)
-    with pytest.raises(UsageError, match="measured none of the engines"):
-        EnginePool.open(folder, bench=report)
-    (folder / "bench.json").write_bytes(to_json(report))
-    with EnginePool.open(folder) as pool:
+    folder = tmp_path / "measured"
+    with opened_with(cpu_build, report, folder) as pool:
         assert all(offer.latency_ms == () for engine in pool.catalogue.engines for offer in engine.offers)
     (folder / "bench.json").write_bytes(b"{")
     with pytest.raises(ArtifactError, match=r"bench.json: cannot be read as a result of trtopt bench"):

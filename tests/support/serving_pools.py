@@ -10,7 +10,8 @@ import numpy as np
 from tests.support.scripted_device.device import ScriptedDevice, ScriptedSession, ScriptedTarget
 from tests.support.scripted_device.script import Script
 from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, EngineArtifact, ShapeRange
-from trtopt.serving.pool import BOUND_BYTES, EnginePool, Source
+from trtopt.serving.load_folder import Source
+from trtopt.serving.pool import BOUND_BYTES, EnginePool
 
 ACTIVATIONS = ScriptedSession.device_memory_bytes
 ROW_BYTES = 4 * 4 + 2 * 4

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trtopt.errors import ArtifactError, UsageError, WrongPathError
+from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest, read_plan, read_verified
 from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact, read_versioned
@@ -17,12 +17,25 @@ from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact, 
 _WANTED = "give a folder that `trtopt build` made, or a file that `trtopt plan -o` wrote"
 
 
+Latencies = dict[str, tuple[tuple[int, float], ...]]
+"""By an engine's SHA-256: (batch, median milliseconds) by ascending batch."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """An engine that may be loaded: somebody has vouched for `content`; see `Engine.of` for the rest."""
+
+    artifact: EngineArtifact
+    content: bytes
+    latency_ms: tuple[tuple[int, float], ...] = ()
+    only_measured: bool = False
+
+
 @dataclass(frozen=True)
 class Opening:
-    """Engines below `folder`, what they take, and a plan's settings for serving; None without a plan.
+    """Engines below `folder`, what they take, and a plan's settings for serving; without one no `policy`.
 
-    `vouching` is the file that holds the engines' hashes, for messages. `only_measured`: unmeasured profiles
-    are left out, as in the plan.
+    `vouching` is the file that holds the engines' hashes, for messages. A plan leaves unmeasured profiles out.
     """
 
     folder: Path
@@ -31,33 +44,29 @@ class Opening:
     latencies: Latencies
     workers: int = 1
     policy: BatchPolicy | None = None
-    only_measured: bool = False
 
-    def contents(self) -> Iterator[tuple[EngineArtifact, bytes]]:
+    def sources(self) -> Iterator[Source]:
         """Every engine with its content, one at a time.
 
         Raises:
             ArtifactError: it is missing, or another one.
         """
         for engine in self.engines:
-            yield engine, read_verified(self.folder / engine.path, engine.sha256, self.vouching)
+            content = read_verified(self.folder / engine.path, engine.sha256, self.vouching)
+            latency_ms = self.latencies.get(engine.sha256, ())
+            yield Source(engine, content, latency_ms, only_measured=self.policy is not None)
 
 
-def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
-    """Read the manifest or the plan; for `bench` and errors see `EnginePool.open`."""
+def opening_of(path: Path) -> Opening:
+    """Read the manifest or the plan; for errors see `EnginePool.open`."""
     if not path.is_file():
         _check_build_folder(path)
         engines = read_manifest(path).engines
-        return Opening(path, "manifest", engines, measured_latencies(path, engines, bench))
+        return Opening(path, "manifest", engines, measured_latencies(path, engines))
     plan = _read_plan(path)
     engines = tuple(engine.artifact for engine in plan.engines)
-    if bench is not None:
-        latencies = measured_latencies(path.parent, engines, bench)
-    else:
-        latencies = {engine.artifact.sha256: engine.latency_ms for engine in plan.engines}
-    return Opening(
-        path.parent, "plan", engines, latencies, plan.workers, plan.policy, only_measured=bench is None
-    )
+    latencies = {engine.artifact.sha256: engine.latency_ms for engine in plan.engines}
+    return Opening(path.parent, "plan", engines, latencies, plan.workers, plan.policy)
 
 
 def _check_build_folder(path: Path) -> None:
@@ -91,39 +100,18 @@ def _read_plan(path: Path) -> BatchPlan:
 
 
 BENCH_FILE = "bench.json"
-"""A result file of this name in a build folder is used by default."""
-
-Latencies = dict[str, tuple[tuple[int, float], ...]]
-"""By an engine's SHA-256: (batch, median milliseconds) by ascending batch."""
+"""A result of `trtopt bench` of this name in a build folder is gone by."""
 
 
-def measured_latencies(
-    folder: Path, engines: tuple[EngineArtifact, ...], bench: BenchReport | str | Path | None
-) -> Latencies:
-    """The latencies of the engines in a folder, by the report given or the one in the folder.
-
-    A report in the folder that measured other engines is ignored.
-    """
-    default = folder / BENCH_FILE
-    if bench is None:
-        return _of(_read(default), engines) if default.is_file() else {}
-    report = bench if isinstance(bench, BenchReport) else _read(Path(bench))
-    found = _of(report, engines)
-    if not found:
-        raise UsageError(
-            f"the result given measured none of the engines in {folder}",
-            f"measure these: trtopt bench {folder} --json {default}",
-        )
-    return found
-
-
-def _read(path: Path) -> BenchReport:
-    remedy = "measure again with trtopt bench --json FILE, or remove the file"
-    with reading_as("a result of trtopt bench", path, remedy):
-        return read_versioned(read_bounded(path), BenchReport)
-
-
-def _of(report: BenchReport, engines: tuple[EngineArtifact, ...]) -> Latencies:
+def measured_latencies(folder: Path, engines: tuple[EngineArtifact, ...]) -> Latencies:
+    """By the result in the folder, as far as it measured these engines."""
+    path = folder / BENCH_FILE
+    if not path.is_file():
+        return {}
+    with reading_as(
+        "a result of trtopt bench", path, "measure again with trtopt bench --json FILE, or remove the file"
+    ):
+        report = read_versioned(read_bounded(path), BenchReport)
     medians: dict[str, dict[int, float]] = {engine.sha256: {} for engine in engines}
     for point in report.points:
         latency = point.latency.samples.latency_ms

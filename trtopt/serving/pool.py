@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -15,25 +14,15 @@ from trtopt.device.backends import open_target
 from trtopt.device.memory_check import require_memory
 from trtopt.errors import ClosedError, DataError, DeviceMemoryError, TrtoptError, UsageError, WorkerError
 from trtopt.files.manifests import check_plugins
-from trtopt.records import BatchPolicy, BenchReport, EngineArtifact, PoolUsage
+from trtopt.records import BatchPolicy, PoolUsage
 from trtopt.serving.engine_catalogue import Catalogue, Engine, Part
-from trtopt.serving.load_folder import opening_of
+from trtopt.serving.load_folder import Source, opening_of
 from trtopt.serving.pool_worker import Outputs, Worker
 
 BOUND_BYTES = 2 << 30
 
 _HARMLESS = (DataError, UsageError, DeviceMemoryError)
 """What a worker survives: nothing has been enqueued, or it ended with the error."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """An engine that may be loaded: somebody has vouched for `content`; see `Engine.of` for the rest."""
-
-    artifact: EngineArtifact
-    content: bytes
-    latency_ms: tuple[tuple[int, float], ...] = ()
-    only_measured: bool = False
 
 
 class EnginePool:
@@ -86,21 +75,20 @@ class EnginePool:
         path: str | Path,
         *,
         workers: int | None = None,
-        bench: BenchReport | str | Path | None = None,
         bound_bytes: int = BOUND_BYTES,
         graphs: bool = True,
         trust: Sequence[str] = (),
     ) -> EnginePool:
         """Load the engines of a build folder or plan, with the backend that they were built with.
 
+        By `bench.json` in the folder, or what a plan has measured, batches are padded up or split as is
+        cheaper. Without, they are padded up to the smallest engine that holds them, as they are where that
+        one, or its profile, is not among what was measured.
+
         Args:
             path: the folder that `trtopt build` made, or the file that `trtopt plan` did.
             workers: how many batches run at a time [default: the plan's; 1 for a build folder]. A
                 second one copies and waits while the first computes.
-            bench: a result of `trtopt bench` of these engines, so that batches are padded up or split as is
-                cheaper; by default `bench.json` in the folder, if it is there, or the plan's.
-                Without, batches are padded up to the smallest engine that holds them, as they are where that
-                one, or its profile, is not among what was measured.
             bound_bytes: the most device memory for what is prepared, shared by the workers equally: inputs,
                 outputs and activations. A worker keeps one engine prepared, however large.
             graphs: whether to capture CUDA graphs, where the device has them.
@@ -112,19 +100,15 @@ class EnginePool:
             IncompatibleEngineError: built by another version, or for another GPU.
             DeviceMemoryError: there is no room for an engine.
             NoGpuError, BackendMissingError: what the engines were built with cannot run here.
-            UsageError: inputs or outputs without a batch axis in front; a result of other engines.
+            UsageError: inputs or outputs without a batch axis in front.
         """
-        opening = opening_of(Path(path), bench)
+        opening = opening_of(Path(path))
         check_plugins(opening.engines, trust, "trust=")
         plan = opening.engines[0].plan
         target = open_target(plan.backend.name, plan.settings.plugins, shares_cores=True)
-        sources = (
-            Source(engine, content, opening.latencies.get(engine.sha256, ()), opening.only_measured)
-            for engine, content in opening.contents()
-        )
         return cls(
             target,
-            sources,
+            opening.sources(),
             workers=opening.workers if workers is None else workers,
             bound_bytes=bound_bytes,
             graphs=graphs,

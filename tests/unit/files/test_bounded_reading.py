@@ -77,7 +77,7 @@ def test_a_pipe_is_read_to_its_end_or_the_bound(tmp_path: Path, size: int, fits:
         read_cache,
         JsonReader,
         lambda path: read_toml(path, "give another"),
-        lambda path: measured_latencies(path.parent, (), path),
+        lambda path: measured_latencies(path.parent, ()),
         lambda path: read_arrivals(str(path)),
     ],
     ids=["result", "profile", "sweep", "table", "cache", "feeds", "TOML", "beside", "arrivals"],
@@ -85,7 +85,7 @@ def test_a_pipe_is_read_to_its_end_or_the_bound(tmp_path: Path, size: int, fits:
 def test_every_reader_refuses_what_is_too_large_before_it_reads(
     tmp_path: Path, read: Callable[[Path], object]
 ) -> None:
-    file = tmp_path / "file.json"
+    file = tmp_path / "bench.json"
     with file.open("wb") as sparse:
         sparse.truncate(MAX_BYTES + 1)
     with pytest.raises(TrtoptError, match="MiB allowed for it"):

@@ -19,7 +19,8 @@ from tests.support.serving_pools import (
 )
 from trtopt.errors import ClosedError, DataError, DeviceError, DeviceMemoryError, UsageError, WorkerError
 from trtopt.records import EngineArtifact, Profile
-from trtopt.serving.pool import EnginePool, Source
+from trtopt.serving.load_folder import Source
+from trtopt.serving.pool import EnginePool
 
 ENQUEUED = ["copy_to_device", "enqueue", "copy_to_host"]
 PLAIN = ["bind", *ENQUEUED, "synchronize"]
