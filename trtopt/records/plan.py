@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
+from statistics import median
 
 from trtopt.records.base import Record, Result, Shape
 from trtopt.records.bench import Spread
@@ -86,14 +87,12 @@ class PlannedEngine(Record, frozen=True, kw_only=True):
     """An engine to load, if its hash matches. The artifact's path is relative to the plan's file.
 
     `latency_ms` are the medians measured alone, (batch, milliseconds) by ascending batch, at the longest
-    shape: the runtime chooses among engines by them. `memory_bytes` is its device memory with all
-    the contexts that the plan gives it; None: not measured.
+    shape: the runtime chooses among engines by them.
     """
 
     artifact: EngineArtifact
     precision: str | None
     latency_ms: tuple[tuple[int, float], ...]
-    memory_bytes: int | None = None
 
 
 class PlannedLoad(Record, frozen=True, kw_only=True):
@@ -123,14 +122,13 @@ class Estimate(Record, frozen=True, kw_only=True):
 
 
 class Prediction(Record, frozen=True, kw_only=True):
-    """The simulation's result: `runs` runs of `requests` requests each, with other arrivals and times.
+    """The result of simulated runs of `requests` requests each, with other arrivals and times.
 
     Latencies are from arrival to answer, in milliseconds; `goal` is the percentile of the goal.
     `mean_batch` is of requests; `busy` is the share of the time that workers run batches.
     """
 
     requests: int
-    runs: int
     p50: Estimate
     p99: Estimate
     goal: Estimate
@@ -147,14 +145,6 @@ class ServingCost(Record, frozen=True, kw_only=True):
 
     batch_ms: float = 0.0
     request_ms: float = 0.0
-
-
-class Rejected(Record, frozen=True, kw_only=True):
-    """`count` setups that were not chosen, and why; `setup` is the best of them."""
-
-    setup: str
-    reason: str
-    count: int = 1
 
 
 class Served(Record, frozen=True, kw_only=True):
@@ -174,20 +164,22 @@ class Served(Record, frozen=True, kw_only=True):
 class Verification(Record, frozen=True, kw_only=True):
     """The plan run under its load by `trtopt.serving`.
 
-    `runs` are one after the other, each as long as those that were predicted; `total` is of all requests,
-    `typical` the medians of the runs: a stall of the machine makes one run slow, not all of them.
+    `runs` are one after the other, each as long as those that were predicted; `total` is of all requests.
     """
 
-    created: str
     environment: Environment
-    seed: int
     requests: int
     answered: int
     rejected: int
     failed: int
     runs: tuple[Served, ...]
-    typical: Served
     total: Served
+
+    @property
+    def typical(self) -> Served:
+        """The medians of the runs: a stall of the machine makes one of them slow, not all."""
+        names = Served.__struct_fields__
+        return Served(**{name: median(getattr(run, name) for run in self.runs) for name in names})
 
 
 class BatchPlan(Result, Record, frozen=True, kw_only=True):
@@ -206,8 +198,6 @@ class BatchPlan(Result, Record, frozen=True, kw_only=True):
     model_sha256: str
     goal: str
     load: PlannedLoad
-    memory_limit_bytes: int | None
-    max_engines: int
     engines: tuple[PlannedEngine, ...]
     buckets: dict[int, dict[str, Shape]]
     workers: int
@@ -216,7 +206,6 @@ class BatchPlan(Result, Record, frozen=True, kw_only=True):
     serving_cost: ServingCost
     prediction: Prediction
     verification: Verification | None = None
-    rejected: tuple[Rejected, ...] = ()
     notes: tuple[str, ...] = ()
 
 

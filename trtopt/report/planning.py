@@ -1,4 +1,4 @@
-"""A plan: the prediction, the rejected setups with reasons, and the verification."""
+"""A plan: the prediction and the verification."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from trtopt.records import BatchPlan, Estimate, Served, Verification
 from trtopt.records.base import Row
 from trtopt.report.view import Block, Column, Lines, Table, View, cells_of, plain, shown, table
 
-_MOST_REJECTED = 12
 _LATE_SHARE = 0.1
 """A host that is late by this share of the predicted latency limits the result."""
 
@@ -18,9 +17,8 @@ _Figure = tuple[str, Estimate, Callable[[Served], float]]
 
 
 def plan_view(plan: BatchPlan) -> View:
-    """The plan with its prediction and verification; costs and rejected setups are details."""
+    """The plan with its prediction and verification; costs are a detail."""
     verified = [] if plan.verification is None else [Lines(list(_verified_lines(plan, plan.verification)))]
-    rejected = sum(one.count for one in plan.rejected)
     caption = (
         f"the interval is that of 95 of 100 such runs; workers are busy {plan.prediction.busy:.0%} of the "
         f"time with batches of {plan.prediction.mean_batch:.1f} requests on average"
@@ -31,8 +29,6 @@ def plan_view(plan: BatchPlan) -> View:
         Lines([caption], "dim"),
         Lines(list(_cost_lines(plan)), is_detail=True),
         *verified,
-        *([Lines([f"{rejected:,} setups were rejected (-v lists them)"])] if rejected else []),
-        Lines(list(_rejected_lines(plan)), is_detail=True),
     ]
     outcome = (
         f"{plan.goal} at {plan.load.rate:,.4g} requests/s: {counted(len(plan.engines), 'engine')}, "
@@ -122,9 +118,3 @@ def _verified_lines(plan: BatchPlan, verification: Verification) -> Iterable[str
         yield "the host could not send requests as planned: the measurement says little about the plan"
     elif verification.typical.goal_ms > plan.prediction.goal.high:
         yield "that is above the prediction: the machine was disturbed, or engines ran slower than measured"
-
-
-def _rejected_lines(plan: BatchPlan) -> Iterable[str]:
-    for one in sorted(plan.rejected, key=lambda one: -one.count)[:_MOST_REJECTED]:
-        others = f" (and {one.count - 1:,} more for similar reasons)" if one.count > 1 else ""
-        yield f"  {one.setup}: {one.reason}{others}"

@@ -35,7 +35,7 @@ class Source:
 class Opening:
     """Engines below `folder`, what they take, and a plan's settings for serving; without one no `policy`.
 
-    `vouching` is the file that holds the engines' hashes, for messages. A plan leaves unmeasured profiles out.
+    `vouching` is the file that holds the engines' hashes, for messages. A plan leaves the unmeasured out.
     """
 
     folder: Path

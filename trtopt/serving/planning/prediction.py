@@ -118,7 +118,6 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
     )
     return Prediction(
         requests=requests,
-        runs=runs,
         p50=p50,
         p99=p99,
         goal=aimed,

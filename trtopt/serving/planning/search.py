@@ -1,4 +1,4 @@
-"""Which setup to choose, which are rejected and why, and what each bound costs. Pure.
+"""Which setup to choose, and what each bound costs. Pure.
 
 Setups are eliminated in stages: first without simulation, then by simulations of growing length, which keep
 the best of every number of engines. The last ones are predicted with intervals.
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-from msgspec import structs
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from trtopt.errors import PlanError
 from trtopt.measure.load.arrivals import Goal, Probe, RateSearch
-from trtopt.records import BatchPolicy, Estimate, Prediction, Rejected
+from trtopt.records import BatchPolicy, Estimate, Prediction
 from trtopt.serving.planning.prediction import Demand, latency_ms, predict, requests_of, run_once
 from trtopt.serving.planning.service_times import NO_COST, Costs
 from trtopt.serving.planning.setups import DELAYS, Fleet, MeasuredEngine, Setup, fleets, worker_counts
@@ -58,30 +56,12 @@ class Outcome:
         return self.prediction.goal.high <= goal.limit_ms and math.isfinite(self.prediction.p99.value)
 
 
-@dataclass
-class Reasons:
-    """Why setups were rejected: of those with one reason the first is named and all are counted."""
-
-    counted: dict[str, Rejected] = field(default_factory=dict)
-
-    def add(self, setup: str, kind: str, reason: str) -> None:
-        """Count one; `kind` is what reasons have in common."""
-        known = self.counted.get(kind, Rejected(setup=setup, reason=reason, count=0))
-        self.counted[kind] = structs.replace(known, count=known.count + 1)
-
-
 @dataclass(frozen=True)
 class SearchResult:
-    """What was found: the chosen one, None if nothing keeps the bounds; the closest; and who was rejected."""
+    """The chosen setup, None if nothing keeps the bounds; and the one closest to the goal."""
 
     chosen: Outcome | None
-    finalists: tuple[Outcome, ...]
-    rejected: tuple[Rejected, ...]
-
-    @property
-    def closest(self) -> Outcome | None:
-        """The one with the lowest latency at the goal's percentile."""
-        return min(self.finalists, key=lambda one: one.prediction.goal.value, default=None)
+    closest: Outcome | None
 
 
 class Search:
@@ -103,23 +83,19 @@ class Search:
         Simpler is: fewer engines, fewer workers, less memory. As good: its latency is within the best's
         interval, or within 5 %.
         """
-        reasons = Reasons()
-        left = self._worth_simulating(demand, bounds, reasons)
+        left = self._worth_simulating(demand, bounds)
         for keep, requests in _SIEVE:
-            left = _sieved(left, demand, bounds.goal, keep, requests, reasons)
+            left = _sieve(left, demand, bounds.goal, keep, requests)
         finalists = sorted(
             (Outcome(setup, predict(setup, demand, bounds.goal)) for setup in left),
             key=lambda one: one.prediction.goal.value,
         )
         chosen = simplest([one for one in finalists if one.keeps(bounds.goal)])
-        for one in finalists:
-            if one is not chosen:
-                reasons.add(one.setup.name, one.setup.name, against(one, chosen, bounds.goal))
-        return SearchResult(chosen, tuple(finalists), tuple(reasons.counted.values()))
+        return SearchResult(chosen, finalists[0] if finalists else None)
 
     def highest_rate(self, demand: Demand, bounds: Bounds) -> tuple[float, SearchResult] | None:
         """The highest rate at which a setup keeps the bounds for certain, within 5 %; None: there is none."""
-        within = self._within(demand, bounds, Reasons())
+        within = self._within(demand, bounds)
         capacities = (
             setup.capacity(shares) for setup, shares in within if setup.fleet.least_ms <= bounds.goal.limit_ms
         )
@@ -135,66 +111,45 @@ class Search:
 
     # ── before any simulation ───────────────────────────────────────────────────────────────────────────
 
-    def _within(self, demand: Demand, bounds: Bounds, reasons: Reasons) -> list[tuple[Setup, list[float]]]:
+    def _within(self, demand: Demand, bounds: Bounds) -> Iterator[tuple[Setup, list[float]]]:
         """What there is within the bounds on engines and memory, without a delay; and shares by length."""
-        found: list[tuple[Setup, list[float]]] = []
         for fleet in self._of_engines(bounds.max_engines):
             shares = demand.shares_of(fleet)
             if shares is None:
-                reasons.add(fleet.name, "length", f"takes lengths up to {fleet.lengths[-1]} only")
                 continue
             if bounds.for_triton and not (len(fleet.engines) == 1 and fleet.engines[0].is_for_triton):
-                reasons.add(fleet.name, "triton", "Triton batches for one engine that runs every batch size")
                 continue
             for max_batch in fleet.largest_batches():
                 if not all(fleet.batches_used(max_batch)):
-                    reasons.add(fleet.name, "unused", "one of the engines would never be used")
                     continue
                 for workers in worker_counts(fleet):
                     setup = Setup(fleet, workers, BatchPolicy(max_batch=max_batch, max_delay_ms=0.0))
-                    if self._fits(setup, bounds, reasons):
-                        found.append((setup, shares))
-        return found
+                    if bounds.memory_bytes is None or _is_within(setup.memory_bytes(), bounds.memory_bytes):
+                        yield setup, shares
 
     def _of_engines(self, most: int) -> list[Fleet]:
         if most not in self._fleets:
             self._fleets[most] = list(fleets(self._engines, most, self._costs))
         return self._fleets[most]
 
-    @staticmethod
-    def _fits(setup: Setup, bounds: Bounds, reasons: Reasons) -> bool:
-        if bounds.memory_bytes is None:
-            return True
-        memory = setup.memory_bytes()
-        if memory is None:
-            reasons.add(setup.name, "memory unknown", "its memory was not measured")
-            return False
-        if memory > bounds.memory_bytes:
-            reasons.add(setup.name, "memory", f"takes {_size(memory)} of device memory")
-            return False
-        return True
-
-    def _worth_simulating(self, demand: Demand, bounds: Bounds, reasons: Reasons) -> list[Setup]:
-        """The most promising of each number of engines, with every delay; the rest with its reason."""
+    def _worth_simulating(self, demand: Demand, bounds: Bounds) -> list[Setup]:
+        """The most promising of each number of engines, with every delay."""
         promising: dict[int, list[tuple[float, Setup]]] = defaultdict(list)
-        for setup, shares in self._within(demand, bounds, reasons):
-            capacity = setup.capacity(shares)
-            if capacity <= demand.rate:
-                reasons.add(setup.name, "capacity", f"takes {capacity:,.0f} requests/s at most")
-                continue
-            rough_ms = setup.expected_ms(demand.rate, shares)
-            promising[len(setup.fleet.engines)].append((rough_ms, setup))
-        chosen: list[Setup] = []
-        for rough in promising.values():
-            rough.sort(key=lambda one: one[0])
-            chosen += [setup for _, setup in rough[:_SIMULATED]]
-            for rough_ms, setup in rough[_SIMULATED:]:
-                reasons.add(setup.name, "unpromising", f"roughly {rough_ms:.3g} ms: others promise more")
+        for setup, shares in self._within(demand, bounds):
+            if setup.capacity(shares) > demand.rate:
+                rough_ms = setup.expected_ms(demand.rate, shares)
+                promising[len(setup.fleet.engines)].append((rough_ms, setup))
         return [
             replace(setup, policy=_delayed(setup.policy, share * bounds.goal.limit_ms))
-            for setup in chosen
+            for rough in promising.values()
+            for _, setup in sorted(rough, key=lambda one: one[0])[:_SIMULATED]
             for share in DELAYS
         ]
+
+
+def _is_within(memory_bytes: int | None, bound: int) -> bool:
+    """What was not measured keeps no bound."""
+    return memory_bytes is not None and memory_bytes <= bound
 
 
 def _delayed(policy: BatchPolicy, delay_ms: float) -> BatchPolicy:
@@ -206,22 +161,14 @@ def _latency(setup: Setup, demand: Demand, goal: Goal, requests: int) -> float:
     return latency_ms(run_once(setup, demand, enough, seed=0), goal.p)
 
 
-def _sieved(
-    setups: Sequence[Setup], demand: Demand, goal: Goal, keep: int, requests: int, reasons: Reasons
-) -> list[Setup]:
+def _sieve(setups: Sequence[Setup], demand: Demand, goal: Goal, keep: int, requests: int) -> list[Setup]:
     """The fastest of each number of engines, fastest first; all of them meet the same requests."""
-    measured = sorted(
-        ((_latency(setup, demand, goal, requests), setup) for setup in setups), key=lambda one: one[0]
-    )
     kept: list[Setup] = []
     counts: dict[int, int] = defaultdict(int)
-    for ms, setup in measured:
+    for setup in sorted(setups, key=lambda one: _latency(one, demand, goal, requests)):
         counts[len(setup.fleet.engines)] += 1
         if counts[len(setup.fleet.engines)] <= keep:
             kept.append(setup)
-        else:
-            met = "misses the goal" if ms > goal.limit_ms else "keeps the goal, others do better"
-            reasons.add(setup.name, met, f"p{goal.p:g} of {ms:.3g} ms in {requests:,} requests: {met}")
     return kept
 
 
@@ -242,22 +189,6 @@ def _complexity(one: Outcome) -> tuple[int, int, int, float]:
 def in_ms(estimate: Estimate) -> str:
     """For people."""
     return f"{estimate.value:.3g} ms ({estimate.low:.3g} to {estimate.high:.3g})"
-
-
-def against(one: Outcome, chosen: Outcome | None, goal: Goal) -> str:
-    """Why another one was chosen, if any was."""
-    estimate = one.prediction.goal
-    figure = f"p{goal.p:g} {in_ms(estimate)}"
-    if estimate.low > goal.limit_ms:
-        return f"{figure}: misses the goal"
-    if estimate.high > goal.limit_ms:
-        return f"{figure}: does not keep the goal for certain"
-    if not math.isfinite(one.prediction.p99.value):
-        return f"{figure}: rejects more than 1 % of the requests"
-    assert chosen is not None
-    if estimate.value < chosen.prediction.goal.value:
-        return f"{figure}: no better for certain than the chosen one, which is simpler"
-    return f"{figure}: no better than the chosen one"
 
 
 # ── when nothing keeps the bounds ───────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from trtopt.errors import DeviceError, IncompatibleEngineError, UsageError
 from trtopt.files.atomic import lock, write_atomically
 from trtopt.files.manifests import is_build_folder, read_manifest, read_plan, read_verified
 from trtopt.files.outputs import check_output, hashed_kind, json_kind, with_hash, write_output
-from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, Rejected, to_json
+from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, to_json
 from trtopt.requests.serve import PlanRequest
 from trtopt.serving.planning.prediction import Demand
 from trtopt.serving.planning.search import Bounds, Outcome, Search, nothing_keeps
@@ -23,7 +23,6 @@ from trtopt.serving.triton import check_successor, readme, triton_model
 from trtopt.workflows.plan.sources import (
     Measured,
     bounds_of,
-    on_another_machine,
     read_arrivals,
     read_measured,
     shares_of,
@@ -45,10 +44,7 @@ def plan(
     rate = request.rate
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
-    notes = on_another_machine(measured)
-    for note in notes:
-        listener(f"note: {note}")
-    notes += measured.notes
+    notes = [*measured.notes]
     listener("measuring what serving adds to an engine")
     try:
         costs: Costs = serving_costs(measured, request.timeout, request.trust)
@@ -56,7 +52,7 @@ def plan(
         costs = NO_COST
         notes.append(f"the serving overhead is unknown and taken as zero: {error.summary}")
     listener(f"simulating ways to serve with {len(measured.engines)} engines")
-    chosen, demand, rejected = _choose(
+    chosen, demand = _choose(
         Search(measured.engines, costs), Demand(read.process, rate or 1.0, shares), bounds, rate is None
     )
     setup = chosen.setup
@@ -73,8 +69,6 @@ def plan(
             file_sha256=read.sha256,
             shares=dict(request.lengths or {}),
         ),
-        memory_limit_bytes=bounds.memory_bytes,
-        max_engines=bounds.max_engines,
         engines=tuple(_plan_engine(engine, output, measured) for engine in setup.fleet.engines),
         buckets={length: measured.buckets[length] for length in setup.fleet.lengths},
         workers=setup.workers,
@@ -82,7 +76,6 @@ def plan(
         memory_bytes=setup.memory_bytes(),
         serving_cost=setup.cost,
         prediction=chosen.prediction,
-        rejected=rejected,
         notes=(*notes, *_notes_on(measured)),
     )
     write_output(output, to_json(made), json_kind("trtopt.plan"))
@@ -93,9 +86,7 @@ def plan(
     return made
 
 
-def _choose(
-    search: Search, demand: Demand, bounds: Bounds, wants_rate: bool
-) -> tuple[Outcome, Demand, tuple[Rejected, ...]]:
+def _choose(search: Search, demand: Demand, bounds: Bounds, wants_rate: bool) -> tuple[Outcome, Demand]:
     """The setup that keeps the bounds under the demand, or at the highest rate at which one does.
 
     Raises:
@@ -109,7 +100,7 @@ def _choose(
         found = search.best(demand, bounds)
     if found.chosen is None:
         raise nothing_keeps(search, demand, bounds, found, not wants_rate)
-    return found.chosen, demand, found.rejected
+    return found.chosen, demand
 
 
 def _notes_on(measured: Measured) -> list[str]:
@@ -132,7 +123,6 @@ def _plan_engine(engine: MeasuredEngine, output: Path, measured: Measured) -> Pl
         artifact=msgspec.structs.replace(artifact, path=path),
         precision=engine.family,
         latency_ms=tuple(pair for curve in longest for pair in curve.offer.latency_ms),
-        memory_bytes=engine.memory.first_bytes if engine.memory is not None else None,
     )
 
 

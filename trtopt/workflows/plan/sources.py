@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtopt.device.cuda import probe
-from trtopt.device.ort.host import cpu_info, cpu_name
-from trtopt.errors import ArtifactError, DeviceError, UsageError, WrongPathError
+from trtopt.errors import ArtifactError, UsageError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reading_as, reason_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.findings import doubts_of
@@ -35,7 +33,6 @@ from trtopt.serving.planning.search import Bounds
 from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.setups import EngineMemory, MeasuredEngine
 from trtopt.serving.planning.traffic import Process, Recorded, parse_process, parse_recorded
-from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.sweep.folder import REPORT, read_sweep
 
 
@@ -103,22 +100,6 @@ def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]
     return dict(lengths) if has_lengths else {0: 1.0}
 
 
-def on_another_machine(measured: Measured) -> list[str]:
-    """Notes where something was not measured on this machine's device, as far as it has one of that kind."""
-    there = measured.environment
-    try:
-        here = cpu_info() if there.backend.name == ONNXRUNTIME else probe.gpu(0)
-    except DeviceError:  # nothing will be run here
-        return []
-    notes = []
-    if (here.name, cpu_name()) != (there.device.name, there.cpu):
-        notes.append(f"measured on {there.device.name}, {there.cpu}; planned on {here.name}, {cpu_name()}")
-    other_devices = measured.sweep_devices - {here.name, there.device.name}
-    return notes + [
-        f"{REPORT} says that it is of {name}; planned on {here.name}" for name in sorted(other_devices)
-    ]
-
-
 _SOURCES = "give a folder of `trtopt sweep`, or a build folder with a result of `trtopt bench --json` in it"
 
 
@@ -126,7 +107,7 @@ _SOURCES = "give a folder of `trtopt sweep`, or a build folder with a result of 
 class Measured:
     """All engines of the sources, by hash where they lie, and what else a plan is to say of them.
 
-    `axis` is what was swept besides the batch; `sweep_devices` are those that sweeps say to be of.
+    `axis` is what was swept besides the batch.
     """
 
     engines: tuple[MeasuredEngine, ...]
@@ -135,7 +116,6 @@ class Measured:
     buckets: dict[int, dict[str, Shape]]
     axis: str | None
     environment: Environment
-    sweep_devices: frozenset[str]
     model_sha256: str
     notes: tuple[str, ...]
 
@@ -152,7 +132,6 @@ class _Point:
     precision: str | None = None
     axis: str | None = None
     length: int = 0
-    sweep_device: str | None = None
 
 
 def read_measured(sources: Sequence[Path]) -> Measured:
@@ -188,7 +167,6 @@ def read_measured(sources: Sequence[Path]) -> Measured:
         },
         axis=next((point.axis for point in points if point.axis is not None), None),
         environment=first.environment,
-        sweep_devices=frozenset(point.sweep_device for point in points if point.sweep_device is not None),
         model_sha256=first.model_sha256,
         notes=_notes(points),
     )
@@ -274,7 +252,6 @@ def _of_sweep(source: Path) -> Iterator[_Point]:
             point.setting.precision or "model",
             next(iter(point.setting.axes), None),
             next(iter(point.setting.axes.values()), 0),
-            sweep.terms.device.name,
         )
 
 
@@ -344,15 +321,12 @@ def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
         for point in points
         if (doubts := doubts_of(point.point, on_host=point.environment.device.kind == "cpu"))
     ]
-    few = min(len(point.point.latency.samples.start_ms) for point in points)
     notes = []
     for trust, word in ((Trust.NONE, "not trustworthy"), (Trust.UNSTEADY, "unsteady")):
         doubted = [(point, doubt.text) for point, doubt in worst if doubt.trust is trust]
         if doubted:
             named, why = doubted[0]
             notes.append(f"{len(doubted)} measurements are {word} ({named.artifact.path}: {why})")
-    if few < 100:
-        notes.append(f"some latencies have {few} samples only: their spread is poorly known")
     unsure = [one for one in points if _is_unsure(one.point.latency.samples.latency_ms)]
     if unsure:
         named = max(unsure, key=lambda one: one.point.latency.samples.wall_ms)

@@ -19,7 +19,6 @@ from trtopt.serving.planning.traffic import Process, arrivals_at, lengths_of
 from trtopt.serving.trial_run import CostJob, TrialJob, TrialRun
 from trtopt.workers.protocol import Costed, Tried
 from trtopt.workflows.plan.sources import Measured
-from trtopt.workflows.provenance import now
 
 
 def serving_costs(measured: Measured, limit_s: float | None, trust: Sequence[str]) -> dict[int, ServingCost]:
@@ -148,22 +147,13 @@ def require_goal(made: BatchPlan) -> None:
 def verification_of(result: Tried, p: float, runs: int) -> Verification:
     """The results of the runs, for the percentile `p` too."""
     run: TrialRun = result.run
-    each = runs_of(run, p, runs)
     return Verification(
-        created=now(),
         environment=result.environment,
-        seed=_VERIFYING_SEED,
         requests=len(run.at_ms),
         answered=sum(done is not None for done in run.done_ms),
         rejected=run.rejected,
         failed=run.failed,
-        runs=each,
-        typical=Served(
-            **{
-                name: float(np.median([getattr(one, name) for one in each]))
-                for name in Served.__struct_fields__
-            }
-        ),
+        runs=runs_of(run, p, runs),
         total=runs_of(run, p, 1)[0],
     )
 
