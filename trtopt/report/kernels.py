@@ -55,10 +55,6 @@ def _kernel_groups(kernels: KernelReport) -> Iterator[Table]:
 
 def _kernels_table(kernels: KernelReport) -> Table:
     """Every launch, in the order in which they ran."""
-
-    def if_kernel(of: Callable[[KernelRow], Cell]) -> Callable[[KernelRow], Cell]:
-        return lambda row: of(row) if row.kind == "kernel" else None
-
     columns: list[Column[KernelRow]] = [
         Column("kernel", lambda row: row.name),
         Column("ms", lambda row: row.ms, ".4f"),  # a phone shows the first three
@@ -71,12 +67,7 @@ def _kernels_table(kernels: KernelReport) -> Table:
         Column("type", lambda row: row.dtype),
         Column("of peak", lambda row: row.peak_share, ".0%"),
         Column("gap before, ms", lambda row: row.gap_ms, ".4f"),
-        Column("grid", if_kernel(lambda row: "×".join(map(str, row.grid)))),
-        Column("block", if_kernel(lambda row: "×".join(map(str, row.block)))),
-        Column("registers", if_kernel(lambda row: row.registers), ","),
-        Column("shared bytes", if_kernel(lambda row: row.shared_bytes), ","),
         Column("tensor cores", lambda row: {True: "yes", False: "no", None: ""}[row.tensor_cores]),
-        Column("stream", lambda row: row.stream, ""),
     ]
     details = [_details(row) for row in kernels.rows]
     return table("Kernels in the order they ran", columns, kernels.rows, face="page", details=details)

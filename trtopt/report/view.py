@@ -382,7 +382,8 @@ def _is_empty(block: Block) -> bool:
     return not (block.rows if isinstance(block, Table) else isinstance(block, Chart) or any(block.lines))
 
 
-def _written(column: Column[Any], cell: Cell) -> str:
+def cell_text(column: Column[Any], cell: Cell) -> str:
+    """A cell's text."""
     return cell if isinstance(cell, str) else shown(cell, column.form or "")
 
 
@@ -410,7 +411,7 @@ def _rich_table(block: Table) -> rich.table.Table:
 
 
 def _rich_cell(column: Column[Any], cell: Cell) -> Text:
-    text = visible(_written(column, cell))
+    text = visible(cell_text(column, cell))
     if column.fit == "cut":
         return Text(text, no_wrap=True, overflow="ellipsis")
     return Text(text, column.colours.get(text, ""))
@@ -420,7 +421,7 @@ def _markdown_table(block: Table) -> str:
     columns, rows = block.on("terminal")
     marks = (":--" if column.form is None else "--:" for column in columns)
     head = [_markdown_row([column.name for column in columns]), f"|{'|'.join(marks)}|"]
-    body = (_markdown_row(list(map(_written, columns, row))) for row in rows)
+    body = (_markdown_row(list(map(cell_text, columns, row))) for row in rows)
     return "\n".join([visible(block.title), "", *head, *body]) + "\n"
 
 
@@ -436,7 +437,7 @@ def _html_table(block: Table) -> str:
     columns, rows = block.on("page")
     head = "".join(f"<th>{_safe(column.name)}</th>" for column in columns)
     body = "".join(
-        f"<tr>{''.join(f'<td>{_safe(text)}</td>' for text in map(_written, columns, row))}</tr>"
+        f"<tr>{''.join(f'<td>{_safe(text)}</td>' for text in map(cell_text, columns, row))}</tr>"
         for row in rows
     )
     title = "; ".join(filter(None, (block.title, block.caption)))

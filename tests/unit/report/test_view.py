@@ -95,9 +95,8 @@ def test_the_page_writes_figures_as_the_terminal_does() -> None:
     panels = {"": [table("t", signed, [0.5])]}
     page = Page("t", (), Mark("good", "ok"), [], [], [Section("q", "Q?", panels)])
     page_text = page_of(page, "", "")
-    assert '"kind":"share","digits":1,"significant":null,"sign":"exceptZero"' in page_text
-    assert '"kind":"number","digits":2,"significant":null,"sign":"auto","notation":"scientific"' in page_text
-    assert '"kind":"number","digits":0,"significant":4,"sign":"auto"' in page_text
+    assert '"texts":[["+50.0%","5.00e-01","0.5"]]' in page_text
+    assert '"rows":[[0.5,0.5,0.5]]' in page_text  # which the page sorts by
     assert shown(-1234.6, ".4g") == "-1,235"
     assert shown(999.6, ".3g") == "1,000"
     assert [shown(rate, ".4g") for rate in (0.25, 190.21, 1234.6, 5_000_000.0)] == [

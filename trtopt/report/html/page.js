@@ -12,23 +12,9 @@ function element(tag, properties = {}, ...children) {
 
 // ── tables ──────────────────────────────────────────────────────────────────────────────────────────────
 
-function formatter(column) {
-  if (column.kind === "text") return (value) => (value === null ? "–" : String(value));
-  const format = new Intl.NumberFormat("en", {
-    style: column.kind === "share" ? "percent" : "decimal",
-    minimumFractionDigits: column.digits,
-    maximumFractionDigits: column.digits,
-    ...(column.significant && { maximumSignificantDigits: column.significant, roundingPriority: "morePrecision" }),
-    signDisplay: column.sign,
-    notation: column.notation,
-  });
-  return (value) => (value === null ? "–" : format.format(value));
-}
-
 class Table {
-  constructor(place, { title, columns, rows, details, sorted_by }) {
-    Object.assign(this, { columns, rows, details, page: 0, column: sorted_by, falling: true });
-    this.formats = columns.map(formatter);
+  constructor(place, { title, columns, rows, texts, details, sorted_by }) {
+    Object.assign(this, { columns, rows, texts, details, page: 0, column: sorted_by, falling: true });
     this.searched = rows.map((row, index) =>
       [...row.filter((cell) => typeof cell === "string"), ...(details[index] ?? []).flat()].join("\n").toLowerCase());
     this.body = element("tbody");
@@ -43,11 +29,11 @@ class Table {
   head(column, index) {
     const button = element("button", { type: "button", textContent: column.name });
     button.addEventListener("click", () => {
-      this.falling = this.column === index ? !this.falling : column.kind !== "text";
+      this.falling = this.column === index ? !this.falling : !column.is_text;
       this.column = index;
       this.select();
     });
-    return element("th", { className: column.kind === "text" ? "text" : "number", scope: "col" }, button);
+    return element("th", { className: column.is_text ? "text" : "number", scope: "col" }, button);
   }
 
   tools(title) {
@@ -102,8 +88,8 @@ class Table {
 
   row(index) {
     const cells = this.rows[index].map((value, column) => element("td", {
-      className: this.columns[column].kind === "text" ? "text" : "number",
-      textContent: this.formats[column](value),
+      className: this.columns[column].is_text ? "text" : "number",
+      textContent: this.texts[index][column] ?? value,
     }));
     const details = this.details[index] ?? [];
     if (details.length) {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -19,8 +18,7 @@ from typing import Any, Literal
 from trtopt.errors import ArtifactError, BackendMissingError
 from trtopt.extras import install
 from trtopt.printable import visible
-from trtopt.records.base import Cell
-from trtopt.report.view import Block, Chart, Column, Table
+from trtopt.report.view import Block, Chart, Table, cell_text
 
 _EXPORTS = "window.vegaEmbed = vegaEmbed;"
 
@@ -162,31 +160,25 @@ def _embedded(shown: Page) -> str:
 
 
 def _table(block: Table) -> dict[str, Any]:
-    """The columns that the page has, how their cells are written, and the rows."""
+    """The columns that the page has, the rows, which it sorts, and the text of each figure."""
     columns, rows = block.on("page")
     names = [column.name for column in columns]
-    cells = zip(*rows, strict=True)
     return {
         "title": "; ".join(filter(None, (block.title, block.caption))),
-        "columns": [_column(column, own) for column, own in zip(columns, cells, strict=False)],
+        "columns": [
+            {"name": name, "is_text": column.form is None or any(isinstance(row[n], str) for row in rows)}
+            for n, (name, column) in enumerate(zip(names, columns, strict=True))
+        ],
         "rows": rows,
+        "texts": [
+            [
+                None if isinstance(cell, str) else cell_text(column, cell)
+                for column, cell in zip(columns, row, strict=True)
+            ]
+            for row in rows
+        ],
         "details": block.details,
         "sorted_by": names.index(block.sorted_by) if block.sorted_by in names else None,
-    }
-
-
-def _column(column: Column[Any], cells: Sequence[Cell]) -> dict[str, Any]:
-    """A format such as `+.1%` or `,.3f` as the page's script has it."""
-    form = column.form or ""
-    is_text = column.form is None or any(isinstance(cell, str) for cell in cells)
-    digits = re.search(r"\.(\d+)", form)
-    return {
-        "name": column.name,
-        "kind": "text" if is_text else "share" if form.endswith("%") else "number",
-        "digits": 0 if digits is None or form.endswith("g") else int(digits[1]),
-        "significant": int(digits[1] if digits else 6) if form.endswith("g") else None,
-        "sign": "exceptZero" if form.startswith("+") else "auto",
-        "notation": "scientific" if form.endswith("e") else "standard",
     }
 
 

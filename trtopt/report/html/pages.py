@@ -31,6 +31,7 @@ from trtopt.report.bench import bench_notes, bench_view, distrust
 from trtopt.report.build import build_view
 from trtopt.report.comparison import comparison_view, reasons_of
 from trtopt.report.html.page import Figure, Mark, Page, Section
+from trtopt.report.layers import time_chart
 from trtopt.report.precision import check_view, verdict_view
 from trtopt.report.profile import difference_tables, engine_parts, profile_notes
 from trtopt.report.sweep import at_lengths, bests_table, latency_name, sweep_notes, sweep_view
@@ -69,11 +70,9 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     """Everything of one folder; `argv` is the command that makes the page."""
     deployed = deployment_of(collected)
     engine = _profiled(collected, deployed.point.batch if deployed is not None else None)
+    labels = {file: _label(file, report) for file, report in collected.results.items()}
     measured: _Panels = {
-        f"{file}: {report.points[0].latency.contract.name}, {report.environment.backend.name}": bench_view(
-            report
-        ).page()
-        for file, report in collected.results.items()
+        labels[file]: bench_view(report).page() for file, report in collected.results.items()
     }
     panels = {
         "fast": measured,
@@ -84,12 +83,10 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     figures, why, charts = list[Figure](), list[str](), list[Chart]()
     if deployed is not None:
         figures, why = list(_headline(deployed, collected)), list(_reasons(deployed))
-        shown = next(blocks for name, blocks in measured.items() if name.startswith(f"{deployed.file}: "))
-        charts += _charts(shown)[:1]
+        charts += _charts(measured[labels[deployed.file]])[:1]
     if engine is not None and engine.sum_ms:
         figures = figures or [Figure(f"layers at batch {engine.batch}", f"{engine.sum_ms:.3f}", unit="ms")]
-        report = next(one for one in collected.profiles.values() if engine in one.engines)
-        charts += _charts(engine_parts(engine, report.peaks))[:1]
+        charts.append(time_chart(engine))
     return Page(
         title=_model_name(collected),
         facts=_facts(collected),
@@ -100,6 +97,10 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
         charts=charts,
         sections=list(_filled(Section(id, title, panels[id]) for id, title in _QUESTIONS.items())),
     )
+
+
+def _label(file: str, report: BenchReport) -> str:
+    return f"{file}: {report.points[0].latency.contract.name}, {report.environment.backend.name}"
 
 
 def _filled(sections: Iterable[Section]) -> Iterator[Section]:
