@@ -45,7 +45,7 @@ from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.engine import BenchJob
-from trtopt.workers.jobs import Job
+from trtopt.records import Job
 from trtopt.workers.protocol import IdentifyJob, Progress
 from trtopt.workers.supervisor import DONE
 from trtopt.workflows.listener import SILENT, Listener

@@ -43,8 +43,7 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import EngineArtifact
 from trtopt.requests.recipe import make_recipe
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workers.protocol import Benched, Built
-from trtopt.workers.worker import run
+from trtopt.workers.jobs import type_of
 from trtopt.workflows.workbench import make_plans
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
@@ -56,7 +55,7 @@ FIGURES = ("resident_bytes", "handles", "threads", "children", "live_bytes", "de
 UNKNOWN = -1
 
 
-def ignore(message: object) -> None:
+def ignore(phase: str, fraction: float | None) -> None:
     """No listener."""
 
 
@@ -95,8 +94,7 @@ class Rounds:
             layers=False,
             memory=not self.on_cpu,
         )
-        result = run(job, ignore)
-        assert isinstance(result, Benched)
+        result = type_of(job).run(job, ignore)
         assert result.point.failure is None
         assert self.on_cpu or result.point.latency.contract.graph
         memory = result.point.memory
@@ -110,9 +108,8 @@ class Rounds:
             folder=str(self._folder / "here"),
             timing_cache=None,
         )
-        result = run(job, ignore)
-        assert isinstance(result, Built)
-        return result.engine
+        engine: EngineArtifact = type_of(job).run(job, ignore)
+        return engine
 
     def by_processes(self) -> None:
         """A round as users start it, in worker processes."""

@@ -25,10 +25,9 @@ from tests.support.scripted_device.clocks import ScriptedControl
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from trtopt.cli.main import cli
 from trtopt.errors import DeviceError
-from trtopt.measure.engine import BenchJob, bench_engine
+from trtopt.measure.engine import Benched, BenchJob, bench_engine
 from trtopt.records import BenchReport, ClockReading, DeviceInfo, from_json
 from trtopt.workers.jobs import environment_of
-from trtopt.workers.protocol import Benched
 from trtopt.workflows.bench import bench as pipeline
 
 FULL = ClockReading(at_ms=0.0, sm_mhz=1980, power_w=412.0, temperature_c=51)

@@ -27,10 +27,8 @@ from trtopt.executors.api import Executor, run_jobs_of
 from trtopt.measure.analysis.outcomes import Comparisons
 from trtopt.measure.loop.rounds import latency_blocks, valid_rounds
 from trtopt.measure.statistics.comparison import MIN_LOADS, Verdict, compare as evaluator
-from trtopt.records import CompareReport, read_versioned
+from trtopt.records import CompareReport, Job, read_versioned
 from trtopt.report.comparison import comparison_view
-from trtopt.workers.jobs import Job
-from trtopt.workers.protocol import Interleaved, Result
 from trtopt.workflows import race
 from trtopt.workflows.compare import engines as compare_engines
 
@@ -83,11 +81,9 @@ def test_a_device_that_falls_away_leaves_the_file_no_verdict_and_exit_code_1(
 ) -> None:
     """The first of two batch sizes is measured; its device is said to have failed then."""
 
-    def failing(executor: Executor, jobs: Sequence[Job], **options: Any) -> Iterator[tuple[int, Result]]:
+    def failing(executor: Executor, jobs: Sequence[Job[Any]], **options: Any) -> Iterator[tuple[int, Any]]:
         for index, result in run_jobs_of(executor, jobs, **options):
-            assert isinstance(result, Interleaved)
-            broken = msgspec.structs.replace(result.run, failure="the GPU fell off the bus")
-            yield index, Interleaved(run=broken)
+            yield index, msgspec.structs.replace(result, failure="the GPU fell off the bus")
 
     monkeypatch.setattr(race, "run_jobs_of", failing)
     file = tmp_path / "c.json"

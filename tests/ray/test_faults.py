@@ -24,8 +24,9 @@ from trtopt.executors.ray import executor as running
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
 from trtopt.executors.ray.node import Reporter, run_parcel
-from trtopt.workers.jobs import Job
-from trtopt.workers.protocol import Benched, Built, Identified, IdentifyJob
+from trtopt.measure.engine import Benched
+from trtopt.records import EngineArtifact, Identity, Job
+from trtopt.workers.protocol import IdentifyJob
 from trtopt.workers.supervisor import OnProgress
 from trtopt.workflows.listener import SILENT
 
@@ -34,7 +35,7 @@ IDENTIFY = IdentifyJob(backend=BACKEND)
 
 def outcomes_of(
     executor: RayExecutor,
-    jobs: Sequence[Job],
+    jobs: Sequence[Job[Any]],
     *,
     limit_s: float | None = None,
     on_progress: OnProgress = SILENT.progress,
@@ -49,7 +50,7 @@ def test_jobs_and_their_progress_outlive_the_mailbox(cluster: TwoNodes) -> None:
     with connected("ray"):
         executor = RayExecutor(open_builder(BACKEND), retries=0)
         ray.kill(executor.mailbox, no_restart=False)
-        assert [type(one) for one in outcomes_of(executor, [IDENTIFY])] == [Identified]
+        assert [type(one) for one in outcomes_of(executor, [IDENTIFY])] == [Identity]
         outcomes_of(executor, [IDENTIFY] * 10, on_progress=lambda _, phase, __: phases.append(phase))
     assert any(phase.startswith("receiving on ") for phase in phases)
 
@@ -63,7 +64,7 @@ def test_a_result_that_arrives_damaged_is_made_again(cluster: TwoNodes, tmp_path
     with connected("ray"):
         executor = RayExecutor(open_builder(BACKEND), note=notes.append, work=damaged_once)
         (built,) = outcomes_of(executor, build_jobs(MODEL, tmp_path)[:1])
-    assert isinstance(built, Built)
+    assert isinstance(built, EngineArtifact)
     assert any("lost, and tried again: out/" in note and "arrived damaged" in note for note in notes)
 
 
@@ -88,7 +89,7 @@ def test_a_worker_that_hangs_beyond_its_jobs_limit_is_ended_and_the_job_done_els
         while process.exists():
             assert time.monotonic() < deadline
             time.sleep(0.1)
-    assert isinstance(identified, Identified)
+    assert isinstance(identified, Identity)
     assert any("its node does not end it in time" in note for note in notes)
 
 

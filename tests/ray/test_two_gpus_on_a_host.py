@@ -29,11 +29,10 @@ from trtopt.executors.ray.executor import RayExecutor
 from trtopt.executors.ray.node import run_parcel
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.engine import BenchJob
+from trtopt.measure.engine import Benched, BenchJob
 from trtopt.processes.child import Child
+from trtopt.records import EngineArtifact, Job
 from trtopt.workers import supervisor
-from trtopt.workers.jobs import Job
-from trtopt.workers.protocol import Benched, Built
 from trtopt.workflows.listener import SILENT
 
 GPUS = {"0", "1"}
@@ -104,7 +103,7 @@ def recorded(folder: Path, together: int) -> Callable[..., Any]:
 
 
 def ran(
-    executor: RayExecutor, jobs: Sequence[Job], folder: Path, together: int
+    executor: RayExecutor, jobs: Sequence[Job[Any]], folder: Path, together: int
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     """What the jobs have come to, and where and when they ran; each on the GPU that Ray has given it."""
     executor.numbers = count()
@@ -130,7 +129,7 @@ def test_builds_have_a_gpu_each_at_the_same_time_and_measurements_take_turns(
     assert executor.at_once == len(GPUS)
 
     built, runs = ran(executor, builds[:2], tmp_path / "builds", together=2)
-    assert all(isinstance(one, Built) for one in built)
+    assert all(isinstance(one, EngineArtifact) for one in built)
     assert {run["assigned"] for run in runs} == GPUS
     assert overlap(*runs)
 

@@ -27,8 +27,8 @@ from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
+from trtopt.records import EngineArtifact
 from trtopt.version import __version__
-from trtopt.workers.protocol import Built
 from trtopt.workflows.listener import SILENT
 from trtopt.workflows.workbench import make_plans
 
@@ -90,7 +90,7 @@ def test_nodes_with_another_trtopt_without_memory_or_with_a_full_disk_are_named_
     assert "does not take part: killed for memory: " in told
     assert "building batch" in told
     assert "does not fit into Ray's object store, and the disk that it would be moved to is full" in told
-    assert [type(one) for one in built] == [Built] * 3, built
+    assert [type(one) for one in built] == [EngineArtifact] * 3, built
     assert not (tmp_path / "imported").exists()  # nothing is imported from the current folder
 
 
@@ -137,8 +137,8 @@ def test_a_node_whose_clock_is_off_leaves_no_trace_of_it(
         with closing(executor.run_all_jobs(jobs, on_progress=SILENT.progress)) as outcomes:
             built = [outcome for _, outcome in outcomes]
     ended = datetime.now(timezone.utc)
-    assert all(isinstance(one, Built) for one in built)
-    assert 0 < sum(one.engine.build_seconds for one in built) < (ended - began).total_seconds()
+    assert all(isinstance(one, EngineArtifact) for one in built)
+    assert 0 < sum(one.build_seconds for one in built) < (ended - began).total_seconds()
     assert all(began.timestamp() <= record.created <= ended.timestamp() for record in caplog.records)
     assert any("process" in record.getMessage() for record in caplog.records)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
-from trtopt.measure.engine import BenchJob
+from trtopt.measure.engine import Benched, BenchJob
 from trtopt.measure.loop.interleaved import InterleaveJob
 from trtopt.records import (
     BenchPoint,
     EngineRef,
     InterleavedRun,
+    Job,
     LayerPass,
     LayerTime,
     Loading,
@@ -21,8 +23,7 @@ from trtopt.records import (
     Samples,
     TurnSamples,
 )
-from trtopt.workers.jobs import Job, environment_of
-from trtopt.workers.protocol import Benched, Interleaved, Result
+from trtopt.workers.jobs import environment_of
 
 LayerScript = Callable[[str, int, onnx.NodeProto], float]
 """Candidate, batch and node of its graph → milliseconds."""
@@ -37,11 +38,11 @@ class ScriptedTimes:
         self.in_turns: list[tuple[int, tuple[str, ...]]] = []
         """Batch size and candidates of every run in turns."""
 
-    def __call__(self, _executor: object, jobs: Sequence[Job], **_: object) -> Iterator[tuple[int, Result]]:
+    def __call__(self, _executor: object, jobs: Sequence[Job[Any]], **_: object) -> Iterator[tuple[int, Any]]:
         """Answer each job at once."""
         for index, job in enumerate(jobs):
             if isinstance(job, InterleaveJob):
-                yield index, Interleaved(run=self._run(job))
+                yield index, self._run(job)
             else:
                 assert isinstance(job, BenchJob)
                 yield index, Benched(point=self._point(job), environment=environment_of(self._target))

@@ -17,7 +17,7 @@ from trtopt.files.atomic import cannot_write, write_atomically
 from trtopt.onnxio.external_data import least_bytes
 from trtopt.onnxio.model_info import load_graph
 from trtopt.printable import visible_lines
-from trtopt.records import BuildClocks, BuildPlan, ClockReading, EngineArtifact, Record, to_json
+from trtopt.records import BuildClocks, BuildPlan, ClockReading, EngineArtifact, Job, to_json
 
 _INTERVAL_S = 1.0
 
@@ -80,7 +80,7 @@ _CACHE_UNREAD = "timing cache will not be used"
 _LOG_MARKS = {"error": "E", "warning": "W", "info": "I"}
 
 
-class BuildJob(Record, frozen=True, kw_only=True, tag="build"):
+class BuildJob(Job[EngineArtifact], frozen=True, kw_only=True, tag="build"):
     """A build worker's job. Paths are absolute; `folder` takes the engine and its log.
 
     `timing_cache` is a file, `store` the folder of a store; see `builder.timing_cache`. `nvtx` is for

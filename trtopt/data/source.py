@@ -22,7 +22,7 @@ from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.user_code import function_of_user, names_function, where
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.printable import counted
-from trtopt.records import Record, Shape, TensorSpec
+from trtopt.records import Job, Shape, TensorSpec
 
 
 class FunctionReader:
@@ -326,8 +326,11 @@ _KEPT_FREE = 1 << 30
 """Bytes that stay free on the disk: a function may yield without end."""
 
 
-class SamplesJob(Record, frozen=True, kw_only=True, tag="samples"):
-    """A worker's job: write all samples of `data` for `inputs` into `folder`, for `open_data`."""
+class SamplesJob(Job[int], frozen=True, kw_only=True, tag="samples"):
+    """A worker's job: write all samples of `data` for `inputs` into `folder`, for `open_data`.
+
+    Its result is how many files there are.
+    """
 
     data: str
     inputs: tuple[TensorSpec, ...]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
-from typing import Protocol
+from typing import Any, Protocol
 
 from trtopt.builder.engine import BuildJob
 from trtopt.errors import TrtoptError
 from trtopt.measure.outputs import OutputsJob
-from trtopt.workers.jobs import Job
-from trtopt.workers.protocol import IdentifyJob, Result
+from trtopt.records import Job
+from trtopt.records.base import JobResult
+from trtopt.workers.protocol import IdentifyJob
 from trtopt.workers.supervisor import OnProgress
 
 
@@ -40,8 +41,8 @@ class Executor(Protocol):
         """
 
     def run_all_jobs(
-        self, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
-    ) -> Generator[tuple[int, Result | TrtoptError]]:
+        self, jobs: Sequence[Job[JobResult]], *, limit_s: float | None = None, on_progress: OnProgress
+    ) -> Generator[tuple[int, JobResult | TrtoptError]]:
         """Run all jobs, whatever becomes of each; yields (index, result or error) as they finish.
 
         Closing the generator cancels what is not done.
@@ -49,21 +50,26 @@ class Executor(Protocol):
 
 
 def run_jobs_of(
-    executor: Executor, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
-) -> Generator[tuple[int, Result]]:
+    executor: Executor,
+    jobs: Sequence[Job[JobResult]],
+    *,
+    limit_s: float | None = None,
+    on_progress: OnProgress,
+) -> Generator[tuple[int, JobResult]]:
     """Run jobs; yields (index, result) as they finish. The first failure ends it.
 
     Raises:
         TrtoptError: of the first job that failed.
     """
-    with closing(executor.run_all_jobs(jobs, limit_s=limit_s, on_progress=on_progress)) as outcomes:
+    outcomes = executor.run_all_jobs(jobs, limit_s=limit_s, on_progress=on_progress)
+    with closing(outcomes):
         for index, outcome in outcomes:
             if isinstance(outcome, TrtoptError):
                 raise outcome
             yield index, outcome
 
 
-def shares_a_host(job: Job) -> bool:
+def shares_a_host(job: Job[Any]) -> bool:
     """Whether a job may run while others do on its host; a measurement may not."""
     return isinstance(job, BuildJob | IdentifyJob | OutputsJob)
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from trtopt.device.cuda.probe import gpu
 from trtopt.errors import TrtoptError
 from trtopt.executors.api import Executor, run_jobs_of, shares_a_host
+from trtopt.records import Job
+from trtopt.records.base import JobResult
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workers.jobs import Job
-from trtopt.workers.protocol import Result
 from trtopt.workers.supervisor import OnProgress, run_all_jobs
-
-AnyResult = TypeVar("AnyResult", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,8 @@ class LocalExecutor:
             gpu(0)
 
     def run_all_jobs(
-        self, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
-    ) -> Generator[tuple[int, Result | TrtoptError]]:
+        self, jobs: Sequence[Job[JobResult]], *, limit_s: float | None = None, on_progress: OnProgress
+    ) -> Generator[tuple[int, JobResult | TrtoptError]]:
         """See `Executor.run_all_jobs`."""
         places = self.places if all(map(shares_a_host, jobs)) else self.places[:1]
         return run_all_jobs(jobs, places=places, limit_s=limit_s, on_progress=on_progress)
@@ -49,14 +46,12 @@ THIS_HOST = LocalExecutor()
 
 
 def run_job(
-    job: Job,
-    kind: type[AnyResult],
+    job: Job[JobResult],
     executor: Executor = THIS_HOST,
     *,
     limit_s: float | None = None,
     on_progress: OnProgress = lambda index, phase, fraction: None,
-) -> AnyResult:
-    """Run one job, whose result is of that kind; raises its error, its death, or that its time is up."""
+) -> JobResult:
+    """Run one job; raises its error, its death, or that its time is up."""
     ((_, result),) = run_jobs_of(executor, [job], limit_s=limit_s, on_progress=on_progress)
-    assert isinstance(result, kind)
     return result

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,7 +28,6 @@ from trtopt.errors import (
     IncompatibleEngineError,
     OutputError,
     TrtoptError,
-    rebuild,
 )
 from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import scratch_folder, write_atomically
@@ -36,10 +35,10 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.loop.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
 from trtopt.onnxio.model_file import load
-from trtopt.records import BuildPlan, EngineArtifact, Record
+from trtopt.records import EngineArtifact, Job, Record
 from trtopt.version import __version__
-from trtopt.workers.jobs import Job
-from trtopt.workers.protocol import Failure, IdentifyJob, Result
+from trtopt.workers.jobs import ANY_JOB
+from trtopt.workers.protocol import Done, Ending, Failure, IdentifyJob, ending_of
 from trtopt.workers.supervisor import OnProgress
 
 _FILES = "@trtopt-files@"
@@ -71,47 +70,17 @@ class Reply(Record, frozen=True, kw_only=True):
     files: dict[str, str]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Packed:
     """A job that is ready to travel: its record, the files by hash, and what its places stand for here."""
 
-    parcel: bytes = b""
-    files: dict[str, Path] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    folder: Path | None = None
-
-
-class _Packing:
-    """Gathers the files that a job reads."""
-
-    def __init__(self, hash_of: Callable[[Path], str]) -> None:
-        self.hashes: dict[str, str] = {}
-        self.packed = Packed()
-        self._hash_of = hash_of
-
-    def take(self, path: str, files: Iterable[Path] | None = None) -> str:
-        """Where `path` will be; `files` are those in its folder that belong to it [default: itself]."""
-        root, number = Path(path).parent, len(self.packed.names)
-        for file in files if files is not None else [Path(path)]:
-            self._add(f"{number}/{file.relative_to(root).as_posix()}", file)
-        place = f"{_FILES}/{number}/{Path(path).name}"
-        self.packed.names[place] = path
-        return place
-
-    def take_cache(self, file: Path | None) -> str:
-        """Where the build's timing cache will be, with what is in `file`."""
-        if file is not None:
-            self._add(_CACHE, file)
-        return f"{_FILES}/{_CACHE}"
-
-    def _add(self, place: str, file: Path) -> None:
-        sha256 = self._hash_of(file)
-        self.hashes[place] = sha256
-        self.packed.files[sha256] = file
+    parcel: bytes
+    files: dict[str, Path]
+    names: dict[str, str]
 
 
 def pack(
-    job: Job,
+    job: Job[Any],
     *,
     limit_s: float | None,
     hash_of: Callable[[Path], str],
@@ -119,85 +88,62 @@ def pack(
     has_timings: bool = False,
 ) -> Packed:
     """A job as it travels; with `has_timings` a build has a timing cache, which begins as `timings`."""
-    packing = _Packing(hash_of)
-    cache = packing.take_cache(timings) if has_timings else None
-    packed = packing.packed
+    files: dict[str, Path] = {}
+    names: dict[str, str] = {}
+    for number, (path, own) in enumerate(_read_by(job).items()):
+        names[f"{_FILES}/{number}/{Path(path).name}"] = path
+        files |= {f"{number}/{file.relative_to(Path(path).parent).as_posix()}": file for file in own}
+    if timings is not None:
+        files[_CACHE] = timings
     if isinstance(job, BuildJob | OutputsJob):
-        packed.folder = Path(job.folder)
-    travelling = _PACKERS[type(job)](job, packing, cache)
+        job = msgspec.structs.replace(job, folder=f"{_FILES}/{_OUT}")
+    if isinstance(job, BuildJob):
+        cache = f"{_FILES}/{_CACHE}" if has_timings else None
+        job = msgspec.structs.replace(job, timing_cache=cache, store=None)
+    travelling = _with_places(msgspec.to_builtins(job), {path: place for place, path in names.items()})
+    hashes = {place: hash_of(file) for place, file in files.items()}
     parcel = Parcel(
         trtopt=__version__,
         job=msgspec.Raw(msgspec.json.encode(travelling)),
-        files=packing.hashes,
+        files=hashes,
         limit_s=limit_s,
     )
-    packed.parcel = msgspec.json.encode(parcel)
-    return packed
+    return Packed(msgspec.json.encode(parcel), {hashes[place]: file for place, file in files.items()}, names)
 
 
-def _pack_build(job: BuildJob, packing: _Packing, cache: str | None) -> BuildJob:
-    model = Path(job.onnx)
-    files = load(model).files
-    return msgspec.structs.replace(
-        job,
-        onnx=packing.take(job.onnx, files),
-        plan=_plan(job.plan, packing),
-        folder=f"{_FILES}/{_OUT}",
-        timing_cache=cache,
-        store=None,
-    )
+def _read_by(job: Job[Any]) -> dict[str, Sequence[Path]]:
+    """The paths that a job reads, each with the files that belong to it.
+
+    A function of the user's is named, and must be there.
+    """
+    if isinstance(job, IdentifyJob):
+        return {}
+    found: dict[str, Sequence[Path]]
+    if isinstance(job, BuildJob):
+        found, plans = {job.onnx: load(Path(job.onnx)).files}, [job.plan]
+    elif isinstance(job, InterleaveJob):
+        found = {engine.path: [Path(engine.path)] for engine in job.engines}
+        plans = [engine.artifact.plan for engine in job.engines]
+    else:
+        assert isinstance(job, BenchJob | OutputsJob)
+        found, plans = {job.path: [Path(job.path)]}, [job.artifact.plan]
+    found |= {plugin.path: [Path(plugin.path)] for plan in plans for plugin in plan.settings.plugins}
+    if not isinstance(job, BuildJob) and job.data is not None and (files := data_files(Path(job.data))):
+        found[job.data] = files
+    return found
 
 
-def _pack_bench(job: BenchJob, packing: _Packing, _cache: str | None) -> BenchJob:
-    artifact = msgspec.structs.replace(job.artifact, plan=_plan(job.artifact.plan, packing))
-    return msgspec.structs.replace(
-        job, path=packing.take(job.path), artifact=artifact, data=_data(job.data, packing)
-    )
+_PATHS = ("onnx", "path", "data")
+"""Fields of jobs, and of what is in them, that name files."""
 
 
-def _pack_interleave(job: InterleaveJob, packing: _Packing, _cache: str | None) -> InterleaveJob:
-    engines = tuple(
-        msgspec.structs.replace(
-            engine,
-            path=packing.take(engine.path),
-            artifact=msgspec.structs.replace(engine.artifact, plan=_plan(engine.artifact.plan, packing)),
-        )
-        for engine in job.engines
-    )
-    return msgspec.structs.replace(job, engines=engines, data=_data(job.data, packing))
-
-
-def _pack_outputs(job: OutputsJob, packing: _Packing, _cache: str | None) -> OutputsJob:
-    artifact = msgspec.structs.replace(job.artifact, plan=_plan(job.artifact.plan, packing))
-    return msgspec.structs.replace(
-        job,
-        path=packing.take(job.path),
-        artifact=artifact,
-        data=_data(job.data, packing) or job.data,
-        folder=f"{_FILES}/{_OUT}",
-    )
-
-
-def _plan(plan: BuildPlan, packing: _Packing) -> BuildPlan:
-    plugins = tuple(
-        msgspec.structs.replace(plugin, path=packing.take(plugin.path)) for plugin in plan.settings.plugins
-    )
-    return msgspec.structs.replace(plan, settings=msgspec.structs.replace(plan.settings, plugins=plugins))
-
-
-def _data(data: str | None, packing: _Packing) -> str | None:
-    """Files travel; a function of the user's is named, and must be there."""
-    files = data_files(Path(data)) if data is not None else []
-    return packing.take(data, files) if data is not None and files else data
-
-
-_PACKERS: dict[type, Callable[[Any, _Packing, str | None], Job]] = {
-    BuildJob: _pack_build,
-    BenchJob: _pack_bench,
-    InterleaveJob: _pack_interleave,
-    OutputsJob: _pack_outputs,
-    IdentifyJob: lambda job, _packing, _cache: job,
-}
+def _with_places(value: Any, places: Mapping[str, str]) -> Any:
+    """A job's builtins with its files' places for their paths."""
+    if isinstance(value, dict):
+        found = {name: _with_places(one, places) for name, one in value.items()}
+        own = {name: found[name] for name in _PATHS if isinstance(found.get(name), str)}
+        return found | {name: places.get(path, path) for name, path in own.items()}
+    return [_with_places(one, places) for one in value] if isinstance(value, list | tuple) else value
 
 
 # ── on the other host ───────────────────────────────────────────────────────────────────────────────────
@@ -217,11 +163,11 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
             write_atomically(_inside(folder, place), checked(fetch(sha256), sha256, place))
         (folder / _OUT).mkdir()
         (folder / _CACHE).parent.mkdir(exist_ok=True)
-        job = msgspec.json.decode(bytes(arrived.job).replace(placeholder, here), type=Job)
+        job: Job[Any] = msgspec.json.decode(bytes(arrived.job).replace(placeholder, here), type=ANY_JOB)
         ((_, outcome),) = THIS_HOST.run_all_jobs([job], limit_s=arrived.limit_s, on_progress=on_progress)
         if isinstance(outcome, TrtoptError):
             _check_disk(folder, outcome)
-        sent = failure_of(outcome) if isinstance(outcome, TrtoptError) else outcome
+        sent = ending(outcome)
         contents = {file.relative_to(folder).as_posix(): file.read_bytes() for file in _written(folder)}
         hashes = {place: _sha256(content) for place, content in contents.items()}
         reply = Reply(
@@ -241,9 +187,9 @@ def _check_disk(folder: Path, error: TrtoptError) -> None:
         raise DeviceError(error.problem, f"see that {place} can be written to")
 
 
-def failure_of(error: TrtoptError) -> Failure:
-    """An error as it travels."""
-    return Failure(error=type(error).__name__, problem=error.problem, remedy=error.remedy)
+def ending(outcome: Any) -> Ending:
+    """A result, or an error, as it travels."""
+    return Failure.of(outcome) if isinstance(outcome, TrtoptError) else Done(result=outcome)
 
 
 def _written(folder: Path) -> list[Path]:
@@ -259,29 +205,29 @@ def _written(folder: Path) -> list[Path]:
 class Arrived:
     """What a job has come to: its result, the host's name, and its timing cache as a file has it."""
 
-    outcome: Result | TrtoptError
+    outcome: Any
     node: str
     timings: bytes | None
 
 
-def unpack(packed: Packed, reply: bytes, contents: Mapping[str, bytes]) -> Arrived:
+def unpack(job: Job[Any], packed: Packed, reply: bytes, contents: Mapping[str, bytes]) -> Arrived:
     """Take a reply: its files go into the job's folder, its paths are the user's again."""
     arrived = _decoded(reply, Reply)
     files = {
         place: checked(contents.get(sha256, b""), sha256, place) for place, sha256 in arrived.files.items()
     }
-    for place, content in files.items():
-        if place != _CACHE and packed.folder is not None:
-            write_atomically(_inside(packed.folder, place.removeprefix(f"{_OUT}/")), content)
-    text = bytes(arrived.outcome).replace(f"{_FILES}/{_OUT}".encode(), _json_text(str(packed.folder)))
+    text = bytes(arrived.outcome)
+    if isinstance(job, BuildJob | OutputsJob):
+        for place, content in files.items():
+            if place != _CACHE:
+                write_atomically(_inside(Path(job.folder), place.removeprefix(f"{_OUT}/")), content)
+        text = text.replace(f"{_FILES}/{_OUT}".encode(), _json_text(job.folder))
     for place, path in packed.names.items():
         text = text.replace(place.encode(), _json_text(path))
         text = text.replace(place.rpartition("/")[0].encode() + b"/", _json_text(f"{Path(path).parent}/"))
-    outcome = _decoded(text, Result | Failure)
+    outcome = _decoded(text, ending_of(job))
     return Arrived(
-        outcome=rebuild(outcome.error, outcome.problem, outcome.remedy)
-        if isinstance(outcome, Failure)
-        else outcome,
+        outcome=outcome.error if isinstance(outcome, Failure) else outcome.result,
         node=arrived.node,
         timings=files.get(_CACHE),
     )

@@ -15,7 +15,7 @@ from trtopt.errors import GraphCaptureError
 from trtopt.measure.engine import check_fits, input_batch
 from trtopt.measure.engine_memory import vouched_engine
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
-from trtopt.records import Contract, EngineArtifact, Record, Shape
+from trtopt.records import Contract, EngineArtifact, Job, Record, Shape
 from trtopt.records.bench import (
     CONTEXT,
     DESERIALISE,
@@ -31,7 +31,14 @@ from trtopt.records.bench import (
 _MODULE_LOADING = "CUDA_MODULE_LOADING"
 
 
-class ColdStartJob(Record, frozen=True, kw_only=True, tag="cold_start"):
+class ColdStarted(Record, frozen=True, kw_only=True):
+    """A cold-start job's result; `module_loading` is empty without a GPU."""
+
+    start: ColdStart
+    module_loading: str
+
+
+class ColdStartJob(Job[ColdStarted], frozen=True, kw_only=True, tag="cold_start"):
     """A worker's job: start the engine once. `began_s` is when its process was started, by `time.monotonic`.
 
     `page_cache` is the state that the engine's file was brought into before; see `BenchJob` for the rest.
@@ -45,13 +52,6 @@ class ColdStartJob(Record, frozen=True, kw_only=True, tag="cold_start"):
     page_cache: Literal["warm", "cold"]
     began_s: float
     sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
-
-
-class ColdStarted(Record, frozen=True, kw_only=True, tag="cold_started"):
-    """A cold-start job's result; `module_loading` is empty without a GPU."""
-
-    start: ColdStart
-    module_loading: str
 
 
 @contextmanager

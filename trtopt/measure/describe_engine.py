@@ -7,18 +7,10 @@ from pathlib import Path
 from trtopt.device.api import Target
 from trtopt.device.memory_check import require_memory
 from trtopt.files.manifests import read_verified
-from trtopt.records import Backend, DeviceInfo, Record, ShapeRange, TensorSpec
+from trtopt.records import Backend, DeviceInfo, Job, Record, ShapeRange, TensorSpec
 
 
-class DescribeJob(Record, frozen=True, kw_only=True, tag="describe"):
-    """A worker's job: describe an engine. The file is loaded only if its hash is `sha256`."""
-
-    path: str
-    sha256: str
-    backend: str
-
-
-class Described(Record, frozen=True, kw_only=True, tag="described"):
+class Described(Record, frozen=True, kw_only=True):
     """A describe job's result, and what it was loaded by; `profiles` as `device.api.Session` has them."""
 
     inputs: tuple[TensorSpec, ...]
@@ -26,6 +18,14 @@ class Described(Record, frozen=True, kw_only=True, tag="described"):
     profiles: tuple[dict[str, ShapeRange], ...]
     backend: Backend
     device: DeviceInfo
+
+
+class DescribeJob(Job[Described], frozen=True, kw_only=True, tag="describe"):
+    """A worker's job: describe an engine. The file is loaded only if its hash is `sha256`."""
+
+    path: str
+    sha256: str
+    backend: str
 
 
 def describe(target: Target, job: DescribeJob) -> Described:

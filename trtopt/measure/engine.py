@@ -20,10 +20,17 @@ from trtopt.measure.loop.idle_pass import measure_idle
 from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
 from trtopt.measure.loop.run_pass import Subject, measure
 from trtopt.measure.loop.stopping import Limits
-from trtopt.records import BenchPoint, Contract, EngineArtifact, EngineRef, Record, Shape
+from trtopt.records import BenchPoint, Contract, EngineArtifact, EngineRef, Environment, Job, Record, Shape
 
 
-class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
+class Benched(Record, frozen=True, kw_only=True):
+    """A bench job's result."""
+
+    point: BenchPoint
+    environment: Environment
+
+
+class BenchJob(Job[Benched], frozen=True, kw_only=True, tag="bench"):
     """A bench worker's job. The file at `path` is loaded only if its hash is the artifact's.
 
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `idle_ms` are

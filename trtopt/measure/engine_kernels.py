@@ -11,31 +11,22 @@ from trtopt.measure.engine import BenchJob, check_fits, subject_of
 from trtopt.measure.engine_memory import vouched_engine
 from trtopt.measure.loop.kernel_pass import record_kernels, record_ranges
 from trtopt.measure.loop.run_pass import Subject
-from trtopt.records import KernelPass, Record, TracedRun
+from trtopt.records import Job, KernelPass, TracedRun
 
 
-class KernelJob(Record, frozen=True, kw_only=True, tag="kernels"):
+class KernelJob(Job[KernelPass], frozen=True, kw_only=True, tag="kernels"):
     """A worker's job: record the kernels of what `bench` measures."""
 
     bench: BenchJob
 
 
-class KernelsRecorded(Record, frozen=True, kw_only=True, tag="kernels_recorded"):
-    """A kernel job's result."""
+class RangesJob(Job[tuple[TracedRun, ...]], frozen=True, kw_only=True, tag="ranges"):
+    """A worker's job: record in which of its layers the engine launches each kernel.
 
-    kernels: KernelPass
-
-
-class RangesJob(Record, frozen=True, kw_only=True, tag="ranges"):
-    """A worker's job: record in which of its layers the engine launches each kernel."""
+    See `records.KernelPass.marked_runs`.
+    """
 
     bench: BenchJob
-
-
-class RangesRecorded(Record, frozen=True, kw_only=True, tag="ranges_recorded"):
-    """A ranges job's result; see `records.KernelPass.marked_runs`."""
-
-    runs: tuple[TracedRun, ...]
 
 
 def record_engine_kernels(target: Target, job: KernelJob) -> KernelPass:

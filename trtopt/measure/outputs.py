@@ -17,13 +17,14 @@ from trtopt.device.sized_outputs import SizedCopies
 from trtopt.measure.engine import check_fits
 from trtopt.measure.engine_memory import vouched_engine
 from trtopt.measure.loop.buffers import array_in, device_buffers, fill, fixed, host_buffers
-from trtopt.records import EngineArtifact, Record, Shape, TensorSpec
+from trtopt.records import EngineArtifact, Job, Shape, TensorSpec
 
 Arrays = dict[str, NDArray[np.generic]]
 
 
-class OutputsJob(Record, frozen=True, kw_only=True, tag="outputs"):
-    """A worker's job: run an engine over `data`, as `trtopt.data.open_data` takes it.
+class OutputsJob(Job[int], frozen=True, kw_only=True, tag="outputs"):
+    """A worker's job: run an engine over `data`, as `trtopt.data.open_data` takes it; its result is how many
+    batches there were.
 
     `inputs` are those of the model that the engine is compared with; batches of `batch` samples are filled up
     to the engine's own. The outputs of each batch go into `folder`, named by `outputs_file`.

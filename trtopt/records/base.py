@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -25,6 +25,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """All fields, long sequences by their length: passes hold thousands of samples."""
         fields = ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.__struct_fields__)
         return f"{type(self).__name__}({fields})"
+
+
+JobResult = TypeVar("JobResult")
+
+
+class Job(Record, Generic[JobResult], frozen=True, kw_only=True):
+    """What a worker process is asked to do; the parameter is the type of what comes of it."""
+
+    @classmethod
+    def result_type(cls) -> Any:
+        """The parameter."""
+        return get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]
 
 
 _MOST_SHOWN = 12

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import ProgressSink
 from trtopt.errors import QueueFullError, TrtoptError
-from trtopt.records import BatchPolicy, Record, Shape
+from trtopt.records import BatchPolicy, Environment, Job, Record, Shape
 from trtopt.serving.batcher import DynamicBatcher
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.pool_worker import Outputs
@@ -26,22 +26,6 @@ Sample = dict[str, NDArray[np.generic]]
 
 _ROUNDS, _BATCHES = 10, 8
 _WARM_ROUNDS = 4
-
-
-class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
-    """Serve the plan at `path` requests that arrive at `at_s`, each of the bucket of that index.
-
-    Before them others are served that arrive at `before_s`, and not reported. `trust`: plugins that may be
-    loaded.
-    """
-
-    path: str
-    backend: str
-    buckets: tuple[dict[str, Shape], ...]
-    at_s: list[float]
-    bucket: list[int]
-    before_s: list[float]
-    trust: tuple[str, ...] = ()
 
 
 class TrialRun(Record, frozen=True, kw_only=True):
@@ -57,7 +41,37 @@ class TrialRun(Record, frozen=True, kw_only=True):
     failed: int
 
 
-class CostJob(Record, frozen=True, kw_only=True, tag="cost"):
+class Tried(Record, frozen=True, kw_only=True):
+    """A trial job's result."""
+
+    run: TrialRun
+    environment: Environment
+
+
+class TrialJob(Job[Tried], frozen=True, kw_only=True, tag="trial"):
+    """Serve the plan at `path` requests that arrive at `at_s`, each of the bucket of that index.
+
+    Before them others are served that arrive at `before_s`, and not reported. `trust`: plugins that may be
+    loaded.
+    """
+
+    path: str
+    backend: str
+    buckets: tuple[dict[str, Shape], ...]
+    at_s: list[float]
+    bucket: list[int]
+    before_s: list[float]
+    trust: tuple[str, ...] = ()
+
+
+class Costed(Record, frozen=True, kw_only=True):
+    """A cost job's result, by number of workers: what full batches took in ms, by their requests."""
+
+    full_ms: dict[int, dict[int, list[float]]]
+    environment: Environment
+
+
+class CostJob(Job[Costed], frozen=True, kw_only=True, tag="cost"):
     """Serve so many `requests` of one shape as one batch, with each number of workers, on the build folder at
     `path`.
     """

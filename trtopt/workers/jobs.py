@@ -5,8 +5,10 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,40 +19,34 @@ from trtopt.data.source import SamplesJob, write_samples
 from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.cuda.cupti import have_nvtx_inject_cupti
-from trtopt.device.nvtx import NvtxMarks
+from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_name, present_cores
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
 from trtopt.measure.describe_engine import Described, DescribeJob, describe
-from trtopt.measure.engine import BenchJob, bench_engine
+from trtopt.measure.engine import Benched, BenchJob, bench_engine
 from trtopt.measure.engine_kernels import (
     KernelJob,
-    KernelsRecorded,
     RangesJob,
-    RangesRecorded,
     record_engine_kernels,
     record_engine_ranges,
 )
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
-from trtopt.records import BuildPlan, Environment
-from trtopt.serving.trial_run import CostJob, TrialJob, serving_times, try_plan
-from trtopt.version import __version__
-from trtopt.workers.protocol import (
-    Benched,
-    Built,
-    Copied,
-    CopyJob,
-    Costed,
-    Identified,
-    IdentifyJob,
-    Interleaved,
-    OutputsWritten,
-    Result,
-    SamplesWritten,
-    Tried,
+from trtopt.records import (
+    BuildPlan,
+    EngineArtifact,
+    Environment,
+    Identity,
+    InterleavedRun,
+    Job,
+    KernelPass,
+    TracedRun,
 )
+from trtopt.serving.trial_run import Costed, CostJob, TrialJob, Tried, serving_times, try_plan
+from trtopt.version import __version__
+from trtopt.workers.protocol import CopyJob, IdentifyJob
 
 
 def environment_of(target: Target) -> Environment:
@@ -78,31 +74,15 @@ def git_revision() -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-AnyJob = TypeVar("AnyJob")
-
-Job = (
-    BuildJob
-    | DescribeJob
-    | BenchJob
-    | ColdStartJob
-    | KernelJob
-    | RangesJob
-    | InterleaveJob
-    | OutputsJob
-    | SamplesJob
-    | CopyJob
-    | IdentifyJob
-    | TrialJob
-    | CostJob
-)
+AnyJob = TypeVar("AnyJob", bound=Job[Any])
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobType(Generic[AnyJob]):
     """All that a worker and its supervisor need to know about one type of job."""
 
-    run: Callable[[AnyJob, ProgressSink], Result]
-    """Does it, in the worker."""
+    run: Callable[[AnyJob, ProgressSink], Any]
+    """Does it, in the worker; returns what the job says comes of it."""
     doing: Callable[[AnyJob], str]
     """What is being done, in words."""
     native_code: Callable[[Any], Iterable[str]] = lambda job: _backend_code(job.backend)
@@ -117,7 +97,7 @@ class JobType(Generic[AnyJob]):
     """The file that native code logs to."""
 
 
-def type_of(job: Job) -> JobType[Any]:
+def type_of(job: Job[Any]) -> JobType[Any]:
     """The entry of a job's type."""
     return JOBS[type(job)]
 
@@ -125,9 +105,14 @@ def type_of(job: Job) -> JobType[Any]:
 # ── what runs them ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _build(job: BuildJob, progress: ProgressSink) -> Built:
+def _open(plan: BuildPlan, marks: NvtxMarks = UNMARKED) -> AbstractContextManager[Target]:
+    """What runs an engine of that plan, with its plugins."""
+    return closing(open_target(plan.backend.name, plan.settings.plugins, marks))
+
+
+def _build(job: BuildJob, progress: ProgressSink) -> EngineArtifact:
     builder = open_builder(job.plan.backend.name, NvtxMarks(nvtx=job.nvtx), follow_memory=job.memory)
-    return Built(engine=build_engine(builder, job, progress))
+    return build_engine(builder, job, progress)
 
 
 def _describe(job: DescribeJob, _progress: ProgressSink) -> Described:
@@ -136,26 +121,22 @@ def _describe(job: DescribeJob, _progress: ProgressSink) -> Described:
 
 
 def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
-    plan = job.artifact.plan
     marks = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
-    with closing(open_target(plan.backend.name, plan.settings.plugins, marks)) as target:
-        point = bench_engine(target, job, progress)
-        return Benched(point=point, environment=environment_of(target))
+    with _open(job.artifact.plan, marks) as target:
+        return Benched(point=bench_engine(target, job, progress), environment=environment_of(target))
 
 
-def _record_kernels(job: KernelJob, progress: ProgressSink) -> KernelsRecorded:
-    plan = job.bench.artifact.plan
-    with closing(open_target(plan.backend.name, plan.settings.plugins)) as target:
+def _record_kernels(job: KernelJob, progress: ProgressSink) -> KernelPass:
+    with _open(job.bench.artifact.plan) as target:
         progress("kernels", None)
-        return KernelsRecorded(kernels=record_engine_kernels(target, job))
+        return record_engine_kernels(target, job)
 
 
-def _record_ranges(job: RangesJob, progress: ProgressSink) -> RangesRecorded:
-    plan = job.bench.artifact.plan
+def _record_ranges(job: RangesJob, progress: ProgressSink) -> tuple[TracedRun, ...]:
     have_nvtx_inject_cupti()
-    with closing(open_target(plan.backend.name, plan.settings.plugins)) as target:
+    with _open(job.bench.artifact.plan) as target:
         progress("layers of kernels", None)
-        return RangesRecorded(runs=record_engine_ranges(target, job))
+        return record_engine_ranges(target, job)
 
 
 def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
@@ -163,31 +144,26 @@ def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
     return start_engine(job, lambda: open_target(plan.backend.name, plan.settings.plugins))
 
 
-def _interleave(job: InterleaveJob, progress: ProgressSink) -> Interleaved:
+def _interleave(job: InterleaveJob, progress: ProgressSink) -> InterleavedRun:
     plans = [engine.artifact.plan for engine in job.engines]
     plugins = {plugin.sha256: plugin for plan in plans for plugin in plan.settings.plugins}
     with closing(open_target(plans[0].backend.name, tuple(plugins.values()))) as target:
-        return Interleaved(run=interleave(target, job, environment_of(target), progress))
+        return interleave(target, job, environment_of(target), progress)
 
 
-def _write_outputs(job: OutputsJob, progress: ProgressSink) -> OutputsWritten:
-    plan = job.artifact.plan
-    with closing(open_target(plan.backend.name, plan.settings.plugins)) as target:
-        return OutputsWritten(batches=write_outputs(target, job, progress))
+def _write_outputs(job: OutputsJob, progress: ProgressSink) -> int:
+    with _open(job.artifact.plan) as target:
+        return write_outputs(target, job, progress)
 
 
-def _write_samples(job: SamplesJob, progress: ProgressSink) -> SamplesWritten:
-    return SamplesWritten(batches=write_samples(job, progress))
-
-
-def _copy(job: CopyJob, _progress: ProgressSink) -> Copied:
+def _copy(job: CopyJob, _progress: ProgressSink) -> float:
     with closing(open_target(job.backend)) as target:
-        return Copied(bytes_per_s=copy_bandwidth(target.device, job.nbytes))
+        return copy_bandwidth(target.device, job.nbytes)
 
 
-def _identify(job: IdentifyJob, _progress: ProgressSink) -> Identified:
+def _identify(job: IdentifyJob, _progress: ProgressSink) -> Identity:
     builder = open_builder(job.backend)
-    return Identified(identity=identity_of(builder.backend, builder.device))
+    return identity_of(builder.backend, builder.device)
 
 
 def _try_plan(job: TrialJob, progress: ProgressSink) -> Tried:
@@ -273,7 +249,7 @@ JOBS: dict[type, JobType[Any]] = {
         native_code=lambda job: _engine_code([job.artifact.plan], job.data),
     ),
     SamplesJob: JobType[SamplesJob](
-        run=_write_samples,
+        run=write_samples,
         doing=lambda job: f"reading the samples of {job.data}",
         native_code=lambda job: [f"what {job.data} calls"],
         error=DataError,
@@ -296,3 +272,6 @@ JOBS: dict[type, JobType[Any]] = {
         doing=lambda job: f"running requests on {job.path}",
     ),
 }
+
+ANY_JOB: Any = reduce(or_, JOBS)
+"""A job of any of these types."""

@@ -1,23 +1,26 @@
-"""What a worker process sends back, one JSON line each, and the jobs that only workers know."""
+"""What a worker process sends back, one message each, and the jobs that only workers know."""
 
 from __future__ import annotations
 
+from typing import Any, Generic
+
+from trtopt.errors import TrtoptError, rebuild
 from trtopt.logs import Logged
-from trtopt.measure.cold_start import ColdStarted
-from trtopt.measure.describe_engine import Described
-from trtopt.measure.engine_kernels import KernelsRecorded, RangesRecorded
-from trtopt.records import BenchPoint, EngineArtifact, Environment, Identity, InterleavedRun, Record
-from trtopt.serving.trial_run import TrialRun
+from trtopt.records import Identity, Job, Record
+from trtopt.records.base import JobResult
 
 
-class CopyJob(Record, frozen=True, kw_only=True, tag="copy"):
-    """A worker's job: measure how fast `backend`'s device copies `nbytes` within its memory."""
+class CopyJob(Job[float], frozen=True, kw_only=True, tag="copy"):
+    """A worker's job: measure how fast `backend`'s device copies `nbytes` within its memory.
+
+    Its result is in bytes a second, read and written together.
+    """
 
     backend: str
     nbytes: int
 
 
-class IdentifyJob(Record, frozen=True, kw_only=True, tag="identify"):
+class IdentifyJob(Job[Identity], frozen=True, kw_only=True, tag="identify"):
     """The job of a worker that says what `backend` would build for and measure on here."""
 
     backend: str
@@ -33,84 +36,31 @@ class Progress(Record, frozen=True, kw_only=True, tag="progress"):
 class Failure(Record, frozen=True, kw_only=True, tag="failure"):
     """A `TrtoptError` by the name of its class."""
 
-    error: str
+    name: str
     problem: str
     remedy: str
 
+    @classmethod
+    def of(cls, error: TrtoptError) -> Failure:
+        """An error as it travels."""
+        return cls(name=type(error).__name__, problem=error.problem, remedy=error.remedy)
 
-class Built(Record, frozen=True, kw_only=True, tag="built"):
-    """A build job's result."""
-
-    engine: EngineArtifact
-
-
-class Benched(Record, frozen=True, kw_only=True, tag="benched"):
-    """A bench job's result."""
-
-    point: BenchPoint
-    environment: Environment
+    @property
+    def error(self) -> TrtoptError:
+        """The error again."""
+        return rebuild(self.name, self.problem, self.remedy)
 
 
-class Interleaved(Record, frozen=True, kw_only=True, tag="interleaved"):
-    """An interleave job's result."""
+class Done(Record, Generic[JobResult], frozen=True, kw_only=True, tag="done"):
+    """What came of a job."""
 
-    run: InterleavedRun
-
-
-class OutputsWritten(Record, frozen=True, kw_only=True, tag="outputs_written"):
-    """An outputs job's result: how many batches there are files for."""
-
-    batches: int
+    result: JobResult
 
 
-class SamplesWritten(Record, frozen=True, kw_only=True, tag="samples_written"):
-    """A samples job's result: how many files there are."""
-
-    batches: int
+Ending = Done[Any] | Failure
+Message = Progress | Logged | Ending
 
 
-class Copied(Record, frozen=True, kw_only=True, tag="copied"):
-    """A copy job's result: bytes read and written together, a second."""
-
-    bytes_per_s: float
-
-
-class Identified(Record, frozen=True, kw_only=True, tag="identified"):
-    """An identify job's result."""
-
-    identity: Identity
-
-
-class Tried(Record, frozen=True, kw_only=True, tag="tried"):
-    """A trial job's result."""
-
-    run: TrialRun
-    environment: Environment
-
-
-class Costed(Record, frozen=True, kw_only=True, tag="costed"):
-    """A cost job's result, by number of workers: what full batches took in ms, by their requests."""
-
-    full_ms: dict[int, dict[int, list[float]]]
-    environment: Environment
-
-
-Result = (
-    Built
-    | Described
-    | Benched
-    | ColdStarted
-    | KernelsRecorded
-    | RangesRecorded
-    | Interleaved
-    | OutputsWritten
-    | SamplesWritten
-    | Copied
-    | Identified
-    | Tried
-    | Costed
-)
-Event = Progress | Failure | Result
-"""What decides how things go on."""
-
-Message = Event | Logged
+def ending_of(job: Job[Any]) -> Any:
+    """The type of how a job ends."""
+    return Done[job.result_type()] | Failure  # type: ignore[misc]

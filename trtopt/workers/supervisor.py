@@ -13,13 +13,15 @@ from typing import Any
 
 import msgspec
 
-from trtopt.errors import TrtoptError, rebuild
+from trtopt.errors import TrtoptError
 from trtopt.logs import Logged, heard, log_relayed
 from trtopt.processes import DONE as DONE, OnProgress as OnProgress
 from trtopt.processes.child import Child
 from trtopt.processes.messages import frame, receive, send
-from trtopt.workers.jobs import Job, type_of
-from trtopt.workers.protocol import Event, Failure, Message, Progress, Result
+from trtopt.records import Job
+from trtopt.records.base import JobResult
+from trtopt.workers.jobs import type_of
+from trtopt.workers.protocol import Done, Ending, Failure, Progress, ending_of
 
 _TAIL_BYTES = 2000
 _log = logging.getLogger(__name__)
@@ -29,18 +31,18 @@ _CUDA_DEFAULTS = {"CUDA_MODULE_LOADING": "LAZY"}
 
 
 def run_all_jobs(
-    jobs: Sequence[Job],
+    jobs: Sequence[Job[JobResult]],
     *,
     places: Sequence[str | None] = (None,),
     limit_s: float | None = None,
     on_progress: OnProgress,
-) -> Generator[tuple[int, Result | TrtoptError]]:
+) -> Generator[tuple[int, JobResult | TrtoptError]]:
     """Run all jobs, whatever becomes of each; yields (index, result or what went wrong) as they finish.
 
     As many run at a time as there are `places`: each names the GPUs that a job there sees, as
     CUDA_VISIBLE_DEVICES does, or None for those that this process sees.
     """
-    events: queue.Queue[tuple[int, Event | _Ended]] = queue.Queue()
+    events: queue.Queue[tuple[int, _Event]] = queue.Queue()
     waiting, free = list(enumerate(jobs))[::-1], list(places)[::-1]
     running: dict[int, _Worker] = {}
     try:
@@ -66,8 +68,8 @@ def run_all_jobs(
 
 
 def _next(
-    events: queue.Queue[tuple[int, Event | _Ended]], running: Mapping[int, _Worker], limit_s: float | None
-) -> tuple[int, Event | _Ended | TrtoptError]:
+    events: queue.Queue[tuple[int, _Event]], running: Mapping[int, _Worker], limit_s: float | None
+) -> tuple[int, _Event | TrtoptError]:
     """The next event, of which one is that a worker's time is up."""
     while True:
         oldest = min(running, key=lambda index: running[index].began)
@@ -85,19 +87,24 @@ class _Ended:
     """A worker closed its channel without a result."""
 
 
-def _outcome(worker: _Worker, event: Failure | _Ended | Result | TrtoptError) -> Result | TrtoptError:
-    """What an event that ends a job says."""
+_Event = Progress | Ending | _Ended
+
+
+def _outcome(worker: _Worker, event: Ending | _Ended | TrtoptError) -> Any:
+    """What an event that ends a job says: its result, or an error."""
     if isinstance(event, _Ended):
         return worker.death()
     if isinstance(event, Failure):
-        return rebuild(event.error, event.problem, event.remedy)
-    return event
+        return event.error
+    return event.result if isinstance(event, Done) else event
 
 
 class _Worker:
     """One worker process and the thread that reads its messages."""
 
-    def __init__(self, index: int, job: Job, place: str | None, events: queue.Queue[tuple[int, Any]]) -> None:
+    def __init__(
+        self, index: int, job: Job[Any], place: str | None, events: queue.Queue[tuple[int, _Event]]
+    ) -> None:
         self._type, self._job = type_of(job), job
         self._doing = self._type.doing(job)
         self.place = place
@@ -120,12 +127,12 @@ class _Worker:
             send(self._process.channel, message)
         threading.Thread(target=self._read, args=(index, events), daemon=True).start()
 
-    def _read(self, index: int, events: queue.Queue[tuple[int, Any]]) -> None:
+    def _read(self, index: int, events: queue.Queue[tuple[int, _Event]]) -> None:
         """Pass on what it says, up to its end, or ours: `stop` closes the channel."""
-        finished = False
+        finished, message_type = False, Progress | Logged | ending_of(self._job)
         with suppress(EOFError, OSError, msgspec.DecodeError):
             while True:
-                message = receive(self._process.channel, Message)
+                message = receive(self._process.channel, message_type)
                 if isinstance(message, Logged):
                     log_relayed(message, self._process.number)
                     continue

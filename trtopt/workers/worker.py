@@ -8,36 +8,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from socket import socket
+from typing import Any
 
 from trtopt.errors import TrtoptError
 from trtopt.logs import relay
 from trtopt.processes.messages import frame_for_reading, receive, send
-from trtopt.workers.jobs import Job, type_of
-from trtopt.workers.protocol import Failure, Message, Progress, Result
-
-
-def run(job: Job, report: Callable[[Message], None]) -> Result:
-    """Run one job in this process; progress goes to `report`."""
-
-    def progress(phase: str, fraction: float | None) -> None:
-        report(Progress(phase=phase, fraction=fraction))
-
-    return type_of(job).run(job, progress)
+from trtopt.records import Job
+from trtopt.workers.jobs import ANY_JOB, type_of
+from trtopt.workers.protocol import Done, Failure, Message, Progress
 
 
 def main(channel: socket, level: str) -> None:
     """Read a job, run it, report; what is logged from `level` on, a number of `logging`, is reported too."""
-    job: Job = receive(channel, Job)
+    job: Job[Any] = receive(channel, ANY_JOB)
     report = reporter(channel)
     relay(int(level), report)
+
+    def progress(phase: str, fraction: float | None) -> None:
+        report(Progress(phase=phase, fraction=fraction))
+
     try:
-        report(run(job, report))
+        report(Done(result=type_of(job).run(job, progress)))
     except TrtoptError as error:
-        report(Failure(error=type(error).__name__, problem=error.problem, remedy=error.remedy))
-    except MemoryError:
-        report(
-            Failure(error="DeviceError", problem="out of host memory", remedy="use a smaller batch or model")
-        )
+        report(Failure.of(error))
 
 
 def reporter(channel: socket) -> Callable[[Message], None]:

@@ -35,7 +35,6 @@ from trtopt.records import (
     read_versioned,
     to_json,
 )
-from trtopt.workers.protocol import Interleaved
 from trtopt.workflows.build.timing_cache_commands import store_folder
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.provenance import now
@@ -181,10 +180,9 @@ def race(
     listener.plans([one.label for one in heats])
     runs: dict[int, InterleavedRun] = {}
     with closing(run_jobs_of(executor, jobs, limit_s=limit_s, on_progress=listener.progress)) as results:
-        for index, result in results:
-            assert isinstance(result, Interleaved)
-            runs[index] = result.run
-            if result.run.failure is not None:
+        for index, run in results:
+            runs[index] = run
+            if run.failure is not None:
                 break
     return [runs[index] for index in sorted(runs)]
 

@@ -36,7 +36,6 @@ from trtopt.records import (
     OnnxArtifact,
 )
 from trtopt.targets import ONNXRUNTIME, target_of
-from trtopt.workers.protocol import Built
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder
 from trtopt.workflows.listener import SILENT, Listener
 
@@ -156,9 +155,7 @@ class Workbench:
     def _run(self, jobs: Sequence[BuildJob]) -> Iterator[tuple[int, EngineArtifact | TrtoptError]]:
         results = self.executor.run_all_jobs(jobs, limit_s=self.limit_s, on_progress=self.listener.progress)
         with closing(results):
-            for index, result in results:
-                assert isinstance(result, Built | TrtoptError)
-                yield index, result.engine if isinstance(result, Built) else result
+            yield from results
 
 
 def _at_its_shapes(job: BuildJob, scratch: ExitStack) -> BuildJob | None:

@@ -5,7 +5,8 @@ import pytest
 from trtopt.errors import NoGpuError
 from trtopt.executors.api import shares_a_host
 from trtopt.executors.local import LocalExecutor
-from trtopt.workers.protocol import CopyJob, Identified, IdentifyJob
+from trtopt.records import Identity
+from trtopt.workers.protocol import CopyJob, IdentifyJob
 
 IDENTIFY = IdentifyJob(backend="onnxruntime")
 
@@ -19,7 +20,7 @@ def test_jobs_that_share_a_host_run_in_every_place_at_a_time() -> None:
 
     outcomes = LocalExecutor(places=(None, None)).run_all_jobs([IDENTIFY, IDENTIFY], on_progress=progress)
     for _, outcome in outcomes:
-        assert isinstance(outcome, Identified)
+        assert isinstance(outcome, Identity)
         assert sorted(began) == [0, 1]
 
 

@@ -15,8 +15,8 @@ from trtopt.executors.transfer import Packed, Parcel, Reply, carry_out, checked,
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
-from trtopt.records import BuildPlan
-from trtopt.workers.protocol import Built, Failure
+from trtopt.records import BuildPlan, EngineArtifact
+from trtopt.workers.protocol import Failure
 from trtopt.workflows.workbench import make_plans
 
 MODEL = ROOT / "models" / "digits" / "digits.onnx"
@@ -49,29 +49,30 @@ def test_a_build_comes_back_with_its_files_and_the_users_own_paths(tmp_path: Pat
     assert str(MODEL.parent).encode() not in packed.parcel
     reply, contents = sent(packed)
     assert b"/tmp" not in reply
-    outcome = unpack(packed, reply, contents).outcome
-    assert isinstance(outcome, Built)
-    engine = outcome.engine
+    outcome = unpack(job, packed, reply, contents).outcome
+    assert isinstance(outcome, EngineArtifact)
+    engine = outcome
     assert engine.plan == job.plan
     assert sha256_of(tmp_path / engine.path) == engine.sha256
     assert {engine.path, engine.log} == {file.name for file in tmp_path.iterdir()}
 
 
 def test_an_error_names_the_users_folder_and_keeps_its_type_and_remedy(tmp_path: Path) -> None:
-    packed = packed_job(build_job(tmp_path, plan_for(version="0.1")))
-    outcome = unpack(packed, *sent(packed)).outcome
+    job = build_job(tmp_path, plan_for(version="0.1"))
+    packed = packed_job(job)
+    outcome = unpack(job, packed, *sent(packed)).outcome
     assert isinstance(outcome, TrtoptError)
     assert outcome.remedy == "plan and build in one environment"
     reply = Reply(
         node="n",
         outcome=msgspec.Raw(
             msgspec.json.encode(
-                Failure(error="BuildError", problem="@trtopt-files@/out/batch2.log: full", remedy="")
+                Failure(name="BuildError", problem="@trtopt-files@/out/batch2.log: full", remedy="")
             )
         ),
         files={},
     )
-    returned = unpack(packed, msgspec.json.encode(reply), {}).outcome
+    returned = unpack(job, packed, msgspec.json.encode(reply), {}).outcome
     assert isinstance(returned, TrtoptError)
     assert returned.problem == f"{tmp_path}/batch2.log: full"
 
@@ -87,27 +88,29 @@ def test_a_model_travels_with_its_external_weights(tmp_path: Path) -> None:
     job = msgspec.structs.replace(build_job(out, plan_for()), onnx=str(path))
     packed = packed_job(job)
     assert sorted(file.name for file in packed.files.values()) == ["large.data", "large.onnx"]
-    assert isinstance(unpack(packed, *sent(packed)).outcome, Built)
+    assert isinstance(unpack(job, packed, *sent(packed)).outcome, EngineArtifact)
 
 
 def test_a_file_that_arrives_damaged_is_refused_on_both_ways(tmp_path: Path) -> None:
-    packed = packed_job(build_job(tmp_path, plan_for()))
+    job = build_job(tmp_path, plan_for())
+    packed = packed_job(job)
     with pytest.raises(ArtifactError, match="arrived damaged"):
         carry_out(packed.parcel, lambda sha256: b"other bytes", lambda *_: None)
     reply, contents = sent(packed)
     with pytest.raises(ArtifactError, match="arrived damaged"):
-        unpack(packed, reply, {sha256: content + b"!" for sha256, content in contents.items()})
+        unpack(job, packed, reply, {sha256: content + b"!" for sha256, content in contents.items()})
     with pytest.raises(ArtifactError, match="arrived damaged"):
-        unpack(packed, reply, {})
+        unpack(job, packed, reply, {})
     with pytest.raises(ArtifactError, match="a reply arrived damaged"):
-        unpack(packed, reply[:-1], contents)
+        unpack(job, packed, reply[:-1], contents)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_fails_on_a_full_disk_of_the_node_is_no_fault_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = packed_job(build_job(tmp_path, plan_for(version="0.1")))
+    job = build_job(tmp_path, plan_for(version="0.1"))
+    packed = packed_job(job)
     monkeypatch.setattr(transfer, "_FULL_BYTES", 1 << 60)  # so this disk counts as full
     with pytest.raises(DeviceError, match="is full: the plan is for"):
         sent(packed)
@@ -119,17 +122,19 @@ def test_what_is_undamaged_passes() -> None:
 
 @pytest.mark.parametrize("place", ["out/../../evil", "/etc/evil"])
 def test_a_file_cannot_leave_the_folder_it_arrives_in(tmp_path: Path, place: str) -> None:
-    packed = packed_job(build_job(tmp_path / "folder", plan_for()))
+    job = build_job(tmp_path / "folder", plan_for())
+    packed = packed_job(job)
     sha256 = hashlib.sha256(b"x").hexdigest()
-    built = msgspec.Raw(msgspec.json.encode(Failure(error="BuildError", problem="", remedy="")))
+    built = msgspec.Raw(msgspec.json.encode(Failure(name="BuildError", problem="", remedy="")))
     reply = msgspec.json.encode(Reply(node="n", outcome=built, files={place: sha256}))
     with pytest.raises(ArtifactError, match="leaves the folder"):
-        unpack(packed, reply, {sha256: b"x"})
+        unpack(job, packed, reply, {sha256: b"x"})
     assert not (tmp_path / "evil").exists()
 
 
 def test_a_job_of_another_trtopt_is_refused_with_both_versions(tmp_path: Path) -> None:
-    packed = packed_job(build_job(tmp_path, plan_for()))
+    job = build_job(tmp_path, plan_for())
+    packed = packed_job(job)
     other = msgspec.structs.replace(msgspec.json.decode(packed.parcel, type=Parcel), trtopt="0.0.1")
     with pytest.raises(IncompatibleEngineError, match=r"has trtopt .*, the job comes from trtopt 0\.0\.1"):
         carry_out(msgspec.json.encode(other), lambda sha256: b"", lambda *_: None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -20,8 +20,9 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.engine_kernels import KernelJob, RangesJob
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outputs import OutputsJob
+from trtopt.records import Job
 from trtopt.serving.trial_run import CostJob, TrialJob
-from trtopt.workers.jobs import JOBS, Job, git_revision, type_of
+from trtopt.workers.jobs import JOBS, git_revision, type_of
 from trtopt.workers.protocol import CopyJob, IdentifyJob
 
 ENGINE = examples.engine()
@@ -105,13 +106,15 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
 ]  # fmt: skip
 
 
-def test_every_job_of_the_protocol_has_an_entry_and_a_case_here() -> None:
-    assert set(JOBS) == set(get_args(Job)) == {type(job) for job, *_ in CASES}
+def test_every_job_has_an_entry_that_returns_its_result_and_a_case_here() -> None:
+    assert set(JOBS) == set(Job.__subclasses__()) == {type(job) for job, *_ in CASES}
+    for kind, entry in JOBS.items():
+        assert get_type_hints(entry.run)["return"] == kind.result_type(), kind
 
 
 @pytest.mark.parametrize(("job", "doing", "native_code"), CASES, ids=lambda value: type(value).__name__)
 def test_a_job_is_reported_by_what_it_does_and_whose_code_it_runs(
-    job: Job, doing: str, native_code: tuple[str, ...]
+    job: Job[Any], doing: str, native_code: tuple[str, ...]
 ) -> None:
     assert (type_of(job).doing(job), tuple(type_of(job).native_code(job))) == (doing, native_code)
 

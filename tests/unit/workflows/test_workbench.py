@@ -15,9 +15,8 @@ from tests.support import examples
 from trtopt.builder.engine import BuildJob
 from trtopt.device.cuda import probe
 from trtopt.errors import ModelError
-from trtopt.records import Backend, BuildSettings, DeviceInfo
+from trtopt.records import Backend, BuildSettings, DeviceInfo, EngineArtifact
 from trtopt.requests.recipe import make_recipe
-from trtopt.workers.protocol import Built
 from trtopt.workflows.sweep.sweep import SweepPlan
 from trtopt.workflows.workbench import Workbench, check_opset, notes_on
 
@@ -115,9 +114,9 @@ def test_timings_come_from_the_users_cache_or_from_the_store(
 class Backwards:
     """An executor whose last job is done first."""
 
-    def run_all_jobs(self, jobs: Sequence[BuildJob], **_: object) -> Iterator[tuple[int, Built]]:
+    def run_all_jobs(self, jobs: Sequence[BuildJob], **_: object) -> Iterator[tuple[int, EngineArtifact]]:
         for index in reversed(range(len(jobs))):
-            yield index, Built(engine=replace(examples.engine(), plan=jobs[index].plan))
+            yield index, replace(examples.engine(), plan=jobs[index].plan)
 
 
 def test_engines_are_in_the_order_of_their_plans_and_settings_are_kept_for_their_own_backend(

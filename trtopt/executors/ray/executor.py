@@ -50,9 +50,12 @@ from trtopt.executors.ray.nodes import Nodes
 from trtopt.executors.transfer import Packed, Timings, pack, unpack
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.logs import LOG, Logged, log_relayed
+from trtopt.measure.engine import Benched
 from trtopt.processes import DONE, OnProgress
-from trtopt.workers.jobs import Job, git_revision, type_of
-from trtopt.workers.protocol import Benched, Built, Interleaved, Message, Progress, Result
+from trtopt.records import EngineArtifact, InterleavedRun, Job
+from trtopt.records.base import JobResult
+from trtopt.workers.jobs import git_revision, type_of
+from trtopt.workers.protocol import Message, Progress
 
 _IN_FLIGHT = 256
 """So many tasks are submitted at a time: enough for Ray to place, few enough for the driver's memory."""
@@ -86,7 +89,7 @@ class _Submission:
     """A job, from its first submission to its outcome; it has a new number each time that it is sent."""
 
     index: int
-    job: Job
+    job: Job[Any]
     needs: Needs
     number: int = 0
     nodes: frozenset[str] = frozenset()
@@ -98,7 +101,7 @@ class _Submission:
     reasons: list[str] = field(default_factory=list)
     """Why it was lost, each time."""
     failed_on: set[str] = field(default_factory=set)
-    packed: Packed = field(default_factory=Packed)
+    packed: Packed | None = None
     timings: Timings | None = None
     stored: list[_Stored] = field(default_factory=list)
 
@@ -160,8 +163,8 @@ class RayExecutor:
         self._check(Needs(self._gpus, is_alone=True))
 
     def run_all_jobs(
-        self, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
-    ) -> Generator[tuple[int, Result | TrtoptError]]:
+        self, jobs: Sequence[Job[JobResult]], *, limit_s: float | None = None, on_progress: OnProgress
+    ) -> Generator[tuple[int, JobResult | TrtoptError]]:
         """See `Executor.run_all_jobs`.
 
         A job that is lost with its node or its Ray worker is tried again on another node.
@@ -187,7 +190,7 @@ class RayExecutor:
 
     def send(self, one: _Submission, to: Sequence[Node], limit_s: float | None) -> Any:
         """Send a job to one of `to`; returns Ray's reference to its result."""
-        if not one.packed.parcel:
+        if one.packed is None:
             job, is_like_this_machine = one.job, self._here == self.nodes.identity
             if isinstance(job, BuildJob) and self._builder.uses_timing_cache and is_like_this_machine:
                 one.timings = Timings(self._builder, job)
@@ -223,18 +226,16 @@ class RayExecutor:
 
     def receive(
         self, one: _Submission, reply: bytes, contents: dict[str, bytes], beside: tuple[str, ...]
-    ) -> Result | TrtoptError:
+    ) -> Any:
         """A submission's outcome, with what only the driver knows; its files are in the user's folder."""
-        arrived = unpack(one.packed, reply, contents)
+        assert one.packed is not None
+        arrived = unpack(one.job, one.packed, reply, contents)
         result, replace = arrived.outcome, msgspec.structs.replace
-        known = {"node": arrived.node, "beside": beside, "git_revision": self._git_revision}
-        if isinstance(result, Built) and one.timings is not None:
-            return Built(engine=one.timings.add(result.engine, arrived.timings))
-        if isinstance(result, Benched):
+        if isinstance(result, EngineArtifact) and one.timings is not None:
+            return one.timings.add(result, arrived.timings)
+        if isinstance(result, Benched | InterleavedRun):
+            known = {"node": arrived.node, "beside": beside, "git_revision": self._git_revision}
             return replace(result, environment=replace(result.environment, **known))
-        if isinstance(result, Interleaved):
-            environment = replace(result.run.environment, **known)
-            return Interleaved(run=replace(result.run, environment=environment))
         return result
 
 
@@ -254,7 +255,7 @@ class _Run:
         self._sent: dict[Any, _Submission] = {}
         self._looked = time.monotonic()
 
-    def outcomes(self) -> Generator[tuple[int, Result | TrtoptError]]:
+    def outcomes(self) -> Generator[tuple[int, Any]]:
         """See `Executor.run_all_jobs`."""
         read = could_run = time.monotonic()
         try:
@@ -325,7 +326,7 @@ class _Run:
             self._executor.neighbours.began(number, node, one.doing)
             self._on_progress(one.index, f"{message.phase} on {self._nodes.name_of(node)}", message.fraction)
 
-    def _outcome(self, one: _Submission, ref: Any) -> Result | TrtoptError | None:
+    def _outcome(self, one: _Submission, ref: Any) -> Any:
         """What a finished task has come to; None: it was lost, and is to be tried again."""
         try:
             reply, contents = self._ray.get(ref)
@@ -352,9 +353,7 @@ class _Run:
             self._executor.note(f"{one.doing}: lost, and tried again: {reason}")
         return error
 
-    def _settled(
-        self, one: _Submission, outcome: Result | TrtoptError | None
-    ) -> Iterator[tuple[int, Result | TrtoptError]]:
+    def _settled(self, one: _Submission, outcome: Any) -> Iterator[tuple[int, Any]]:
         """Yield an outcome; what has none yet waits again."""
         if outcome is None:
             self._waiting.appendleft(one)

@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from trtopt.errors import TrtoptError
 from trtopt.executors.local import THIS_HOST
 from trtopt.executors.ray.connection import is_full, load_ray
-from trtopt.executors.transfer import carry_out, failure_of
+from trtopt.executors.transfer import carry_out, ending
 from trtopt.files.atomic import scratch_folder
 from trtopt.logs import relaying
 from trtopt.processes import DONE
@@ -96,10 +95,10 @@ def _fetched(ref: Any) -> bytes:
 
 
 def identify(backend: str) -> bytes:
-    """What this node is: an `Identified`, or a `Failure`."""
+    """What this node is: an `Identity`, or why that cannot be found out, as a job ends."""
     job = IdentifyJob(backend=backend)
     ((_, outcome),) = THIS_HOST.run_all_jobs([job], limit_s=_IDENTIFY_S, on_progress=lambda *_: None)
-    return msgspec.json.encode(failure_of(outcome) if isinstance(outcome, TrtoptError) else outcome)
+    return msgspec.json.encode(ending(outcome))
 
 
 def remove_leftovers() -> None:

@@ -16,7 +16,7 @@ from trtopt.executors.ray.connection import finished, load_ray, on_node, reason_
 from trtopt.printable import counted
 from trtopt.records import Backend, Identity
 from trtopt.version import __version__
-from trtopt.workers.protocol import Failure, Identified
+from trtopt.workers.protocol import Done, Failure
 
 _POLL_S = 1.0
 _FIRST_ANSWERS_S = 30.0
@@ -123,8 +123,8 @@ class Nodes:
             return _Answer(node, reason_of(error), is_lost=is_lost)
         if theirs != __version__:
             return _Answer(node, f"has trtopt {theirs}, this machine has trtopt {__version__}")
-        outcome = msgspec.json.decode(identified, type=Identified | Failure)
-        return _Answer(node, outcome.identity if isinstance(outcome, Identified) else outcome.problem)
+        outcome = msgspec.json.decode(identified, type=Done[Identity] | Failure)
+        return _Answer(node, outcome.problem if isinstance(outcome, Failure) else outcome.result)
 
     def _judged(self) -> Fleet:
         """What all answers come to."""

@@ -36,6 +36,7 @@ from trtopt.records import (
     EngineRef,
     Environment,
     InterleavedRun,
+    Job,
     Loading,
     Purpose,
     Record,
@@ -80,7 +81,7 @@ class Variant(Record, frozen=True, kw_only=True):
     mode: Literal["latency", "throughput"] = "latency"
 
 
-class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
+class InterleaveJob(Job[InterleavedRun], frozen=True, kw_only=True, tag="interleave"):
     """A worker's job: load `engines`, run one block of each of `variants` in each of `rounds`.
 
     Where queries are so slow that the rounds would take more than twice the time of their blocks, there are

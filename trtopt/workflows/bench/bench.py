@@ -22,10 +22,10 @@ from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import ArtifactError, DeviceError, TrtoptError, UsageError
 from trtopt.executors.local import THIS_HOST, run_job
 from trtopt.files.page_cache import drop_from_cache
-from trtopt.measure.cold_start import ColdStarted, ColdStartJob
+from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
-from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, RangesJob, RangesRecorded
+from trtopt.measure.engine_kernels import KernelJob, RangesJob
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.measure.loop.stopping import EARLIEST_S
@@ -33,7 +33,6 @@ from trtopt.recipe import Recipe, batch_sizes, shape_flags
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, EngineArtifact, KernelPass
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import OnProgress
 from trtopt.workflows.bench.resolve_engines import (
     ResolvedEngines,
@@ -149,7 +148,6 @@ def _run(
                     continue
                 if isinstance(result, TrtoptError):
                     raise result
-                assert isinstance(result, Benched)
                 point = result.point
                 if point.failure is None:
                     point = _with_further_processes(point, jobs[index], index, request, listener)
@@ -208,15 +206,14 @@ def _with_further_processes(
 
 def _record_kernels(job: BenchJob, timeout: float | None, on_progress: OnProgress) -> KernelPass:
     """The kernels, with the ranges that name their layers where these can be had."""
-    recorded = run_job(KernelJob(bench=job), KernelsRecorded, limit_s=timeout, on_progress=on_progress)
-    found = recorded.kernels
+    found = run_job(KernelJob(bench=job), limit_s=timeout, on_progress=on_progress)
     try:
         limit_s = timeout or _RANGES_LIMIT_S
-        marked = run_job(RangesJob(bench=job), RangesRecorded, limit_s=limit_s, on_progress=on_progress)
+        marked = run_job(RangesJob(bench=job), limit_s=limit_s, on_progress=on_progress)
     except TrtoptError as error:
         note = f"layers of kernels go by order and time, not by NVTX ranges: {error.summary}"
         return msgspec.structs.replace(found, notes=(*found.notes, note))
-    return msgspec.structs.replace(found, marked_runs=marked.runs)
+    return msgspec.structs.replace(found, marked_runs=marked)
 
 
 STARTS = 5
@@ -251,7 +248,7 @@ def measure_cold_starts(
                 page_cache=state,
                 began_s=time.monotonic(),
             )
-            result = run_job(started, ColdStarted, limit_s=limit_s)
+            result = run_job(started, limit_s=limit_s)
             made.append(result.start)
             module_loading = result.module_loading
     return ColdStarts(

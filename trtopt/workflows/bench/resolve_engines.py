@@ -227,7 +227,7 @@ def external_engine(path: Path, backend: str) -> EngineArtifact:
     """The engine as a worker process that loads it with `backend` finds it."""
     sha256 = sha256_of(path)
     job = DescribeJob(path=str(path.absolute()), sha256=sha256, backend=backend)
-    described = run_job(job, Described)
+    described = run_job(job)
     return EngineArtifact(
         path=path.name,
         sha256=sha256,

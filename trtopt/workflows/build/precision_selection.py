@@ -55,7 +55,6 @@ from trtopt.records.precision import PLAIN, Forms
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workers.protocol import Benched
 from trtopt.workflows.build.candidates import (
     AS_GIVEN,
     Candidates,
@@ -373,7 +372,6 @@ class _PrecisionSelection:
         self._listener.plans([f"{plan.label}: layers of {entry.name}" for entry in entries])
         found: dict[int, tuple[EngineProfile, Graph]] = {}
         for index, result in run_jobs_of(self._workbench.executor, jobs, on_progress=self._listener.progress):
-            assert isinstance(result, Benched)
             point = result.point
             proto = model_file.load(Path(entries[index].onnx.path)).proto
             graph = read_graph(proto, point.latency.shapes)

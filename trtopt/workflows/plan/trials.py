@@ -16,8 +16,7 @@ from trtopt.requests.serve import PlanRequest
 from trtopt.serving.planning.prediction import RUNS
 from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.traffic import Process, arrivals_at, lengths_of
-from trtopt.serving.trial_run import CostJob, TrialJob, TrialRun
-from trtopt.workers.protocol import Costed, Tried
+from trtopt.serving.trial_run import CostJob, TrialJob, TrialRun, Tried
 from trtopt.workflows.plan.sources import Measured
 
 
@@ -43,7 +42,7 @@ def serving_costs(measured: Measured, limit_s: float | None, trust: Sequence[str
         requests={workers: tuple(found) for workers, found in batches.items()},
         trust=tuple(trust),
     )
-    result = run_job(job, Costed, limit_s=limit_s)
+    result = run_job(job, limit_s=limit_s)
     here, there = result.environment.device.name, measured.environment.device.name
     if here != there:
         raise UsageError(
@@ -123,7 +122,7 @@ def verify(
         trust=tuple(request.trust),
     )
     listener(f"serving {len(at_s):,} requests, {at_s[-1]:.0f} s")
-    return verification_of(run_job(job, Tried, limit_s=timeout), parse_goal(made.goal, "--slo").p, runs)
+    return verification_of(run_job(job, limit_s=timeout), parse_goal(made.goal, "--slo").p, runs)
 
 
 def require_goal(made: BatchPlan) -> None:

@@ -46,7 +46,6 @@ from trtopt.requests.models import CheckRequest
 from trtopt.requests.recipe import input_sizes
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import type_reference
-from trtopt.workers.protocol import OutputsWritten
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, points, resolve_engines
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
@@ -229,10 +228,8 @@ class Checker:
                 batch=size,
                 folder=str(scratch),
             )
-            result = run_job(
-                job, OutputsWritten, self._executor, limit_s=limit_s, on_progress=listener.progress
-            )
-            outputs = (read_npz(outputs_file(scratch, index)) for index in range(result.batches))
+            batches = run_job(job, self._executor, limit_s=limit_s, on_progress=listener.progress)
+            outputs = (read_npz(outputs_file(scratch, index)) for index in range(batches))
             backend = str(engine.plan.backend)
             alike = self._filled_for(engine, size)
             return self._evaluated(engine.path, backend, size, open_data(data), size, outputs, alike)

@@ -32,7 +32,7 @@ from trtopt.records import (
 )
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import TENSORRT
-from trtopt.workers.protocol import Copied, CopyJob
+from trtopt.workers.protocol import CopyJob
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.timing_cache_commands import user_folder
@@ -101,9 +101,9 @@ def probe_peaks(
 
 def _copy(backend: Backend, nbytes: int, limit_s: float | None, listener: Listener) -> Peak:
     job = CopyJob(backend=backend.name, nbytes=nbytes)
-    result = run_job(job, Copied, limit_s=limit_s, on_progress=listener.progress)
+    bytes_per_s = run_job(job, limit_s=limit_s, on_progress=listener.progress)
     text = f"measured: copy of {nbytes / 2**30:g} GiB within the device, bytes read and written"
-    return Peak(value=result.bytes_per_s, source=text)
+    return Peak(value=bytes_per_s, source=text)
 
 
 def _matrix(

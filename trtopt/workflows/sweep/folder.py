@@ -30,7 +30,7 @@ from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_man
 from trtopt.files.outputs import folder_in_progress
 from trtopt.measure.analysis.findings import doubts_of
 from trtopt.measure.analysis.sweep_points import csv_of, mean_watts
-from trtopt.measure.engine import BenchJob
+from trtopt.measure.engine import Benched, BenchJob
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.recipe import Recipe
 from trtopt.records import (
@@ -58,7 +58,6 @@ from trtopt.records import (
 from trtopt.requests.build import SweepRequest
 from trtopt.targets import ONNXRUNTIME
 from trtopt.version import __version__
-from trtopt.workers.protocol import Benched
 from trtopt.workflows.build.folder import in_folder, stamp, verified_graphs
 from trtopt.workflows.build.graph import keep_model, prepare_graph
 from trtopt.workflows.compare.result_files import read_result

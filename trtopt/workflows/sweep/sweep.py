@@ -34,7 +34,6 @@ from trtopt.recipe import (
 )
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
 from trtopt.requests.build import SweepRequest
-from trtopt.workers.protocol import Benched
 from trtopt.workflows.build.graph import QUANTIZED, request_for, with_typed_io
 from trtopt.workflows.listener import DONE, SILENT, Listener
 from trtopt.workflows.race import with_streams
@@ -310,7 +309,6 @@ class _Run:
                 try:
                     if isinstance(outcome, TrtoptError):
                         raise outcome
-                    assert isinstance(outcome, Benched)
                     engine = engines[setting.key(terms)]
                     self._add(*record_point(self._swept.folder, setting, terms, engine, outcome))
                 except OutputError:

@@ -10,7 +10,7 @@ from tests.support import examples
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.engine import BenchJob
-from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, RangesJob, RangesRecorded
+from trtopt.measure.engine_kernels import KernelJob, RangesJob
 from trtopt.records import KernelPass, TracedRun
 from trtopt.workflows.bench import bench
 
@@ -21,12 +21,12 @@ JOB = BenchJob(
 KERNELS = KernelPass(runs=1, launches=(), notes=("a note",))
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch, ranges: TrtoptError | RangesRecorded) -> KernelPass:
+def recorded(monkeypatch: pytest.MonkeyPatch, ranges: TrtoptError | tuple[TracedRun, ...]) -> KernelPass:
     """With workers that have these results."""
 
-    def run_job(job: Any, kind: type, *, limit_s: float | None, on_progress: object) -> Any:
+    def run_job(job: Any, *, limit_s: float | None, on_progress: object) -> Any:
         if isinstance(job, KernelJob):
-            return KernelsRecorded(kernels=KERNELS)
+            return KERNELS
         assert isinstance(job, RangesJob)
         assert limit_s is not None  # a process that hangs must not keep the profile
         if isinstance(ranges, TrtoptError):
@@ -39,7 +39,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, ranges: TrtoptError | RangesRecord
 
 def test_ranges_are_kept_with_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = (TracedRun(),)
-    assert recorded(monkeypatch, RangesRecorded(runs=runs)).marked_runs == runs
+    assert recorded(monkeypatch, runs).marked_runs == runs
 
 
 def test_where_ranges_cannot_be_had_the_kernels_stand_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
