@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from trtopt.builder.timing_cache import TimingStore
-from trtopt.records import Backend, CacheTerms, Identity, TimedBuild
+from trtopt.records import Backend, CacheTerms, Identity
 from trtopt.workflows.build.folder import check_folder
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
@@ -36,11 +36,10 @@ def work(folder: Path, name: str, rounds: int) -> None:
     import trtopt
 
     store = TimingStore(folder / "store")
-    build = TimedBuild(at="", host=name, trtopt="", onnx_sha256="", engine="batch1", seconds=0.0, clocks=None)
     for number in range(rounds):
         before = store.load(IDENTITY, TERMS)
         blob = (before.blob if before else b"") + f"{name} {number}\n".encode()
-        store.save(blob, IDENTITY, TERMS, build, grown_from=before, merge=union)
+        store.save(blob, IDENTITY, TERMS, grown_from=before, merge=union)
         trtopt.build(DIGITS, folder / "out", backend="onnxruntime", rewrite="none", verdict=False)
 
 

@@ -26,11 +26,7 @@ def test_the_second_folders_build_draws_on_the_firsts_timings(tmp_path: Path) ->
     assert second.engines[0].timing_cache_in == first.engines[0].timing_cache_out
     assert (second.engines[0].timing_cache_hits or 0) > 0
     (entry,) = caches.entries()
-    assert entry.build_count == 2
-    clocks = entry.builds[0].clocks
-    assert clocks is not None
-    assert clocks.readings >= 2
-    assert clocks.slowed == ()
+    assert entry.problem is None
 
 
 def test_after_a_transformer_the_engines_of_one_folder_still_add_to_the_store(

@@ -158,7 +158,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     memory = f"{label}.memory.json" if built.memory is not None else None
     if memory and built.memory is not None:
         write_atomically(folder / memory, to_json(built.memory, indent=None))
-    cache_out = caches.save(built.timing_cache, seconds, clocks)
+    cache_out = caches.save(built.timing_cache, clocks)
     return EngineArtifact(
         path=file_name,
         sha256=hashlib.sha256(built.engine).hexdigest(),

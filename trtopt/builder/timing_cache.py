@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.builder_settings import cache_terms
-from trtopt.errors import TimingCacheError, UsageError
+from trtopt.errors import TimingCacheError
 from trtopt.files.atomic import cannot_write, lock, write_atomically
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.outputs import remove_abandoned
@@ -34,34 +34,24 @@ from trtopt.records import (
     CacheTerms,
     DeviceInfo,
     Identity,
-    TimedBuild,
     from_json,
     to_json,
 )
 
 _MAGIC = b"trtopt timing cache 1\n"
 _MAX_HEADER_BYTES = 1 << 20
-_KEPT_BUILDS = 200
 
 
 class Header(Identity, frozen=True, kw_only=True):
-    """What the file says before TensorRT's bytes; `builds` are the latest of `build_count`."""
+    """What the file says before TensorRT's bytes."""
 
     terms: CacheTerms | None = None
     blob_sha256: str | None = None
-    builds: tuple[TimedBuild, ...] = ()
-    build_count: int = 0
 
     @property
     def identity(self) -> Identity:
         """Where the cache was made."""
         return Identity(**{name: getattr(self, name) for name in Identity.__struct_fields__})
-
-    def with_builds(self, more: tuple[TimedBuild, ...], count: int) -> Header:
-        """The same with more builds; the oldest are only counted."""
-        return msgspec.structs.replace(
-            self, builds=(*self.builds, *more)[-_KEPT_BUILDS:], build_count=self.build_count + count
-        )
 
 
 @dataclass(frozen=True)
@@ -123,11 +113,10 @@ def save_cache(
     grown_from: StoredCache | None,
     merge: Callable[[bytes, bytes], bytes],
     terms: CacheTerms | None = None,
-    build: TimedBuild | None = None,
 ) -> StoredCache:
     """Write `blob`, merged with what another build has saved since `grown_from` was read.
 
-    `merge(ours, theirs)` is TensorRT's; `build` is the one that `blob` comes from.
+    `merge(ours, theirs)` is TensorRT's.
     """
     with lock(path):
         remove_abandoned(path)
@@ -136,8 +125,7 @@ def save_cache(
         if present is not None and others_wrote and present.blob != blob:
             blob = merge(blob, present.blob)
         known = present.header if present and present.header else header_of(here, terms)
-        own = () if build is None else (build,)
-        return write_cache(path, known.with_builds(own, len(own)), blob)
+        return write_cache(path, known, blob)
 
 
 def header_of(identity: Identity, terms: CacheTerms | None) -> Header:
@@ -226,14 +214,13 @@ class TimingStore:
         blob: bytes,
         identity: Identity,
         terms: CacheTerms,
-        build: TimedBuild,
         *,
         grown_from: StoredCache | None,
         merge: Callable[[bytes, bytes], bytes],
     ) -> StoredCache:
         """Add what a build has timed to what is there, and make room if the store has outgrown its bound."""
         path = self.path(identity, terms)
-        saved = save_cache(path, blob, identity, terms=terms, build=build, grown_from=grown_from, merge=merge)
+        saved = save_cache(path, blob, identity, terms=terms, grown_from=grown_from, merge=merge)
         self.prune(self.limit_bytes, keep=path)
         return saved
 
@@ -262,19 +249,6 @@ class TimingStore:
         """Every file, the latest used first; damaged ones and those that were set aside with the reason."""
         found = [entry for path in self._files() if (entry := _entry(path)) is not None]
         return tuple(sorted(found, key=lambda entry: entry.used, reverse=True))
-
-    def find(self, name: str) -> Path:
-        """The one file whose name contains `name`."""
-        paths = [path for path in self._files() if name in path.name and path.suffix == SUFFIX]
-        exact = [path for path in paths if name in (path.name, path.stem)]
-        chosen = exact or paths
-        if len(chosen) != 1:
-            there = ", ".join(path.stem for path in chosen) or "no cache has it in its name"
-            raise UsageError(
-                f"{name}: does not name exactly one cache of {self.folder}: {there}",
-                "see `trtopt cache ls` for the names",
-            )
-        return chosen[0]
 
     def prune(self, limit_bytes: int, *, keep: Path | None = None) -> tuple[Path, ...]:
         """Remove what was set aside, then the longest unused, until the rest fits; returns what went."""
@@ -314,30 +288,28 @@ def _entry(path: Path) -> CacheEntry | None:
         found = path.stat()
     except FileNotFoundError:
         return None
-    entry = CacheEntry(
+    header, problem = _header_in(path)
+    return CacheEntry(
         name=path.name.removesuffix(SUFFIX),
         path=str(path),
         size_bytes=found.st_size,
         used=datetime.fromtimestamp(found.st_mtime, timezone.utc).isoformat(timespec="seconds"),
+        identity=header.identity if header else None,
+        terms=header.terms if header else None,
+        problem=problem,
     )
-    return _described(entry, path)
 
 
-def _described(entry: CacheEntry, path: Path) -> CacheEntry:
+def _header_in(path: Path) -> tuple[Header | None, str | None]:
+    """What a file of the store says, or why it cannot be used."""
     if path.suffix == ASIDE:
-        return msgspec.structs.replace(entry, problem="damaged; set aside by a build")
+        return None, "damaged; set aside by a build"
     try:
         header = read_cache(path).header
     except TimingCacheError as error:
-        return msgspec.structs.replace(entry, problem=error.problem)
+        return None, error.problem
     if header is None or header.terms is None:
-        return msgspec.structs.replace(entry, problem="does not say where and for what it was made")
+        return None, "does not say where and for what it was made"
     if TimingStore(path.parent).path(header.identity, header.terms) != path:
-        return msgspec.structs.replace(entry, problem="is not the cache that its name stands for")
-    return msgspec.structs.replace(
-        entry,
-        identity=header.identity,
-        terms=header.terms,
-        builds=header.builds,
-        build_count=header.build_count,
-    )
+        return None, "is not the cache that its name stands for"
+    return header, None

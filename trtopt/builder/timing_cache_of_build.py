@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-from datetime import datetime, timezone
 from pathlib import Path
 
 from trtopt.builder.timing_cache import (
@@ -16,8 +14,7 @@ from trtopt.builder.timing_cache import (
 )
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BuildError, OutputError, TimingCacheError
-from trtopt.records import BuildClocks, BuildPlan, TimedBuild
-from trtopt.version import __version__
+from trtopt.records import BuildClocks, BuildPlan
 
 
 class BuildCaches:
@@ -71,7 +68,7 @@ class BuildCaches:
             f"{self._plan.label}: built without the timing cache: with it there was {error.problem}"
         )
 
-    def save(self, blob: bytes | None, seconds: float, clocks: BuildClocks) -> StoredCache | None:
+    def save(self, blob: bytes | None, clocks: BuildClocks) -> StoredCache | None:
         """Save what the build has timed, unless on a slowed GPU; returns what the file now holds."""
         if blob is None:
             return None
@@ -81,17 +78,14 @@ class BuildCaches:
                 f"({', '.join(clocks.slowed)}): its timings are not saved"
             )
             return None
-        build = self._build(seconds, clocks)
         saved = None
         grown_from = self._began_with  # `blob` has it, wherever it came from: neither place needs it merged
         if self._file is not None:
-            saved = save_cache(
-                self._file, blob, self._here, build=build, grown_from=grown_from, merge=self._union
-            )
+            saved = save_cache(self._file, blob, self._here, grown_from=grown_from, merge=self._union)
         if self._store is not None:
             try:
                 stored = self._store.save(
-                    blob, self._here, self._terms, build, grown_from=grown_from, merge=self._union
+                    blob, self._here, self._terms, grown_from=grown_from, merge=self._union
                 )
                 saved = saved or stored
             except TimingCacheError as error:
@@ -120,17 +114,6 @@ class BuildCaches:
             lost = "of other builds" if len(ours) > len(theirs) else "of this build"
             self.notes.append(f"timings {lost} are not kept: {error.problem}")
             return max(theirs, ours, key=len)
-
-    def _build(self, seconds: float, clocks: BuildClocks) -> TimedBuild:
-        return TimedBuild(
-            at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            host=platform.node(),
-            trtopt=__version__,
-            onnx_sha256=self._plan.onnx_sha256,
-            engine=self._plan.label,
-            seconds=seconds,
-            clocks=clocks,
-        )
 
     def _set_aside(self, error: TimingCacheError, refused: StoredCache | None = None) -> None:
         assert self._store is not None

@@ -104,20 +104,6 @@ def list_caches(cache_dir: Path | None, json: JsonOutput | None) -> None:
     show(caches_view(cache_entries, str(store_folder(cache_dir))), err=takes_stdout(json))
 
 
-@cache.command("show")
-@click.argument("name")
-@option("cache_dir", CacheDir)
-@json_option("trtopt.cache", "the entry")
-def show_cache(name: str, cache_dir: Path | None, json: JsonOutput | None) -> None:
-    """Show where and by which builds the cache NAME (or a part of its name) was made."""
-    from trtopt.cli.console import show_result
-    from trtopt.report.build import cache_view
-    from trtopt.workflows.build.timing_cache_commands import entry
-
-    found = entry(name, cache_dir)
-    show_result(json, found, cache_view(found))
-
-
 @cache.command("prune")
 @option("cache_dir", CacheDir)
 @click.option("--max-size", type=click.IntRange(min=0), metavar="MIB", help="Size to keep [default: 2048].")

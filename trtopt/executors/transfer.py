@@ -292,7 +292,7 @@ class Timings:
             file = folder / "timing.cache"
             file.write_bytes(content)
             blob = read_cache(file).blob
-        saved = self._caches.save(blob, engine.build_seconds, engine.clocks)
+        saved = self._caches.save(blob, engine.clocks)
         return msgspec.structs.replace(
             engine,
             timing_cache_out=saved.sha256 if saved else None,

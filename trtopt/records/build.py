@@ -349,22 +349,10 @@ class CacheTerms(Record, frozen=True, kw_only=True):
     build_route: str | None = None
 
 
-class TimedBuild(Record, frozen=True, kw_only=True):
-    """One build that added timings to a cache: time, host, model, and the GPU's state."""
-
-    at: str
-    host: str
-    trtopt: str
-    onnx_sha256: str
-    engine: str
-    seconds: float
-    clocks: BuildClocks | None
-
-
 class CacheEntry(Record, frozen=True, kw_only=True):
     """One file of the store; `problem` says why it cannot be used, and then the rest is unknown.
 
-    `used` is when a build last read or wrote it (ISO 8601, UTC); `builds` are the latest of `build_count`.
+    `used` is when a build last read or wrote it (ISO 8601, UTC).
     """
 
     schema: str = "trtopt.cache/1"
@@ -374,6 +362,4 @@ class CacheEntry(Record, frozen=True, kw_only=True):
     used: str
     identity: Identity | None = None
     terms: CacheTerms | None = None
-    builds: tuple[TimedBuild, ...] = ()
-    build_count: int = 0
     problem: str | None = None

@@ -12,7 +12,6 @@ from trtopt.records import (
     FolderCheck,
     Manifest,
     RebuildDifference,
-    TimedBuild,
 )
 from trtopt.records.base import Row
 from trtopt.report.bench import backend_text
@@ -153,45 +152,9 @@ def caches_view(entries: Sequence[CacheEntry], folder: str) -> View:
     columns: list[Column[CacheEntry]] = [
         Column("name", lambda one: one.name, fit="fold"),
         Column("MiB", lambda one: mib(one.size_bytes), ".1f"),
-        Column("builds", lambda one: one.build_count, ""),
         Column("driver", lambda one: (one.identity.driver if one.identity else None) or "?", ""),
         Column("last used", lambda one: one.used, "", fit="fold"),
     ]
     problems = [f"{entry.name}: {entry.problem}" for entry in entries if entry.problem]
     title = f"{folder}: {counted(len(entries), 'timing cache')}"
     return View(title, [table("", columns, entries), Lines(problems)])
-
-
-def cache_view(entry: CacheEntry) -> View:
-    """Machine and settings of the cache, and its builds, the latest last."""
-    lines = [entry.name, f"  file: {entry.path} ({mib(entry.size_bytes):.1f} MiB), last used {entry.used}"]
-    if entry.problem:
-        lines.append(f"  cannot be used: {entry.problem}")
-    if entry.identity:
-        identity = entry.identity
-        lines.append(f"  made by {identity.backend} on {identity.gpu} ({identity.compute_capability})")
-        lines.append(f"  driver {identity.driver}, CUDA {identity.cuda}")
-    if entry.terms:
-        terms = entry.terms
-        sources = "default" if terms.tactic_sources is None else ", ".join(terms.tactic_sources)
-        lines.append(
-            f"  optimisation level {_or_default(terms.opt_level)}, "
-            f"bytes of workspace: {_or_default(terms.workspace_bytes)}, "
-            f"tactic sources: {sources}, {len(terms.plugins)} plugins"
-        )
-    lines.append(f"  {entry.build_count} builds; the latest {len(entry.builds)}:")
-    return View("", [Lines([*lines, *(f"    {_timed_build(build)}" for build in entry.builds)])])
-
-
-def _timed_build(build: TimedBuild) -> str:
-    clocks = build.clocks
-    summary = f"{build.at} {build.host}: {build.engine} of {build.onnx_sha256[:12]} in {build.seconds:.1f} s"
-    if clocks is None or clocks.problem:
-        return f"{summary}; clocks unknown"
-    mhz = "idle" if clocks.sm_mhz_low is None else f"{clocks.sm_mhz_low}–{clocks.sm_mhz_high} MHz"
-    others = "?" if clocks.other_processes is None else clocks.other_processes
-    return f"{summary}; SM clock {mhz}, {others} other processes on the GPU"
-
-
-def _or_default(value: int | None) -> str:
-    return "default" if value is None else str(value)

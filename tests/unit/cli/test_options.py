@@ -75,7 +75,7 @@ def test_shapes_and_axes_can_be_given_where_engines_are_built_or_run(name: str) 
     assert "--axis NAME=MIN,OPT,MAX" in HELP[name]
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, "plan", "lint", "verify", "doctor", "cache ls", "cache show"])
+@pytest.mark.parametrize("name", [*SAMPLES, "plan", "lint", "verify", "doctor", "cache ls"])
 def test_json_goes_to_a_file_or_to_standard_output(name: str) -> None:
     options = [one for one in command(name).params if "--json" in one.opts]
     assert [one.metavar for one in options] == ["FILE|-"]

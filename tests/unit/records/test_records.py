@@ -20,6 +20,7 @@ from trtopt.records import (
     BenchReport,
     BuildPlan,
     CompareReport,
+    Job,
     MachineSurvey,
     Manifest,
     Record,
@@ -256,7 +257,7 @@ def test_every_cut_of_a_records_json_form_is_refused(kind: type[Record]) -> None
     "kind",
     [
         pytest.param(kind, id=kind.__name__)
-        for kind in sorted(subclasses(Record) - {Record}, key=lambda kind: kind.__name__)
+        for kind in sorted(subclasses(Record) - {Record, Job}, key=lambda kind: kind.__name__)
     ],
 )
 def test_every_record_is_frozen_and_strict_and_takes_its_fields_by_name(kind: type[Record]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trtopt.builder.timing_cache import LIMIT_BYTES, TimingStore, read_cache
+from trtopt.builder.timing_cache import LIMIT_BYTES, TimingStore
 from trtopt.records import CacheEntry
 
 NO_CACHE = "none"
@@ -27,13 +27,6 @@ def user_folder() -> Path:
 def entries(cache_dir: str | Path | None = None) -> tuple[CacheEntry, ...]:
     """Every cache of the store, the latest used first."""
     return _store(cache_dir).entries()
-
-
-def entry(name: str, cache_dir: str | Path | None = None) -> CacheEntry:
-    """One cache by its name or a part of it."""
-    path = _store(cache_dir).find(name)
-    read_cache(path)
-    return next(one for one in entries(cache_dir) if one.path == str(path))
 
 
 def prune(limit_bytes: int = LIMIT_BYTES, cache_dir: str | Path | None = None) -> tuple[Path, ...]:
