@@ -323,7 +323,7 @@ def rewrite(request: RewriteRequest) -> RewriteTrace:
 def cast(request: CastRequest) -> CastReport:
     """Write an ONNX file with its nodes in 16 bits where that is safe.
 
-    A node stays FP32 where its operator must, where `exclude` or `keep_op` names it, where its weight would
+    A node stays FP32 where its operator must, where `exclude` names it, where its weight would
     overflow or vanish, where `data` takes a tensor beyond `threshold`, and where an output on `data` would be
     below 20 dB or a cosine of 0.99: what to keep for that is searched in at most 40 runs.
 

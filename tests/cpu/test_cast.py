@@ -154,7 +154,7 @@ def test_one_cast_serves_all_readers(tmp_path: Path) -> None:
     text = """# w: float[8,8]
 g (float[N,8] x) => (float[N,8] y, float[N,8] z)
     {a = Exp(x) b = MatMul(a, w) c = MatMul(a, w) d = Add(b, c) y = MatMul(d, w) z = Identity(a)}"""
-    _, proto, _ = cast(saved(text, tmp_path), keep_op=("Exp",))
+    _, proto, _ = cast(saved(text, tmp_path), exclude=("Exp",))
     assert operators(proto).count("Cast") == 2  # of a, for both, and of y
 
 
@@ -164,7 +164,7 @@ g (float[N,8] x) => (float[N,8] y, float[N,8] z) {y = MatMul(x, w) z = MatMul(y,
     _, proto, types = cast(saved(text, tmp_path))
     assert operators(proto) == ["Cast", "MatMul", "Cast", "MatMul", "Cast"]
     assert (types["y"], types["z"]) == (1, 1)
-    report, _, _ = cast(saved(text, tmp_path), keep_op=("MatMul",), cast_io=True)
+    report, _, _ = cast(saved(text, tmp_path), exclude=("MatMul",), cast_io=True)
     assert len(report.kept) == 2
 
 
@@ -180,7 +180,7 @@ def test_outputs_of_one_node_are_cast_in_its_order(tmp_path: Path) -> None:
 def test_what_lies_between_fp32_nodes_stays_with_them(tmp_path: Path) -> None:
     text = """# w: float[8,8]
 g (float[N,8] x) => (float[N,8] y) {a = MatMul(x, w) b = Exp(a) c = Relu(b) d = Exp(c) y = MatMul(d, w)}"""
-    report, _, _ = cast(saved(text, tmp_path, w=np.eye(8, dtype=np.float32)), keep_op=("Exp",), threshold=1e9)
+    report, _, _ = cast(saved(text, tmp_path, w=np.eye(8, dtype=np.float32)), exclude=("Exp",), threshold=1e9)
     assert rules(report) == {"Exp:b": "pattern", "Relu:c": "island", "Exp:d": "pattern"}
 
 
@@ -437,13 +437,11 @@ def test_bf16_where_the_opset_has_none_says_which_has(tmp_path: Path) -> None:
 def test_the_command_reports_explains_and_refuses(tmp_path: Path, trtopt_cli: CommandLine) -> None:
     source = saved(CHAIN, tmp_path)
     out = tmp_path / "out.onnx"
-    done = trtopt_cli("cast", source, "-o", out, "--keep-op", "Relu")
+    done = trtopt_cli("cast", source, "-o", out, "--exclude", "Relu")
     assert "2 nodes in FP16, 1 kept in FP32" in done.stdout
     assert "random data" in done.stdout
-    assert (
-        "--keep-op Relu"
-        in trtopt_cli("cast", source, "-o", out, "--keep-op", "Relu", "--explain", "Relu:b").stdout
-    )
+    explained = trtopt_cli("cast", source, "-o", out, "--exclude", "Relu", "--explain", "Relu:b")
+    assert "--exclude Relu" in explained.stdout
     report = from_json(trtopt_cli("cast", source, "-o", out, "--json", "-").stdout.encode(), CastReport)
     assert json.loads(json.dumps(report.lowered)) == ["MatMul:a", "Relu:b", "MatMul:y"]
     assert "no floating-point node" in trtopt_cli.fails(2, "cast", source, "-o", "new", "--explain", "nobody")

@@ -173,11 +173,12 @@ class CastRequest(Request):
     target: Annotated[Target, "TensorRT to cast for (scales)."] = DEFAULT
     exclude: Annotated[
         Sequence[str],
-        Option("Nodes to keep in FP32: 'encoder.0.*'.", metavar="PATTERN"),
+        Option(
+            "Nodes (with * and ?) or operators to keep in FP32: 'encoder.0.*', Softmax.", metavar="PATTERN"
+        ),
     ] = ()
-    keep_op: Annotated[Sequence[str], Option("Operators to keep in FP32: Softmax.", metavar="OP")] = ()
     include: Annotated[
-        Sequence[str], Option("Nodes to cast regardless of their values.", metavar="PATTERN")
+        Sequence[str], Option("Nodes or operators to cast regardless of their values.", metavar="PATTERN")
     ] = ()
     threshold: Annotated[
         float | None,

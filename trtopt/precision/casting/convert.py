@@ -18,7 +18,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT, check, types_of
 from trtopt.onnxio.weights import converted
 from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
-from trtopt.precision.casting.rules import Places, check_patterns
+from trtopt.precision.casting.rules import Places
 
 _READS_ANY = ("Cast", "Shape", "Size")
 _SUFFIX: dict[int, str] = {
@@ -32,7 +32,7 @@ def cast_graph(
     model: ModelFile, ranges: Mapping[str, float], cast_options: CastOptions, *, cast_io: bool = False
 ) -> tuple[ModelFile, Decision]:
     """Cast a prepared model in memory; its spool takes large weights. `ranges`: the largest |x| by tensor."""
-    check_patterns(model.proto, cast_options.keep, cast_options.keep_op, cast_options.include)
+    cast_options.check(model.proto)
     types = types_of(model.proto)
     decision = CastDecider(model, types, ranges, cast_options, cast_io=cast_io).decide()
     result = convert(model, types, decision.places, cast_options.low, cast_io=cast_io)

@@ -18,12 +18,12 @@ from trtopt.precision.casting.rules import (
     exact_integers,
     fit_of,
     gelus_between_products,
-    is_called,
     largest,
     places_of,
     rounding_error,
     takes,
 )
+from trtopt.precision.placement.draft import check_patterns, matching
 from trtopt.records.precision import CastPrecision, KeepRule, KeptNode
 from trtopt.targets import target_named
 
@@ -63,13 +63,12 @@ HEADROOM = 4.0
 
 @dataclass(frozen=True)
 class CastOptions:
-    """What the user requests; patterns are shell-style globs on node names."""
+    """What the user requests; patterns are shell-style globs on node names, or operators."""
 
     precision: CastPrecision
     target: str
     threshold: float | None = None
     keep: tuple[str, ...] = ()
-    keep_op: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     only: frozenset[str] | None = None
     """An earlier decision's nodes: these become 16-bit, islands too, and all others stay FP32."""
@@ -83,7 +82,12 @@ class CastOptions:
 
     def includes(self, node: onnx.NodeProto) -> bool:
         """Whether the node becomes 16-bit whatever its weights and values."""
-        return any(is_called(node, pattern) for pattern in self.include)
+        return matching(node, self.include) is not None
+
+    def check(self, model: onnx.ModelProto) -> None:
+        """Refuse patterns that match no node of the model and its subgraphs."""
+        nodes = (node for part in graphs_of(model.graph) for node in part.node)
+        check_patterns(nodes, self.keep, self.include)
 
 
 @dataclass(frozen=True)
@@ -239,11 +243,8 @@ class CastDecider:
             return None
         if node.name in self._cast_options.accurate:
             return "accuracy", "in 16 bits the outputs would be too inaccurate"
-        for pattern in self._cast_options.keep:
-            if is_called(node, pattern):
-                return "pattern", f"--exclude {pattern}"
-        if node.op_type in self._cast_options.keep_op:
-            return "pattern", f"--keep-op {node.op_type}"
+        if pattern := matching(node, self._cast_options.keep):
+            return "pattern", f"--exclude {pattern}"
         return self._weight_fault(node, can) or self._range_fault(node)
 
     def _scale_fault(self, node: onnx.NodeProto, can: Places) -> str | None:

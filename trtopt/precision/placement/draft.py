@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
 import onnx
 
+from trtopt.errors import UsageError
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, reads_of
 from trtopt.onnxio.shape_inference import inferred
 from trtopt.records.precision import PLAIN, Decision, Forms
@@ -132,16 +134,28 @@ class PlacementOptions:
 
     def excludes(self, node: Node) -> str | None:
         """The pattern by which the user keeps this node in float."""
-        return _matching(node, self.exclude)
+        return matching(node, self.exclude)
 
     def includes(self, node: Node) -> str | None:
         """The pattern by which the user wants this node quantised."""
-        return _matching(node, self.include)
+        return matching(node, self.include)
 
 
-def _matching(node: Node, patterns: tuple[str, ...]) -> str | None:
+def matching(node: Node, patterns: Sequence[str]) -> str | None:
     """The first that fits its name, or is that name to the letter (names may hold [), or its operator."""
     return next((p for p in patterns if p in (node.name, node.op_type) or fnmatchcase(node.name, p)), None)
+
+
+def check_patterns(nodes: Iterable[Node], exclude: Sequence[str], include: Sequence[str]) -> None:
+    """Refuse a pattern that matches no node: it would silently have no effect."""
+    nodes = list(nodes)
+    for flag, patterns in (("--exclude", exclude), ("--include", include)):
+        for pattern in patterns:
+            if not any(matching(node, (pattern,)) for node in nodes):
+                raise UsageError(
+                    f"{flag} {pattern}: no node has such a name or operator",
+                    "give a node's name with * and ?, or an operator such as Conv",
+                )
 
 
 @dataclass(frozen=True)

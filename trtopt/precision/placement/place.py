@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from trtopt.errors import UsageError
 from trtopt.precision.placement import between, products
 from trtopt.precision.placement.draft import (
     ACTIVATIONS,
@@ -16,6 +15,7 @@ from trtopt.precision.placement.draft import (
     PlacementOptions,
     Plan,
     View,
+    check_patterns,
     is_op,
 )
 from trtopt.precision.placement.products import is_own_gate
@@ -73,14 +73,7 @@ RULES = (
 
 def place(view: View, options: PlacementOptions) -> Plan:
     """Decide for each node of floating-point numbers whether it is quantised, and on which edges Q/DQ go."""
-    for flag, patterns in (("--exclude", options.exclude), ("--include", options.include)):
-        for pattern in patterns:
-            alone = PlacementOptions(options.precision, (pattern,))
-            if not any(alone.excludes(node) for node in view.nodes):
-                raise UsageError(
-                    f"{flag} {pattern}: no node has such a name or operator",
-                    "give a node's name with * and ?, or an operator such as Conv",
-                )
+    check_patterns(view.nodes, options.exclude, options.include)
     draft = Draft(view, options)
     for rule in RULES:
         rule(draft)

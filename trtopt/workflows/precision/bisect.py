@@ -30,7 +30,6 @@ from trtopt.precision.calibrate import TABLE, QuantizationJob, table_beside
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
 from trtopt.precision.casting.decide import CastOptions, Decision
 from trtopt.precision.casting.peaks import measured
-from trtopt.precision.casting.rules import check_patterns
 from trtopt.precision.existing_qdq import is_quantized
 from trtopt.precision.quantize import make_rest_half, measured_for_rest, quantize_graph, with_pairs
 from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
@@ -226,9 +225,9 @@ def _variants(
                 f"{source} already has 16-bit types, so it has no error against itself",
                 "give the FP32 model that it was made from",
             )
-        check_patterns(checker.model.proto, exclude, exclude, include)
+        cast_options = CastOptions(request.precision, target, keep=exclude, include=include)
+        cast_options.check(checker.model.proto)
         listener.note("measuring values")
-        cast_options = CastOptions(request.precision, target, keep=exclude, keep_op=exclude, include=include)
         return CastVariants(checker.model, samples, cast_options, scratch), checker.model
     job = job_of(
         QuantizeOptions(

@@ -30,7 +30,7 @@ from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds, accurac
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
 from trtopt.precision.casting.decide import HEAVY, CastOptions, Decision
 from trtopt.precision.casting.peaks import Reference, measured
-from trtopt.precision.casting.rules import check_patterns, largest
+from trtopt.precision.casting.rules import largest
 from trtopt.precision.compare import First, compared
 from trtopt.precision.running import of_casting
 from trtopt.precision.search import ALLOWED, Found, Names, search
@@ -67,7 +67,6 @@ def cast(
         request.target,
         request.threshold if is_measured else largest(LOW[request.precision]),
         tuple(request.exclude),
-        tuple(request.keep_op),
         tuple(request.include),
     )
     with scratch_beside(out) as spool, _data_remedy(data):
@@ -79,7 +78,7 @@ def cast(
             )
         wide = _wide(model)
         # before the model runs, which may take long
-        check_patterns(wide.proto, request.exclude, request.keep_op, request.include)
+        cast_options.check(wide.proto)
         seen = _seen(model, wide, original.proto, data, spool, compare=request.compare)
 
         def tried(options: CastOptions, folder: Path) -> _Cast:
