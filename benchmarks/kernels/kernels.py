@@ -233,7 +233,7 @@ class Jobs:
         folder = self._built(DIGITS if self._args.dry_run else RESNET)
         built = time.monotonic()
         result = self._work / "cold-start.json"
-        words = ["bench", folder, "--duration", 1, "--cold-start", "--idle", "1,10,100ms"]
+        words = ["bench", folder, "--duration", 1, "--cold-start"]
         printed = self._trtopt(*words, "--json", result)
         self._keep(result, "cold-start", printed)
         whole = {"build_s": round(built - began, 1), "bench_s": round(time.monotonic() - built, 1)}

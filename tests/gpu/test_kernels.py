@@ -39,12 +39,10 @@ def test_a_kernel_is_in_the_layer_whose_nvtx_range_its_launch_lies_in(built: Pat
     assert len(certain) > len(kernels.rows) / 2  # what the CUDA runtime launched is at most likely
 
 
-def test_an_engine_starts_on_a_gpu_in_every_phase_and_slows_after_a_pause(built: Path, binding: str) -> None:
-    report = trtopt.bench(built, batch=8, duration=0.2, cold_start=True, idle="1,100ms")
-    cold, idle = report.points[0].cold_start, report.points[0].idle
+def test_an_engine_starts_on_a_gpu_in_every_phase(built: Path, binding: str) -> None:
+    report = trtopt.bench(built, batch=8, duration=0.2, cold_start=True)
+    cold = report.points[0].cold_start
     assert cold is not None
     assert len(cold.starts) >= 5
     assert all(tuple(start.ms) == START_PHASES for start in cold.starts)
     assert cold.module_loading == "LAZY"
-    assert idle is not None
-    assert all(mhz is not None for gap in idle.gaps for mhz in (*gap.sm_mhz_before, *gap.sm_mhz_after))

@@ -228,7 +228,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("--graph", "--transfers", "--pinned", "--queue", "--sync", "--streams"),
     ),
     "Further measurements, each in a pass of its own": (
-        *("--layers", "--kernels", "--memory", "--load", "--max-latency", "--idle", "--cold-start"),
+        *("--layers", "--kernels", "--memory", "--load", "--max-latency", "--cold-start"),
         "--probe-peaks",
     ),
     "Builder settings [default: the backend's]": (

@@ -16,7 +16,6 @@ from trtopt.measure.load.arrivals import Load
 from trtopt.measure.load.load_pass import LoadSettings, measure_load
 from trtopt.measure.load.rate_search import search_load
 from trtopt.measure.loop.buffers import Inputs
-from trtopt.measure.loop.idle_pass import measure_idle
 from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
 from trtopt.measure.loop.run_pass import Subject, measure
 from trtopt.measure.loop.stopping import Limits
@@ -33,9 +32,8 @@ class Benched(Record, frozen=True, kw_only=True):
 class BenchJob(Job[Benched], frozen=True, kw_only=True, tag="bench"):
     """A bench worker's job. The file at `path` is loaded only if its hash is the artifact's.
 
-    `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `idle_ms` are
-    the pauses of an idle pass. `sample_axes` are the model's, of `data.fit`. `nvtx` and `cuda_profiler` are
-    for `device.nvtx`.
+    `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `sample_axes` are the
+    model's, of `data.fit`. `nvtx` and `cuda_profiler` are for `device.nvtx`.
     """
 
     path: str
@@ -50,7 +48,6 @@ class BenchJob(Job[Benched], frozen=True, kw_only=True, tag="bench"):
     memory: bool
     stop_early: bool = False
     load: LoadSettings | None = None
-    idle_ms: tuple[float, ...] = ()
     sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     nvtx: bool = False
     cuda_profiler: bool = False
@@ -139,8 +136,6 @@ def _passes(
     elif settings is not None and settings.rate is not None:
         plan = Load(settings.rate, settings.arrivals)
         yield "load", lambda: measure_load(device, session, subject, terms, plan, limits)
-    if job.idle_ms:
-        yield "idle", lambda: measure_idle(device, session, subject, terms, job.idle_ms)
     if job.layers:
         yield "layers", lambda: time_layers(device, session, subject, graph=terms.graph)
 

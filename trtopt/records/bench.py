@@ -469,26 +469,6 @@ class ColdStarts(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class IdleGap(Record, frozen=True, kw_only=True):
-    """Queries after a pause of `gap_ms`: the pauses that it came to, the latencies, and the SM clock.
-
-    The clock was read at the end of each pause and after its query; None: not reported.
-    """
-
-    gap_ms: float
-    idle_ms: list[float]
-    latency_ms: list[float]
-    sm_mhz_before: list[int | None]
-    sm_mhz_after: list[int | None]
-
-
-class IdlePass(Record, frozen=True, kw_only=True):
-    """Latency after pauses, and `busy_ms` of queries that follow one another at once."""
-
-    busy_ms: list[float]
-    gaps: tuple[IdleGap, ...]
-
-
 # ── the report ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -508,7 +488,6 @@ class BenchPoint(Record, frozen=True, kw_only=True):
     layers: LayerPass | None = None
     memory: MemoryPass | None = None
     kernels: KernelPass | None = None
-    idle: IdlePass | None = None
     cold_start: ColdStarts | None = None
     failure: str | None = None
 

@@ -32,8 +32,6 @@ from trtopt.records import (
     BenchReport,
     ColdStart,
     ColdStarts,
-    IdleGap,
-    IdlePass,
     LayerPass,
     LoadPass,
     LoadSearch,
@@ -360,8 +358,6 @@ def _starts(points: Sequence[BenchPoint]) -> Iterator[Block]:
         if point.cold_start is not None and point.cold_start.starts:
             yield _cold_starts(point.batch, point.cold_start)
             yield Lines(cold_start_lines(point.batch, point.cold_start))
-        if point.idle is not None:
-            yield _pauses(point.batch, point.idle)
 
 
 def _cold_starts(batch: int, cold: ColdStarts) -> Table:
@@ -411,21 +407,6 @@ def cold_start_lines(batch: int, cold: ColdStarts) -> list[str]:
             "kernels are loaded on first use (CUDA_MODULE_LOADING=LAZY); EAGER loads them with the library"
         )
     return lines
-
-
-def _pauses(batch: int, idle: IdlePass) -> Table:
-    busy = median(idle.busy_ms)
-    columns: list[Column[IdleGap]] = [
-        Column("pause ms", lambda gap: gap.gap_ms, "g"),
-        Column("real ms", lambda gap: median(gap.idle_ms), ".2f"),
-        Column("latency ms", lambda gap: median(gap.latency_ms), ".3f"),
-        Column("against none", lambda gap: f"{median(gap.latency_ms) / busy:.2f}x" if busy else None, ""),
-        Column("MHz before", lambda gap: _median(gap.sm_mhz_before), ".0f"),
-        Column("MHz after", lambda gap: _median(gap.sm_mhz_after), ".0f"),
-    ]
-    title = f"batch {batch}: latency after a pause; {busy:.3f} ms without one"
-    caption = "medians; SM clock at the end of the pause and after the query"
-    return table(title, columns, idle.gaps, caption=caption)
 
 
 # ── what the figures are worth ──────────────────────────────────────────────────────────────────────────

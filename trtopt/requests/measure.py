@@ -80,13 +80,6 @@ class BenchRequest(Request):
             metavar="pN=LIMIT",
         ),
     ] = None
-    idle: Annotated[
-        str | None,
-        Option(
-            "Measure the latency after such pauses, as `1,10,100ms`, in a pass of its own.",
-            metavar="1,10,100ms",
-        ),
-    ] = None
     cold_start: Annotated[bool, Option("Start each engine in fresh processes too, and time every phase.")] = (
         False
     )

@@ -27,7 +27,6 @@ from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.engine_kernels import KernelJob, RangesJob
 from trtopt.measure.load.load_pass import load_settings
-from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.measure.loop.stopping import EARLIEST_S
 from trtopt.recipe import Recipe, batch_sizes, shape_flags
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, EngineArtifact, KernelPass
@@ -57,7 +56,6 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
         contract=changed(contract_named(request.contract or DEFAULT), request.terms or {}),
         data=str(request.data) if request.data is not None else None,
         load=load_settings(request.load, request.max_latency),
-        idle_ms=parse_gaps(request.idle) if request.idle is not None else (),
         warmup_s=request.warmup,
         duration_s=request.duration,
         stop_early=request.stop_early,
