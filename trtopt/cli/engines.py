@@ -377,8 +377,8 @@ def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | No
 def tune(context: click.Context, request: TuneRequest | None, score: bool, json: JsonOutput | None) -> None:
     """Find a faster engine of MODEL, an ONNX file, within a budget of time.
 
-    Tries candidates one by one, the highest expected gain per second first: precisions, for the graph or its
-    regions; types of inputs and outputs; builder settings; rewrite rules; batch sizes, streams; further
+    Tries candidates one by one, the highest expected gain per second first: precisions and forms of INT8;
+    types of inputs and outputs; builder settings; rewrite rules; batch sizes, streams; further
     builds. Each is checked for accuracy and raced against the best so far. Deploy the folder: a build folder
     of the best engine. ledger.json in it lists every candidate with the predicted and the measured gain.
     Exits with 3 if the baseline misses the accuracy bound.

@@ -102,7 +102,7 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
     """
 
     candidate: str
-    kind: CandidateKind | Literal["batch-split", "region"]  # which earlier versions tried
+    kind: CandidateKind | Literal["region"]  # which earlier versions tried
     prior_gain: float
     prior_probability: float
     predicted_gain: float

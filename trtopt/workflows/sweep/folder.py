@@ -137,8 +137,6 @@ def draw_point(
 ) -> tuple[SweepPoint, Environment] | None:
     """The point from its result file, if that is there, is whole and is of this engine."""
     path = result_path(folder, setting, terms)
-    if not path.is_file():  # named after the label of an older trtopt
-        path = next(path.parent.glob(f"*-{setting.key(terms)[:_KEY_DIGITS]}.json"), path)
     try:
         report = read_result(path)
     except ArtifactError:

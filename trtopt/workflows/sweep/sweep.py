@@ -120,12 +120,12 @@ def terms_of(swept: Swept) -> SweepTerms:
     data = measured_on(recipe, request.data, lambda text: None)
     kept = {
         "shapes": recipe.shapes,
-        **({"axes": recipe.axes} if recipe.axes else {}),  # sweeps of earlier versions have none
-        **({} if io_request(recipe).is_empty else {"io": io_request(recipe)}),
+        "axes": recipe.axes,
+        "io": io_request(recipe),
         "rewrite": recipe.rewrite,
-        **({"add_rule": recipe.add_rule} if recipe.add_rule else {}),
-        **({"forms": recipe.forms} if recipe.forms else {}),
-        **({"exclude": recipe.exclude} if recipe.exclude else {}),
+        "add_rule": recipe.add_rule,
+        "forms": recipe.forms,
+        "exclude": recipe.exclude,
         "calib": recipe.calib and fingerprint_of(recipe.calib),
         **{setting.name: getattr(recipe, setting.name) for setting in SWEPT},
         "plugins": [fingerprint_of(path) for path in recipe.plugins],  # what they are, not where

@@ -58,9 +58,9 @@ def test_a_damaged_ledger_is_left_out_of_the_history_and_refused_by_name(tmp_pat
 
 def test_a_ledger_with_candidates_of_a_kind_that_has_left_is_still_read(tmp_path: Path) -> None:
     text = to_json(ledger(entry(), won(0.1))).decode()
-    (tmp_path / "ledger.json").write_text(text.replace(entry().kind, "batch-split", 1))
+    (tmp_path / "ledger.json").write_text(text.replace(entry().kind, "region", 1))
     found = read_ledger(tmp_path / "ledger.json")
-    assert [one.kind for one in found.entries] == ["batch-split", won(0.1).kind]
+    assert [one.kind for one in found.entries] == ["region", won(0.1).kind]
     assert [one.kind for one in score_of([found], "here").kinds] == [won(0.1).kind]
 
 
