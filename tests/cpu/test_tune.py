@@ -16,11 +16,12 @@ from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.device.backends import open_builder
 from trtopt.errors import BoundError
 from trtopt.files.manifests import read_manifest
-from trtopt.recipe import Recipe
+from trtopt.requests.build import TuneRequest
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.tune.candidates import Change, evidence_of
 from trtopt.workflows.tune.evaluation import Maker
+from trtopt.workflows.tune.setup import Samples
 from trtopt.workflows.workbench import Workbench
 
 
@@ -160,15 +161,8 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
             y = Add(c, b)
         }"""
     onnx.save(model(text), tmp_path / "model.onnx")
-    maker = Maker(
-        source=tmp_path / "model.onnx",
-        recipe=Recipe(backend="onnxruntime"),
-        bounds={},
-        data=None,
-        data_name=None,
-        cache_dir=None,
-        workbench=Workbench(builder=open_builder("onnxruntime"), limit_s=60.0),
-    )
+    workbench = Workbench(builder=open_builder("onnxruntime"), limit_s=60.0)
+    maker = Maker(TuneRequest(tmp_path / "model.onnx", backend="onnxruntime"), Samples(None, None), workbench)
     built = maker.baseline(tmp_path / "0", 2)
     source = built.manifest.source_sha256
     changes = (
@@ -190,15 +184,8 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
 
 def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
     """By TensorRT-RTX, which builds without a GPU: settings, types and formats, and a batch size."""
-    maker = Maker(
-        source=DIGITS,
-        recipe=Recipe(backend="tensorrt-rtx"),
-        bounds={},
-        data=None,
-        data_name=None,
-        cache_dir=None,
-        workbench=Workbench(builder=open_builder("tensorrt-rtx"), limit_s=300.0),
-    )
+    workbench = Workbench(builder=open_builder("tensorrt-rtx"), limit_s=300.0)
+    maker = Maker(TuneRequest(DIGITS, backend="tensorrt-rtx"), Samples(None, None), workbench)
     built = maker.baseline(tmp_path / "0", 8)
     image = built.engine.inputs[0]
     changes = (

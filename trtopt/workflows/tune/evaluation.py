@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from trtopt.records import FinalRace, Ledger, LedgerEntry, Manifest, to_json
 from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
+from trtopt.requests.build import TuneRequest
 from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.bench.resolve_engines import engines_of_build
 from trtopt.workflows.build.build import build
@@ -30,7 +30,7 @@ from trtopt.workflows.profile.profile import PROFILE_FILE, profile
 from trtopt.workflows.race import Setting, engine_at, fitting_data
 from trtopt.workflows.tune.candidates import Change, Queued
 from trtopt.workflows.tune.race import Cost, Racer, Track
-from trtopt.workflows.tune.setup import Setup, samples_for
+from trtopt.workflows.tune.setup import Samples, Setup, samples_for
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
 from trtopt.workflows.workbench import TIMING_CACHE_FILE, Workbench, make_plans
 
@@ -76,20 +76,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Maker:
-    """Builds the baseline and candidates of a model."""
+    """Builds the baseline and candidates of a request's model."""
 
-    source: Path
-    recipe: Recipe
-    bounds: Mapping[str, float]
-    data: str | None
-    data_name: str | None
-    """What the user calls the samples."""
-    cache_dir: str | Path | None
+    request: TuneRequest
+    samples: Samples
     workbench: Workbench
 
     def baseline(self, folder: Path, batch: int) -> Built:
         """Today's defaults."""
-        recipe = self._with_limit(msgspec.structs.replace(self.recipe, batch=(batch,)))
+        recipe = self._with_limit(msgspec.structs.replace(self.request.recipe, batch=(batch,)))
         return Built(folder, self._build(recipe, folder), recipe, batch, 1)
 
     def make(self, incumbent: Built, change: Change, folder: Path) -> Built:
@@ -117,20 +112,20 @@ class Maker:
     def _build(self, recipe: Recipe, folder: Path) -> Manifest:
         """From the user's model; samples and bounds are for what selects a precision by measuring."""
         if recipe.precision not in (None, "fp32"):
-            recipe = msgspec.structs.replace(recipe, calib=recipe.calib or self.data)
+            recipe = msgspec.structs.replace(recipe, calib=recipe.calib or self.samples.data)
         if recipe.precision == "best":
-            recipe = msgspec.structs.replace(recipe, bounds=dict(self.bounds))
+            recipe = msgspec.structs.replace(recipe, bounds=self.request.accuracy.given)
         manifest = build(
-            self.source,
+            self.request.model,
             folder,
             recipe,
-            cache_dir=self.cache_dir,
+            cache_dir=self.request.cache_dir,
             executor=self.workbench.executor,
             listener=self.workbench.listener,
         )
-        if manifest.verdict is None or self.data_name is None:
+        if manifest.verdict is None or self.samples.name is None:
             return manifest
-        named = msgspec.structs.replace(manifest.verdict, data=self.data_name)
+        named = msgspec.structs.replace(manifest.verdict, data=self.samples.name)
         return write_manifest(folder, msgspec.structs.replace(manifest, verdict=named))
 
     def _derive(self, incumbent: Built, change: Change, recipe: Recipe, folder: Path) -> Manifest:
@@ -157,7 +152,7 @@ class Maker:
             (folder / TIMING_CACHE_FILE).unlink(missing_ok=True)
         if change.fresh:
             return self.workbench.with_cache_in(folder)
-        return self.workbench.with_caches(self.recipe, folder, self.cache_dir)
+        return self.workbench.with_caches(self.request.recipe, folder, self.request.cache_dir)
 
 
 def _copy_without(source: Path, folder: Path, manifest: Manifest) -> None:
@@ -190,17 +185,10 @@ class Evaluation:
     def maker(self, limit_s: float, listener: Listener) -> Maker:
         """What builds the baseline and candidates; `listener` hears of it."""
         given = self._setup
-        return Maker(
-            source=given.source,
-            recipe=given.request.recipe,
-            bounds=given.request.accuracy.given,
-            data=given.samples.data,
-            data_name=given.samples.name,
-            cache_dir=given.request.cache_dir,
-            workbench=Workbench(
-                builder=given.builder, executor=given.executor, listener=listener, limit_s=limit_s
-            ),
+        workbench = Workbench(
+            builder=given.builder, executor=given.executor, listener=listener, limit_s=limit_s
         )
+        return Maker(given.request, given.samples, workbench)
 
     def check(self, built: Built, limit_s: float, own: Listener) -> CheckedSubject:
         """Its outputs against those of the model with the build's inputs and outputs."""
