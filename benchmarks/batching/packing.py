@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from trtopt.records import SweepReport, from_json
-from trtopt.serving.planning.traffic import lengths_of
+from trtopt.serving.planning.simulation import lengths_of
 
 WEIGHTS = Path(__file__).parents[1] / "shared" / "weights.py"
 DRAWN = 6000

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from trtopt.measure.load.arrivals import Goal
 from trtopt.records import BatchPolicy
-from trtopt.serving.planning.prediction import Demand, predict
-from trtopt.serving.planning.service_times import Curve
-from trtopt.serving.planning.setups import Fleet, MeasuredEngine, Setup
+from trtopt.serving.planning.search import Demand, predict
+from trtopt.serving.planning.setups import Curve, Fleet, MeasuredEngine, Setup
 
 BASE_MS = {1: 1.0, 2: 1.2, 4: 1.6, 8: 2.4}
 MEASURED_S, TRUE_S, TRUE_RUNS = 3.0, 30.0, 6

@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 
-from trtopt.serving.planning import prediction, search
+from trtopt.serving.planning import search
 
 
 def simulate_few(patch: pytest.MonkeyPatch) -> None:
     """A search simulates a tenth of the requests, and its finalists in four runs instead of ten."""
     patch.setattr(search, "_SIEVE", tuple((keep, requests // 10) for keep, requests in search._SIEVE))
-    patch.setattr(search, "predict", partial(prediction.predict, runs=4))
-    patch.setattr(prediction, "_MOST_REQUESTS", prediction._MOST_REQUESTS // 10)
+    patch.setattr(search, "predict", partial(search.predict, runs=4))
+    patch.setattr(search, "_MOST_REQUESTS", search._MOST_REQUESTS // 10)

@@ -1,7 +1,6 @@
 """Measured engines that the tests make up."""
 
-from trtopt.serving.planning.service_times import Curve
-from trtopt.serving.planning.setups import EngineMemory, MeasuredEngine
+from trtopt.serving.planning.setups import Curve, EngineMemory, MeasuredEngine
 
 MIB = 1 << 20
 

@@ -14,11 +14,9 @@ from trtopt.files.manifests import is_build_folder, read_manifest, read_plan, re
 from trtopt.files.outputs import check_output, hashed_kind, json_kind, with_hash, write_output
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, to_json
 from trtopt.requests.serve import PlanRequest
-from trtopt.serving.planning.prediction import Demand
-from trtopt.serving.planning.search import Bounds, Outcome, Search, nothing_keeps
-from trtopt.serving.planning.service_times import NO_COST, Costs
-from trtopt.serving.planning.setups import MeasuredEngine
-from trtopt.serving.planning.traffic import Recorded
+from trtopt.serving.planning.search import Bounds, Demand, Outcome, Search, nothing_keeps
+from trtopt.serving.planning.setups import NO_COST, Costs, MeasuredEngine
+from trtopt.serving.planning.simulation import Recorded
 from trtopt.serving.triton import check_successor, readme, triton_model
 from trtopt.workflows.plan.sources import (
     Measured,

@@ -30,9 +30,8 @@ from trtopt.records import (
 from trtopt.requests.serve import PlanRequest
 from trtopt.serving.load_folder import BENCH_FILE
 from trtopt.serving.planning.search import Bounds
-from trtopt.serving.planning.service_times import Curve
-from trtopt.serving.planning.setups import EngineMemory, MeasuredEngine
-from trtopt.serving.planning.traffic import Process, Recorded, parse_process, parse_recorded
+from trtopt.serving.planning.setups import Curve, EngineMemory, MeasuredEngine
+from trtopt.serving.planning.simulation import Process, Recorded, parse_process, parse_recorded
 from trtopt.workflows.sweep.folder import REPORT, read_sweep
 
 

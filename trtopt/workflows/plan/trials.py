@@ -13,9 +13,9 @@ from trtopt.executors.local import run_job
 from trtopt.measure.load.arrivals import parse_goal
 from trtopt.records import BatchPlan, Served, ServingCost, Verification
 from trtopt.requests.serve import PlanRequest
-from trtopt.serving.planning.prediction import RUNS
-from trtopt.serving.planning.service_times import Curve
-from trtopt.serving.planning.traffic import Process, arrivals_at, lengths_of
+from trtopt.serving.planning.search import RUNS
+from trtopt.serving.planning.setups import Curve
+from trtopt.serving.planning.simulation import Process, arrivals_at, lengths_of
 from trtopt.serving.trial_run import CostJob, TrialJob, TrialRun, Tried
 from trtopt.workflows.plan.sources import Measured
 

@@ -11,10 +11,22 @@ from tests.support.engines import MIB, engine
 from trtopt.errors import PlanError
 from trtopt.measure.load.arrivals import Goal
 from trtopt.records import BatchPolicy, Estimate
-from trtopt.serving.planning.prediction import Demand, estimate, latency_ms, predict, requests_of, run_once
-from trtopt.serving.planning.search import Bounds, Outcome, Search, SearchResult, nothing_keeps, simplest
+from trtopt.serving.planning.search import (
+    Bounds,
+    Demand,
+    Outcome,
+    Search,
+    SearchResult,
+    estimate,
+    latency_ms,
+    nothing_keeps,
+    predict,
+    requests_of,
+    run_once,
+    simplest,
+)
 from trtopt.serving.planning.setups import Fleet, Setup
-from trtopt.serving.planning.traffic import Recorded
+from trtopt.serving.planning.simulation import Recorded
 
 GOAL = Goal(99.0, 20.0)
 ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]
