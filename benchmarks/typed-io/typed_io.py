@@ -43,8 +43,7 @@ from trtopt.device.backends import open_target
 from trtopt.errors import TrtoptError
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import contract_named, one_in_flight
-from trtopt.measure.engine import check_fits
-from trtopt.measure.engine_memory import vouched_engine
+from trtopt.measure.engine import check_fits, vouched_engine
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.profiling_passes import time_layers
 from trtopt.measure.loop.run_pass import Subject

@@ -12,8 +12,7 @@ from typing import Literal
 from trtopt.device.api import Target
 from trtopt.device.sized_outputs import require_fixed_sizes
 from trtopt.errors import GraphCaptureError
-from trtopt.measure.engine import check_fits, input_batch
-from trtopt.measure.engine_memory import vouched_engine
+from trtopt.measure.engine import check_fits, input_batch, vouched_engine
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
 from trtopt.records import Contract, EngineArtifact, Job, Record, Shape
 from trtopt.records.bench import (

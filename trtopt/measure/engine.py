@@ -1,25 +1,112 @@
-"""One engine at one batch size: all requested passes, each on its own."""
+"""One engine in a worker: vouched for, measured in passes of their own, its kernels recorded, described."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from trtopt.data import open_data
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import Device, ProgressSink, Session, Target
+from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.errors import DeviceError, IncompatibleEngineError, MeasurementError
+from trtopt.files.manifests import read_verified
 from trtopt.measure.contracts import changed
-from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
 from trtopt.measure.load.arrivals import Load
 from trtopt.measure.load.load_pass import LoadSettings, measure_load
 from trtopt.measure.load.rate_search import search_load
 from trtopt.measure.loop.buffers import Inputs
+from trtopt.measure.loop.inference_stream import sets_of
+from trtopt.measure.loop.kernel_pass import record_kernels, record_ranges
 from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
 from trtopt.measure.loop.run_pass import Subject, measure
 from trtopt.measure.loop.stopping import Limits
-from trtopt.records import BenchPoint, Contract, EngineArtifact, EngineRef, Environment, Job, Record, Shape
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.records import (
+    Backend,
+    BenchPoint,
+    Contract,
+    DeviceInfo,
+    EngineArtifact,
+    EngineRef,
+    Environment,
+    Job,
+    KernelPass,
+    Record,
+    Shape,
+    ShapeRange,
+    TensorSpec,
+    TracedRun,
+)
+
+
+def check_fits(artifact: EngineArtifact, target: Target) -> None:
+    """Engines fit one flavour, version and GPU model."""
+    built, here = artifact.plan.backend, target.backend
+    remedy = "build again on this machine, or measure where it was built"
+    if built != here:
+        raise IncompatibleEngineError(f"{artifact.path}: built by {built}, this machine has {here}", remedy)
+    gpu = target.device.info
+    if artifact.device.kind == "gpu" and (artifact.device.name, artifact.device.compute_capability) != (
+        gpu.name,
+        gpu.compute_capability,
+    ):
+        raise IncompatibleEngineError(
+            f"{artifact.path}: built for {artifact.device.name} (compute capability "
+            f"{artifact.device.compute_capability}), this machine has {gpu.name} ({gpu.compute_capability})",
+            remedy,
+        )
+
+
+def vouched_engine(
+    device: Device, path: Path, artifact: EngineArtifact, shapes: Mapping[str, Shape]
+) -> bytes:
+    """The engine's content, once its hash is right and the device has room for the least that it takes.
+
+    That is its file, for its weights are in it, and one set of inputs and outputs; `shapes` are those of its
+    inputs, and outputs count where the engine knows their shapes.
+    """
+    content = read_verified(path, artifact.sha256)
+    tensors = _nbytes((*artifact.inputs, *artifact.outputs), shapes)
+    require_memory(
+        artifact.path,
+        {"engine": len(content), "inputs and outputs": tensors},
+        device.device_memory(),
+        "use a smaller batch or model",
+    )
+    return content
+
+
+def check_stream_memory(
+    device: Device, session: Session, name: str, shapes: Mapping[str, Shape], contract: Contract
+) -> None:
+    """Warn if the streams of a contract may find too little room.
+
+    A stream takes what the engine states for a context's activations, at the largest shapes that it admits,
+    and its sets of inputs and outputs.
+    """
+    tensors = _nbytes((*session.inputs, *session.outputs), shapes)
+    parts = {
+        "activations": contract.streams * (session.device_memory_bytes or 0),
+        "inputs and outputs": contract.streams * sets_of(contract) * tensors,
+    }
+    warn_if_short(name, parts, device.device_memory())
+
+
+def _nbytes(specs: Iterable[TensorSpec], shapes: Mapping[str, Shape]) -> int:
+    """Bytes of the tensors whose shapes are given or known."""
+    known = ((spec.dtype, shapes.get(spec.name, spec.shape)) for spec in specs)
+    return sum(
+        numpy_dtype(dtype).itemsize * math.prod(axis for axis in shape if isinstance(axis, int))
+        for dtype, shape in known
+        if all(isinstance(axis, int) for axis in shape)
+    )
+
+
+# ── its passes ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Benched(Record, frozen=True, kw_only=True):
@@ -159,19 +246,82 @@ def input_batch(
     return open_data(data).first_batch(session.inputs, shapes, axes)
 
 
-def check_fits(artifact: EngineArtifact, target: Target) -> None:
-    """Engines fit one flavour, version and GPU model."""
-    built, here = artifact.plan.backend, target.backend
-    remedy = "build again on this machine, or measure where it was built"
-    if built != here:
-        raise IncompatibleEngineError(f"{artifact.path}: built by {built}, this machine has {here}", remedy)
-    gpu = target.device.info
-    if artifact.device.kind == "gpu" and (artifact.device.name, artifact.device.compute_capability) != (
-        gpu.name,
-        gpu.compute_capability,
-    ):
-        raise IncompatibleEngineError(
-            f"{artifact.path}: built for {artifact.device.name} (compute capability "
-            f"{artifact.device.compute_capability}), this machine has {gpu.name} ({gpu.compute_capability})",
-            remedy,
+# ── its kernels: jobs of their own, so that the tracer is in no process that measures latency ───────────
+
+
+class KernelJob(Job[KernelPass], frozen=True, kw_only=True, tag="kernels"):
+    """A worker's job: record the kernels of what `bench` measures."""
+
+    bench: BenchJob
+
+
+class RangesJob(Job[tuple[TracedRun, ...]], frozen=True, kw_only=True, tag="ranges"):
+    """A worker's job: record in which of its layers the engine launches each kernel.
+
+    See `records.KernelPass.marked_runs`.
+    """
+
+    bench: BenchJob
+
+
+def record_engine_kernels(target: Target, job: KernelJob) -> KernelPass:
+    """Load the engine and record what it launches."""
+    with _loaded(target, job.bench) as (session, subject):
+        return record_kernels(target.device, session, subject, graph=job.bench.contract.graph)
+
+
+def record_engine_ranges(target: Target, job: RangesJob) -> tuple[TracedRun, ...]:
+    """Load the engine and record what it launches in plain runs, with its NVTX ranges."""
+    with _loaded(target, job.bench) as (session, subject):
+        return record_ranges(target.device, session, subject)
+
+
+@contextmanager
+def _loaded(target: Target, bench: BenchJob) -> Iterator[tuple[Session, Subject]]:
+    check_fits(bench.artifact, target)
+    engine = vouched_engine(target.device, Path(bench.path), bench.artifact, bench.shapes)
+    with closing(target.load(engine)) as session:
+        yield session, subject_of(session, bench)
+
+
+# ── its own description, for external engines without a manifest ────────────────────────────────────────
+
+
+class Described(Record, frozen=True, kw_only=True):
+    """A describe job's result, and what it was loaded by; `profiles` as `device.api.Session` has them."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    profiles: tuple[dict[str, ShapeRange], ...]
+    backend: Backend
+    device: DeviceInfo
+
+
+class DescribeJob(Job[Described], frozen=True, kw_only=True, tag="describe"):
+    """A worker's job: describe an engine. The file is loaded only if its hash is `sha256`."""
+
+    path: str
+    sha256: str
+    backend: str
+
+
+def describe(target: Target, job: DescribeJob) -> Described:
+    """Load the engine and read its inputs, outputs and profiles."""
+    content = read_verified(Path(job.path), job.sha256, "command line")
+    require_memory(
+        job.path,
+        {"engine": len(content)},
+        target.device.device_memory(),
+        "free the device, or use a smaller one",
+    )
+    session = target.load(content)
+    try:
+        return Described(
+            inputs=session.inputs,
+            outputs=session.outputs,
+            profiles=tuple(map(dict, session.profiles)),
+            backend=target.backend,
+            device=target.device.info,
         )
+    finally:
+        session.close()

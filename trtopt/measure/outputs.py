@@ -14,8 +14,7 @@ from trtopt.data.fit import sample_axes
 from trtopt.data.readers import write_npz
 from trtopt.device.api import Context, Device, DeviceBuffer, ProgressSink, Session, Target
 from trtopt.device.sized_outputs import SizedCopies
-from trtopt.measure.engine import check_fits
-from trtopt.measure.engine_memory import vouched_engine
+from trtopt.measure.engine import check_fits, vouched_engine
 from trtopt.measure.loop.buffers import array_in, device_buffers, fill, fixed, host_buffers
 from trtopt.records import EngineArtifact, Job, Shape, TensorSpec
 

@@ -24,11 +24,15 @@ from trtopt.device.ort.host import cpu_name, present_cores
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
-from trtopt.measure.describe_engine import Described, DescribeJob, describe
-from trtopt.measure.engine import Benched, BenchJob, bench_engine
-from trtopt.measure.engine_kernels import (
+from trtopt.measure.engine import (
+    Benched,
+    BenchJob,
+    Described,
+    DescribeJob,
     KernelJob,
     RangesJob,
+    bench_engine,
+    describe,
     record_engine_kernels,
     record_engine_ranges,
 )

@@ -15,9 +15,7 @@ from trtopt.data.source import SamplesJob
 from trtopt.errors import BuildError, DataError, DeviceError, TrtoptError
 from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.describe_engine import DescribeJob
-from trtopt.measure.engine import BenchJob
-from trtopt.measure.engine_kernels import KernelJob, RangesJob
+from trtopt.measure.engine import BenchJob, DescribeJob, KernelJob, RangesJob
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outputs import OutputsJob
 from trtopt.records import Job

@@ -21,8 +21,7 @@ import numpy as np
 
 from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, DeviceMemoryError
-from trtopt.measure.engine import check_fits, input_batch
-from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
+from trtopt.measure.engine import check_fits, check_stream_memory, input_batch, vouched_engine
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, open_inference_streams, terms_of

@@ -24,8 +24,7 @@ from trtopt.executors.local import THIS_HOST, run_job
 from trtopt.files.page_cache import drop_from_cache
 from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
-from trtopt.measure.engine import BenchJob
-from trtopt.measure.engine_kernels import KernelJob, RangesJob
+from trtopt.measure.engine import BenchJob, KernelJob, RangesJob
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.stopping import EARLIEST_S
 from trtopt.recipe import Recipe, batch_sizes, shape_flags

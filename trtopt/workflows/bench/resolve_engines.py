@@ -17,7 +17,7 @@ from trtopt.executors.local import run_job
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import MANIFEST, check_plugins, is_library, plugin_libraries, read_manifest
-from trtopt.measure.describe_engine import Described, DescribeJob
+from trtopt.measure.engine import Described, DescribeJob
 from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, Profile, ShapeRange, TensorSpec
 from trtopt.records.tensors import TypedTensor

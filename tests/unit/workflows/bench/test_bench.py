@@ -9,8 +9,7 @@ import pytest
 from tests.support import examples
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.engine import BenchJob
-from trtopt.measure.engine_kernels import KernelJob, RangesJob
+from trtopt.measure.engine import BenchJob, KernelJob, RangesJob
 from trtopt.records import KernelPass, TracedRun
 from trtopt.workflows.bench import bench
 

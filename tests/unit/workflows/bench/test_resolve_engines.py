@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedSession, ScriptedTarget
 from trtopt.errors import ArtifactError, DeviceMemoryError
-from trtopt.measure.describe_engine import Described, DescribeJob, describe
+from trtopt.measure.engine import Described, DescribeJob, describe
 from trtopt.records import Backend, DeviceInfo, ShapeRange, TensorSpec
 from trtopt.workflows.bench.resolve_engines import plan_of
 
