@@ -36,8 +36,7 @@ from ray.cluster_utils import Cluster
 import trtopt
 from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
-from trtopt.executors.api import Executor
-from trtopt.executors.local import THIS_HOST
+from trtopt.executors.api import THIS_HOST, Executor
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
 from trtopt.executors.transfer import carry_out, pack

@@ -1,19 +1,22 @@
-"""What runs jobs, wherever that is."""
+"""What runs jobs, wherever that is: worker processes on this host, or a cluster's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trtopt.builder.engine import BuildJob
+from trtopt.device.cuda.probe import gpu
 from trtopt.errors import TrtoptError
 from trtopt.measure.outputs import OutputsJob
 from trtopt.records import Job
 from trtopt.records.base import JobResult
+from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import IdentifyJob
-from trtopt.workers.supervisor import OnProgress
+from trtopt.workers.supervisor import OnProgress, run_all_jobs
 
 
 class Executor(Protocol):
@@ -49,6 +52,42 @@ class Executor(Protocol):
         """
 
 
+def shares_a_host(job: Job[Any]) -> bool:
+    """Whether a job may run while others do on its host; a measurement may not."""
+    return isinstance(job, BuildJob | IdentifyJob | OutputsJob)
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Builds in each of the places (see `device.backends.places_to_build`), measures one at a time.
+
+    `backend` names what measures; empty where the caller knows that it can.
+    """
+
+    places: tuple[str | None, ...] = (None,)
+    backend: str = ""
+    has_many_hosts: bool = False
+    at_once: int = 1
+
+    def cancel(self) -> None:
+        """See `Executor.cancel`: there is only one thread, which closes what it reads."""
+
+    def require_measuring(self) -> None:
+        """See `Executor.require_measuring`: but for ONNX Runtime it takes a GPU, which builds may not."""
+        if self.backend not in ("", ONNXRUNTIME):
+            gpu(0)
+
+    def run_all_jobs(
+        self, jobs: Sequence[Job[JobResult]], *, limit_s: float | None = None, on_progress: OnProgress
+    ) -> Generator[tuple[int, JobResult | TrtoptError]]:
+        """See `Executor.run_all_jobs`."""
+        places = self.places if all(map(shares_a_host, jobs)) else self.places[:1]
+        return run_all_jobs(jobs, places=places, limit_s=limit_s, on_progress=on_progress)
+
+
+THIS_HOST = LocalExecutor()
+
+
 def run_jobs_of(
     executor: Executor,
     jobs: Sequence[Job[JobResult]],
@@ -69,9 +108,16 @@ def run_jobs_of(
             yield index, outcome
 
 
-def shares_a_host(job: Job[Any]) -> bool:
-    """Whether a job may run while others do on its host; a measurement may not."""
-    return isinstance(job, BuildJob | IdentifyJob | OutputsJob)
+def run_job(
+    job: Job[JobResult],
+    executor: Executor = THIS_HOST,
+    *,
+    limit_s: float | None = None,
+    on_progress: OnProgress = lambda index, phase, fraction: None,
+) -> JobResult:
+    """Run one job; raises its error, its death, or that its time is up."""
+    ((_, result),) = run_jobs_of(executor, [job], limit_s=limit_s, on_progress=on_progress)
+    return result
 
 
 def run_in_threads(executor: Executor, works: Sequence[Callable[[], None]]) -> None:

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
-from trtopt.executors.api import Executor
-from trtopt.executors.local import LocalExecutor
+from trtopt.executors.api import Executor, LocalExecutor
 from trtopt.recipe import LOCAL, Recipe
 
 

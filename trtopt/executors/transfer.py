@@ -29,7 +29,7 @@ from trtopt.errors import (
     OutputError,
     TrtoptError,
 )
-from trtopt.executors.local import THIS_HOST
+from trtopt.executors.api import THIS_HOST
 from trtopt.files.atomic import scratch_folder, write_atomically
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.loop.interleaved import InterleaveJob

@@ -12,8 +12,7 @@ from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
 from trtopt.data.fit import sample_axes
 from trtopt.errors import DataError, OutputError, UsageError
-from trtopt.executors.api import Executor, run_jobs_of
-from trtopt.executors.local import THIS_HOST
+from trtopt.executors.api import THIS_HOST, Executor, run_jobs_of
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.measure.analysis.comparability import Work

@@ -22,8 +22,7 @@ from trtopt.errors import (
     TrtoptError,
     UnsupportedOpError,
 )
-from trtopt.executors.api import Executor
-from trtopt.executors.local import THIS_HOST
+from trtopt.executors.api import THIS_HOST, Executor
 from trtopt.files.atomic import scratch_beside
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file

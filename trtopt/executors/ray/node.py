@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from trtopt.executors.local import THIS_HOST
+from trtopt.executors.api import THIS_HOST
 from trtopt.executors.ray.connection import is_full, load_ray
 from trtopt.executors.transfer import carry_out, ending
 from trtopt.files.atomic import scratch_folder

@@ -20,7 +20,7 @@ from trtopt.device.backends import check_device_options, open_clock_control
 from trtopt.device.clocks import locked_clocks
 from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import ArtifactError, DeviceError, TrtoptError, UsageError
-from trtopt.executors.local import THIS_HOST, run_job
+from trtopt.executors.api import THIS_HOST, run_job
 from trtopt.files.page_cache import drop_from_cache
 from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import DEFAULT, changed, contract_named

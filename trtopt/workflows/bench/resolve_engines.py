@@ -13,7 +13,7 @@ import msgspec
 from trtopt.builder.shapes import over_all
 from trtopt.device.backends import BackendChoice, choose_for_running, open_builder
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.executors.local import run_job
+from trtopt.executors.api import run_job
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import MANIFEST, check_plugins, is_library, plugin_libraries, read_manifest

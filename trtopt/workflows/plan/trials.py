@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from trtopt.errors import DeviceError, PlanError, UsageError
-from trtopt.executors.local import run_job
+from trtopt.executors.api import run_job
 from trtopt.measure.load.arrivals import parse_goal
 from trtopt.records import BatchPlan, Served, ServingCost, Verification
 from trtopt.requests.serve import PlanRequest

@@ -20,8 +20,7 @@ from trtopt.data.readers import read_npz, write_npz
 from trtopt.data.source import range_notes
 from trtopt.device.ort.reference import Unoptimised, crash_context
 from trtopt.errors import DataError, ModelError, UsageError
-from trtopt.executors.api import Executor
-from trtopt.executors.local import THIS_HOST, run_job
+from trtopt.executors.api import THIS_HOST, Executor, run_job
 from trtopt.export.source_module import sibling_function
 from trtopt.export.spec import find, read_spec
 from trtopt.files.atomic import scratch_folder

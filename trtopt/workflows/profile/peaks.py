@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.errors import TrtoptError
-from trtopt.executors.local import run_job
+from trtopt.executors.api import run_job
 from trtopt.files.atomic import scratch_folder, write_atomically
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.inspect.graph import read_graph

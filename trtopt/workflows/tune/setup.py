@@ -19,9 +19,8 @@ from trtopt.data.source import SamplesJob, fingerprint_of
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import UsageError
-from trtopt.executors.api import Executor, run_jobs_of
+from trtopt.executors.api import THIS_HOST, Executor, run_jobs_of
 from trtopt.executors.choice import open_executor
-from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import lock, scratch_beside, scratch_folder
 from trtopt.files.outputs import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named

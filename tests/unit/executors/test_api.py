@@ -3,8 +3,7 @@
 import pytest
 
 from trtopt.errors import NoGpuError
-from trtopt.executors.api import shares_a_host
-from trtopt.executors.local import LocalExecutor
+from trtopt.executors.api import LocalExecutor, shares_a_host
 from trtopt.records import Identity
 from trtopt.workers.protocol import CopyJob, IdentifyJob
 
