@@ -1,4 +1,4 @@
-"""A comparison: B against A, builds of one recipe, the gap ledger, or layers."""
+"""A comparison: B against A, or the ledger of the gap between two contracts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtopt.measure.analysis.outcomes import (
     Outcome,
     Row,
 )
-from trtopt.measure.statistics.comparison import Comparison, Ratio, ReasonCode, Verdict
+from trtopt.measure.statistics.comparison import Ratio, ReasonCode, Verdict
 from trtopt.records import Trust
 from trtopt.report.view import (
     Block,
@@ -45,8 +45,12 @@ _REASONS = {
 def comparison_view(outcome: Outcome) -> View:
     """Verdicts in a sentence each, then tables with their remarks, and every reason with `-v`."""
     if isinstance(outcome, Comparisons):
-        reasons = [f"batch {_batch(note.batch)}: {note.text}" for note in reasons_of(outcome)]
-        blocks = [*_comparison_blocks(outcome), Lines(reasons, face="terminal", is_detail=True)]
+        reasons = [
+            f"batch {_batch(row.batch)}: {row.comparison.verdict.value} because {reason.text}"
+            for row in outcome.rows
+            for reason in row.comparison.reasons
+        ]
+        blocks = [*_comparison_blocks(outcome), Lines(reasons, is_detail=True)]
     else:
         blocks = [block for gap in outcome.gaps for block in _gap_blocks(outcome, gap)]
     return View("", blocks, comparison_notes(outcome))
@@ -97,7 +101,11 @@ def _comparison_blocks(outcome: Comparisons) -> Iterator[Block]:
         Column("batch", _marked_batch, ""),
         Column("A p50 ms", lambda row: row.a_ms, ".3f"),
         Column("B p50 ms", lambda row: row.b_ms, ".3f"),
-        Column("B against A (95 %)", lambda row: change_of(row.comparison), ""),
+        Column(
+            "B against A (95 %)",
+            lambda row: row.comparison.ratio.change if row.comparison.ratio else None,
+            "",
+        ),
         Column("verdict", lambda row: row.comparison.verdict.value, colours=_STYLES),
     ]
     if outcome.rows:
@@ -111,11 +119,6 @@ def _marked_batch(row: Row) -> str:
 
 def _batch(batch: int | None) -> str:
     return "?" if batch is None else str(batch)
-
-
-def change_of(comparison: Comparison | None) -> str | None:
-    """B's latency against A's with its interval, where it is known."""
-    return comparison.ratio.change if comparison is not None and comparison.ratio is not None else None
 
 
 def _verdicts(outcome: Comparisons) -> Iterator[Lines]:
@@ -132,7 +135,7 @@ def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
         return f"B is as fast as A within {threshold:.1%}"
     if verdict is Verdict.UNDECIDED:
         return "it is open whether B is faster than A"
-    speeds = [speed(row.comparison.ratio) for row in rows if row.comparison.ratio is not None]
+    speeds = [_speed(row.comparison.ratio) for row in rows if row.comparison.ratio is not None]
     if len(speeds) == 1:
         ((value, half_width),) = speeds
         return f"B is {value:.2f} ± {half_width:.2f} times as fast as A"
@@ -140,18 +143,9 @@ def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
     return f"B is {slowest[0]:.2f} to {fastest[0]:.2f} times as fast as A"
 
 
-def speed(ratio: Ratio) -> tuple[float, float]:
+def _speed(ratio: Ratio) -> tuple[float, float]:
     """How many times as fast B is as A, and half the width of its 95 % interval."""
     return 1 / ratio.value, (1 / ratio.low - 1 / ratio.high) / 2
-
-
-def reasons_of(outcome: Comparisons) -> list[Note]:
-    """Why each verdict is what it is."""
-    return [
-        Note(Severity.NOTE, f"{row.comparison.verdict.value} because {reason.text}", row.batch)
-        for row in outcome.rows
-        for reason in row.comparison.reasons
-    ]
 
 
 # ── the gap ledger ──────────────────────────────────────────────────────────────────────────────────────
@@ -173,14 +167,13 @@ def _gap_blocks(outcome: Gaps, gap: Gap) -> Iterator[Block]:
         columns,
         rows,
     )
-    yield Lines(
-        [
-            "latency: the median with one query in flight; time per query: from one query's end to the next "
-            "one's, with the contract's queue and streams. A term's share counts where it is beyond its "
-            "uncertainty (95 %); the rest is unexplained. Terms interact: a share belongs to its place in "
-            "this order.",
-        ]
+    how = (
+        "latency: the median with one query in flight; time per query: from one query's end to the next "
+        "one's, with the contract's queue and streams. A term's share counts where it is beyond its "
+        "uncertainty (95 %); the rest is unexplained. Terms interact: a share belongs to its place in "
+        "this order."
     )
+    yield Lines([how])
 
 
 def ledger_rows(ledger: Ledger) -> list[tuple[str, str, str]]:

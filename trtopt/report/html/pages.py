@@ -29,7 +29,7 @@ from trtopt.records import (
 )
 from trtopt.report.bench import bench_notes, bench_view, distrust
 from trtopt.report.build import build_view
-from trtopt.report.comparison import comparison_view, reasons_of
+from trtopt.report.comparison import comparison_view
 from trtopt.report.html.page import Figure, Mark, Page, Section
 from trtopt.report.layers import time_chart
 from trtopt.report.precision import check_view, verdict_view
@@ -363,8 +363,7 @@ def pair_page(
     compared, notes = _compared(a, b)
     verdicts = [] if compared is None else comparison_view(compared).page()
     sentences = [block for block in verdicts if isinstance(block, Lines)]
-    reasons = Lines([] if compared is None else grouped(reasons_of(compared)))
-    settings = {"verdicts": [*verdicts, reasons], "what differs": [_settings(a, b), _commands({}, argv)]}
+    settings = {"verdicts": verdicts, "what differs": [_settings(a, b), _commands({}, argv)]}
     return Page(
         title=f"{', '.join(dict.fromkeys(page.title for page in pages.values()))}: "
         f"{a.name} (A) and {b.name} (B)",
