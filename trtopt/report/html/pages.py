@@ -361,9 +361,10 @@ def pair_page(
     sides = dict(zip(_SIDES, (a, b), strict=True))
     pages = {n: report_page(side) for n, side in sides.items()}
     compared, notes = _compared(a, b)
-    verdicts = [] if compared is None else comparison_view(compared).page()
-    sentences = [block for block in verdicts if isinstance(block, Lines)]
-    settings = {"verdicts": verdicts, "what differs": [_settings(a, b), _commands({}, argv)]}
+    view = View("", []) if compared is None else comparison_view(compared)
+    sentences = [block for block in view.on("page", verbose=False) if isinstance(block, Lines)]
+    warnings = [f"{n}: {line}" for n, side in sides.items() for line in _warnings(side)]
+    settings = {"verdicts": view.page(), "what differs": [_settings(a, b), _commands({}, argv)]}
     return Page(
         title=f"{', '.join(dict.fromkeys(page.title for page in pages.values()))}: "
         f"{a.name} (A) and {b.name} (B)",
@@ -373,7 +374,7 @@ def pair_page(
             "; ".join(f"{n} {page.mark.text}" for n, page in pages.items()),
         ),
         figures=[replace(one, name=f"{n}: {one.name}") for n, page in pages.items() for one in page.figures],
-        answer=[*sentences[:1], Lines(notes, are_warnings=True)],
+        answer=[*sentences, Lines([*notes, *warnings], are_warnings=True)],
         sections=[
             Section("differ", "How do they differ?", {**settings, **_difference_panels(differences)}),
             *_filled(_merged(pages)),

@@ -60,10 +60,17 @@ def test_sides_on_unlike_terms_are_shown_with_the_reason_and_without_a_verdict()
     assert [figures(page, side).rows[0][1] for side in "AB"] == [4.0, 2.0]
 
 
-def test_the_worse_sides_mark_is_the_pages() -> None:
-    hot = folder(point(8, 1.0, untrustworthy=("too hot",)))
-    mark = pair(folder(point(8, 1.0)), hot).mark
-    assert (mark.level, mark.text) == ("bad", "A trustworthy; B not trustworthy: batch 8")
+def test_the_worse_sides_mark_is_the_pages_with_what_speaks_against_each_side() -> None:
+    hot = folder(point(8, 1.0, untrustworthy=("too hot",)), notes=("two builds of the model",))
+    page = pair(folder(point(8, 1.0)), hot)
+    assert (page.mark.level, page.mark.text) == ("bad", "A trustworthy; B not trustworthy: batch 8")
+    assert "B: not trustworthy: too hot at batch 8" in text(page)
+    assert "B: two builds of the model" in text(page)
+
+
+def test_a_gain_at_one_batch_size_hides_no_loss_at_another() -> None:
+    page = pair(folder(point(1, 1.0), point(8, 4.0)), folder(point(1, 2.0), point(8, 2.0)))
+    assert {"SLOWER", "FASTER"} <= {line.partition("(")[2].rstrip(")") for line in text(page)}
 
 
 def test_layers_and_settings_that_differ_are_named() -> None:
