@@ -41,6 +41,7 @@ def sweep_view(report: SweepReport) -> View:
             for block in (bests_table(report, choices), _front(report, choices))
         ),
         *_curves(report.measured),
+        Lines(report.notes, face="page"),  # which a terminal has seen as they came
     ]
     failed = len(report.points) - len(report.measured)
     failures = [f"{failed} of {counted(len(report.points), 'point')} failed"] if failed else []
