@@ -43,7 +43,7 @@ from trtopt.device.backends import open_target
 from trtopt.errors import TrtoptError
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import contract_named, one_in_flight
-from trtopt.measure.engine import check_fits, vouched_engine
+from trtopt.measure.engine import vouched_engine
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.profiling_passes import time_layers
 from trtopt.measure.loop.run_pass import Subject
@@ -286,9 +286,8 @@ class Side:
         folder = work / f"{batch}-{name}"
         manifest = read_manifest(folder)
         (engine,) = manifest.engines
-        check_fits(engine, target)
         shapes = {tensor: shape.opt for tensor, shape in engine.plan.shapes.items()}
-        content = vouched_engine(target.device, folder / engine.path, engine, shapes)
+        content = vouched_engine(target, folder / engine.path, engine, shapes)
         self._device = target.device
         self._session = resources.enter_context(closing(target.load(content)))
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)

@@ -70,7 +70,7 @@ def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdSt
             check_fits(job.artifact, target)  # what loads its library late does so here
         with _timed(ms, READ):
             Path(job.path).read_bytes()
-        engine = vouched_engine(target.device, Path(job.path), job.artifact, job.shapes)
+        engine = vouched_engine(target, Path(job.path), job.artifact, job.shapes)
         with _timed(ms, DESERIALISE):
             session = resources.enter_context(closing(target.load(engine)))
         data = input_batch(session, job.shapes, job.data, job.sample_axes)

@@ -35,6 +35,8 @@ from trtopt.records import (
     Environment,
     Job,
     KernelPass,
+    LoadSearch,
+    MemoryPass,
     Record,
     Shape,
     ShapeRange,
@@ -62,19 +64,20 @@ def check_fits(artifact: EngineArtifact, target: Target) -> None:
 
 
 def vouched_engine(
-    device: Device, path: Path, artifact: EngineArtifact, shapes: Mapping[str, Shape]
+    target: Target, path: Path, artifact: EngineArtifact, shapes: Mapping[str, Shape]
 ) -> bytes:
-    """The engine's content, once its hash is right and the device has room for the least that it takes.
+    """The engine's content, once it fits, its hash is right and the device has room for the least it takes.
 
     That is its file, for its weights are in it, and one set of inputs and outputs; `shapes` are those of its
     inputs, and outputs count where the engine knows their shapes.
     """
+    check_fits(artifact, target)
     content = read_verified(path, artifact.sha256)
     tensors = _nbytes((*artifact.inputs, *artifact.outputs), shapes)
     require_memory(
         artifact.path,
         {"engine": len(content), "inputs and outputs": tensors},
-        device.device_memory(),
+        target.device.device_memory(),
         "use a smaller batch or model",
     )
     return content
@@ -145,18 +148,10 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
 
     If the device fails once there are latencies, the point records it and lacks the later passes.
     """
-    check_fits(job.artifact, target)
-    engine = vouched_engine(target.device, Path(job.path), job.artifact, job.shapes)
+    engine = vouched_engine(target, Path(job.path), job.artifact, job.shapes)
     made: dict[str, Any] = {}
     try:
-        subject = _over_one_session(target, engine, job, progress, made)
-        if job.memory:
-            progress("memory", 1 - 1 / _count(job))
-            with target.device.annotate("memory"):
-                made["memory"] = follow_memory(
-                    target.device, lambda tracker: target.load(engine, track=tracker), subject, len(engine)
-                )
-            _check_went_through(made["memory"])
+        _take_passes(target, engine, job, progress, made)
     except (DeviceError, MeasurementError) as error:
         if "latency" not in made:
             raise
@@ -164,29 +159,34 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
     return BenchPoint(batch=job.batch, **made)
 
 
-def _over_one_session(
+def _take_passes(
     target: Target, engine: bytes, job: BenchJob, progress: ProgressSink, made: dict[str, Any]
-) -> Subject:
-    """Add the passes that share a session to `made`, by their names in `BenchPoint`."""
-    session = target.load(engine)
-    try:
+) -> None:
+    """Add the passes to `made`, by their names in `BenchPoint`; one that reports a failure is the last."""
+    device = target.device
+
+    def take(name: str, number: int, run: Callable[[], Any]) -> None:
+        progress(name.replace("_", " "), number / count)
+        with device.annotate(name.replace("_", " ")):
+            made[name] = run()
+        if getattr(made[name], "failure", None) is not None:
+            raise DeviceError(made[name].failure, "what was measured until then is kept")
+
+    with closing(target.load(engine)) as session:
         subject = subject_of(session, job)
-        check_stream_memory(target.device, session, job.artifact.path, job.shapes, job.contract)
-        passes = _passes(target.device, session, subject, job, progress, made)
-        for number, (name, take) in enumerate(passes):
-            progress(name.replace("_", " "), number / _count(job))
-            with target.device.annotate(name.replace("_", " ")):
-                made[name] = take()
-            _check_went_through(made[name])
-    finally:
-        session.close()
-    return subject
+        check_stream_memory(device, session, job.artifact.path, job.shapes, job.contract)
+        passes = list(_passes(device, session, subject, job, progress, made))
+        count = len(passes) + job.memory
+        for number, (name, run) in enumerate(passes):
+            take(name, number, run)
+    if job.memory:
 
+        def follow() -> MemoryPass:
+            return follow_memory(
+                device, lambda tracker: target.load(engine, track=tracker), subject, len(engine)
+            )
 
-def _check_went_through(made: Any) -> None:
-    """A pass that reports a failure is the last one."""
-    if getattr(made, "failure", None) is not None:
-        raise DeviceError(made.failure, "what was measured until then is kept")
+        take("memory", len(passes), follow)
 
 
 def subject_of(session: Session, job: BenchJob) -> Subject:
@@ -215,23 +215,17 @@ def _passes(
         yield "single_stream", lambda: measure(device, session, subject, one, "throughput", limits)
     settings = job.load
     if settings is not None and settings.goal is not None:
-        closed = (made["latency"], made.get("throughput", made["latency"]))
-        yield (
-            "load_search",
-            lambda: search_load(device, session, subject, terms, settings, closed, limits, progress),
-        )
+
+        def search() -> LoadSearch:
+            closed = (made["latency"], made.get("throughput", made["latency"]))
+            return search_load(device, session, subject, terms, settings, closed, limits, progress)
+
+        yield "load_search", search
     elif settings is not None and settings.rate is not None:
         plan = Load(settings.rate, settings.arrivals)
         yield "load", lambda: measure_load(device, session, subject, terms, plan, limits)
     if job.layers:
         yield "layers", lambda: time_layers(device, session, subject, graph=terms.graph)
-
-
-def _count(job: BenchJob) -> int:
-    """How many passes there are."""
-    terms = job.contract
-    several = (terms.queue_ahead > 0 or terms.streams > 1, terms.streams > 1)
-    return 1 + sum((*several, job.load is not None, job.layers, job.memory))
 
 
 def input_batch(
@@ -278,8 +272,7 @@ def record_engine_ranges(target: Target, job: RangesJob) -> tuple[TracedRun, ...
 
 @contextmanager
 def _loaded(target: Target, bench: BenchJob) -> Iterator[tuple[Session, Subject]]:
-    check_fits(bench.artifact, target)
-    engine = vouched_engine(target.device, Path(bench.path), bench.artifact, bench.shapes)
+    engine = vouched_engine(target, Path(bench.path), bench.artifact, bench.shapes)
     with closing(target.load(engine)) as session:
         yield session, subject_of(session, bench)
 

@@ -14,7 +14,7 @@ from trtopt.data.fit import sample_axes
 from trtopt.data.readers import write_npz
 from trtopt.device.api import Context, Device, DeviceBuffer, ProgressSink, Session, Target
 from trtopt.device.sized_outputs import SizedCopies
-from trtopt.measure.engine import check_fits, vouched_engine
+from trtopt.measure.engine import vouched_engine
 from trtopt.measure.loop.buffers import array_in, device_buffers, fill, fixed, host_buffers
 from trtopt.records import EngineArtifact, Job, Shape, TensorSpec
 
@@ -44,8 +44,7 @@ def outputs_file(folder: Path, index: int) -> Path:
 
 def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> int:
     """Run the engine over all samples; returns how many batches there were."""
-    check_fits(job.artifact, target)
-    session = target.load(vouched_engine(target.device, Path(job.path), job.artifact, {}))
+    session = target.load(vouched_engine(target, Path(job.path), job.artifact, {}))
     index = -1
     try:
         with ExitStack() as resources:

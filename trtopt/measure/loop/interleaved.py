@@ -21,7 +21,7 @@ import numpy as np
 
 from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, DeviceMemoryError
-from trtopt.measure.engine import check_fits, check_stream_memory, input_batch, vouched_engine
+from trtopt.measure.engine import check_stream_memory, input_batch, vouched_engine
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, open_inference_streams, terms_of
@@ -151,7 +151,10 @@ class _Interleaving:
 
     def __init__(self, target: Target, job: InterleaveJob, progress: ProgressSink) -> None:
         self._target, self._job, self._progress = target, job, progress
-        self._contents = [_content(target, engine) for engine in job.engines]
+        self._contents = [
+            vouched_engine(target, Path(engine.path), engine.artifact, engine.shapes)
+            for engine in job.engines
+        ]
         self._inputs: dict[int, Inputs] = {}
         self._memory = ExitStack()
         self._random = np.random.RandomState(job.seed)
@@ -244,11 +247,6 @@ class _Interleaving:
     def close(self) -> None:
         """Release all that is in memory."""
         self._memory.close()
-
-
-def _content(target: Target, engine: LoadedEngine) -> bytes:
-    check_fits(engine.artifact, target)
-    return vouched_engine(target.device, Path(engine.path), engine.artifact, engine.shapes)
 
 
 class InterleavedRunner:
