@@ -92,7 +92,7 @@ def resolve_engines(
         engine = external_engine(path, choice.name)
         yield ResolvedEngines(path.parent, engine.inputs, "", (engine,))
         return
-    folder, manifest, engines = _find(path)
+    folder, manifest, engines = find_engines(path)
     engines = _trust(folder, engines, trust, notes)
     choice = _choose(engines, backend)
     if manifest is None or not engines:
@@ -122,7 +122,7 @@ def resolve_engines(
 
 def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
     """The backend of the engines that `resolve_engines` yields."""
-    engines = () if is_external(path, trust) else _find(path)[2]
+    engines = () if is_external(path, trust) else find_engines(path)[2]
     return _choose(engines, backend).name
 
 
@@ -131,7 +131,7 @@ def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
     known: dict[str, None] = {}
     libraries: set[str] = set()
     for path in paths if names else ():
-        engines = () if is_external(path, names) else _find(path)[2]
+        engines = () if is_external(path, names) else find_engines(path)[2]
         known |= dict.fromkeys([engine.path for engine in engines] or [path.name])
         libraries |= plugin_libraries(engines)
     there = {path.resolve() for path in paths}
@@ -146,7 +146,7 @@ def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
             )
 
 
-def _find(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
+def find_engines(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
     """The folder that `path` is or lies in, its manifest, and the selected engines."""
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file")

@@ -15,7 +15,7 @@ from trtopt.builder.shapes import shapes_at
 from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reading_as
-from trtopt.files.manifests import MANIFEST, read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.inspect.difference import difference
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of
@@ -41,7 +41,7 @@ from trtopt.requests.measure import BenchRequest, ProfileRequest
 from trtopt.requests.shared import BackendName
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
-from trtopt.workflows.bench.resolve_engines import is_external, points, resolve_engines
+from trtopt.workflows.bench.resolve_engines import find_engines, is_external, points, resolve_engines
 from trtopt.workflows.build.folder import memories_of, verified_graphs
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.listener import SILENT, Listener
@@ -75,8 +75,7 @@ def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileRepo
     earlier = None if request.against is None else _earlier(Path(request.against))
     given = None if request.result is None else read_result(Path(request.result))
     notes: list[str] = []
-    with _subject(request, notes, listener) as (subject, model):
-        manifest = _manifest_of(subject)
+    with _subject(request, notes, listener) as (subject, model, manifest):
         named = () if manifest is None or subject.is_dir() else manifest.engines
         engine = next((one for one in named if one.path == subject.name), None)
         try:
@@ -100,19 +99,24 @@ def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileRepo
 
 
 @contextmanager
-def _subject(request: ProfileRequest, notes: list[str], listener: Listener) -> Iterator[tuple[Path, Path]]:
-    """What to measure, and the ONNX file that it was made of; an ONNX file is built first."""
+def _subject(
+    request: ProfileRequest, notes: list[str], listener: Listener
+) -> Iterator[tuple[Path, Path, Manifest | None]]:
+    """What to measure, the ONNX file that it was made of, and the manifest; an ONNX file is built first.
+
+    Of a build the first graph, which the manifest vouches for as for all of them.
+    """
     path = Path(request.path)
-    folder = path if path.is_dir() else path.parent
     if is_external(path, request.trust):
         raise UsageError(
             f"{path}: no manifest names its model, and a profile is about the model's nodes",
             "time its layers with `trtopt bench --layers`, or give a folder that `trtopt build` made",
         )
-    if path.is_dir() or _is_engine_of(folder, path):
-        yield path, _model_in(folder)
+    folder, manifest, engines = find_engines(path)
+    if manifest is not None and engines:
+        yield path, Path(verified_graphs(folder, manifest)[0].path), manifest
     elif request.result is not None:
-        yield path, path
+        yield path, path, manifest
     else:
         with resolve_engines(
             path,
@@ -122,7 +126,8 @@ def _subject(request: ProfileRequest, notes: list[str], listener: Listener) -> I
             listener,
             sizes=request.measurement.sizes,
         ) as found:
-            yield found.folder, _model_in(found.folder)
+            manifest = read_manifest(found.folder)
+            yield found.folder, Path(verified_graphs(found.folder, manifest)[0].path), manifest
 
 
 def _on_own_backend(subject: Path, request: ProfileRequest, manifest: Manifest | None) -> BenchRequest:
@@ -131,22 +136,6 @@ def _on_own_backend(subject: Path, request: ProfileRequest, manifest: Manifest |
     return replace(
         request.measurement, path=subject, backend=request.backend or cast(BackendName | None, own)
     )
-
-
-def _is_engine_of(folder: Path, path: Path) -> bool:
-    if not (folder / MANIFEST).is_file():
-        return False
-    return path.suffix != ".onnx" or path.name in {engine.path for engine in read_manifest(folder).engines}
-
-
-def _manifest_of(subject: Path) -> Manifest | None:
-    folder = subject if subject.is_dir() else subject.parent
-    return read_manifest(folder) if subject.is_dir() or (folder / MANIFEST).is_file() else None
-
-
-def _model_in(folder: Path) -> Path:
-    """The first of a build's graphs, all of which are those that the manifest vouches for."""
-    return Path(verified_graphs(folder, read_manifest(folder))[0].path)
 
 
 class _Graphs:
