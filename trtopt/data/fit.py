@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.packing import instead_of_floats
 from trtopt.data.random_inputs import is_state
 from trtopt.data.readers import Arrays, Rows
 from trtopt.errors import DataError
@@ -96,20 +95,65 @@ def fitted(spec: TensorSpec, array: NDArray[Any], rows: int | None, first: int) 
     dtype = numpy_dtype(spec.dtype)
     if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
         array = array.view(dtype)  # .npy has no name for types that NumPy lacks, such as bfloat16
+    numbers = first if rows is not None else None
+    given = converted(spec.name, array, dtype, numbers)
+    if given is array:
+        _check_values(spec.name, array, given, numbers)
+    return given
+
+
+def converted(name: str, array: NDArray[Any], dtype: np.dtype[Any], first: int | None = 0) -> NDArray[Any]:
+    """The values of input `name` in its type, if that is of their kind and holds them.
+
+    `first` is the number of the sample in its first row; None: its rows are no samples.
+    """
     if array.dtype == dtype:
-        converted = array
-    elif np.can_cast(array.dtype, dtype, casting="same_kind") or array.dtype.kind + dtype.kind == "iu":
-        with np.errstate(over="ignore", invalid="ignore"):
-            converted = array.astype(dtype)
-    else:
+        return array
+    if not np.can_cast(array.dtype, dtype, casting="same_kind") and array.dtype.kind + dtype.kind != "iu":
         raise DataError(
-            f"input {spec.name!r}: data of type {array.dtype} does not fit {spec.dtype} (sample {first})",
+            f"input {name!r}: data of type {array.dtype} does not fit {dtype} (sample {first or 0})",
             instead_of_floats(dtype)
             if array.dtype.kind == "f" and dtype.kind in "iu"
-            else f"convert the array before saving it: array.astype({spec.dtype!r})",
+            else f"convert the array: array.astype({str(dtype)!r})",
         )
-    _check_values(spec, array, converted, rows, first)
-    return converted
+    with np.errstate(over="ignore", invalid="ignore"):
+        given = array.astype(dtype)
+    _check_values(name, array, given, first)
+    return given
+
+
+def _check_values(name: str, given: NDArray[Any], converted: NDArray[Any], first: int | None) -> None:
+    """Values must be finite, and the input's type must hold them: floats up to rounding, integers exactly."""
+    if converted.dtype.kind in "OSU" or (given.dtype == converted.dtype and given.dtype.kind in "iub"):
+        return
+    if given.dtype.kind not in "iu":
+        bad = ~np.isfinite(converted)
+    elif converted.dtype.kind in "iu":
+        bad = converted != given
+    else:
+        with np.errstate(invalid="ignore"):
+            bad = converted.astype(given.dtype) != given
+    if not bad.any():
+        return
+    place = np.unravel_index(int(np.argmax(bad)), bad.shape)
+    value = given[place]
+    where = f" of sample {first + int(place[0])}" if first is not None and place else ""
+    is_finite = given.dtype.kind in "iub" or np.isfinite(value)
+    is_rounded = is_finite and converted.dtype.kind in "fV" and np.isfinite(converted[place])
+    raise DataError(
+        f"input {name!r}: value {value}{where} "
+        + (f"does not fit {converted.dtype}" if is_finite else "is not finite"),
+        f"if it may be rounded, convert the array: array.astype({str(converted.dtype)!r})"
+        if is_rounded
+        else "clean or scale the data: it decides types and scales, and one such value spoils them",
+    )
+
+
+def instead_of_floats(dtype: np.dtype[Any]) -> str:
+    """What an input of integers takes: floats that are converted lose fractions, wide integers may wrap."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    integers = f"give integers from {low} to {high}{', such as raw pixels' if dtype == np.uint8 else ''}"
+    return f"{integers}; for an INT8 input of --io, trtopt.pack makes them" if dtype == np.int8 else integers
 
 
 def _check_shape(spec: TensorSpec, array: NDArray[Any], rows: int | None) -> None:
@@ -133,35 +177,6 @@ def _check_shape(spec: TensorSpec, array: NDArray[Any], rows: int | None) -> Non
 
 def _shown(shape: Sequence[int | str]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
-
-
-def _check_values(
-    spec: TensorSpec, given: NDArray[Any], converted: NDArray[Any], rows: int | None, first: int
-) -> None:
-    """Values must be finite, and the input's type must hold them: floats up to rounding, integers exactly."""
-    if converted.dtype.kind in "OSU" or (given.dtype == converted.dtype and given.dtype.kind in "iub"):
-        return
-    if given.dtype.kind not in "iu":
-        bad = ~np.isfinite(converted)
-    elif converted.dtype.kind in "iu":
-        bad = converted != given
-    else:
-        with np.errstate(invalid="ignore"):
-            bad = converted.astype(given.dtype) != given
-    if not bad.any():
-        return
-    place = np.unravel_index(int(np.argmax(bad)), bad.shape)
-    value = given[place]
-    where = f" of sample {first + int(place[0])}" if rows is not None else ""
-    is_finite = given.dtype.kind in "iub" or np.isfinite(value)
-    is_rounded = is_finite and converted.dtype.kind in "fV" and np.isfinite(converted[place])
-    raise DataError(
-        f"input {spec.name!r}: value {value}{where} "
-        + (f"does not fit {spec.dtype}" if is_finite else "is not finite"),
-        f"if it may be rounded, convert the array before saving it: array.astype({spec.dtype!r})"
-        if is_rounded
-        else "clean the data: it decides types and scales, and one such value spoils them",
-    )
 
 
 def check_lengths(lengths: Mapping[str, int], rows: Rows) -> None:

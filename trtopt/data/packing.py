@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.data.fit import converted
 from trtopt.errors import DataError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import TensorSpec
@@ -74,7 +75,7 @@ def packed(spec: TensorSpec, array: Array, tensor: TypedTensor | None, *, satura
                 f"give floats, which are quantised, or levels as {dtype}",
             )
         array = quantize_array(spec.name, array, tensor.scale, saturate=saturate)
-    given = np.ascontiguousarray(exact(spec.name, array, dtype))
+    given = np.ascontiguousarray(converted(spec.name, array, dtype))
     return vectorised(given, tensor.layout if tensor is not None else "nchw")
 
 
@@ -84,44 +85,6 @@ def _fits(spec: TensorSpec, array: Array) -> bool:
         isinstance(axis, str) or axis == length
         for axis, length in zip(spec.shape[1:], array.shape[1:], strict=True)
     )
-
-
-def instead_of_floats(dtype: np.dtype[Any]) -> str:
-    """What an input of integers takes: floats that are converted lose fractions, wide integers may wrap."""
-    integers = _integers_of(dtype)
-    return f"{integers}; for an INT8 input of --io, trtopt.pack makes them" if dtype == np.int8 else integers
-
-
-def _integers_of(dtype: np.dtype[Any]) -> str:
-    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    return f"give integers from {low} to {high}{', such as raw pixels' if dtype == np.uint8 else ''}"
-
-
-def exact(name: str, array: Array, dtype: np.dtype[Any], first: int = 0) -> Array:
-    """`array` in another type, if that type is of its kind and holds its values."""
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind not in "fiubV":
-        raise DataError(f"input {name!r}: sample {first} holds {array.dtype} values", "give numbers")
-    if dtype.kind in "iu":
-        if array.dtype.kind not in "iu":
-            raise DataError(
-                f"input {name!r}: sample {first} holds {array.dtype} values, and the input is {dtype}",
-                _integers_of(dtype),
-            )
-        beyond = (array < np.iinfo(dtype).min) | (array > np.iinfo(dtype).max)
-        _refuse(name, array, beyond, f"does not fit {dtype}", "scale the data to the range of the type")
-        return array.astype(dtype)
-    with np.errstate(over="ignore"):
-        converted: Array = array.astype(dtype)
-    lost = ~np.isfinite(converted.astype(np.float32))
-    _refuse(name, array, lost, f"does not fit {dtype}, or is not finite", "scale or clean the data")
-    if array.dtype.kind in "iu":
-        with np.errstate(invalid="ignore"):
-            lost = converted.astype(array.dtype) != array
-        remedy = f"if it may be rounded, convert it: array.astype({str(dtype)!r})"
-        _refuse(name, array, lost, f"does not fit {dtype}", remedy)
-    return converted
 
 
 def _refuse(name: str, array: Array, bad: NDArray[np.bool_], reason: str, remedy: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.packing import instead_of_floats
+from trtopt.data.fit import instead_of_floats
 from trtopt.device.api import Session
 from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype

@@ -8,7 +8,8 @@ from contextlib import ExitStack, closing
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.packing import exact, planar, vectorised
+from trtopt.data.fit import converted
+from trtopt.data.packing import planar, vectorised
 from trtopt.device.api import (
     Binding,
     Context,
@@ -49,7 +50,7 @@ def host_buffers(
         buffers[binding.name] = buffer = allocate(binding.nbytes)
         resources.callback(buffer.close)
         if binding.is_input:
-            given = exact(binding.name, data[binding.name], binding.dtype)
+            given = converted(binding.name, data[binding.name], binding.dtype)
             array = np.ascontiguousarray(vectorised(given, binding.layout))
             buffer.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
     return buffers
