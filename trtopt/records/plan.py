@@ -6,7 +6,6 @@ from numbers import Integral, Real
 from statistics import median
 
 from trtopt.records.base import Record, Result, Shape
-from trtopt.records.bench import Spread
 from trtopt.records.build import EngineArtifact, check_shapes
 from trtopt.records.machine import Environment
 
@@ -40,9 +39,7 @@ class BatcherStatistics(Record, frozen=True, kw_only=True):
 
     `invalid` and `rejected` requests were never accepted: they did not fit the model, or too many were
     waiting. Each accepted one was `answered`, `failed` or `cancelled`, or is still `waiting` or `running`.
-    `batch_sizes` counts batches by how many requests they held. `queue` is from acceptance to the
-    batch's start, one value a request; `compute` from there to the answers, one value a batch; both of the
-    latest 4,096 values.
+    `batch_sizes` counts batches by how many requests they held.
     """
 
     accepted: int
@@ -54,8 +51,6 @@ class BatcherStatistics(Record, frozen=True, kw_only=True):
     waiting: int
     running: int
     batch_sizes: dict[int, int]
-    queue: Spread
-    compute: Spread
 
 
 class PoolUsage(Record, frozen=True, kw_only=True):

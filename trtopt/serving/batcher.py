@@ -7,15 +7,15 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 
 from trtopt.errors import (
     ClosedError,
@@ -25,7 +25,7 @@ from trtopt.errors import (
     UsageError,
     WorkerError,
 )
-from trtopt.records import BatcherStatistics, BatchPolicy, Spread
+from trtopt.records import BatcherStatistics, BatchPolicy
 from trtopt.records.plan import check_policy
 from trtopt.serving.batching_policy import Run, Waiting, decide
 from trtopt.serving.engine_catalogue import Key, Part
@@ -107,6 +107,19 @@ class RequestQueue:
         return [Waiting(len(queue), next(iter(queue)).arrived_s) for queue in self._queues.values()]
 
 
+@dataclass
+class Tally:
+    """What became of requests. No thread's: its owner guards it."""
+
+    accepted: int = 0
+    rejected: int = 0
+    invalid: int = 0
+    answered: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    batch_sizes: Counter[int] = field(default_factory=Counter)
+
+
 class DynamicBatcher:
     """Collects requests and runs them as batches, one thread for each of the pool's workers.
 
@@ -129,7 +142,7 @@ class DynamicBatcher:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._backlog = RequestQueue()
-        self._tally = Counters()
+        self._tally = Tally()
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._serve, name=f"trtopt-batcher-{number}", daemon=True)
@@ -254,7 +267,6 @@ class DynamicBatcher:
         return begun
 
     def _run(self, batch: Sequence[Request]) -> None:
-        start_s = time.perf_counter()
         try:
             answers = self._pool.run_parts([request.part for request in batch])
         except DataError as error:
@@ -266,10 +278,8 @@ class DynamicBatcher:
         except Exception as error:  # noqa: BLE001  (whatever it is, the requests must be answered)
             self._fail(batch, error)
         else:
-            end_s = time.perf_counter()
             with self._lock:
-                waits_s = [start_s - request.arrived_s for request in batch]
-                self._tally.batch(len(batch), waits_s, end_s - start_s)
+                self._tally.batch_sizes[len(batch)] += 1
                 self._tally.answered += len(batch)
             for request, outputs in zip(batch, answers, strict=True):
                 _complete(request.set_result, {name: rows[0, ...] for name, rows in outputs.items()})
@@ -288,7 +298,19 @@ class DynamicBatcher:
     def statistics(self) -> BatcherStatistics:
         """What became of the requests so far."""
         with self._lock:
-            return self._tally.statistics(len(self._backlog))
+            tally, waiting = self._tally, len(self._backlog)
+            done = tally.answered + tally.failed + tally.cancelled
+            return BatcherStatistics(
+                accepted=tally.accepted,
+                rejected=tally.rejected,
+                invalid=tally.invalid,
+                answered=tally.answered,
+                failed=tally.failed,
+                cancelled=tally.cancelled,
+                waiting=waiting,
+                running=tally.accepted - done - waiting,
+                batch_sizes=dict(sorted(tally.batch_sizes.items())),
+            )
 
     def close(self, *, drain: bool = True) -> None:
         """Accept no more, answer what has been accepted, and let the threads end.
@@ -343,49 +365,3 @@ def _own(error: BaseException) -> Exception:
         own = WorkerError(f"the batch failed: {type(error).__name__}: {error}", "send the request again")
     own.__cause__ = error.__cause__
     return own
-
-
-_LATEST = 4096
-
-
-class Counters:
-    """Counts of a batcher. No thread's: its owner guards it."""
-
-    def __init__(self) -> None:
-        self.accepted = self.rejected = self.invalid = 0
-        self.answered = self.failed = self.cancelled = 0
-        self._batch_sizes: Counter[int] = Counter()
-        self._queue_ms: deque[float] = deque(maxlen=_LATEST)
-        self._compute_ms: deque[float] = deque(maxlen=_LATEST)
-
-    def batch(self, count: int, queue_s: Iterable[float], compute_s: float) -> None:
-        """A batch has been run: how many requests it held, how long each waited, and what computing took."""
-        self._batch_sizes[count] += 1
-        self._queue_ms.extend(seconds * 1e3 for seconds in queue_s)
-        self._compute_ms.append(compute_s * 1e3)
-
-    def statistics(self, waiting: int) -> BatcherStatistics:
-        """All of it, `waiting` requests being in the queue."""
-        done = self.answered + self.failed + self.cancelled
-        return BatcherStatistics(
-            accepted=self.accepted,
-            rejected=self.rejected,
-            invalid=self.invalid,
-            answered=self.answered,
-            failed=self.failed,
-            cancelled=self.cancelled,
-            waiting=waiting,
-            running=self.accepted - done - waiting,
-            batch_sizes=dict(sorted(self._batch_sizes.items())),
-            queue=spread(self._queue_ms),
-            compute=spread(self._compute_ms),
-        )
-
-
-def spread(values_ms: Iterable[float]) -> Spread:
-    """Percentiles as numpy gives them, interpolated between neighbours."""
-    values = np.fromiter(values_ms, np.float64)
-    if not values.size:
-        return Spread(p50_ms=None, p90_ms=None, p99_ms=None, max_ms=None)
-    p50, p90, p99 = np.percentile(values, [50, 90, 99]).tolist()
-    return Spread(p50_ms=p50, p90_ms=p90, p99_ms=p99, max_ms=float(values.max()))

@@ -33,8 +33,9 @@ def test_a_full_batch_is_computed_at_once_however_long_the_delay() -> None:
 
 def test_a_lone_request_is_computed_when_its_delay_is_over() -> None:
     with batcher_on(device(), max_delay_ms=1.0) as batcher:
+        began_s = time.perf_counter()
         assert batcher.submit(ROW).result(PATIENCE_S)["y"].shape == (2,)
-        assert batcher.statistics().queue.p50_ms >= 1.0
+        assert time.perf_counter() - began_s >= 1e-3
 
 
 def test_requests_that_came_while_the_worker_was_busy_share_a_batch() -> None:

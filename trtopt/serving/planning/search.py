@@ -93,16 +93,6 @@ def run_once(setup: Setup, demand: Demand, requests: int, seed: int) -> Simulate
     return simulate(setup.fleet.services, setup.workers, setup.policy, arrivals, seed, setup.cost)
 
 
-def latencies_ms(run: Simulated) -> NDArray[np.float64]:
-    """Of all requests in the order of arrival; those rejected are infinitely late."""
-    return np.where(run.served, (run.end_s - run.arrival_s) * 1e3, math.inf)
-
-
-def latency_ms(run: Simulated, p: float) -> float:
-    """A percentile of them."""
-    return percentile(latencies_ms(run), p)
-
-
 def percentile(values: Sequence[float] | NDArray[np.float64], p: float) -> float:
     """As `measure.statistics.percentile`, which infinite values would turn into NaN."""
     if np.isfinite(values).all():
@@ -127,7 +117,7 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
         arrivals = demand.arrivals(setup.fleet, requests, seed)
         services = setup.fleet.drawing(engines)
         run = simulate(services, setup.workers, setup.policy, arrivals, seed, setup.cost)
-        every = latencies_ms(run)
+        every = run.latencies_ms
         pooled.append(every)
         figures.append([*(percentile(every, p) for p in percentiles), run.throughput])
         busy += run.busy_s * run.throughput / run.served.sum() / setup.workers / runs
@@ -302,7 +292,7 @@ def _delayed(policy: BatchPolicy, delay_ms: float) -> BatchPolicy:
 
 def _latency(setup: Setup, demand: Demand, goal: Goal, requests: int) -> float:
     enough = max(requests, requests_of(goal, 0.0))
-    return latency_ms(run_once(setup, demand, enough, seed=0), goal.p)
+    return percentile(run_once(setup, demand, enough, seed=0).latencies_ms, goal.p)
 
 
 def _sieve(setups: Sequence[Setup], demand: Demand, goal: Goal, keep: int, requests: int) -> list[Setup]:

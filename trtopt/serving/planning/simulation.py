@@ -138,11 +138,6 @@ class Arrivals:
     at_s: NDArray[np.float64]
     shape: NDArray[np.int64]
 
-    @classmethod
-    def of(cls, at_s: Sequence[float], shape: Sequence[int]) -> Arrivals:
-        """Of plain numbers."""
-        return cls(np.asarray(at_s, np.float64), np.asarray(shape, np.int64))
-
 
 @dataclass(frozen=True)
 class Simulated:
@@ -164,15 +159,9 @@ class Simulated:
         return self.batch >= 0
 
     @property
-    def latency_ms(self) -> NDArray[np.float64]:
-        """From arrival to answer, of those that were served."""
-        latency: NDArray[np.float64] = (self.end_s - self.arrival_s)[self.served] * 1e3
-        return latency
-
-    @property
-    def rejected(self) -> int:
-        """How many found the queue full."""
-        return int(len(self.batch) - self.served.sum())
+    def latencies_ms(self) -> NDArray[np.float64]:
+        """From arrival to answer; who was rejected is infinitely late."""
+        return np.where(self.served, (self.end_s - self.arrival_s) * 1e3, math.inf)
 
     @property
     def throughput(self) -> float:
