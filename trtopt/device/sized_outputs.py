@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +13,19 @@ from trtopt.device.api import Context, Device, HostBuffer, SizedOutput, Stream
 from trtopt.errors import GraphCaptureError
 
 
-def require_fixed_sizes(context: Context) -> None:
-    """Refuse a CUDA graph of what allocates its outputs while it runs."""
+def capture_inference(
+    device: Device, context: Context, stream: Stream, resources: ExitStack
+) -> Callable[[], None]:
+    """Capture one inference in a CUDA graph, which `resources` closes; what launches it.
+
+    What allocates its outputs while it runs is refused as what the device cannot capture is.
+    """
     names = [binding.name for binding in context.bindings if binding.is_data_dependent]
     if names:
-        listed = ", ".join(map(repr, names))
-        raise GraphCaptureError(f"the size of {listed} is known only after running")
+        raise GraphCaptureError(f"the size of {', '.join(map(repr, names))} is known only after running")
+    graph = device.capture(stream, context.launcher(stream))
+    resources.callback(graph.close)
+    return graph.launcher(stream)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from trtopt.device.api import Target
-from trtopt.device.sized_outputs import require_fixed_sizes
+from trtopt.device.sized_outputs import capture_inference
 from trtopt.errors import GraphCaptureError
 from trtopt.measure.engine import check_fits, input_batch, vouched_engine
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
@@ -88,10 +88,8 @@ def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdSt
         refused = None
         if job.contract.graph:
             try:
-                require_fixed_sizes(context)
                 with _timed(ms, GRAPH_CAPTURE):
-                    graph = target.device.capture(stream, lambda: context.enqueue(stream))
-                resources.callback(graph.close)
+                    capture_inference(target.device, context, stream, resources)
             except GraphCaptureError as error:
                 refused = error.problem
         on_gpu = target.device.info.kind == "gpu"

@@ -34,13 +34,12 @@ from trtopt.device.api import (
     Device,
     DeviceBuffer,
     Event,
-    Graph,
     HostBuffer,
     Session,
     SizedOutput,
     Stream,
 )
-from trtopt.device.sized_outputs import SizedCopies, require_fixed_sizes
+from trtopt.device.sized_outputs import SizedCopies, capture_inference
 from trtopt.errors import GraphCaptureError
 from trtopt.measure.loop.buffers import Bindings, Inputs, array_in, device_buffers, fill, fixed, host_buffers
 from trtopt.records import Contract, Shape
@@ -137,18 +136,21 @@ class InferenceStream:
 
     def _prepare(self) -> None:
         """Run on each set once (the first enqueue after a shape change is slow), then capture it."""
-        compute, graphs = self._streams.compute, list[Graph]()
+        compute, replays = self._streams.compute, list[Callable[[], None]]()
         for device_set in self._sets:
             self._context.bind(device_set.buffers)
             device_set.launch = self._context.launcher(compute)
             device_set.launch()
             compute.synchronize()
             if self.contract.graph and self.graph_refused is None:
-                graphs += self._capture(device_set.launch)
-        self._is_captured = len(graphs) == len(self._sets)
+                try:
+                    replays.append(capture_inference(self._device, self._context, compute, self._resources))
+                except GraphCaptureError as error:
+                    self.graph_refused = error.problem
+        self._is_captured = len(replays) == len(self._sets)
         if self._is_captured:
-            for device_set, graph in zip(self._sets, graphs, strict=True):
-                device_set.launch = graph.launcher(compute)
+            for device_set, replay in zip(self._sets, replays, strict=True):
+                device_set.launch = replay
         if self.contract.transfers and self.contract.queue_ahead + 1 > len(self._sets):
             self._follow_reading()
 
@@ -166,17 +168,6 @@ class InferenceStream:
                 self.refills_late = "the CUDA binding does not give the handles of events"
                 return
             device_set.consumed = event
-
-    def _capture(self, launch: Callable[[], None]) -> list[Graph]:
-        """The graph; none where it is refused."""
-        try:
-            require_fixed_sizes(self._context)
-            graph = self._device.capture(self._streams.compute, launch)
-        except GraphCaptureError as error:
-            self.graph_refused = error.problem
-            return []
-        self._resources.callback(graph.close)
-        return [graph]
 
     @property
     def bindings(self) -> Bindings:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 
 from trtopt.device.api import Context, Device, Session, Stream
-from trtopt.device.sized_outputs import require_fixed_sizes
+from trtopt.device.sized_outputs import capture_inference
 from trtopt.errors import GraphCaptureError, MeasurementError
 from trtopt.measure.loop.buffers import ready_context
 from trtopt.measure.loop.run_pass import Subject
@@ -133,15 +133,12 @@ def _prepared(
     device: Device, context: Context, stream: Stream, resources: ExitStack, *, graph: bool, notes: list[str]
 ) -> tuple[Callable[[], None], bool]:
     """What launches one inference, after one plain run."""
-    context.enqueue(stream)
+    launch = context.launcher(stream)
+    launch()
     stream.synchronize()
     if graph:
         try:
-            require_fixed_sizes(context)
-            captured = device.capture(stream, lambda: context.enqueue(stream))
+            return capture_inference(device, context, stream, resources), True
         except GraphCaptureError as error:
             notes.append(f"kernels were recorded without a CUDA graph: {error.problem}")
-        else:
-            resources.callback(captured.close)
-            return lambda: captured.launch(stream), True
-    return lambda: context.enqueue(stream), False
+    return launch, False

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.device.api import AllocationTracker, Context, Device, Session, Stream
-from trtopt.device.sized_outputs import require_fixed_sizes
+from trtopt.device.sized_outputs import capture_inference
 from trtopt.errors import DeviceMemoryError, GraphCaptureError
 from trtopt.measure.loop.buffers import ready_context
 from trtopt.measure.loop.inference_stream import InferenceStream
@@ -100,12 +100,10 @@ def _replays(
     context.report_layers(_adding_to(times), on_request=True)
     context.enqueue(stream)
     stream.synchronize()
-    require_fixed_sizes(context)
-    graph = device.capture(stream, lambda: context.enqueue(stream))
-    resources.callback(graph.close)
+    replay = capture_inference(device, context, stream, resources)
 
     def run_once() -> None:
-        graph.launch(stream)
+        replay()
         stream.synchronize()
         if not context.request_layers() or not any(times.values()):
             raise GraphCaptureError("a replay has no layer times")
