@@ -54,7 +54,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     `records.tensors` reads them; `preprocess` names a normalisation of the image.
 
     `rewrite` says which rewrite rules are applied first: `default` those that have earned it for the target
-    (see `rewrite.evidence`), `all` those of `trtopt rewrite --clean`, or `none`; `add_rule` names others, for
+    (see `rewrite.rule`), `all` those of `trtopt rewrite --clean`, or `none`; `add_rule` names others, for
     after.
 
     `timing_cache` is a file to read and extend, `none` to start empty, None for the store of caches;

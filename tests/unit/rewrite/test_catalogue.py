@@ -35,7 +35,7 @@ def added(scope, node):
 WITH_ADDED = """
 import importlib
 import sys
-from trtopt.rewrite.evidence import builds
+from trtopt.rewrite.rule import builds
 from trtopt.rewrite.rules import shuffles
 shuffles.builds = builds
 exec(open(sys.argv.pop(1), encoding="utf-8").read(), vars(shuffles))

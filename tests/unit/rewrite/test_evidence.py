@@ -14,17 +14,17 @@ from trtopt.onnxio.model_file import load
 from trtopt.onnxio.prepare import prepare
 from trtopt.precision.placement.draft import PlacementOptions, Plan, View
 from trtopt.precision.placement.place import place
-from trtopt.rewrite.evidence import (
+from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.rewrite.rule import (
     AUDIT,
     AUDIT_RTX,
     Evidence,
+    Rule,
     builds,
     faster,
     layers,
     quantizes,
 )
-from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.rules import RULES, build_rules, quantizing_rules
 from trtopt.targets import target_names
 

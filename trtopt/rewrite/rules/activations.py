@@ -5,10 +5,9 @@ from __future__ import annotations
 from math import pi, sqrt
 from typing import Any
 
-from trtopt.rewrite.evidence import RULES_ALONE, faster, layers, quantizes
 from trtopt.rewrite.match import axes_of, is_private, keeps_axes
 from trtopt.rewrite.pattern import Op, rule_of_forms, x, y
-from trtopt.rewrite.rule import Verdict, at, rule
+from trtopt.rewrite.rule import RULES_ALONE, Verdict, at, faster, layers, quantizes, rule
 from trtopt.rewrite.scope import Scope
 
 # ── gelu ───────────────────────────────────────────────────────────────────────────────────────────────────

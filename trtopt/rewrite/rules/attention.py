@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.evidence import MERGED, faster, layers
 from trtopt.rewrite.match import with_factor
-from trtopt.rewrite.rule import Match, Verdict, at, rule
+from trtopt.rewrite.rule import MERGED, Match, Verdict, at, faster, layers, rule
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import targets_where
 

@@ -9,18 +9,20 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtopt.rewrite.evidence import (
+from trtopt.rewrite.match import is_filled_with, operand
+from trtopt.rewrite.rule import (
     AUDIT_RTX,
     BUILT_HERE,
     DOCUMENTED,
     MAXPOOL,
     PARSER_8_6,
+    Verdict,
+    at,
     builds,
     layers,
     quantizes,
+    rule,
 )
-from trtopt.rewrite.match import is_filled_with, operand
-from trtopt.rewrite.rule import Verdict, at, rule
 from trtopt.rewrite.scope import Scope
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.evidence import layers, quantizes
 from trtopt.rewrite.match import axes_of, keeps_axes, operand, square_of
-from trtopt.rewrite.rule import Verdict, at, rule
+from trtopt.rewrite.rule import Verdict, at, layers, quantizes, rule
 from trtopt.rewrite.scope import Array, Scope
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm")

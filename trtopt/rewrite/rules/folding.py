@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
-from trtopt.rewrite.evidence import builds, faster, layers, quantizes
 from trtopt.rewrite.match import FAR, is_private, pick_axes
-from trtopt.rewrite.rule import Match, Rule, Verdict, at, rule
+from trtopt.rewrite.rule import Match, Rule, Verdict, at, builds, faster, layers, quantizes, rule
 from trtopt.rewrite.scope import STANDARD, Array, Scope
 
 

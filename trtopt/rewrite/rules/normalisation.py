@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.rewrite.evidence import builds, layers
 from trtopt.rewrite.match import axes_of, inputs_either_way, keeps_axes, operands, square_of, why_not_one_node
-from trtopt.rewrite.rule import Match, Verdict, at, rule
+from trtopt.rewrite.rule import Match, Verdict, at, builds, layers, rule
 from trtopt.rewrite.scope import Scope
 
 

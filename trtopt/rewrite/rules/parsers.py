@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.evidence import PARSER_8_6, builds
-from trtopt.rewrite.rule import Verdict, at, rule
+from trtopt.rewrite.rule import PARSER_8_6, Verdict, at, builds, rule
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import targets_where
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.evidence import layers
 from trtopt.rewrite.match import length, lengths_requested
-from trtopt.rewrite.rule import Match, Verdict, at, rule
+from trtopt.rewrite.rule import Match, Verdict, at, layers, rule
 from trtopt.rewrite.scope import STANDARD, Scope
 
 # ── plain-reshape ──────────────────────────────────────────────────────────────────────────────────────────
