@@ -120,7 +120,7 @@ CASES: tuple[Case, ...] = (
         target="8.6",
     ),
     case(
-        "move-constant",
+        "fold-weights",
         "gates in another order",
         """
         # w: float[80,32]
@@ -129,7 +129,7 @@ CASES: tuple[Case, ...] = (
         <int64[1] a = {0}, int64[1] b = {60}, int64[1] c = {9223372036854775807}, int64[1] o = {-1}, int64[1] m = {-9223372036854775807}>
         {s = Slice(w, a, b, a) t = Slice(w, b, c, a) r = Concat<axis=0>(t, s) u = Unsqueeze(r, a) v = Squeeze(u, a)
          p = Transpose<perm=[1,0]>(v) q = MatMul(x, p) l = Slice(k, o, m, a, o) f = MatMul(x, l) y = Add(q, f)}""",
-        6,
+        2,
     ),
     case(
         "zero-state",

@@ -42,7 +42,7 @@ CASES: tuple[Case, ...] = (
         g (float[N,600] x) => (float[N,600] y) {a = Abs(w) b = Transpose<perm=[1,0]>(a) y = MatMul(x, b)}""",
     ),
     case(
-        "move-constant",
+        "fold-weights",
         "packed projections of attention, and parts of which the last is shorter",
         """
         # w: float[96,32]

@@ -43,15 +43,6 @@ CASES: tuple[Case, ...] = (
         "FP32's range",
     ),
     left(
-        "move-constant",
-        "backwards to the far end",
-        """
-        # w: float[80,32]
-        g (float[1] x) => (float[P,32] y) <int64[1] o = {-1}, int64[1] e = {9223372036854775807}, int64[1] z = {0}>
-        {a = Slice(w, o, e, z, o) y = Add(x, a)}""",
-        "read differently",
-    ),
-    left(
         "hard-sigmoid",
         "of whole numbers",
         """

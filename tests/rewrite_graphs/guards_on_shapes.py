@@ -106,22 +106,4 @@ CASES: tuple[Case, ...] = (
         "training",
         opset=6,
     ),
-    left(
-        "move-constant",
-        "the whole weight is read too",
-        """
-        # w: float[40,32]
-        g (float[N,32] x, float[N,40] t) => (float[N,20] y, float[N,32] z) <int64[1] a = {0}, int64[1] b = {20}>
-        {s = Slice(w, a, b, a) p = Transpose<perm=[1,0]>(s) y = MatMul(x, p) z = MatMul(t, w)}""",
-        "second copy",
-    ),
-    left(
-        "move-constant",
-        "parts that overlap",
-        """
-        # w: float[40,32]
-        g (float[N,32] x) => (float[N,60] y) <int64[1] a = {0}, int64[1] b = {30}, int64[1] c = {10}, int64[1] d = {40}>
-        {s = Slice(w, a, b, a) t = Slice(w, c, d, a) u = Concat<axis=0>(s, t) p = Transpose<perm=[1,0]>(u) y = MatMul(x, p)}""",
-        "second copy",
-    ),
 )

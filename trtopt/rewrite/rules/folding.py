@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
+from trtopt.onnxio.graph_walk import DisjointNames
 from trtopt.onnxio.model_file import ModelFile, runnable
-from trtopt.rewrite.match import FAR, is_private, pick_axes
+from trtopt.rewrite.match import pick_axes
 from trtopt.rewrite.rule import Match, Rule, Verdict, at, builds, faster, layers, quantizes, rule
-from trtopt.rewrite.scope import STANDARD, Array, Scope
+from trtopt.rewrite.scope import STANDARD, Scope
 
 
 @rule(
@@ -183,103 +184,6 @@ def _run(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]:
     return Unoptimised(*runnable(ModelFile(proto, scope.context.folder, external=False))).run({})
 
 
-# ── move-constant ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-@rule(
-    "Slice, Split, Concat, Squeeze, Unsqueeze of constants → the resulting constants, also for large weights",
-    "B",
-    "weights where TensorRT wants them",
-    evidence=(
-        faster("rnnt-prediction -30.7% at 1 by this rule alone"),
-        layers("four layers instead of ten"),
-        quantizes("products whose weights are cut out of others"),
-    ),
-)
-@at("Slice", "Split", "Concat", "Squeeze", "Unsqueeze")
-def move_constant(scope: Scope, node: Any) -> Verdict | None:
-    """Exporters put an LSTM's gates in ONNX's order this way, and take packed projections of attention apart.
-
-    Elements only move, and the model grows no larger if nothing else needs what went in: a weight is cut up
-    only if all that read it cut it up too, into parts that together are no larger. TensorRT then sees a
-    weight where it wants one.
-    """
-    weights = list(node.inputs) if node.op == "Concat" else list(node.inputs[:1])  # the others say how
-    all_constant = all(scope.is_constant(tensor) for tensor in node.inputs if not tensor.is_empty())
-    if not all_constant or all(scope.is_small(tensor) for tensor in weights):
-        return None
-    if any(scope.value(tensor) is None for tensor in weights):
-        return "its type is none of NumPy's"
-    if node.op == "Slice" and _slice(scope, node, np.asarray(scope.value(weights[0]))) is None:
-        return "it counts backwards to an end that runtimes read differently"
-    if not all(_is_used_up(scope, node, tensor) for tensor in weights):
-        return "the weight is used elsewhere too: a second copy would cost its size"
-    if node.op == "Split" and any(scope.is_fixed(out) for out in node.outputs):
-        return "a part is an output of the graph, whose name must stay"
-    return scope.why_not_bypass(node, weights[0]) or partial(_move, scope, node, weights)
-
-
-def _is_used_up(scope: Scope, node: Any, weight: Any) -> bool:
-    """Whether the weight can go once `node` and those like it have gone."""
-    if scope.is_small(weight) or len(weight.outputs) == 1:
-        return True
-    if not all(scope.is_one_of(user, "Slice") and user.inputs[0] is weight for user in weight.outputs):
-        return False
-    if not scope.is_read_only_here(weight) or any(scope.is_fixed(user.outputs[0]) for user in weight.outputs):
-        return False
-    value = scope.value(weight)
-    parts = [None if value is None else _slice(scope, user, value) for user in weight.outputs]
-    return (
-        value is not None and sum(value.nbytes + 1 if p is None else p.nbytes for p in parts) <= value.nbytes
-    )
-
-
-def _slice(scope: Scope, node: Any, value: Array) -> Array | None:
-    """What a Slice takes, as a view; None if its bounds are computed or unclear."""
-    starts, ends, axes, steps = (
-        scope.integers(node, name, position)
-        for position, name in enumerate(("starts", "ends", "axes", "steps"), 1)
-    )
-    if starts is None or ends is None or not all(scope.is_constant(tensor) for tensor in node.inputs[1:]):
-        return None
-    cuts = [slice(None)] * value.ndim
-    bounds = zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True)
-    for axis, start, end, step in bounds:
-        if step < 0 and end >= FAR:
-            return None
-        cuts[axis] = slice(start, end, step)
-    return value[tuple(cuts)]
-
-
-def _split(scope: Scope, node: Any, value: Array) -> list[Array]:
-    """The parts that a Split makes; without lengths they are equal, but for the last."""
-    axis = node.attrs.get("axis", 0)
-    lengths = scope.integers(node, "split", 1) or [-(-value.shape[axis] // len(node.outputs))] * len(
-        node.outputs
-    )
-    return np.split(value, np.cumsum(lengths)[:-1], axis)
-
-
-def _move(scope: Scope, node: Any, weights: Sequence[Any]) -> None:
-    values = [value for tensor in weights if (value := scope.value(tensor)) is not None]
-    axes = scope.integers(node, "axes", 1)
-    made: Any
-    if node.op == "Split":
-        for out, part in zip(node.outputs, _split(scope, node, values[0]), strict=True):
-            scope.rewire(out, scope.constant(part, out.name))
-        scope.kill(node)
-        return
-    if node.op == "Slice":
-        made = _slice(scope, node, values[0])
-    elif node.op == "Concat":
-        made = np.concatenate(values, axis=node.attrs["axis"])
-    elif node.op == "Squeeze":
-        made = np.squeeze(values[0], axis=None if axes is None else tuple(axes))
-    else:
-        made = np.expand_dims(values[0], tuple(axes or ()))
-    scope.bypass(node, scope.constant(made, node.outputs[0].name))
-
-
 # ── fold-weights ───────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -288,39 +192,42 @@ _WIDEST = 8
 
 
 @rule(
-    "Arithmetic that depends on large weights only → the resulting weight, where the model grows no larger",
+    "What depends on large weights only → the resulting weights, where the model grows no larger",
     "B",
     "weights where TensorRT and INT8 want them",
     evidence=(
         builds("no convolution with computed weights without it"),
-        quantizes("convolutions and products whose weights are computed"),
+        faster("rnnt-prediction -30.7% at 1 by this rule alone"),
+        layers("four layers instead of ten where weights are cut up and joined"),
+        quantizes("convolutions and products whose weights are computed, or cut out of others"),
     ),
 )
 def fold_weights(scope: Scope, *, may_grow: bool = False) -> Iterator[Match]:
     """Weight normalisation and standardised convolutions leave such nodes behind.
 
+    Exporters put an LSTM's gates in ONNX's order by them, and take packed projections of attention apart.
     TensorRT computes them at every build, but folding, casting and quantising before the build need the
-    result. Results up to 1 MiB are stored in any case, larger ones if they take the place of the weights they
-    are made of. ONNX Runtime evaluates the nodes; what it cannot stays, and so do Q and DQ (see
-    `fold-constants`).
+    result. Results up to 1 MiB are stored in any case, larger ones if together they take the place of the
+    weights that they are made of. ONNX Runtime evaluates the nodes; what it cannot stays, and so do Q and DQ
+    (see `fold-constants`).
     """
-    known: dict[int, Any] = {}
+    known: dict[str, Any] = {}
     for node in scope.nodes():
         made = [item for item in node.inputs if not (item.is_empty() or scope.is_constant(item))]
-        if may_evaluate(scope, node) and all(id(scope.producer(item)) in known for item in made):
-            known[id(node)] = node
-    for node in known.values():
-        if (
-            len(node.outputs) == 1
-            and is_stored(scope, node.outputs[0])
-            and any(id(user) not in known for user in node.outputs[0].outputs)
-        ):
-            nodes = _cone(scope, node, known.values())
-            weights = {id(item): item for each in nodes for item in each.inputs if scope.is_constant(item)}
-            large = [item for item in weights.values() if not scope.is_small(item)]
-            if large:
-                scope.at = node.name
-                yield Match(node, _fold(scope, node, nodes, large, may_grow))
+        makers = [scope.producer(item) for item in made]
+        if may_evaluate(scope, node) and all(maker is not None and maker.name in known for maker in makers):
+            known[node.name] = node
+    inside = {id(node) for node in known.values()}
+    for nodes, weights in _connect(scope, known):
+        results = [
+            out
+            for node in nodes
+            for out in node.outputs
+            if any(id(user) not in inside for user in out.outputs)
+        ]
+        if weights and results and all(is_stored(scope, out) for out in results):
+            scope.at = results[0].inputs[0].name
+            yield Match(results[0].inputs[0], _fold(scope, nodes, weights, results, may_grow))
 
 
 def growing_weights() -> Rule:
@@ -328,35 +235,45 @@ def growing_weights() -> Rule:
     return replace(fold_weights, find=partial(fold_weights.find, may_grow=True))
 
 
-def _cone(scope: Scope, root: Any, among: Iterable[Any]) -> list[Any]:
-    """`root` and those of the nodes that it depends on, in order."""
-    wanted: set[int] = set()
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        if id(node) not in wanted:
-            wanted.add(id(node))
-            makers = [scope.producer(tensor) for tensor in node.inputs]
-            pending += [maker for maker in makers if maker is not None]
-    return [node for node in among if id(node) in wanted]
+def _connect(scope: Scope, known: Mapping[str, Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Nodes that read one another or the same large weights, in order, and these weights."""
+    weights = {
+        id(item): item
+        for node in known.values()
+        for item in node.inputs
+        if scope.is_constant(item) and not scope.is_small(item)
+    }
+    groups = DisjointNames((*known, *(f"weight {key}" for key in weights)))
+    for name, node in known.items():
+        makers = [scope.producer(item) for item in node.inputs]
+        groups.join(name, *(maker.name for maker in makers if maker is not None))
+        groups.join(name, *(f"weight {id(item)}" for item in node.inputs if id(item) in weights))
+    for root in dict.fromkeys(map(groups.root, known)):
+        nodes = [node for name, node in known.items() if groups.root(name) == root]
+        yield nodes, [item for key, item in weights.items() if groups.root(f"weight {key}") == root]
 
 
-def _fold(scope: Scope, node: Any, nodes: Sequence[Any], weights: Sequence[Any], may_grow: bool) -> Verdict:
-    size, cone = result_bytes(scope, node), {id(each) for each in nodes}
-    if scope.static_shape(node.outputs[0]) is None:
+def _fold(
+    scope: Scope, nodes: Sequence[Any], weights: Sequence[Any], results: Sequence[Any], may_grow: bool
+) -> Verdict:
+    if any(scope.static_shape(out) is None for out in results):
         return "the size of the result is not known"
-    own = is_private(scope, nodes[:-1], node) and all(
-        id(user) in cone for weight in weights for user in weight.outputs
-    )
+    inside, sizes = {id(node) for node in nodes}, [_bytes(scope, out) for out in results]
+    own = all(id(user) in inside for weight in weights for user in weight.outputs)
     given = sum(weight._values.nbytes for weight in weights)
-    if size > SIZE_CAP and not (size <= _WIDEST * given if may_grow else own and size <= given):
+    fits = sum(sizes) <= _WIDEST * given if may_grow else own and sum(sizes) <= given
+    if max(sizes) > SIZE_CAP and not fits:
         return (
             "the result would be stored in addition to the weight, which is used elsewhere too or is smaller"
         )
-    graph = gs.Graph(nodes, outputs=list(node.outputs), opset=scope.opset, ir_version=IR_VERSION)
-    made = ModelFile(gs.export_onnx(graph, do_type_check=False), scope.context.folder, external=False)
+    graph = gs.Graph(nodes, outputs=list(results), opset=scope.opset, ir_version=IR_VERSION)
     try:
-        value = Unoptimised(*runnable(made)).run({})[node.outputs[0].name]
+        values = _run(scope, gs.export_onnx(graph, do_type_check=False))
     except ModelError as error:
         return error.problem
-    return lambda: scope.bypass(node, scope.constant(value, node.outputs[0].name))
+
+    def apply() -> None:
+        for out in results:
+            scope.rewire(out, scope.constant(values[out.name], out.name))
+
+    return apply
