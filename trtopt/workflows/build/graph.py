@@ -79,15 +79,16 @@ def rewritten(
     text = to_json(trace)
     write_atomically(copy.with_name(REWRITE_FILE), text)
     summary = trace.summary(REWRITE_FILE, hashlib.sha256(text).hexdigest())
+    undone = "".join(f"; undone {one.rule}: {one.reason}" for one in trace.undone)
     if not trace.applied:
-        return None, summary, "nothing to rewrite"
+        return None, summary, f"nothing to rewrite{undone}"
     done = ", ".join(f"{count} {name}" for name, count in summary.applied.items())
     note = (
         f"rewritten: {trace.nodes_before} nodes are now {trace.nodes_after} ({done}), verified on "
         f"{summary.inputs_checked} inputs; details are in {REWRITE_FILE}"
     )
     limits = "".join(f"; {limit}" for limit in trace.notes)
-    return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), summary, f"{note}{limits}"
+    return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), summary, f"{note}{undone}{limits}"
 
 
 def _available_memory() -> int | None:
