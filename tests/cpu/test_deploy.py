@@ -35,7 +35,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planned")
     trtopt.build(DIGITS, folder / "dynamic", batch=(1, 8, 16), dynamic=True, backend="onnxruntime")
     report = trtopt.bench(folder / "dynamic", batch=(1, 16), duration=0.1, warmup=0.05)
-    write_atomically(folder / "dynamic" / "as measured.json", to_json(report))
+    write_atomically(folder / "dynamic" / "bench.json", to_json(report))
     make_plan(
         [folder / "dynamic"], folder / "digits.json", slo=SLO, rate=100.0, for_triton=True, timeout=0.01
     )

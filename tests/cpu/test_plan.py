@@ -283,7 +283,7 @@ def test_wrong_wishes_are_refused_before_the_work(
 
 def test_a_folder_without_measurements_is_refused(cpu_build: Path, trtopt_cli: CommandLine) -> None:
     told = trtopt_cli.fails(2, "plan", cpu_build, "-o", "plan.json", "--slo", SLO)
-    assert "holds no result of trtopt bench" in told
+    assert "holds no bench.json, a result of trtopt bench" in told
     assert f"trtopt bench {cpu_build} --json {cpu_build}/bench.json" in told
     told = trtopt_cli.fails(2, "plan", DIGITS, "-o", "plan.json", "--slo", SLO)
     assert "digits.onnx: is not a folder\n  → give a folder of `trtopt sweep`" in told

@@ -24,7 +24,6 @@ from trtopt.records import (
     Environment,
     Shape,
     Trust,
-    kind_of,
     read_versioned,
 )
 from trtopt.requests.serve import PlanRequest
@@ -99,7 +98,9 @@ def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]
     return dict(lengths) if has_lengths else {0: 1.0}
 
 
-_SOURCES = "give a folder of `trtopt sweep`, or a build folder with a result of `trtopt bench --json` in it"
+_SOURCES = (
+    "give a folder of `trtopt sweep`, or a build folder with a result of `trtopt bench --json` as bench.json"
+)
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class _Point:
 
 
 def read_measured(sources: Sequence[Path]) -> Measured:
-    """Read sweeps, and build folders with result files of `trtopt bench`, however those are called."""
+    """Read sweeps, and build folders with a result of `trtopt bench` as `bench.json`."""
     points = [point for source in sources for point in _points(source)]
     if not points:
         raise UsageError(
@@ -177,51 +178,31 @@ def _points(source: Path) -> Iterator[_Point]:
         return
     if not source.is_dir():
         raise WrongPathError(f"{source}: is not a folder", _SOURCES)
-    manifest = read_manifest(source)
-    engines = {engine.sha256: engine for engine in manifest.engines}
-    found: dict[tuple[str, int], _Point] = {}
-    for file, report in _results(source):
-        for point in report.points:
-            artifact = engines.get(point.latency.engine.sha256)
-            if artifact is None and report.environment.backend.name != manifest.engines[0].plan.backend.name:
-                raise ArtifactError(
-                    f"{file}: was measured with {report.environment.backend.name}, not with the engines of "
-                    f"{source} ({manifest.engines[0].plan.backend.name})",
-                    "measure them on a machine with their GPU; to plan for this CPU, build with "
-                    "--backend onnxruntime: trtopt build --help",
-                )
-            if artifact is None:
-                raise ArtifactError(
-                    f"{file}: batch {point.batch} is of another engine than the folder holds",
-                    f"measure again: {_measuring(source, file)}",
-                )
-            if point.failure is None:
-                place = artifact.sha256, point.batch
-                found[place] = _Point(source, artifact, point, report.environment, manifest.source_sha256)
-    yield from found.values()
-
-
-def _results(source: Path) -> list[tuple[Path, BenchReport]]:
-    """The results in a build folder, from the oldest to the latest: `bench.json`, or else all there are."""
-    default = source / BENCH_FILE
-    files = [default] if default.is_file() else sorted(filter(_is_result, source.glob("*.json")))
-    if not files:
+    file = source / BENCH_FILE
+    measuring = f"trtopt bench {shlex.quote(str(source))} --json {shlex.quote(str(file))}"
+    if not file.is_file():
         raise WrongPathError(
-            f"{source}: holds no result of trtopt bench",
-            f"measure its engines: {_measuring(source, default)}; or give a folder that `trtopt sweep` made",
+            f"{source}: holds no {BENCH_FILE}, a result of trtopt bench",
+            f"measure its engines: {measuring}; or give a folder that `trtopt sweep` made",
         )
-    return sorted(((file, _read(file)) for file in files), key=lambda one: one[1].created)
-
-
-def _is_result(file: Path) -> bool:
-    try:
-        return kind_of(read_bounded(file)) == "trtopt.bench"
-    except (OSError, ValueError):
-        return False
-
-
-def _measuring(source: Path, file: Path) -> str:
-    return f"trtopt bench {shlex.quote(str(source))} --json {shlex.quote(str(file))}"
+    manifest, report = read_manifest(source), _read(file)
+    engines = {engine.sha256: engine for engine in manifest.engines}
+    for point in report.points:
+        artifact = engines.get(point.latency.engine.sha256)
+        if artifact is None and report.environment.backend.name != manifest.engines[0].plan.backend.name:
+            raise ArtifactError(
+                f"{file}: was measured with {report.environment.backend.name}, not with the engines of "
+                f"{source} ({manifest.engines[0].plan.backend.name})",
+                "measure them on a machine with their GPU; to plan for this CPU, build with "
+                "--backend onnxruntime: trtopt build --help",
+            )
+        if artifact is None:
+            raise ArtifactError(
+                f"{file}: batch {point.batch} is of another engine than the folder holds",
+                f"measure again: {measuring}",
+            )
+        if point.failure is None:
+            yield _Point(source, artifact, point, report.environment, manifest.source_sha256)
 
 
 def _of_sweep(source: Path) -> Iterator[_Point]:
