@@ -1,4 +1,4 @@
-"""Calibration: ranges from histograms by several methods, the choice among them, and the table's file.
+"""Calibration: the choice among methods that find ranges, and the table's file.
 
 All methods read the same histogram, so that comparing them costs no further pass over the data. The one that
 suits a model best has the least output error on samples that calibration has not seen.
@@ -10,9 +10,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,120 +29,14 @@ from trtopt.files.outputs import Kind
 from trtopt.onnxio.graph_walk import refill
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.precision.compare import Deviation, First, at_most, decibels
-from trtopt.precision.observe import BINS, Histogram, Ranges, check_finite, observe
+from trtopt.precision.observe import check_finite, observe
 from trtopt.precision.placement.draft import PlacementOptions, Plan
 from trtopt.precision.qdq import QdqFormat, Scales, check_weight, write
+from trtopt.precision.ranges import AUTO, MAX, METHODS, Ranges, ranges
 from trtopt.precision.running import open_proto, passing, with_weights_dequantized
 from trtopt.records import TensorSpec, from_json, to_json
 from trtopt.records.precision import CALIBRATION_SCHEMA, CalibrationTable, MethodScore, TensorRange
 
-LEVELS = 127
-"""INT8 magnitudes: the scale is amax / 127, so that both signs reach amax."""
-_START = 128  # KL starts where each of its levels has a bin of its own
-_MSE_STEP = 8  # bins between candidate thresholds
-
-
-def peak_of(seen: Histogram) -> float:
-    """The largest |x|: nothing is clipped."""
-    return seen.peak
-
-
-def percentile(seen: Histogram, percent: float) -> float:
-    """The |x| that `percent` of all values, zeros included, do not exceed; linear inside a bin."""
-    if not seen.peak:
-        return 0.0
-    below = seen.zeros + np.cumsum(seen.counts)
-    wanted = percent / 100 * seen.total
-    if wanted <= seen.zeros:
-        return seen.peak  # all but zeros would be clipped
-    index = int(np.searchsorted(below, wanted))
-    before = float(below[index] - seen.counts[index])
-    inside = (wanted - before) / float(seen.counts[index])
-    return min((index + inside) * seen.width, seen.peak)
-
-
-def mse(seen: Histogram) -> float:
-    """The amax with the least mean squared error of rounding and clipping, by the centres of the bins."""
-    if not seen.peak:
-        return 0.0
-    used = seen.counts > 0
-    values, counts = ((np.arange(BINS) + 0.5) * seen.width)[used], seen.counts[used]
-    edges = np.arange(_MSE_STEP, BINS + 1, _MSE_STEP) * seen.width
-    candidates = np.append(edges[edges < seen.peak], seen.peak)
-    errors = [_squared_error(values, counts, amax) for amax in candidates]
-    return float(candidates[int(np.argmin(errors))])
-
-
-def _squared_error(values: NDArray[Any], counts: NDArray[Any], amax: float) -> float:
-    scale = amax / LEVELS
-    rounded = np.minimum(np.rint(values / scale), LEVELS) * scale
-    return float(np.dot(counts, (values - rounded) ** 2))
-
-
-def entropy(seen: Histogram) -> float:
-    """The amax that loses least information: minimal KL(P‖Q) over all thresholds from bin 128 on, stride 1.
-
-    P is the histogram up to the threshold with all that lies beyond added to its last bin; Q the same without
-    what lies beyond, poured into 128 levels and spread evenly over the bins of each level that are not empty.
-    Zeros are left out: they are exact whatever the scale. Source: Migacz, "8-bit Inference with TensorRT",
-    GTC 2017. With prefix sums every threshold costs 128 terms, not its number of bins: a bin's share of
-    KL is p·ln p − p·ln q, and q is constant over a level.
-    """
-    if not seen.peak:
-        return 0.0
-    counts = seen.counts.astype(np.float64)
-    divergences = _divergences(counts)
-    best = BINS - int(np.argmin(divergences[::-1]))  # of equal ones the largest: it clips less
-    return min(best * seen.width, seen.peak)
-
-
-def _divergences(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """KL for a threshold after each number of bins; infinite below `_START` and where Q lacks what P has."""
-    inside = np.concatenate([[0.0], np.cumsum(counts)])
-    filled = np.concatenate([[0.0], np.cumsum(counts > 0)])
-    logs = np.concatenate([[0.0], np.cumsum(_times_log(counts))])
-    total = inside[-1]
-    bins, edges = np.arange(_START, BINS + 1), _level_edges()
-    mass, spread = np.diff(inside[edges], axis=1), np.diff(filled[edges], axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_q = np.where(mass > 0, np.log(mass / np.maximum(spread, 1)), 0.0)
-        last, beyond = counts[bins - 1], total - inside[bins]
-        p_log_p = logs[bins] - _times_log(last) + _times_log(last + beyond)
-        p_log_q = (mass * log_q).sum(axis=1) + beyond * log_q[:, -1]
-        found = (p_log_p - p_log_q) / total + np.log(inside[bins] / total)
-    found[(inside[bins] == 0) | ((last == 0) & (beyond > 0))] = np.inf
-    return np.concatenate([np.full(_START, np.inf), found])[1:]
-
-
-@cache
-def _level_edges() -> NDArray[np.int64]:
-    """[thresholds, levels + 1]: the first bin of each level."""
-    return np.arange(_START + 1) * np.arange(_START, BINS + 1)[:, None] // _START
-
-
-def _times_log(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """x·ln x, and 0 for 0."""
-    return values * np.log(np.where(values > 0, values, 1.0))
-
-
-METHODS: Mapping[str, Callable[[Histogram], float]] = {
-    "max": peak_of,
-    "percentile-99.9": partial(percentile, percent=99.9),
-    "percentile-99.99": partial(percentile, percent=99.99),
-    "percentile-99.999": partial(percentile, percent=99.999),
-    "mse": mse,
-    "entropy": entropy,
-}
-"""Every method by its name on the command line."""
-
-
-def all_amax(seen: Histogram) -> dict[str, float]:
-    """The amax of each method; 0 for a tensor that is all zero."""
-    return {name: method(seen) for name, method in METHODS.items()}
-
-
-MAX = "max"
-AUTO: Literal["auto"] = "auto"
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
@@ -171,11 +64,6 @@ def _is_unedited(path: Path) -> bool:
 
 
 TABLE = Kind("a calibration table", _is_unedited)
-
-
-def ranges(seen: Mapping[str, Histogram]) -> dict[str, dict[str, float]]:
-    """Every method's amax of every tensor."""
-    return {name: all_amax(histogram) for name, histogram in seen.items()}
 
 
 def chosen(amax: Mapping[str, Mapping[str, float]], method: str) -> dict[str, TensorRange]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,15 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
-from trtopt.data.feeds import specs_of
+from trtopt.data.feeds import inputs_of, specs_of
 from trtopt.data.fit import samples_in
 from trtopt.data.readers import Arrays
 from trtopt.device.ort.reference import crash_context
 from trtopt.errors import DataError
-from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.half_emulation import in_fp32
+from trtopt.onnxio.model_file import ModelFile, array_of, spooled
 from trtopt.onnxio.shape_inference import inferred, skeleton_at, types_of
-from trtopt.precision.running import cut, open_proto
+from trtopt.precision.running import cut, open_proto, passing, with_weights_dequantized
 
 LIMIT_BYTES = 512 << 20
 """The most that the observed tensors of one run may take together, by their inferred shapes."""
@@ -140,91 +142,7 @@ def _types_in(model: onnx.ModelProto) -> dict[str, Any]:
     }
 
 
-# A histogram of |x| that grows with what it is shown, in memory that does not.
-
-
-BINS = 2048
-_CHUNK = 1 << 15  # values at a time, so that the scratch arrays stay in the cache
-_LEAST_EXPONENT = -100  # below it the float32 factor from values to bins would overflow
-
-
-class Histogram:
-    """How often which |x| > 0 was seen, in `BINS` equal bins from 0 to `limit`; zeros are counted apart.
-
-    `limit` is the smallest power of two above the largest |x| so far. When it doubles, neighbouring bins
-    are added up, which is exact: the counts do not depend on how the data was cut into batches, nor on
-    their order. At least half of the bins lie below the peak.
-    """
-
-    def __init__(self) -> None:
-        self.counts: NDArray[np.int64] = np.zeros(BINS, np.int64)
-        self.limit = 0.0
-        self.peak = 0.0
-        self.zeros = 0
-
-    @property
-    def width(self) -> float:
-        """The width of a bin."""
-        return self.limit / BINS
-
-    @property
-    def total(self) -> int:
-        """How many values were counted."""
-        return self.zeros + int(self.counts.sum())
-
-    def add(self, values: NDArray[Any]) -> None:
-        """Count all elements of `values`, of any shape and floating type."""
-        if not values.size:
-            return
-        flat = np.ravel(values, order="K").astype(np.float32, copy=False)
-        peak = max(float(flat.max()), -float(flat.min()))
-        if not math.isfinite(peak):
-            raise ValueError("not all values are finite")
-        zeros = flat.size - int(np.count_nonzero(flat))
-        self.zeros += zeros
-        if peak == 0.0:
-            return
-        self._make_room_for(peak)
-        factor = np.float32(BINS / self.limit)
-        scratch, indices = np.empty(_CHUNK, np.float32), np.empty(_CHUNK, np.int64)
-        for start in range(0, flat.size, _CHUNK):
-            part = flat[start : start + _CHUNK]
-            scaled, bins = scratch[: part.size], indices[: part.size]
-            np.multiply(part, factor, out=scaled)
-            np.abs(scaled, out=scaled)
-            np.copyto(bins, scaled, casting="unsafe")
-            self.counts += np.bincount(bins, minlength=BINS)
-        self.counts[0] -= zeros
-
-    def _make_room_for(self, peak: float) -> None:
-        self.peak = max(self.peak, peak)
-        if peak < self.limit:
-            return
-        exponent = max(math.frexp(peak)[1], _LEAST_EXPONENT)
-        if self.limit:
-            doublings = min(exponent + 1 - math.frexp(self.limit)[1], BINS.bit_length() - 1)
-            sums = self.counts.reshape(-1, 1 << doublings).sum(axis=1)
-            self.counts[:] = 0
-            self.counts[: sums.size] = sums
-        self.limit = math.ldexp(1.0, exponent)
-
-
-# What one pass over the data fills: a histogram for every tensor that is to be quantised.
-
-
-class Ranges:
-    """Histograms by tensor. Memory: 16 KiB a tensor, whatever the number of samples."""
-
-    def __init__(self, tensors: Sequence[str]) -> None:
-        self.seen = {name: Histogram() for name in tensors}
-
-    def visit(self, name: str, values: NDArray[Any], samples: Sequence[int]) -> None:
-        """Take in one batch of a tensor; `samples` are the numbers of the samples in it."""
-        try:
-            self.seen[name].add(values)
-        except ValueError:
-            check_finite(name, values, samples)
-            raise
+# What one pass over the data adds up of tensors' channels.
 
 
 @dataclass(frozen=True)
@@ -331,3 +249,80 @@ def check_finite(name: str, values: NDArray[Any], samples: Sequence[int], remedy
     elif len(samples) > 1:  # the first axis is not that of the samples
         which = f"one of the samples {samples[0]} to {samples[-1]}"
     raise DataError(f"tensor {name!r} is not finite (NaN or infinity) with {which}", remedy)
+
+
+# The largest |x| of every tensor, by which casts are decided; and the model's outputs on the way.
+
+
+class Reference:
+    """Picks a model's inputs and outputs out of what is observed of it; the files go into `folder`."""
+
+    def __init__(self, model: onnx.ModelProto, folder: Path, samples: int) -> None:
+        self._folder, self._samples = folder, samples
+        self._inputs = frozenset[str](item.name for item in inputs_of(model))
+        self._outputs = [item.name for item in model.graph.output if item.type.HasField("tensor_type")]
+        self.names = self._inputs.union(self._outputs)
+        """The tensors that must be observed."""
+        self._batches: dict[int, dict[str, onnx.TensorProto]] = {}
+        self._texts: dict[int, Arrays] = {}
+
+    def visit(self, name: str, values: NDArray[Any], first: int) -> None:
+        """Keep what belongs to a batch that begins among the first samples; see `observe.Visitor`."""
+        if name not in self.names or first >= self._samples:
+            return
+        if values.dtype.kind not in "OSU":
+            self._batches.setdefault(first, {})[name] = spooled(values, name, self._folder)
+        elif name in self._inputs:
+            self._texts.setdefault(first, {})[name] = values
+
+    def pairs(self) -> Iterator[tuple[Arrays, Arrays]]:
+        """Inputs and outputs by name, a batch at a time, mapped from the files."""
+        for first, kept in self._batches.items():
+            arrays = {name: array_of(tensor, self._folder) for name, tensor in kept.items()}
+            yield (
+                {name: array for name, array in arrays.items() if name in self._inputs}
+                | self._texts.get(first, {}),
+                {name: arrays[name] for name in self._outputs if name in arrays},
+            )
+
+
+_AT_ONCE = 8
+
+
+def measured(
+    model: ModelFile, samples: SampleSource, reference: Reference | None = None
+) -> tuple[dict[str, float], int]:
+    """The largest finite |x| of every FP32 tensor, and over how many samples; `reference` keeps its share.
+
+    Values inside subgraphs are not seen.
+    """
+    with passing(model) as spooling:
+        return _measured(model, with_weights_dequantized(spooling), samples, reference)
+
+
+def _measured(
+    model: ModelFile, folded: ModelFile, samples: SampleSource, reference: Reference | None
+) -> tuple[dict[str, float], int]:
+    """As `measured`; `folded` is the model with constants in place of its weights' Q/DQ."""
+    peaks = dict.fromkeys(float_tensors(folded), 0.0)
+
+    def visit(name: str, values: NDArray[Any], first: int) -> None:
+        if reference is not None:
+            reference.visit(name, values, first)
+        if name in peaks:
+            peaks[name] = max(peaks[name], _peak(values))
+
+    names = {*peaks, *(reference.names if reference is not None else ())}
+    seen = observe(in_fp32(folded), samples, names, visit, at_once=_AT_ONCE)
+    weights = set(float_tensors(model)) - peaks.keys()
+    constants = {item.name: item for item in folded.proto.graph.initializer}
+    of_weights = {name: _peak(array_of(constants[name], folded.folder)) for name in weights}
+    return peaks | of_weights, seen.samples
+
+
+def _peak(values: NDArray[np.float32]) -> float:
+    high, low = float(values.max(initial=0.0)), float(values.min(initial=0.0))
+    if not np.isfinite(high - low):  # masks may be infinite on purpose
+        finite = values[np.isfinite(values)]
+        high, low = float(finite.max(initial=0.0)), float(finite.min(initial=0.0))
+    return max(high, -low)

@@ -18,9 +18,6 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.onnxio.shape_inference import LOW
 from trtopt.precision.calibrate import (
-    AUTO,
-    MAX,
-    METHODS,
     QuantizationJob,
     by_group,
     calibrate,
@@ -30,13 +27,14 @@ from trtopt.precision.calibrate import (
 )
 from trtopt.precision.casting.convert import cast_graph
 from trtopt.precision.casting.decide import HEAVY, CastOptions
-from trtopt.precision.casting.peaks import measured
 from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantized
 from trtopt.precision.compare import First, at_most, compared, decibels, open_model
 from trtopt.precision.existing_qdq import Existing, complete, known_ranges, take_out
+from trtopt.precision.observe import measured
 from trtopt.precision.placement.draft import Plan, View
 from trtopt.precision.placement.place import place
 from trtopt.precision.qdq import QdqFormat, Scales, write
+from trtopt.precision.ranges import AUTO, MAX, METHODS
 from trtopt.precision.rounding import MOST_CHANNELS, WeightScales, round_by_data
 from trtopt.precision.smoothing import Factors, smooth_by_data, smooth_by_table
 from trtopt.records.precision import PLAIN, CalibrationTable, Forms, KeptNode, OutputDifference

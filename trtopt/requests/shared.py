@@ -31,7 +31,7 @@ def model_names() -> Iterable[str]:
 
 def method_names() -> Iterable[str]:
     """The calibration methods."""
-    from trtopt.precision.calibrate import AUTO, METHODS
+    from trtopt.precision.ranges import AUTO, METHODS
 
     return (AUTO, *METHODS)
 

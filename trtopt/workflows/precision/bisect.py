@@ -29,15 +29,15 @@ from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
 from trtopt.precision.calibrate import TABLE, QuantizationJob, table_beside
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
 from trtopt.precision.casting.decide import CastOptions, Decision
-from trtopt.precision.casting.peaks import measured
 from trtopt.precision.existing_qdq import is_quantized
+from trtopt.precision.observe import measured
 from trtopt.precision.quantize import make_rest_half, measured_for_rest, quantize_graph, with_pairs
 from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
 from trtopt.recipe import batch_sizes
 from trtopt.records.precision import BisectReport, CalibrationTable, CheckedSubject, KeptSet, Sensitivity
 from trtopt.requests.models import BisectRequest, QuantizeOptions
 from trtopt.requests.recipe import make_recipe
-from trtopt.targets import DEFAULT, ONNXRUNTIME, target_named, target_of
+from trtopt.targets import DEFAULT, ONNXRUNTIME, target_of
 from trtopt.workflows.bench.resolve_engines import engines_of_build, points
 from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import SILENT, Listener
@@ -219,7 +219,6 @@ def _variants(
     samples = open_data(str(request.calib or request.data))
     exclude, include = tuple(request.exclude), tuple(request.include)
     if request.precision == "fp16" or request.precision == "bf16":  # spelled out for the type checker
-        target_named(target)
         if is_low(checker.model.proto):
             raise UsageError(
                 f"{source} already has 16-bit types, so it has no error against itself",

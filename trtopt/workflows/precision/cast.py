@@ -29,15 +29,14 @@ from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds, accuracy_alarms, allowance_used
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
 from trtopt.precision.casting.decide import HEAVY, CastOptions, Decision
-from trtopt.precision.casting.peaks import Reference, measured
 from trtopt.precision.casting.rules import largest
 from trtopt.precision.compare import First, compared
+from trtopt.precision.observe import Reference, measured
 from trtopt.precision.running import of_casting
 from trtopt.precision.search import ALLOWED, Found, Names, search
 from trtopt.printable import counted
 from trtopt.records.precision import CastReport, OutputDifference, VanishingWeight
 from trtopt.requests.models import CastRequest
-from trtopt.targets import target_named
 
 _COMPARED = 64
 """How many samples the original and the result are compared on."""
@@ -177,7 +176,6 @@ def _search_note(found: Found, before: Sequence[OutputDifference]) -> str:
 
 def _loaded(request: CastRequest, source: Path, out: Path, note: Note) -> ModelFile:
     """The model, once the request is known to be sound and its result to have room."""
-    target_named(request.target)
     if request.threshold is not None and not request.threshold > 0:
         raise UsageError(f"--threshold {request.threshold:g}: must be above 0", "omit it for the default")
     if out.resolve() == source.resolve():

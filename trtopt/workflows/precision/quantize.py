@@ -25,7 +25,6 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import accuracy_alarms
 from trtopt.precision.calibrate import (
-    MAX,
     TABLE,
     QuantizationJob,
     check_method,
@@ -44,6 +43,7 @@ from trtopt.precision.quantize import (
     output_error,
     quantize_graph,
 )
+from trtopt.precision.ranges import MAX
 from trtopt.precision.running import of_quantizing
 from trtopt.printable import counted
 from trtopt.records.precision import PLAIN, CalibrationTable, Forms, QuantizeReport

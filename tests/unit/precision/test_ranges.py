@@ -9,8 +9,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from trtopt.errors import DataError
-from trtopt.precision.calibrate import METHODS, all_amax, entropy, mse, percentile
-from trtopt.precision.observe import BINS, Histogram, Ranges
+from trtopt.precision.ranges import BINS, METHODS, Histogram, Ranges, all_amax, entropy, mse, percentile
 
 Floats = NDArray[np.float32]
 
