@@ -22,7 +22,6 @@ from tests.support.long import few
 from trtopt.errors import ArtifactError, BuildError, MeasurementError, OutputError
 from trtopt.files.atomic import lock
 from trtopt.files.manifests import read_manifest
-from trtopt.measure.analysis.sweep_points import next_size
 from trtopt.records import SweepReport
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.sweep.folder import read_sweep, save_sweep
@@ -129,22 +128,6 @@ def test_an_axis_is_swept_by_its_name(sequence_model: Path, tmp_path: Path) -> N
     assert shapes == {
         f"batch{batch} length={length}": (batch, length, 8) for batch in (8, 9, 16) for length in (3, 8)
     }
-
-
-def test_an_adaptive_sweep_measures_between_what_was_given(tmp_path: Path) -> None:
-    folder = tmp_path / "a"
-    report = trtopt.sweep(DIGITS, folder, batch=(1, 16), adaptive=True, **QUICK)
-    sizes = [point.setting.batch for point in report.points]
-    assert sizes[0] == 1
-    assert sizes[-1] == 16
-    rates = {point.setting.batch: point.samples_per_s or 0.0 for point in report.points}
-    assert (4 in sizes) == (
-        next_size({1: rates[1], 16: rates[16]}) == 4
-    )  # √16, unless the machine is too busy
-    assert next_size(rates) is None
-    before = written(folder)
-    assert trtopt.sweep(DIGITS, folder, batch=(1, 16), adaptive=True, **QUICK) == report
-    assert written(folder) == before
 
 
 # ── resuming ────────────────────────────────────────────────────────────────────────────────────────────
@@ -374,7 +357,6 @@ def test_the_report_of_a_sweep_is_a_page(swept: tuple[Path, SweepReport], trtopt
         (("--streams", "4000"), "--streams 4000: out of range"),
         (("--precision", "best"), "--precision best: cannot be swept"),
         (("--precision", "int8"), "--precision int8 needs data"),
-        (("--adaptive", "--batch", "8"), "--adaptive refines between batch sizes, and there is only 8"),
         (("--axis", "seq=1,2"), "--axis seq: the model has no such open axis"),
         (("--axis", "seq"), "--axis 'seq': expected NAME="),
         (("--axis", "seq=1", "--axis", "seq=2"), "--axis seq: given twice"),

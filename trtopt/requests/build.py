@@ -201,9 +201,6 @@ class SweepRequest(SweptOptions):
             parse=parse_lengths_of_axis,
         ),
     ] = None
-    adaptive: Annotated[
-        bool, Option("Measure more batch sizes between those given where the curve bends.")
-    ] = False
     backend: Annotated[
         Backend, "Backend to build and measure with [default: auto, the CPU if there is no GPU]."
     ] = None

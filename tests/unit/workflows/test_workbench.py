@@ -142,7 +142,6 @@ def test_a_sweep_counts_engines_once_for_all_streams() -> None:
         axes=({"seq": 32}, {"seq": 128}),
         streams=(1, 2),
         batches=(1, 8, 32),
-        is_adaptive=False,
     )
     settings = list(plan.settings())
     assert len(settings) == 24

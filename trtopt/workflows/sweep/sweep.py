@@ -21,7 +21,6 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor, run_in_threads
 from trtopt.executors.choice import open_executor
-from trtopt.measure.analysis.sweep_points import next_size
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import (
@@ -55,28 +54,24 @@ DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What is to be measured: every combination, and on each curve of batch sizes more if it is refined."""
+    """What is to be measured: every combination."""
 
     precisions: tuple[str | None, ...]
     axes: tuple[dict[str, int], ...]
     streams: tuple[int, ...]
     batches: tuple[int, ...]
-    is_adaptive: bool
 
     @property
     def engines(self) -> int:
-        """How many are known before anything is measured; streams share them."""
+        """How many there are; streams share them."""
         return len(self.precisions) * len(self.axes) * len(self.batches)
 
-    def curves(self) -> Iterator[SweepSetting]:
-        """The first setting of each curve; streams last, for they share engines."""
-        for precision, axes, streams in product(self.precisions, self.axes, self.streams):
-            yield SweepSetting(precision=precision, batch=self.batches[0], streams=streams, axes=axes)
-
     def settings(self) -> Iterator[SweepSetting]:
-        """All that is known before anything is measured."""
-        for curve in self.curves():
-            yield from (msgspec.structs.replace(curve, batch=batch) for batch in self.batches)
+        """All of them, curve by curve."""
+        for precision, axes, streams, batch in product(
+            self.precisions, self.axes, self.streams, self.batches
+        ):
+            yield SweepSetting(precision=precision, batch=batch, streams=streams, axes=axes)
 
 
 def plan_of(swept: Swept) -> SweepPlan:
@@ -92,11 +87,6 @@ def plan_of(swept: Swept) -> SweepPlan:
             raise UsageError(
                 f"{name} = {list(sizes)}: sizes are whole numbers from 1 to {MAX_AXIS}", "give at least one"
             )
-    if request.adaptive and len(set(batches)) < 2:
-        raise UsageError(
-            f"--adaptive refines between batch sizes, and there is only {batches[0]}",
-            "give the smallest and the largest with --batch, or omit --adaptive",
-        )
     lengths = [
         [(name, size) for size in sorted(set(sizes))]
         for name, sizes in by_own_names(swept.onnx.inputs, axes).items()
@@ -106,7 +96,6 @@ def plan_of(swept: Swept) -> SweepPlan:
         axes=tuple(dict(chosen) for chosen in product(*lengths)),
         streams=tuple(sorted(set(streams))),
         batches=tuple(sorted(set(batches))),
-        is_adaptive=request.adaptive,
     )
 
 
@@ -247,25 +236,13 @@ class _Run:
         self._saved, self._saved_s = report, time.monotonic()
 
     def all(self, plan: SweepPlan) -> None:
-        """Every point of the plan, and those that refine it."""
+        """Every point of the plan, one after the other where several cannot be built or measured at once."""
         recipe = self._swept.recipe
         self._listener.notes(notes_on(recipe, self._swept.builder, plan.engines))
-        if recipe.jobs > 1 or self._swept.executor.has_many_hosts:
-            self._measure(list(plan.settings()))
-        for curve in plan.curves():
-            rates: dict[int, float | None] = {}
-            todo = list(plan.batches)
-            while todo:
-                setting = msgspec.structs.replace(curve, batch=todo.pop(0))
-                key = setting.key(self.report.terms)
-                if key not in self._own:
-                    self._measure([setting])
-                point = self._own[key]
-                rates[setting.batch] = None if point.failure is not None else point.samples_per_s
-                if not todo and plan.is_adaptive:
-                    known = {size: rate for size, rate in rates.items() if rate}
-                    further = next_size(known, rates.keys() - known.keys())
-                    todo += [] if further is None else [further]
+        settings = list(plan.settings())
+        together = recipe.jobs > 1 or self._swept.executor.has_many_hosts
+        for some in [settings] if together else [[one] for one in settings]:
+            self._measure(some)
 
     def check_any(self) -> None:
         """Raises MeasurementError if none of this run's points has figures, whatever earlier runs left."""
