@@ -47,76 +47,66 @@ def search_load(
         raise MeasurementError(
             f"--max-latency: no rate to start from: {why}", "find out what slows the device"
         )
-    first = settings.rate or throughput(most.samples, subject.batch).queries_per_s / 2
-    search = _Search(goal, settings, limits.duration_s, first)
+    rates = RateSearch(goal, settings.rate or throughput(most.samples, subject.batch).queries_per_s / 2)
+    probes, last, failure = list[RateProbe](), None, None
     unloaded = percentile(latency.samples.latency_ms, goal.p)
     if unloaded is not None and unloaded > goal.limit_ms:
         reason = f"{goal} is out of reach: p{goal.p:g} is {unloaded:.3f} ms with one query at a time"
-        return search.found(contract, reason, None)
-    failure = None
-    try:
-        with warm_target(device, session, subject, contract, limits) as target:
-            contract = target.contract
-            search.run(target, progress)
-    except DeviceError as error:
-        if not search.probes:
-            raise
-        failure = error.problem
-    return search.found(contract, search.rates.reason, failure)
+    else:
+        try:
+            with warm_target(device, session, subject, contract, limits) as target:
+                contract = target.contract
+                last = _probe_rates(target, settings, limits.duration_s, rates, probes, progress)
+        except DeviceError as error:
+            if not probes:
+                raise
+            failure = error.problem
+        reason = rates.reason
+    if failure is None and last is not None:
+        failure = last.failure
+    best = rates.best
+    return LoadSearch(
+        goal=str(goal),
+        arrivals=settings.arrivals,
+        seed=settings.seed,
+        contract=contract,
+        probes=tuple(probes),
+        rate=best.rate if best is not None else None,
+        again=_probe(last, goal) if last is not None and failure is None else None,
+        last=last,
+        reason=reason if failure is None else f"not ended: {failure}",
+        failure=failure,
+    )
 
 
-class _Search:
-    """The probes so far, kept whatever becomes of the device.
+def _probe_rates(
+    target: Target,
+    settings: LoadSettings,
+    duration_s: float,
+    rates: RateSearch,
+    probes: list[RateProbe],
+    progress: ProgressSink,
+) -> LoadPass | None:
+    """Probe rate after rate, then the highest that kept the goal once more: that run, or one that failed.
 
     Every probe has the same seed, so that two rates are compared on the same arrivals, scaled. Of several
     probes the search takes the luckiest, so the last run has another seed.
     """
-
-    def __init__(self, goal: Goal, settings: LoadSettings, duration_s: float, first_rate: float) -> None:
-        self._goal, self._settings, self._duration_s = goal, settings, duration_s
-        self.rates = RateSearch(goal, first_rate)
-        self.probes: list[RateProbe] = []
-        self.last: LoadPass | None = None
-
-    def run(self, target: Target, progress: ProgressSink) -> None:
-        """Probe rate after rate, then the highest that kept the goal once more."""
-        seed = self._settings.seed
-        while (rate := self.rates.next_rate) is not None:
-            progress(f"load {rate:,.4g}/s", None)
-            probe = target.serve(self._load(rate), seed, self._probe_s(rate), self._goal)
-            self.probes.append(_probe(probe, self._goal))
-            self.rates.add(Probe(rate, self.probes[-1].latency_ms, keeps_up(probe)))
-            if probe.failure is not None:
-                self.last = probe
-                return
-        best = self.rates.best
-        if best is not None:
-            progress(f"load {best.rate:,.4g}/s once more", None)
-            self.last = target.serve(self._load(best.rate), seed + 1, self._probe_s(best.rate))
-
-    def _load(self, rate: float) -> Load:
-        return Load(rate, self._settings.arrivals)
-
-    def _probe_s(self, rate: float) -> float:
-        return probe_s(self._goal, rate, self._duration_s)
-
-    def found(self, contract: Contract, reason: str, failure: str | None) -> LoadSearch:
-        """The record of it."""
-        best = self.rates.best
-        if failure is None and self.last is not None:
-            failure = self.last.failure
-        return LoadSearch(
-            goal=str(self._goal),
-            arrivals=self._settings.arrivals,
-            seed=self._settings.seed,
-            contract=contract,
-            probes=tuple(self.probes),
-            rate=best.rate if best is not None else None,
-            again=_probe(self.last, self._goal) if self.last is not None and failure is None else None,
-            last=self.last,
-            reason=reason if failure is None else f"not ended: {failure}",
-            failure=failure,
-        )
+    goal = rates.goal
+    while (rate := rates.next_rate) is not None:
+        progress(f"load {rate:,.4g}/s", None)
+        load, seconds = Load(rate, settings.arrivals), probe_s(goal, rate, duration_s)
+        run = target.serve(load, settings.seed, seconds, goal)
+        probes.append(_probe(run, goal))
+        rates.add(Probe(rate, probes[-1].latency_ms, keeps_up(run)))
+        if run.failure is not None:
+            return run
+    best = rates.best
+    if best is None:
+        return None
+    progress(f"load {best.rate:,.4g}/s once more", None)
+    seconds = probe_s(goal, best.rate, duration_s)
+    return target.serve(Load(best.rate, settings.arrivals), settings.seed + 1, seconds)
 
 
 def _probe(run: LoadPass, goal: Goal) -> RateProbe:
