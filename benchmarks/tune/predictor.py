@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from trtopt.records import Ledger, LedgerEntry
 from trtopt.report.tuning import score_view
 from trtopt.workflows.tune.candidates import Prior, predict, rank_correlation, score_of, spread_of
-from trtopt.workflows.tune.tune import KINDS
+from trtopt.workflows.tune.kinds import KINDS
 from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
 LEDGERS = Path(__file__).resolve().parent / "ledgers"

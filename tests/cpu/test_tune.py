@@ -21,7 +21,7 @@ from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.tune.candidates import Change, evidence_of
 from trtopt.workflows.tune.evaluation import Maker
-from trtopt.workflows.tune.setup import Samples
+from trtopt.workflows.tune.setup import SampleFiles
 from trtopt.workflows.workbench import Workbench
 
 
@@ -162,7 +162,9 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
         }"""
     onnx.save(model(text), tmp_path / "model.onnx")
     workbench = Workbench(builder=open_builder("onnxruntime"), limit_s=60.0)
-    maker = Maker(TuneRequest(tmp_path / "model.onnx", backend="onnxruntime"), Samples(None, None), workbench)
+    maker = Maker(
+        TuneRequest(tmp_path / "model.onnx", backend="onnxruntime"), SampleFiles(None, None), workbench
+    )
     built = maker.baseline(tmp_path / "0", 2)
     source = built.manifest.source_sha256
     changes = (
@@ -185,7 +187,7 @@ def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: 
 def test_candidates_for_tensorrt_are_built(tmp_path: Path) -> None:
     """By TensorRT-RTX, which builds without a GPU: settings, types and formats, and a batch size."""
     workbench = Workbench(builder=open_builder("tensorrt-rtx"), limit_s=300.0)
-    maker = Maker(TuneRequest(DIGITS, backend="tensorrt-rtx"), Samples(None, None), workbench)
+    maker = Maker(TuneRequest(DIGITS, backend="tensorrt-rtx"), SampleFiles(None, None), workbench)
     built = maker.baseline(tmp_path / "0", 8)
     image = built.engine.inputs[0]
     changes = (

@@ -22,7 +22,7 @@ from trtopt.records import LedgerEntry
 from trtopt.workflows.build.folder import check_folder
 from trtopt.workflows.tune import tune as tuning
 from trtopt.workflows.tune.candidates import Change, Situation
-from trtopt.workflows.tune.engine_kinds import SETTING
+from trtopt.workflows.tune.kinds import SETTING
 from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
 HANGING = """
@@ -44,7 +44,7 @@ from dataclasses import replace
 from pathlib import Path
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.tune import tune as tuning
-from trtopt.workflows.tune.engine_kinds import SETTING
+from trtopt.workflows.tune.kinds import SETTING
 from trtopt.workflows.tune.candidates import Change
 from trtopt.workflows.tune.tune import tune
 

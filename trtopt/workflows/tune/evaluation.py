@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
 from trtopt.builder.shapes import shapes_at
-from trtopt.errors import TrtoptError
+from trtopt.errors import DeviceError, TrtoptError
+from trtopt.executors.api import Executor
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import write_manifest
-from trtopt.measure.statistics.comparison import Comparison, Verdict
+from trtopt.measure.loop.interleaved import LoadedEngine, Variant
+from trtopt.measure.loop.rounds import valid_rounds
+from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, Verdict
+from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.recipe import Recipe
-from trtopt.records import FinalRace, Ledger, LedgerEntry, Manifest, to_json
+from trtopt.records import (
+    FinalRace,
+    InterleavedRun,
+    Ledger,
+    LedgerEntry,
+    Manifest,
+    TensorSpec,
+    TurnSamples,
+    to_json,
+)
 from trtopt.records.precision import CheckedSubject
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import TuneVerdict
@@ -27,10 +43,18 @@ from trtopt.workflows.build.folder import stamp, verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
-from trtopt.workflows.race import Setting, engine_at, fitting_data
+from trtopt.workflows.race import (
+    ROUNDS,
+    Setting,
+    compare_turns,
+    engine_at,
+    fitting_data,
+    heat,
+    race as run_heats,
+    with_streams,
+)
 from trtopt.workflows.tune.candidates import Change, Queued
-from trtopt.workflows.tune.race import Cost, Racer, Track
-from trtopt.workflows.tune.setup import Samples, Setup, samples_for
+from trtopt.workflows.tune.setup import Measure, SampleFiles, Setup, samples_for
 from trtopt.workflows.tune.tuned_folder import BASELINE, LEDGER, Built
 from trtopt.workflows.workbench import TIMING_CACHE_FILE, Workbench, make_plans
 
@@ -79,7 +103,7 @@ class Maker:
     """Builds the baseline and candidates of a request's model."""
 
     request: TuneRequest
-    samples: Samples
+    samples: SampleFiles
     workbench: Workbench
 
     def baseline(self, folder: Path, batch: int) -> Built:
@@ -277,3 +301,124 @@ def lowest_cosine(checked: CheckedSubject) -> float:
 def _racer(built: Built) -> Racer:
     engine = engine_at(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)
     return Racer(engine, built.batch, built.streams)
+
+
+# ── racing ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cost_blocks(measure: Measure, turns: TurnSamples, batch: int) -> list[Block]:
+    """Each block's costs."""
+    size = batch if measure.per_sample else 1
+    return [[cost / size for cost in measure.costs(block)] for block in turns.blocks]
+
+
+def typical(blocks: Sequence[Block]) -> float:
+    """The median of all costs."""
+    return median(cost for block in blocks for cost in block)
+
+
+@dataclass(frozen=True)
+class Racer:
+    """An engine with the batch size and the streams that it is run with."""
+
+    engine: LoadedEngine
+    batch: int
+    streams: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an engine costs on its own, and the share of a query that copying each input and output takes."""
+
+    cost: float
+    copied: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Track:
+    """What engines are raced on: an objective, how it is measured, where, and who hears of it."""
+
+    measure: Measure
+    setting: Setting
+    threshold: float
+    executor: Executor
+    listener: Listener
+
+    def race(self, incumbent: Racer, candidate: Racer) -> Comparison:
+        """The candidate's cost against the incumbent's; one slower after a few rounds gets no more."""
+        racers = (incumbent, candidate)
+        for rounds in (MIN_BLOCKS, None):
+            run = self._run(racers, rounds)
+            found = compare_turns(
+                valid_rounds(run),
+                threshold=self.threshold,
+                blocks=self._blocks(run, racers),
+                what=self.measure.cost,
+            )
+            if found.verdict is Verdict.SLOWER:
+                break
+        return found
+
+    def cost_of(self, racer: Racer) -> Cost:
+        """The typical cost of an engine on its own."""
+        run = self._run((racer,), None)
+        return Cost(typical(self._blocks(run, (racer,))[0]), _copy_shares(run, racer))
+
+    def _run(self, racers: Sequence[Racer], rounds: int | None) -> InterleavedRun:
+        names, measure, setting = ("incumbent", "candidate")[: len(racers)], self.measure, self.setting
+        variants = tuple(
+            Variant(
+                name=name,
+                engine=index,
+                contract=with_streams(setting.contract, one.streams),
+                mode=measure.mode,
+            )
+            for index, (name, one) in enumerate(zip(names, racers, strict=True))
+        )
+        one = heat(
+            " against ".join(reversed(names)),
+            [racer.engine for racer in racers],
+            (),
+            "tuning",
+            racers[-1].batch,
+            setting,
+            rounds,
+            variants=variants,
+            block_s=setting.duration / ROUNDS,  # of a short race, too
+            block_queries=measure.block_queries,
+        )
+        (run,) = run_heats([one], self.listener, setting.timeout, self.executor)
+        if run.failure is not None:
+            raise DeviceError(run.failure, "check the GPU with nvidia-smi")
+        return run
+
+    def _blocks(self, run: InterleavedRun, racers: Sequence[Racer]) -> list[list[Block]]:
+        kept = valid_rounds(run).turns
+        return [cost_blocks(self.measure, turns, one.batch) for turns, one in zip(kept, racers, strict=True)]
+
+
+def _copy_shares(run: InterleavedRun, racer: Racer) -> dict[str, float]:
+    """By the bytes of each tensor; none under a contract without transfers."""
+    artifact, blocks = racer.engine.artifact, run.turns[0].blocks
+    whole = median(value for block in blocks for value in block.latency_ms)
+    shares: dict[str, float] = {}
+    for specs, times in (
+        (artifact.inputs, [value for block in blocks for value in block.h2d_ms]),
+        (artifact.outputs, [value for block in blocks for value in block.d2h_ms]),
+    ):
+        if not times or whole <= 0:
+            continue
+        sizes = {spec.name: _bytes_at(spec, racer.batch) for spec in specs}
+        total = max(sum(sizes.values()), 1)
+        shares |= {name: median(times) / whole * size / total for name, size in sizes.items()}
+    return shares
+
+
+def _bytes_at(spec: TensorSpec, batch: int) -> int:
+    """With the batch, and 1 for any other length that is open."""
+    first, *others = (*spec.shape, 1)
+    axes = [
+        first if isinstance(first, int) else batch,
+        *(one if isinstance(one, int) else 1 for one in others),
+    ]
+    return math.prod(axes) * numpy_dtype(spec.dtype).itemsize

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
+import numpy as np
 from msgspec import structs
 
 from trtopt.data import names_function, open_data
@@ -24,16 +26,66 @@ from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import lock, scratch_beside, scratch_folder
 from trtopt.files.outputs import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
+from trtopt.measure.loop.interleaved import BLOCK_QUERIES
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import WHERE, Recipe, batch_sizes, io_request, recipe_json
-from trtopt.records import Ledger, Manifest, MeasuredRunSpread, OnnxArtifact, TensorSpec, TuneTerms
+from trtopt.records import (
+    Ledger,
+    Manifest,
+    MeasuredRunSpread,
+    Objective,
+    OnnxArtifact,
+    Samples,
+    TensorSpec,
+    TuneTerms,
+)
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.build.graph import with_typed_io
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.race import measured_run_spread
-from trtopt.workflows.tune.race import MEASURES, Measure
+from trtopt.workflows.race import (
+    measured_run_spread,
+)
 from trtopt.workflows.tune.tuned_folder import TunedFolder, stored_ledgers
 from trtopt.workflows.workbench import check_opset
+
+_P99 = 99.0
+_FOR_P99 = 100
+"""No 99th percentile of fewer."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An objective: the mode it is measured in, its cost and unit, and each block's cost from its samples.
+
+    `per_sample`: costs are those of a sample, so that engines of several batch sizes compare. A block has
+    `block_queries` at least.
+    """
+
+    mode: Literal["latency", "throughput"]
+    cost: str
+    unit: str
+    costs: Callable[[Samples], list[float]]
+    per_sample: bool = False
+    block_queries: int = BLOCK_QUERIES
+
+
+def _per_query_ms(block: Samples) -> list[float]:
+    """From the first start to the last end, over the queries."""
+    return [(max(block.end_ms) - min(block.start_ms)) / len(block.end_ms)]
+
+
+MEASURES: dict[Objective, Measure] = {
+    "latency": Measure("latency", "latency", "ms", lambda block: block.latency_ms),
+    "p99": Measure(
+        "latency",
+        "p99 latency",
+        "ms (p99)",
+        lambda block: [float(np.percentile(block.latency_ms, _P99))],
+        block_queries=_FOR_P99,
+    ),
+    "throughput": Measure("throughput", "time per sample", "ms per sample", _per_query_ms, per_sample=True),
+}
+
 
 _PER_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
@@ -101,7 +153,7 @@ _BATCH = 32
 
 
 @dataclass(frozen=True)
-class Samples:
+class SampleFiles:
     """Files to read, None for random input; what the user calls them; and the seconds that a copy took."""
 
     data: str | None
@@ -131,10 +183,10 @@ def write_quantized(
 @contextmanager
 def samples_of(
     data: str | Path | None, onnx: OnnxArtifact, folder: Path, limit_s: float, listener: Listener
-) -> Iterator[Samples]:
+) -> Iterator[SampleFiles]:
     """The samples that `data` names; those of a function as files beside `folder` until the block ends."""
     if data is None or not names_function(str(data)):
-        yield Samples(None if data is None else str(data), None if data is None else str(data))
+        yield SampleFiles(None if data is None else str(data), None if data is None else str(data))
         return
     name, began_s = str(data), time.monotonic()
     with scratch_beside(folder) as scratch:
@@ -144,7 +196,7 @@ def samples_of(
         listener.plans([f"samples of {name}"])
         for _ in run_jobs_of(THIS_HOST, [job], limit_s=limit_s, on_progress=listener.progress):
             pass
-        yield Samples(str(copied), name, time.monotonic() - began_s)
+        yield SampleFiles(str(copied), name, time.monotonic() - began_s)
 
 
 @contextmanager
@@ -183,7 +235,7 @@ class Setup:
     request: TuneRequest
     terms: TuneTerms
     measure: Measure
-    samples: Samples
+    samples: SampleFiles
     builder: EngineBuilder
     executor: Executor
     earlier: tuple[Ledger, ...]

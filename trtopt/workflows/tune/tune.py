@@ -33,9 +33,8 @@ from trtopt.workflows.tune.candidates import (
     score_of,
     spread_of,
 )
-from trtopt.workflows.tune.engine_kinds import BATCH, LOTTERY, SETTING, STREAMS
 from trtopt.workflows.tune.evaluation import Evaluation, Outcome, lowest_cosine
-from trtopt.workflows.tune.graph_kinds import IO_TYPES, PLACEMENT, PRECISION, REWRITE
+from trtopt.workflows.tune.kinds import KINDS
 from trtopt.workflows.tune.setup import Setup, set_up
 from trtopt.workflows.tune.tuned_folder import Built, history_of, kept_baseline, stored_ledgers
 
@@ -265,8 +264,6 @@ def _at_a_time(
     )
 
 
-KINDS = (PRECISION, PLACEMENT, IO_TYPES, BATCH, STREAMS, SETTING, REWRITE, LOTTERY)
-"""All kinds of candidates, in the order in which equal ones are tried."""
 LEAST_EXPECTED = 0.0005
 """An expected gain below it does not pay for a build."""
 

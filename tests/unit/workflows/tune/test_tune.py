@@ -17,8 +17,8 @@ from trtopt.records import BuildSettings
 from trtopt.records.tune import CandidateKind
 from trtopt.requests.recipe import check_recipe
 from trtopt.workflows.tune.candidates import Change, Prior, Queued, Situation, predict
-from trtopt.workflows.tune.engine_kinds import SETTING
-from trtopt.workflows.tune.tune import KINDS, LEAST_EXPECTED, next_of
+from trtopt.workflows.tune.kinds import KINDS, SETTING
+from trtopt.workflows.tune.tune import LEAST_EXPECTED, next_of
 
 
 def queued(name: str, gain: float, cost_s: float) -> Queued:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.support.interleaved_runs import turns
-from trtopt.workflows.tune.race import MEASURES, cost_blocks, typical
+from trtopt.workflows.tune.evaluation import cost_blocks, typical
+from trtopt.workflows.tune.setup import MEASURES
 
 BLOCKS = [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]
 
