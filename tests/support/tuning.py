@@ -40,7 +40,6 @@ def situation(backend: str = "tensorrt", version: str = "10.16.1.11", **fields: 
         "inputs": (IMAGE,),
         "outputs": (LOGITS,),
         "copied": {},
-        "tried": frozenset(),
         "build_spread": 0.01,
         "evidence": evidence(),
     }

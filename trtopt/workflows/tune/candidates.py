@@ -144,8 +144,6 @@ class Situation:
     outputs: tuple[TensorSpec, ...]
     copied: Mapping[str, float]
     """The share of a query that copying an input or output takes, by its name; empty without transfers."""
-    tried: frozenset[str]
-    """The names of candidates that were tried."""
     build_spread: float
     """Standard deviation of the gains of further builds."""
     evidence: Evidence

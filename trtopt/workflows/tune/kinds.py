@@ -31,8 +31,6 @@ from trtopt.workflows.tune.candidates import BUILD_SPREAD, Change, Evidence, Kin
 _NUMPY = {"fp16": "float16", "bf16": "bfloat16", "int8": "int8", "fp8": "float8_e4m3fn"}
 _HALF = {"float16", "bfloat16"}
 _ON_GPUS = ("fp16", "bf16")
-BEST = "precision=best"
-"""The candidate that selects among all precisions by measuring."""
 _REALISED = 0.7
 """Of what the roofline promises: other layers and conversions do not shrink with the type."""
 

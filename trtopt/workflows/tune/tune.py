@@ -330,7 +330,7 @@ class Candidates:
         setup, baseline = self._setup, ledger.baseline
         history = history_of(setup.earlier, ledger)
         situation = self._situation(ledger, incumbent, history)
-        tried = situation.tried | {f"batch={setup.terms.batch[0]}"}
+        tried = {entry.candidate for entry in ledger.entries} | {f"batch={setup.terms.batch[0]}"}
         spread = spread_of(history, RunSpread.of(setup.run_spread))
         build_s = max(baseline.build_s, incumbent.engine.build_seconds)
         found = []
@@ -376,7 +376,6 @@ class Candidates:
             inputs=engine.inputs,
             outputs=engine.outputs,
             copied=ledger.baseline.copied,
-            tried=frozenset(entry.candidate for entry in ledger.entries),
             build_spread=build_spread_of(history),
             evidence=evidence_of(incumbent),
         )
