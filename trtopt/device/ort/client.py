@@ -55,7 +55,7 @@ class Mapped(msgspec.Struct, frozen=True):
 
 
 class Open(msgspec.Struct, frozen=True, tag=True):
-    """Open a model in memory, or at `path` if it has weights to go with it.
+    """Open the model in the file at `path`, else one in memory.
 
     `held` are weights that come along, `mapped` those that lie in files.
     """
@@ -66,13 +66,6 @@ class Open(msgspec.Struct, frozen=True, tag=True):
     held: dict[str, Any]
     mapped: dict[str, Mapped]
     prepack: bool
-
-
-class OpenFile(msgspec.Struct, frozen=True, tag=True):
-    """Open a model's file."""
-
-    session: int
-    path: str
 
 
 class Run(msgspec.Struct, frozen=True, tag=True):
@@ -88,19 +81,13 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     sessions: list[int]
 
 
-Request = Open | OpenFile | Run | Close
-
-
-class Opened(msgspec.Struct, frozen=True, tag=True):
-    """A model is open; `inputs` are the types of its inputs by name."""
-
-    inputs: dict[str, str]
+Request = Open | Run | Close
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):
-    """The outputs of a run, by name."""
+    """By name, the types of the inputs of a model that is open now, or the outputs of a run."""
 
-    outputs: dict[str, Any]
+    values: dict[str, Any]
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -109,7 +96,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-Reply = Opened | Answered | Refused
+Reply = Answered | Refused
 
 
 _LAST_WORDS = 2000
@@ -148,39 +135,32 @@ class OrtProcess:
 
     def open(
         self,
-        model: bytes,
+        model: bytes | Path,
         weights: Mapping[str, NDArray[Any]],
         packed: Sequence[NDArray[Any]],
         *,
         prepack: bool,
     ) -> tuple[int, dict[str, str]]:
-        """Open a model in memory; its number, and the types of its inputs by name."""
+        """Open a model in memory or a file; its number, and the types of its inputs by name."""
         places = {name: _place_of(array) for name, array in weights.items()}
         number = self._number()
         with ExitStack() as resources:
-            path = ""
-            if weights or packed:
-                path = str(resources.enter_context(model_without_weights(model, packed)))
+            if isinstance(model, bytes) and (weights or packed):
+                model = resources.enter_context(model_without_weights(model, packed))
+            in_memory = model if isinstance(model, bytes) else b""
             request = Open(
                 session=number,
-                model=np.frombuffer(b"" if path else model, np.uint8),
-                path=path,
+                model=np.frombuffer(in_memory, np.uint8),
+                path="" if isinstance(model, bytes) else str(model.absolute()),
                 held={name: array for name, array in weights.items() if places[name] is None},
                 mapped={name: place for name, place in places.items() if place is not None},
                 prepack=prepack,
             )
-            return number, self._requested(request, Opened).inputs
-
-    def open_file(self, path: str) -> int:
-        """Open a model's file; its number."""
-        number = self._number()
-        self._requested(OpenFile(session=number, path=path), Opened)
-        return number
+            return number, self._requested(request)
 
     def run(self, session: int, feed: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name."""
-        outputs: dict[str, Any] = self._requested(Run(session=session, feed=dict(feed)), Answered).outputs
-        return outputs
+        return self._requested(Run(session=session, feed=dict(feed)))
 
     def drop(self, session: int) -> None:
         """Release a session, now or after the present request: finalizers may call this at any time."""
@@ -202,7 +182,7 @@ class OrtProcess:
             finally:
                 self._guard.release()
 
-    def _requested(self, request: Any, kind: type[Any]) -> Any:
+    def _requested(self, request: Open | Run) -> dict[str, Any]:
         try:
             framed = frame(request)
         except (TypeError, ValueError) as error:
@@ -212,8 +192,7 @@ class OrtProcess:
         self._send_dropped()
         if isinstance(reply, Refused):
             raise OrtRefusal(reply.message)
-        assert isinstance(reply, kind)
-        return reply
+        return reply.values
 
     def _exchange(self, framed: Frame) -> Reply:
         if self.death is not None or self._owner != os.getpid():

@@ -36,7 +36,7 @@ def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
     """
     process = ort_process()
     try:
-        session = process.open_file(str(path.absolute()))
+        session, _ = process.open(path, {}, (), prepack=True)
     except OrtRefusal as error:
         raise ModelError(f"ONNX Runtime refuses the file: {error}", "this is a bug in the export") from error
     except OrtDeath as death:

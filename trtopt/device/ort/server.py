@@ -18,8 +18,6 @@ from trtopt.device.ort.client import (
     Close,
     Mapped,
     Open,
-    Opened,
-    OpenFile,
     Refused,
     Reply,
     Request,
@@ -38,26 +36,21 @@ _NOT_NUMPYS = {_BFLOAT16, _FLOAT8}
 class _Session:
     """A model that runs unoptimised."""
 
-    def __init__(self, request: Open | OpenFile) -> None:
+    def __init__(self, request: Open) -> None:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         # As the file has them: by default all weights may be dequantised before the first product.
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         options.log_severity_level = _ERRORS_ONLY
         options.add_session_config_entry("session.force_spinning_stop", "1")  # the cores are the asker's then
-        self._weights: dict[str, Any] = {}
-        model: str | bytes
-        if isinstance(request, OpenFile):
-            model = request.path
-        else:
-            model = request.path or request.model.tobytes()
-            options.enable_cpu_mem_arena = False
-            if not request.prepack:
-                options.add_session_config_entry("session.disable_prepacking", "1")
-            arrays = request.held | {name: _mapped(place) for name, place in request.mapped.items()}
-            self._weights = {name: _shared(array) for name, array in arrays.items()}
+        options.enable_cpu_mem_arena = False
+        if not request.prepack:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        arrays = request.held | {name: _mapped(place) for name, place in request.mapped.items()}
+        self._weights = {name: _shared(array) for name, array in arrays.items()}
         for name, value in self._weights.items():
             options.add_initializer(name, value)  # shared; `add_external_initializers` would copy it
+        model = request.path or request.model.tobytes()
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         outputs = self._session.get_outputs()
         self._outputs = [output.name for output in outputs]
@@ -103,12 +96,12 @@ def _array_of(value: Any) -> NDArray[Any]:
     return found
 
 
-def _reply(sessions: dict[int, _Session], request: Open | OpenFile | Run) -> Reply:
+def _reply(sessions: dict[int, _Session], request: Open | Run) -> Reply:
     try:
         if isinstance(request, Run):
             return Answered(sessions[request.session].run(request.feed))
         sessions[request.session] = _Session(request)
-        return Opened(sessions[request.session].inputs)
+        return Answered(sessions[request.session].inputs)
     except Exception as error:  # noqa: BLE001  (ONNX Runtime's exceptions share no public base)
         return Refused(str(error).strip() or type(error).__name__)
 
