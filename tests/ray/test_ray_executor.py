@@ -19,7 +19,7 @@ from tests.ray.conftest import TwoNodes
 from tests.support.paths import ROOT
 from trtopt.device.backends import open_builder
 from trtopt.errors import DeviceError
-from trtopt.executors.ray.connection import connected, offer_of
+from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
 from trtopt.records import SweepReport
 from trtopt.workers.protocol import IdentifyJob
@@ -162,24 +162,35 @@ def test_builds_are_compared_on_the_cluster(cluster: TwoNodes, tmp_path: Path) -
     assert {run.environment.node for run in compared.report.runs} != {None}
 
 
-def test_doctor_says_what_the_cluster_offers(cluster: TwoNodes) -> None:
-    assert offer_of(cluster.address).endswith("2 nodes with 2 CPUs and 0 GPUs; 2 of them can measure")
+def without_connection(folder: Path, **variables: str) -> str:
+    """What a build says that finds no cluster."""
+    command = [sys.executable, "-m", "trtopt", "build", str(MODEL), "--backend", "onnxruntime"]
+    done = subprocess.run(
+        [*command, "--executor", "ray", "-o", str(folder / "out")],
+        cwd=ROOT,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    return done.stderr
 
 
-def test_a_cluster_that_is_not_there_is_reported_without_a_long_wait(cluster: TwoNodes) -> None:
-    environment = os.environ | {"RAY_ADDRESS": "127.0.0.1:1"}
-    doctor = [sys.executable, "-m", "trtopt", "doctor"]
-    done = subprocess.run(doctor, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
-    assert "Ray cluster at 127.0.0.1:1: no connection" in done.stdout
-    assert "Connection refused" in done.stdout
+def test_a_cluster_that_is_not_there_is_reported_without_a_long_wait(
+    cluster: TwoNodes, tmp_path: Path
+) -> None:
+    said = without_connection(tmp_path, RAY_ADDRESS="127.0.0.1:1")
+    assert "no connection to the Ray cluster at 127.0.0.1:1" in said
+    assert "Connection refused" in said
 
 
 def test_the_address_of_the_dashboard_is_reported_as_that(
     cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
-    with pytest.raises(DeviceError) as raised:
-        offer_of("http://127.0.0.1:8265")
+    with pytest.raises(DeviceError) as raised, connected("ray"):
+        pass
     assert raised.value.remedy.startswith("that is the address of Ray's dashboard")
 
 
@@ -193,8 +204,6 @@ def test_without_an_address_a_cluster_runs_here_as_long_as_the_command(
     assert any(note.startswith("Ray: jobs run on 1 node,") for note in notes)
 
 
-def test_another_token_is_refused(cluster: TwoNodes) -> None:
-    environment = os.environ | {"RAY_AUTH_TOKEN": "x" * 64}
-    doctor = [sys.executable, "-m", "trtopt", "doctor"]
-    done = subprocess.run(doctor, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert f"Ray cluster at {cluster.address}: no connection" in done.stdout
+def test_another_token_is_refused(cluster: TwoNodes, tmp_path: Path) -> None:
+    said = without_connection(tmp_path, RAY_AUTH_TOKEN="x" * 64)
+    assert f"no connection to the Ray cluster at {cluster.address}" in said

@@ -143,11 +143,11 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
     from trtopt.cli.console import say, say_wrapped
     from trtopt.errors import UsageError
     from trtopt.report.doctor import doctor_lines
-    from trtopt.workflows.doctor import examine, write_bundle
+    from trtopt.workflows.doctor import survey, write_bundle
 
     if folder is not None and bundle is None:
         raise UsageError(f"{folder}: a folder is packed only with --bundle", "add --bundle FILE.zip")
-    findings = examine()
+    findings = survey()
     write_json(json, findings)
     if bundle is None:
         say_wrapped(*doctor_lines(findings), err=takes_stdout(json))

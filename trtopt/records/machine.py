@@ -123,5 +123,3 @@ class MachineSurvey(Record, frozen=True, kw_only=True):
     binding_variable: str
     optional: tuple[Component, ...] = ()
     """Packages that single commands need, by their package names."""
-    cluster: str | None = None
-    """What the Ray cluster of RAY_ADDRESS offers, or why it cannot be reached; None: no address is given."""

@@ -28,7 +28,6 @@ def _machine(survey: MachineSurvey) -> list[str]:
         f"Python {survey.python} on {survey.platform}, {survey.cpu}",
         *(gpus or ["GPU: none, or no driver"]),
         f"installed: {', '.join(found)}",
-        *([survey.cluster] if survey.cluster else []),
     ]
 
 

@@ -10,28 +10,12 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
-import msgspec
-
-from trtopt.device.environment import survey
-from trtopt.errors import ArtifactError, TrtoptError, WrongPathError
-from trtopt.executors.ray.connection import offer_of
+from trtopt.device.environment import survey as survey
+from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.manifests import MANIFEST
 from trtopt.files.outputs import Kind, head_of, write_output
 from trtopt.files.scrubbing import private_words, scrubbed
 from trtopt.records import MachineSurvey, to_json
-
-
-def examine() -> MachineSurvey:
-    """What this machine has, and the cluster of RAY_ADDRESS; imports every installed inference library."""
-    found = survey()
-    if not (address := os.environ.get("RAY_ADDRESS")):
-        return found
-    try:
-        cluster = offer_of(address)
-    except TrtoptError as error:
-        cluster = f"Ray cluster at {address}: {error.problem}"
-    return msgspec.structs.replace(found, cluster=cluster)
-
 
 _MAX_FILE_BYTES = 4 << 20
 _FIRST = "survey.json"

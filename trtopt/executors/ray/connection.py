@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -194,17 +194,3 @@ def _prepare_own_cluster() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
-
-
-def offer_of(address: str) -> str:
-    """What the cluster at an address offers, in one line."""
-    with connected(address):
-        ray = load_ray()
-        nodes: Iterable[Mapping[str, Any]] = [one for one in ray.nodes() if one["Alive"]]
-        offers = [one["Resources"] for one in nodes]
-        total = {name: sum(offer.get(name, 0) for offer in offers) for name in ("CPU", "GPU")}
-        measuring = sum(offer.get(MEASURING, 0) == 1 for offer in offers)
-        return (
-            f"Ray {ray.__version__}: {len(offers)} nodes with {total['CPU']:g} CPUs and "
-            f"{total['GPU']:g} GPUs; {measuring} of them can measure"
-        )
