@@ -270,7 +270,7 @@ def check(request: CheckRequest) -> CheckReport:
 
     Example:
         >>> import trtopt
-        >>> report = trtopt.check("engines", "model.onnx", data="data.npz", bounds={"min_cosine": 0.99})
+        >>> report = trtopt.check("engines", "model.onnx", data="data.npz", min_cosine=0.99)
         >>> report.passed
         True
     """
@@ -381,7 +381,7 @@ def bisect(request: BisectRequest) -> BisectReport:
     Example:
         >>> import trtopt
         >>> report = trtopt.bisect(
-        ...     "model.onnx", precision="fp16", data="data.npz", bounds={"min_cosine": 0.9},
+        ...     "model.onnx", precision="fp16", data="data.npz", min_cosine=0.9,
         ...     backend="onnxruntime",
         ... )
         >>> report.verdict

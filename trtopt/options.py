@@ -13,7 +13,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
-from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import cache, wraps
 from os import PathLike
 from pathlib import Path
@@ -31,8 +31,6 @@ from typing import (
     cast,
     get_args,
     get_origin,
-    get_type_hints,
-    is_typeddict,
     runtime_checkable,
 )
 
@@ -94,19 +92,6 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Options that are the keys of one mapping in Python; their types are those of `kind`."""
-
-    help: str
-    kind: type
-    options: dict[str, Option]
-    written: str
-    """How one of them is set in Python."""
-    _: KW_ONLY
-    defaults: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Declared:
     """A field of a request."""
 
@@ -148,7 +133,9 @@ def declared_in(request: type) -> tuple[Declared, ...]:
         for one in fields(request)
         if get_origin(hints[one.name]) is Annotated
     ]
-    return tuple(sorted(found, key=lambda one: (one.name == "listener", places[one.name])))
+    return tuple(
+        sorted(found, key=lambda one: (one.name == "listener", places[one.name], not one.is_positional))
+    )
 
 
 def _default(one: Any) -> Any:
@@ -163,17 +150,6 @@ def field_of(name: str, hint: Any, default: Any, *, is_positional: bool = False)
     for other in more:
         declaration = replace(declaration, help=other, python=None) if isinstance(other, str) else other
     return Declared(name, kind, default, declaration, is_positional)
-
-
-def group_options(one: Declared) -> tuple[Declared, ...]:
-    """The options of a group as fields."""
-    group = one.declaration
-    assert isinstance(group, Group)
-    hints = get_type_hints(group.kind)
-    return tuple(
-        Declared(name, hints[name], group.defaults.get(name), option)
-        for name, option in group.options.items()
-    )
 
 
 def members_of(hint: Any) -> tuple[Any, ...]:
@@ -312,12 +288,12 @@ _CONTAINERS = {Sequence: "a list", Mapping: "a dictionary"}
 
 def _check(written: str, hint: Any, value: object) -> None:
     """Refuse a value of another type than the declared one; of lists and dictionaries every entry."""
-    kinds = {Mapping if is_typeddict(kind) else get_origin(kind) or kind: kind for kind in members_of(hint)}
+    kinds = {get_origin(kind) or kind: kind for kind in members_of(hint)}
     if value is None and NoneType in get_args(hint):
         return
     if Mapping in kinds and isinstance(value, Mapping):
-        for key, entry in value.items() if get_args(kinds[Mapping]) else ():
-            key_hint, entry_hint = get_args(kinds[Mapping])
+        key_hint, entry_hint = get_args(kinds[Mapping])
+        for key, entry in value.items():
             _check(f"{written}: key", key_hint, key)
             _check(f"{written}[{key!r}]", entry_hint, entry)
     elif Sequence in kinds and isinstance(value, Sequence | Set) and not isinstance(value, str):
@@ -377,7 +353,6 @@ _FLAG = re.compile(
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _PLACEHOLDER = re.compile(r"[A-Z][A-Z_,.:=]*(\.so)?|.*….*|'.*'|\".*\"|True|False", re.DOTALL)
 """What stands for a value, and what is written in Python already."""
-_KEYWORD = "{key}={value}"
 
 
 def in_python(text: str, declared: Sequence[Declared]) -> str:
@@ -386,37 +361,27 @@ def in_python(text: str, declared: Sequence[Declared]) -> str:
     What is in backticks, or follows `trtopt COMMAND`, is a command line and stays one, and so does an option
     that stands for none of the parameters.
     """
-    keywords = _keywords(declared)
-    choices = {word for one, _ in keywords.values() for word in choices_of(one)}
+    keywords = {flag: one for one in declared for flag in _flags(one)}
+    choices = {word for one in declared for word in choices_of(one)}
 
     def parameter(found: re.Match[str]) -> str:
         flag, value, colon = found["flag"], found["value"], found["colon"]
         if flag not in keywords:
             return found[0]
-        one, written = keywords[flag]
+        one = keywords[flag]
         if {*one.members} == {bool} and one.declaration.parse is None:
             value = f" {value}" if value else ""
-            return written.format(key=one.name, value=not flag.startswith("--no-")) + value + colon
+            return f"{one.name}={not flag.startswith('--no-')}{value}{colon}"
         if value is None:
             return one.name + colon
         if not colon and value.isalpha() and value.islower() and value not in choices:
             return f"{one.name} {value}"  # the next word of the sentence
         literal = _literal(one, value)
-        if literal is None and written == _KEYWORD:
-            return f"{one.name}[{value!r}]" + colon
-        return written.format(key=one.name, value=literal or repr(value)) + colon
+        return (f"{one.name}[{value!r}]" if literal is None else f"{one.name}={literal}") + colon
 
     pieces = _COMMAND.split(text)
     pieces[::2] = [_FLAG.sub(parameter, piece) for piece in pieces[::2]]
     return "".join(pieces)
-
-
-def _keywords(declared: Sequence[Declared]) -> dict[str, tuple[Declared, str]]:
-    """What each flag declares and how Python writes it; an own option goes before one of a group."""
-    groups = [one for one in declared if isinstance(one.declaration, Group)]
-    members = ((one, group.declaration.written) for group in groups for one in group_options(group))
-    every = [*members, *((one, _KEYWORD) for one in declared)]
-    return {flag: (one, written) for one, written in every for flag in _flags(one)}
 
 
 def _flags(one: Declared) -> tuple[str, ...]:

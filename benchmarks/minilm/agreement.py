@@ -25,7 +25,6 @@ import trtopt
 from trtopt.export.source_module import sibling_function
 from trtopt.export.spec import files
 from trtopt.onnxio.model_file import load
-from trtopt.precision.bounds import Bounds
 from trtopt.precision.compare import Deviation, decibels, open_model
 from trtopt.requests.models import BisectRequest, QuantizeOptions
 from trtopt.version import __version__
@@ -120,7 +119,7 @@ class _Corpus:
         request = BisectRequest(
             self._model,
             precision="int8",
-            bounds=Bounds(min_sqnr=WANTED_DB),
+            min_sqnr=WANTED_DB,
             calib=self._calib,
             method="max",
             target="8.6",

@@ -314,7 +314,7 @@ def tuned(cell: Cell, folder: Path, gpus: int, args: argparse.Namespace) -> dict
         budget=f"{setting.minutes}m",
         include=("builder-setting",),
         data=samples,
-        bounds={"min_cosine": 0.99},
+        min_cosine=0.99,
         backend=setting.backend,
         profile=str(recipe_of(setting.tuned, args)),
         executor=cell.executor,

@@ -105,7 +105,7 @@ def test_every_flag_that_changes_a_term_is_reported_by_the_contracts_name(
 
 
 def test_serving_on_the_cpu_runs_every_stream_and_says_what_the_figures_are(cpu_build: Path) -> None:
-    report = trtopt.bench(cpu_build, batch=[1], contract="serving", terms={"streams": 2}, duration=0.2)
+    report = trtopt.bench(cpu_build, batch=[1], contract="serving", streams=2, duration=0.2)
     throughput = report.points[0].throughput
     assert throughput is not None
     assert set(throughput.samples.inference_stream) == {0, 1}

@@ -80,7 +80,7 @@ def offset(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def request(data: str | None, precision: str = "int8", **terms: Any) -> BisectRequest:
-    terms = {"bounds": Bounds(min_sqnr=30), "backend": "onnxruntime", **terms}
+    terms = {"min_sqnr": 30, "backend": "onnxruntime", **terms}
     return BisectRequest("unnamed", precision=precision, data=data, **terms)  # type: ignore[arg-type]
 
 
@@ -113,7 +113,7 @@ def is_it(report: BisectReport, outlier: Path, data: str) -> None:
     assert (report.sensitivities[0].nodes, report.sensitivities[0].error > 1) == ((SENSITIVE,), True)
     assert report.sensitivities[1].error < 1
     assert report.out is not None
-    written = check(report.out, outlier, data=data, bounds=Bounds(min_sqnr=30))
+    written = check(report.out, outlier, data=data, min_sqnr=30)
     assert written.passed
     assert written.subjects[0].outputs == report.subjects[0].outputs
     assert report.table_file is not None
@@ -149,8 +149,7 @@ def test_two_nodes_that_help_only_together_are_found_among_casts(
     offset: tuple[Path, str], precision: str, tmp_path: Path
 ) -> None:
     model, data = offset
-    bounds = Bounds(min_sqnr=40)
-    report = bisected(model, request(data, precision, bounds=bounds))
+    report = bisected(model, request(data, precision, min_sqnr=40))
     assert report.best.nodes == ("away", "back")
     assert report.minimal
     trtopt.cast(
@@ -160,7 +159,7 @@ def test_two_nodes_that_help_only_together_are_found_among_casts(
         data=data,
         exclude=report.patterns,  # type: ignore[arg-type]
     )
-    assert check(tmp_path / "cast.onnx", model, data=data, bounds=bounds).passed
+    assert check(tmp_path / "cast.onnx", model, data=data, min_sqnr=40).passed
 
 
 def test_all_is_kept_next_to_a_convolution_that_no_bf16_takes(tmp_path: Path) -> None:
@@ -170,7 +169,7 @@ g (float[N,3,3,3] x) => (float[N,5] y)
 {a = Conv(x, k) b = GlobalAveragePool(a) c = Flatten(b) y = MatMul(c, w)}"""
     model = saved(text, tmp_path)
     np.savez(tmp_path / "d.npz", x=np.ones((2, 3, 3, 3), np.float32))
-    report = bisected(model, request(str(tmp_path / "d.npz"), "bf16", bounds=Bounds(min_sqnr=200)))
+    report = bisected(model, request(str(tmp_path / "d.npz"), "bf16", min_sqnr=200))
     assert "MatMul:y" in report.best.nodes
 
 
@@ -182,7 +181,7 @@ def test_patterns_fit_one_node_even_if_it_is_called_as_an_operator(
     for node, name in zip(proto.graph.node, ("Relu", "MatMul", "odd[0]*", "4", "5"), strict=True):
         node.name = name
     onnx.save(proto, tmp_path / "named.onnx")
-    report = bisected(tmp_path / "named.onnx", request(data, "fp16", bounds=Bounds(min_sqnr=40)))
+    report = bisected(tmp_path / "named.onnx", request(data, "fp16", min_sqnr=40))
     assert report.best.nodes == ("MatMul", "odd[0]*")
     assert report.patterns == ("[M]atMul", "odd[[]0][*]")
 
@@ -268,7 +267,7 @@ def test_spent_evaluations_are_reported(trtopt_cli: CommandLine, data: str) -> N
 @pytest.mark.parametrize(
     ("terms", "error", "message"),
     [
-        ({"bounds": Bounds()}, UsageError, "no accuracy bound is given"),
+        ({"min_sqnr": None}, UsageError, "no accuracy bound is given"),
         ({"data": None}, DataError, "accuracy cannot be measured without data"),
         ({"data": "nowhere.npz"}, UsageError, "no such file"),
         ({"precision": "fp16", "method": "max"}, UsageError, "--method is for int8 and fp8"),

@@ -52,7 +52,7 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_equals_itself() -> None:
-    report = check(DIGITS, DIGITS, data=HELDOUT, task="digits", bounds=Bounds(min_cosine=1.0, max_error=0.0))
+    report = check(DIGITS, DIGITS, data=HELDOUT, task="digits", min_cosine=1.0, max_error=0.0)
     (subject,) = report.subjects
     (output,) = subject.outputs
     assert (subject.samples, output.sqnr_db, output.max_abs, output.top1) == (540, None, 0.0, 1.0)
@@ -119,9 +119,9 @@ def test_the_reference_runs_once_for_the_same_data_and_again_for_other(half: Pat
 
 
 def test_fp16_keeps_top1_and_sqnr_and_a_bound_beyond_is_not_met(half: Path) -> None:
-    report = check(half, DIGITS, data=HELDOUT, bounds=Bounds(min_top1=1.0, min_sqnr=60))
+    report = check(half, DIGITS, data=HELDOUT, min_top1=1.0, min_sqnr=60)
     assert report.passed
-    report = check(half, DIGITS, data=HELDOUT, bounds=Bounds(min_sqnr=90))
+    report = check(half, DIGITS, data=HELDOUT, min_sqnr=90)
     assert [item.measure for item in report.subjects[0].violations] == ["SQNR in dB"]
     assert not report.passed
 
@@ -229,7 +229,7 @@ def test_a_missing_or_an_additional_output_is_a_failure_that_names_it(
     trtopt.build(one, tmp_path / "built", batch=[4], backend="onnxruntime", rewrite="none")
     with pytest.raises(ModelError, match="it lacks 'z'"):
         check(tmp_path / "built", two)
-    assert check(tmp_path / "built", one, bounds=Bounds(max_error=0.0)).passed
+    assert check(tmp_path / "built", one, max_error=0.0).passed
 
 
 def test_the_command_tells_and_its_status_is_3_where_a_bound_is_not_met(

@@ -13,7 +13,7 @@ def test_an_engine_starts_in_fresh_processes(cpu_build: Path, monkeypatch: pytes
     assert bench.STARTS >= 5
     monkeypatch.setattr(bench, "STARTS", 1)
     report = trtopt.bench(
-        cpu_build, batch=8, duration=0.1, warmup=0.05, terms={"graph": False}, cold_start=True
+        cpu_build, batch=8, duration=0.1, warmup=0.05, graph=False, cold_start=True
     )
     (point,) = report.points
     cold = point.cold_start

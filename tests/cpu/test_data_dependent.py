@@ -61,7 +61,7 @@ def test_rows_that_precision_adds_or_loses_are_a_difference_and_no_failure(
     np.savez(tmp_path / "x.npz", x=np.array([[1, 0, 2, 1e-9]], np.float32))  # which is 0 in FP16
     report = trtopt.check(
         tmp_path / "subject.onnx", tmp_path / "reference.onnx", data=tmp_path / "x.npz",
-        bounds={"min_cosine": 0.9},
+        min_cosine=0.9,
     )  # fmt: skip
     selected, rectified = report.subjects[0].outputs
     assert (selected.resized, selected.values, rectified.resized) == (1, 0, 0)

@@ -112,7 +112,7 @@ def test_other_dynamic_axes_get_a_length_and_a_kind_without_candidates_is_named(
         resume=True,
         backend="onnxruntime",
         duration=0.05,
-        bounds={"max_error": 1.0},
+        max_error=1.0,
         cache_dir=tmp_path / "cache",
         listener=Listener(note=(heard := list[str]()).append),
     )
@@ -140,7 +140,7 @@ def test_a_baseline_of_typed_inputs_is_checked_on_samples_of_them(
         io={"images": io},
         profile=str(tmp_path / "recipe.toml"),
         data=tmp_path / "data.npz",
-        bounds={"min_sqnr": 20},
+        min_sqnr=20,
         include=["rewrite-rule"],
         duration=0.05,
         backend="onnxruntime",

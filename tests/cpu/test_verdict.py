@@ -166,13 +166,13 @@ def test_the_best_precision_keeps_the_accuracy_that_is_requested(
     wanted: dict[str, Any] = {"precision": "best", "batch": (8,)}
     best = build(DIGITS, tmp_path / "best", calib, **wanted)
     assert best.onnx.path == "model.int8.onnx"
-    kept = build(DIGITS, tmp_path / "kept", calib, **wanted, bounds={"min_sqnr": 60.0})
+    kept = build(DIGITS, tmp_path / "kept", calib, **wanted, min_sqnr=60.0)
     assert kept.onnx.path == "model.fp16.onnx"
     assert times.in_turns[-1] == (8, ("fp32", "fp16"))  # what is not accurate enough is not even built
     assert kept.verdict is not None
     (broken,) = [one for one in kept.verdict.candidates if one.violations]
     assert (broken.name, broken.violations[0].measure) == ("int8", "SQNR in dB")
-    strict = build(DIGITS, tmp_path / "strict", calib, **wanted, bounds={"min_sqnr": 200.0})
+    strict = build(DIGITS, tmp_path / "strict", calib, **wanted, min_sqnr=200.0)
     assert strict.onnx.path == "model.onnx"
     assert strict.intermediates == ()
 

@@ -136,7 +136,7 @@ def test_where_no_form_meets_the_bound_the_nearest_is_named(
     script(monkeypatch, lambda *_: 1.0, fp16_1=1.0)
     told: list[str] = []
     manifest = build(
-        TRANSFORMER, tmp_path / "out", calib, batch=(1,), bounds={"min_sqnr": 60.0},
+        TRANSFORMER, tmp_path / "out", calib, batch=(1,), min_sqnr=60.0,
         listener=Listener(note=told.append),
     )  # fmt: skip
     assert chosen(manifest) == "fp16"

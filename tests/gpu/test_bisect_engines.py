@@ -9,7 +9,6 @@ import numpy as np
 
 from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
 from tests.support.outlier import SENSITIVE, save_with_outlier
-from trtopt.precision.bounds import Bounds
 from trtopt.requests.models import BisectRequest
 from trtopt.workflows.precision.bisect import bisect
 
@@ -22,7 +21,7 @@ def test_engines_tell_which_node_int8_spoils(tmp_path: Path) -> None:
         tmp_path / "outlier.onnx",
         tmp_path / "found.onnx",
         precision="int8",
-        bounds=Bounds(min_sqnr=25),
+        min_sqnr=25,
         data=str(tmp_path / "images.npz"),
         method="max",
         profile=str(tmp_path / "recipe.toml"),

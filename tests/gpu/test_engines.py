@@ -115,7 +115,7 @@ def test_bench_measures_every_engine_with_either_binding(built: Path, binding: s
 
 
 def test_two_streams_have_contexts_of_their_own(built: Path, binding: str) -> None:
-    report = trtopt.bench(built, batch=[1], terms={"streams": 2}, duration=0.3)
+    report = trtopt.bench(built, batch=[1], streams=2, duration=0.3)
     throughput = report.points[0].throughput
     assert throughput is not None
     assert set(throughput.samples.inference_stream) == {0, 1}
@@ -137,8 +137,7 @@ def test_a_low_load_loses_no_request_and_achieves_what_is_offered(built: Path, b
 
 @pytest.mark.parametrize("graph", [True, False])
 def test_serving_runs_every_stream(built: Path, binding: str, graph: bool) -> None:
-    terms: Terms = {"streams": 3, "graph": graph}
-    report = trtopt.bench(built, batch=[8], contract="serving", terms=terms, duration=0.3)
+    report = trtopt.bench(built, batch=[8], contract="serving", streams=3, graph=graph, duration=0.3)
     throughput = report.points[0].throughput
     assert throughput is not None
     stages = throughput.staged

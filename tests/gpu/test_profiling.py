@@ -19,7 +19,7 @@ def test_layers_are_timed_in_replays_of_a_graph_under_the_names_of_plain_runs(
     built: Path, binding: str
 ) -> None:
     replayed = trtopt.bench(built, batch=[8], duration=0.2, layers=True).points[0].layers
-    plain = trtopt.bench(built, batch=[8], duration=0.2, layers=True, terms={"graph": False}).points[0].layers
+    plain = trtopt.bench(built, batch=[8], duration=0.2, layers=True, graph=False).points[0].layers
     assert replayed is not None
     assert plain is not None
     assert (replayed.graph, replayed.notes) == (True, ())

@@ -1,7 +1,5 @@
 """Errors name what the caller wrote: options on the command line, parameters in Python."""
 
-import dataclasses
-import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +8,9 @@ import pytest
 
 import trtopt
 from tests.support.paths import ROOT
-from trtopt import options as options_module
 from trtopt.cli.main import cli
 from trtopt.errors import TrtoptError
-from trtopt.options import Group, declared_in, group_options, in_python
+from trtopt.options import declared_in, in_python
 from trtopt.requests.build import BuildRequest, SweepRequest
 from trtopt.requests.measure import BenchRequest, CompareRequest
 from trtopt.requests.models import QuantizeRequest
@@ -52,7 +49,7 @@ def called_in_python(job: str, *arguments: object, **keywords: object) -> Trtopt
         ),
         (
             "bench PATH --no-transfers --pinned --contract serving --load x",
-            {"terms": {"transfers": False, "pinned": True}, "contract": "serving", "load": "x"},
+            {"transfers": False, "pinned": True, "contract": "serving", "load": "x"},
             "--load x",
             "load='x'",
         ),
@@ -81,9 +78,9 @@ def called_in_python(job: str, *arguments: object, **keywords: object) -> Trtopt
         ("check PATH PATH --batch 1", {"against": DIGITS, "batch": 1}, "--batch: ", "batch: "),
         (
             "check PATH PATH --min-cosine 3",
-            {"against": DIGITS, "bounds": {"min_cosine": 3}},
+            {"against": DIGITS, "min_cosine": 3},
             "--min-cosine 3:",
-            "bounds={'min_cosine': 3}:",
+            "min_cosine=3:",
         ),
         (
             "cast PATH -o OUT --exclude x",
@@ -137,8 +134,6 @@ def test_text_is_no_dictionary_and_no_list_of_letters(tmp_path: Path) -> None:
     with pytest.raises(TrtoptError) as error:
         trtopt.build(DIGITS, tmp_path / "build", io="x=uint8")  # type: ignore[arg-type]
     assert str(error.value).startswith("io='x=uint8': not a dictionary\n")
-    bounds = called_in_python("build", DIGITS, tmp_path / "build", bounds=0.9)
-    assert str(bounds).startswith("bounds=0.9: not a dictionary\n")
     assert called_in_python("compare", DIGITS, listener={}).remedy == "give listener=Listener(KEY=VALUE, …)"
     with pytest.raises(TrtoptError) as error:
         trtopt.build(DIGITS, tmp_path / "build", exclude="head.*")
@@ -192,28 +187,8 @@ def test_no_batch_size_is_not_the_default_one(tmp_path: Path) -> None:
     assert error.problem.startswith("batch=0: ")
 
 
-def test_the_terms_of_a_contract_are_named_in_their_group() -> None:
+def test_the_terms_of_a_contract_are_keywords() -> None:
     options = declared_in(BenchRequest)
-    assert in_python("measure it with --no-graph", options) == "measure it with terms={'graph': False}"
-    assert (
-        in_python("measure with --queue 1, which", options) == "measure with terms={'queue_ahead': 1}, which"
-    )
-    assert in_python("use fewer --streams, or --sync spin", options) == (
-        "use fewer streams, or terms={'sync': 'spin'}"
-    )
-
-
-@pytest.mark.parametrize("request_class", [BenchRequest, CompareRequest])
-def test_the_mark_of_keywords_is_no_field_of_a_group(
-    request_class: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hints(kind: type, **words: Any) -> dict[str, Any]:  # as strict as Python 3.10's
-        found = typing.get_type_hints(kind, **words)
-        if dataclasses.KW_ONLY in found.values():
-            raise TypeError(f"{kind.__name__}: forward references must evaluate to types")
-        return found
-
-    monkeypatch.setattr(options_module, "get_type_hints", hints)
-    groups = [one for one in declared_in(request_class) if isinstance(one.declaration, Group)]
-    assert groups
-    assert all(group_options(one) for one in groups)
+    assert in_python("measure it with --no-graph", options) == "measure it with graph=False"
+    assert in_python("measure with --queue 1, which", options) == "measure with queue_ahead=1, which"
+    assert in_python("use fewer --streams, or --sync spin", options) == ("use fewer streams, or sync='spin'")

@@ -19,13 +19,11 @@ from trtopt.errors import UsageError
 from trtopt.options import (
     Argument,
     Declared,
-    Group,
     Option,
     Output,
     choices_of,
     declared_in,
     field_of,
-    group_options,
     parse_names,
 )
 from trtopt.requests.shared import parse_rules
@@ -46,54 +44,42 @@ def command(
     Fields in `optional` may be missing from the command line: the request is then None. Those in `later` have
     these values until the function sets them.
     """
-    typed, later = Argument | Group, later or {}
+    later = later or {}
     declared = [
         one
         for one in declared_in(request)
-        if one.name not in later and (one.flag or isinstance(one.declaration, typed))
+        if one.name not in later and (one.flag or isinstance(one.declaration, Argument))
     ]
 
     def decorate(function: Callable[..., None]) -> click.Command:
         @functools.wraps(function)
         def run(**values: Any) -> None:
-            given = {one.name: _taken(one, values) for one in declared}
+            given = {one.name: values.pop(one.name) for one in declared}
             is_whole = all(given[one] is not None for one in optional)
             function(request=request(**given, **later) if is_whole else None, **values)
 
         made = click.command(cls=SectionedCommand if has_sections else click.Command)(run)
-        params = [param for one in declared for param in _parameters(one, optional)]
+        params = [_parameter(one, optional) for one in declared]
         made.params = sorted([*params, *made.params], key=_rank)
         return made
 
     return decorate
 
 
-def _taken(one: Declared, values: dict[str, Any]) -> Any:
-    """The value of a field out of those of the command line; of a group all that are given."""
-    if isinstance(one.declaration, Group):
-        given = {option: values.pop(option) for option in one.declaration.options}
-        return {option: value for option, value in given.items() if value is not None}
-    return values.pop(one.name)
-
-
-def _parameters(one: Declared, optional: Sequence[str]) -> list[click.Parameter]:
+def _parameter(one: Declared, optional: Sequence[str]) -> click.Parameter:
     declaration, is_required = one.declaration, one.is_required and one.name not in optional
-    if isinstance(declaration, Group):
-        return [_option(option, option.declaration) for option in group_options(one)]
     if isinstance(declaration, Argument):
-        return [_argument(one, declaration, is_required=is_required)]
+        return _argument(one, declaration, is_required=is_required)
     if isinstance(declaration, Output):
         writes = _WRITES.get(declaration.holds)
-        return [
-            click.Option(
-                ["-o", "--output", one.name],
-                type=OutputPath(writes) if writes else OutputPath(),
-                required=is_required,
-                metavar="FILE" if writes else "FOLDER",
-                help=declaration.help,
-            )
-        ]
-    return [_option(one, declaration)]
+        return click.Option(
+            ["-o", "--output", one.name],
+            type=OutputPath(writes) if writes else OutputPath(),
+            required=is_required,
+            metavar="FILE" if writes else "FOLDER",
+            help=declaration.help,
+        )
+    return _option(one, declaration)
 
 
 def _rank(param: click.Parameter) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 
 from trtopt.measure.contracts import DEFAULT, DURATION_S, THRESHOLD, WARMUP_S
 from trtopt.options import Argument, Option, Output, parse_names
-from trtopt.precision.bounds import TUNING_BOUNDS, Bounds, bounds_in
+from trtopt.precision.bounds import TUNING_BOUNDS
 from trtopt.recipe import GRAPH_PRECISIONS, Recipe
 from trtopt.records.tune import CandidateKind, Objective
 from trtopt.requests.recipe import RecipeOptions, SelectionBudget, SweptOptions, recipe_of
@@ -31,6 +31,7 @@ from trtopt.requests.shared import (
     Force,
     GpuModel,
     Io,
+    MinCosine,
     Normalize,
     Nvtx,
     OnnxFile,
@@ -42,7 +43,6 @@ from trtopt.requests.shared import (
     SweptTerms,
     Timeout,
     Warmup,
-    bounds_of,
     parse_lengths_of_axis,
     parse_range,
     parse_streams,
@@ -51,7 +51,7 @@ from trtopt.requests.shared import (
 
 
 @dataclass(frozen=True)
-class BuildRequest(RecipeOptions):
+class BuildRequest(BoundsOptions, RecipeOptions):
     """What to build, and how."""
 
     model: OnnxFile
@@ -97,7 +97,6 @@ class BuildRequest(RecipeOptions):
             flag="--verdict/--no-verdict",
         ),
     ] = None
-    bounds: BoundsOptions = None
     cache_dir: CacheDir = None
     nvtx: Nvtx = False
     memory: Annotated[
@@ -113,8 +112,7 @@ class BuildRequest(RecipeOptions):
     @cached_property
     def recipe(self) -> Recipe:
         """What to build as one validated recipe."""
-        bounds = self.bounds.given if isinstance(self.bounds, Bounds) else self.bounds
-        return recipe_of(self, calib=self.data, bounds=bounds or None)
+        return recipe_of(self, calib=self.data, bounds=self.bounds.given or None)
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ class OptimizeRequest(Request):
 
 
 @dataclass(frozen=True)
-class SweepRequest(SweptOptions):
+class SweepRequest(SweptTerms, SweptOptions):
     """What to build and measure at every combination."""
 
     model: OnnxFile
@@ -205,7 +203,6 @@ class SweepRequest(SweptOptions):
         Backend, "Backend to build and measure with [default: auto, the CPU if there is no GPU]."
     ] = None
     contract: Contract = None
-    terms: SweptTerms = None
     cache_dir: CacheDir = None
     duration: Duration = DURATION_S
     warmup: Warmup = WARMUP_S
@@ -230,7 +227,7 @@ KINDS = get_args(CandidateKind)
 
 
 @dataclass(frozen=True)
-class TuneRequest(Request):
+class TuneRequest(BoundsOptions):
     """What to tune for, and with what."""
 
     model: OnnxFile
@@ -267,10 +264,7 @@ class TuneRequest(Request):
         Data,
         samples("Inputs to measure and check with, and to calibrate on [default: seeded random ones]"),
     ] = None
-    bounds: Annotated[
-        Bounds | Mapping[str, float] | None,
-        bounds_of("`min_cosine` is 0.99 if it is not given", defaults=TUNING_BOUNDS.given),
-    ] = None
+    min_cosine: MinCosine = TUNING_BOUNDS.min_cosine
     backend: Annotated[
         Backend, "Backend to build and measure with [default: auto, the CPU if there is no GPU]."
     ] = None
@@ -305,12 +299,6 @@ class TuneRequest(Request):
     def recipe(self) -> Recipe:
         """What the baseline is built with."""
         return recipe_of(self, batch=None, exclude=None, bounds=None)
-
-    @cached_property
-    def accuracy(self) -> Bounds:
-        """What every candidate must keep."""
-        given = self.bounds.given if isinstance(self.bounds, Bounds) else dict(self.bounds or {})
-        return bounds_in(TUNING_BOUNDS.given | given)
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from trtopt.requests.shared import (
 
 
 @dataclass(frozen=True)
-class BenchRequest(Request):
+class BenchRequest(TermsOptions):
     """How to measure what."""
 
     path: Annotated[str | Path, Argument("the folder, engine or ONNX file.")]
@@ -52,7 +52,6 @@ class BenchRequest(Request):
         "folder [default: auto, their own, or the CPU if there is no GPU].",
     ] = None
     contract: Contract = None
-    terms: TermsOptions = None
     duration: Duration = DURATION_S
     stop_early: Annotated[
         bool,
@@ -178,7 +177,7 @@ class ProfileRequest(Request):
 
 
 @dataclass(frozen=True)
-class CompareRequest(Request):
+class CompareRequest(TermsOptions):
     """What to compare, and how."""
 
     a: Annotated[
@@ -222,7 +221,6 @@ class CompareRequest(Request):
     axes: Axes = None
     backend: Backend = None
     contract: Contract = None
-    terms: TermsOptions = None
     duration: Annotated[
         float | None,
         Option(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
 from trtopt.options import Argument, Checked, Option, Output
-from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.precision.search import FEWEST
 from trtopt.records.precision import Forms as GraphForms, parse_forms
 from trtopt.records.tensors import IoRequest, read_io_request
@@ -246,7 +244,7 @@ class QuantizeRequest(QuantizeOptions):
 
 
 @dataclass(frozen=True)
-class CheckRequest(Request):
+class CheckRequest(BoundsOptions):
     """What to compare with which reference."""
 
     path: Annotated[
@@ -282,12 +280,11 @@ class CheckRequest(Request):
     ] = None
     timeout: Timeout = None
     trust: Trust = ()
-    bounds: BoundsOptions = None
     layers: Annotated[bool, Option("Rank where in the graph the error enters (ONNX files).")] = False
 
 
 @dataclass(frozen=True)
-class BisectRequest(Request):
+class BisectRequest(BoundsOptions):
     """What to keep accurate, and how that is judged."""
 
     model: OnnxFile
@@ -296,7 +293,6 @@ class BisectRequest(Request):
     ] = None
     _: KW_ONLY
     precision: Annotated[Literal["fp16", "bf16", "int8", "fp8"], Option("The low precision.")]
-    bounds: BoundsOptions = None
     data: Annotated[Data, samples("Samples to evaluate accuracy on, and to find ranges on")] = None
     calib: Annotated[
         str | Path | None, Option("Other samples for ranges and values.", metavar="DATA", is_path=True)
@@ -323,8 +319,3 @@ class BisectRequest(Request):
     max_evaluations: Annotated[
         int, Option("Maximum number of node sets to evaluate.", range=(FEWEST, 100_000))
     ] = 200
-
-    @cached_property
-    def accuracy(self) -> Bounds:
-        """What the result must meet."""
-        return bounds_in(self.bounds or {})

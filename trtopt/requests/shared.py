@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, cast
 
 from trtopt.errors import UsageError
 from trtopt.measure.contracts import DEFAULT, SUMMARIES
-from trtopt.options import Argument, Checked, Group, Option, parse_names
-from trtopt.precision.bounds import Bounds
+from trtopt.options import Argument, Checked, Option, parse_names
+from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import MAX_AXIS, axis_length, parse_shape_flag, recipe_names
 from trtopt.records import Terms
 from trtopt.records.tensors import split_io, split_normalize
@@ -308,26 +307,48 @@ Contract = Annotated[
         names=contract_names,
     ),
 ]
-TERMS = {
-    "graph": Option("Launch each query as a CUDA graph.", flag="--graph/--no-graph"),
-    "transfers": Option("Copy inputs and outputs in every query.", flag="--transfers/--no-transfers"),
-    "pinned": Option("Copy from and to page-locked host memory.", flag="--pinned/--no-pinned"),
-    "queue_ahead": Option("Queries queued ahead of the one waited for.", flag="--queue"),
-    "sync": Option("How the host waits for the GPU."),
-    "streams": Option("Streams, each with its own context."),
-}
-"""The options of a contract's terms."""
-terms_of = partial(
-    Group,
-    'changes to the contract, as `{"graph": False, "streams": 2}`; the keys are graph, transfers, '
-    "pinned, queue_ahead, sync (`spin` or `blocking`) and streams.",
-    Terms,
-    written="terms={{{key!r}: {value}}}",
-)
-TermsOptions = Annotated[Terms | None, terms_of(options=TERMS)]
-SweptTerms = Annotated[
-    Terms | None, terms_of(options={key: one for key, one in TERMS.items() if key != "streams"})
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptTerms(Request):
+    """Changes to a contract that a sweep has too; None is the contract's own."""
+
+    graph: Annotated[bool | None, Option("Launch each query as a CUDA graph.", flag="--graph/--no-graph")] = (
+        None
+    )
+    transfers: Annotated[
+        bool | None, Option("Copy inputs and outputs in every query.", flag="--transfers/--no-transfers")
+    ] = None
+    pinned: Annotated[
+        bool | None, Option("Copy from and to page-locked host memory.", flag="--pinned/--no-pinned")
+    ] = None
+    queue_ahead: Annotated[
+        int | None, Option("Queries queued ahead of the one waited for.", flag="--queue")
+    ] = None
+    sync: Annotated[Literal["blocking", "spin"] | None, Option("How the host waits for the GPU.")] = None
+
+    @property
+    def terms(self) -> Terms:
+        """What is given of them."""
+        given = {name: getattr(self, name) for name in TERMS if name != "streams"}
+        return cast("Terms", {name: value for name, value in given.items() if value is not None})
+
+
+TERMS = tuple(Terms.__annotations__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermsOptions(SweptTerms):
+    """All changes to a contract."""
+
+    streams: Annotated[int | None, Option("Streams, each with its own context.")] = None
+
+    @property
+    def terms(self) -> Terms:
+        """What is given of them."""
+        return super().terms if self.streams is None else {**super().terms, "streams": self.streams}
+
+
 UP_TO_A_DAY, UP_TO_A_WEEK = (0.001, 86400), (0.001, 7 * 86400)
 """Ranges of seconds."""
 SHARE = (0.0001, 0.9999)
@@ -358,25 +379,21 @@ Nvtx = Annotated[bool, Option("Mark the phases with NVTX ranges, for profilers."
 
 # ── accuracy ────────────────────────────────────────────────────────────────────────────────────────────
 
-BOUNDS = {
-    "min_cosine": Option("Minimum cosine of every output, at most 1.", metavar="VALUE"),
-    "min_sqnr": Option("Minimum SQNR of every output, in dB.", metavar="DB"),
-    "max_error": Option("Maximum absolute error of every output, in its own unit.", metavar="VALUE"),
-    "min_top1": Option("Minimum top-1 agreement, 0 to 1.", metavar="SHARE"),
-}
-"""The options of accuracy bounds."""
+MinCosine = Annotated[float | None, Option("Minimum cosine of every output, at most 1.", metavar="VALUE")]
 
 
-def bounds_of(default: str, **more: Any) -> Group:
-    """Accuracy bounds, with a word on their default."""
-    return Group(
-        "what every output must meet, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` "
-        f"(absolute) and `min_top1` (share, 0 to 1) [default: {default}].",
-        Bounds,
-        BOUNDS,
-        "bounds={{{key!r}: {value}}}",
-        **more,
-    )
+@dataclass(frozen=True, kw_only=True)
+class BoundsOptions(Request):
+    """What every output must meet; None is no bound."""
 
+    min_cosine: MinCosine = None
+    min_sqnr: Annotated[float | None, Option("Minimum SQNR of every output, in dB.", metavar="DB")] = None
+    max_error: Annotated[
+        float | None, Option("Maximum absolute error of every output, in its own unit.", metavar="VALUE")
+    ] = None
+    min_top1: Annotated[float | None, Option("Minimum top-1 agreement, 0 to 1.", metavar="SHARE")] = None
 
-BoundsOptions = Annotated[Bounds | Mapping[str, float] | None, bounds_of("none")]
+    @property
+    def bounds(self) -> Bounds:
+        """All of them."""
+        return bounds_in({name: getattr(self, name) for name in Bounds.__struct_fields__})

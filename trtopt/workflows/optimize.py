@@ -66,7 +66,7 @@ def optimize(request: OptimizeRequest, listener: Listener = SILENT) -> Optimized
     manifest = build(source, folder, recipe, force=request.force, listener=listener)
     report = bench(replace(measuring, path=folder), listener)
     write_output(folder / RESULT_FILE, to_json(report, indent=None), _RESULT)
-    comparison = CheckRequest(folder, source, data=data, backend="auto", bounds=bounds)
+    comparison = CheckRequest(folder, source, data=data, backend="auto", min_cosine=request.min_cosine)
     checked = check(comparison, listener)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}
     points = tuple(

@@ -52,7 +52,7 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> BenchReport:
     check_request(request)
     job_of = partial(
         BenchJob,
-        contract=changed(contract_named(request.contract or DEFAULT), request.terms or {}),
+        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
         data=str(request.data) if request.data is not None else None,
         load=load_settings(request.load, request.max_latency),
         warmup_s=request.warmup,

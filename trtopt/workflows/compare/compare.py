@@ -18,6 +18,7 @@ from trtopt.recipe import WHERE, batch_sizes
 from trtopt.records import CompareReport, Contract, EngineArtifact, InterleavedRun
 from trtopt.records.base import Result
 from trtopt.requests.measure import CompareRequest
+from trtopt.requests.shared import TERMS
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file
@@ -33,8 +34,8 @@ class Kind(Enum):
     """What is compared, and the options that have a use for it."""
 
     FILES = ("result files", {"force", "batch", "assume_contract", "threshold", "fail_on"})
-    ENGINES = ("engines", _JUDGED | {"contract", "terms", "control", "trust", "force", "shapes", "axes"})
-    BUILDS = ("recipes", _JUDGED | {"contract", "terms", "builds", "force", "shapes", "axes", *WHERE})
+    ENGINES = ("engines", _JUDGED | {"contract", "control", "trust", "force", "shapes", "axes", *TERMS})
+    BUILDS = ("recipes", _JUDGED | {"contract", "builds", "force", "shapes", "axes", *TERMS, *WHERE})
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
 
 
@@ -153,14 +154,14 @@ def _setting(kind: Kind, request: CompareRequest) -> Setting:
     for one in declared_in(CompareRequest):
         is_given = getattr(request, one.name) not in (one.default, (), [], {})
         if is_given and one.name not in useful | {"a", "b", "listener"}:
-            flag = one.flag or "flags that change the terms"
+            flag = str(one.flag).partition("/")[0]
             raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")
     if request.data is not None:
         open_data(request.data)  # judged before anything is built
     return Setting(
         batch=batch_sizes(request.batch),
         backend=request.backend,
-        contract=changed(contract_named(request.contract or DEFAULT), request.terms or {}),
+        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
         duration=DURATION_S if request.duration is None else request.duration,
         data=None if request.data is None else str(request.data),
         timeout=request.timeout,

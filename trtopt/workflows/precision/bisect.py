@@ -106,7 +106,7 @@ def bisect(request: BisectRequest, listener: Listener = SILENT) -> BisectReport:
     began = time.perf_counter()
     source, target = Path(request.model), Path(request.output) if request.output is not None else None
     _check(source, target, request)
-    checker = Checker(source, None, request.accuracy)
+    checker = Checker(source, None, request.bounds)
     data = str(request.data or request.calib)
     terms = EngineTerms(batch_sizes(request.batch), request.profile, request.timeout)
     evaluator = evaluator_for(checker, data, request.backend, request.target, terms)
@@ -124,7 +124,7 @@ def bisect(request: BisectRequest, listener: Listener = SILENT) -> BisectReport:
         target=evaluator.target,
         backend=evaluator.backend,
         data=data,
-        bounds=request.accuracy.given,
+        bounds=request.bounds.given,
         candidates=done.nodes,
         verdict="not met" if done.found.best is None else "found" if best.kept else "nothing to keep",
         best=done.kept_set(best),
@@ -175,7 +175,7 @@ def _searched(
     with scratch_folder() as scratch:
         variants, file = _variants(source, checker, request, evaluator.target, scratch, listener)
         shares, notes = _shares(file, variants.nodes, data)
-        trials = Trials(variants, evaluator, request.accuracy, scratch)
+        trials = Trials(variants, evaluator, request.bounds, scratch)
         watched = _watched(trials.error, request.max_evaluations, listener)
         found = search(shares, watched, request.max_evaluations)
         best = found.best or next(trial for trial in found.trials if len(trial.kept) == len(shares))
@@ -189,7 +189,7 @@ def _searched(
 
 def _check(source: Path, target: Path | None, request: BisectRequest) -> None:
     """The request's own contradictions, before any work."""
-    if not request.accuracy.any:
+    if not request.bounds.any:
         raise UsageError(
             "no accuracy bound is given",
             "give --min-sqnr, --min-cosine, --max-error or --min-top1, as trtopt check",

@@ -33,7 +33,7 @@ from trtopt.onnxio.graph_walk import data_dependent_outputs
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.bounds import Bounds, accuracy_alarms, bounds_in, violations
+from trtopt.precision.bounds import Bounds, accuracy_alarms, violations
 from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model
 from trtopt.precision.running import of_opening
 from trtopt.printable import visible
@@ -62,7 +62,7 @@ Arrays = dict[str, Array]
 def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
     """Compare an ONNX file, or engines, with the model `against` on ONNX Runtime; see `trtopt.check`."""
     path, against, data = Path(request.path), Path(request.against), request.data
-    batch, bounds = batch_sizes(request.batch), bounds_in(request.bounds or {})
+    batch, bounds = batch_sizes(request.batch), request.bounds
     sizes = input_sizes(request.shapes, request.axes)
     if data is not None and sizes.given:
         raise UsageError("--shape and --axis: samples have shapes of their own", "omit them, or --data")

@@ -102,8 +102,6 @@ def plan_of(swept: Swept) -> SweepPlan:
 def terms_of(swept: Swept) -> SweepTerms:
     """What all points share."""
     request, recipe = swept.request, swept.recipe
-    if "streams" in (request.terms or {}):
-        raise UsageError("terms: streams are swept", "give them as `streams`, not among the terms")
     if request.data is not None:
         open_data(request.data)
     data = measured_on(recipe, request.data, lambda text: None)
@@ -123,7 +121,7 @@ def terms_of(swept: Swept) -> SweepTerms:
         model_sha256=swept.onnx.sha256,
         backend=swept.builder.backend,
         device=swept.builder.device,
-        contract=changed(contract_named(request.contract or DEFAULT), request.terms or {}),
+        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
         recipe=msgspec.json.encode(kept, order="deterministic").decode(),
         warmup_s=request.warmup,
         duration_s=request.duration,

@@ -138,7 +138,7 @@ class Maker:
         if recipe.precision not in (None, "fp32"):
             recipe = msgspec.structs.replace(recipe, calib=recipe.calib or self.samples.data)
         if recipe.precision == "best":
-            recipe = msgspec.structs.replace(recipe, bounds=self.request.accuracy.given)
+            recipe = msgspec.structs.replace(recipe, bounds=self.request.bounds.given)
         manifest = build(
             self.request.model,
             folder,
@@ -225,7 +225,7 @@ class Evaluation:
         """One for each way to type the model, which is read and run once for all candidates."""
         if io not in self._checkers:
             given = self._setup
-            checker = Checker(given.source, None, given.request.accuracy, given.executor)
+            checker = Checker(given.source, None, given.request.bounds, given.executor)
             checker.take_inputs_of(io)
             self._checkers[io] = checker
         return self._checkers[io]

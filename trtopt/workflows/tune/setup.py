@@ -319,7 +319,7 @@ def _terms(onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder) -> 
         batch=batches_of(request, onnx.fixed_batch, onnx),
         recipe=recipe_json(recipe),
         data=None if request.data is None else fingerprint_of(request.data),
-        bounds=request.accuracy.given,
+        bounds=request.bounds.given,
         threshold=request.threshold,
         duration_s=request.duration,
     )
