@@ -320,7 +320,7 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
         ([DIGITS, "--streams", "0"], 2, "--streams 0"),
         ([DIGITS, "--queue", "-1"], 2, "--queue -1"),
         ([DIGITS, "--sync", "sleep"], 2, "'sleep' is not one of"),
-        ([DIGITS, "--threads", "two"], 2, "'two' is not one of"),
+        ([DIGITS, "--sync", "two"], 2, "'two' is not one of"),
         ([DIGITS, "--no-pinned"], 2, "without transfers"),
         ([DIGITS, "--duration", "0"], 2, "out of range"),
         ([DIGITS, "--stop-early"], 2, "--stop-early"),

@@ -12,9 +12,7 @@ from trtopt.workflows.bench import bench
 def test_an_engine_starts_in_fresh_processes(cpu_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.STARTS >= 5
     monkeypatch.setattr(bench, "STARTS", 1)
-    report = trtopt.bench(
-        cpu_build, batch=8, duration=0.1, warmup=0.05, graph=False, cold_start=True
-    )
+    report = trtopt.bench(cpu_build, batch=8, duration=0.1, warmup=0.05, graph=False, cold_start=True)
     (point,) = report.points
     cold = point.cold_start
     assert cold is not None

@@ -221,7 +221,7 @@ def test_what_the_command_line_shows_beside_the_help_is_told() -> None:
     """Words of a metavar, of a heading and of a table: the signature has none of them."""
     for name, text in (
         ("cast", "one of 8.6, 10, 11, rtx"),
-        ("bench", "as `1,10,100ms`"),
+        ("bench", "as p99=5ms"),
         ("build", "share the work of a node (ONNX Runtime)"),
         ("optimize", "-1 to 1 [default: 0.99]"),
     ):
