@@ -51,9 +51,6 @@ from trtopt.report.view import (
     table,
 )
 
-ENOUGH = 0.95
-"""A smaller batch size with this share of the highest throughput is deployed instead: it answers sooner."""
-
 _QUESTIONS = {
     "fast": "How fast is it?",
     "why": "Why is it not faster?",
@@ -132,7 +129,7 @@ class Deployment:
 
 
 def deployment_of(collected: Collected) -> Deployment | None:
-    """The smallest batch size with nearly the highest throughput, of trustworthy points where there are any.
+    """The batch size with the highest throughput, of trustworthy points where there are any.
 
     Each batch size is taken from the first result file that has it, so that no two contracts are mixed
     without need. None: nothing was measured.
@@ -148,8 +145,7 @@ def deployment_of(collected: Collected) -> Deployment | None:
     trusted = [
         place for place in places if trust_of(place[2], on_host=is_on_host(place[1])) is not Trust.NONE
     ] or places
-    best = max(_rate(point) for _, _, point in trusted)
-    file, _, point = next(place for place in trusted if _rate(place[2]) >= ENOUGH * best)
+    file, _, point = max(trusted, key=lambda place: _rate(place[2]))
     return Deployment(file, point, [one for _, _, one in places], [one for _, _, one in trusted])
 
 
@@ -177,9 +173,7 @@ def _reasons(deployed: Deployment) -> Iterator[str]:
     point, quickest = deployed.point, min(deployed.trusted, key=lambda one: figures_of(one)["p50 ms"] or 0.0)
     if len(deployed.trusted) > 1:
         among = "" if len(deployed.trusted) == len(deployed.points) else " that is trustworthy"
-        is_best = max(deployed.trusted, key=_rate) is point
-        what = "has the" if is_best else "is the smallest within 5 % of the"
-        yield f"Batch {point.batch} {what} highest throughput{among}."
+        yield f"Batch {point.batch} has the highest throughput{among}."
     if quickest is not point:
         p50 = figures_of(quickest)["p50 ms"]
         yield (
