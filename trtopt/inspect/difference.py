@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from trtopt.inspect.kernels.names import common_names, in_any_block, kernel_of_any_number
 from trtopt.onnxio.graph_walk import DisjointNames
@@ -18,6 +19,7 @@ from trtopt.records import (
 )
 
 Side = tuple[ProfiledLayer, ...]
+_Item = TypeVar("_Item")
 
 
 def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
@@ -38,24 +40,21 @@ def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
 
 
 def matched(a: Sequence[ProfiledLayer], b: Sequence[ProfiledLayer]) -> list[tuple[Side, Side]]:
-    """Connected groups of layers: two are connected where they share a key."""
-    parent: dict[str, str] = {}
+    """Layers of both that cover common nodes, in connected groups."""
+    return _connected(a, b, _keys)
 
-    def root(key: str) -> str:
-        parent.setdefault(key, key)
-        while parent[key] != key:
-            parent[key] = parent[parent[key]]
-            key = parent[key]
-        return key
 
-    sides: dict[str, tuple[list[ProfiledLayer], list[ProfiledLayer]]] = {}
-    for layer in (*a, *b):
-        first, *others = _keys(layer)
-        for other in others:
-            parent[root(other)] = root(first)
-    for side, layers in enumerate((a, b)):
-        for layer in layers:
-            sides.setdefault(root(_keys(layer)[0]), ([], []))[side].append(layer)
+def _connected(
+    a: Sequence[_Item], b: Sequence[_Item], keys: Callable[[_Item], list[str]]
+) -> list[tuple[tuple[_Item, ...], tuple[_Item, ...]]]:
+    """What of both hangs together: two are connected where they share a key."""
+    groups = DisjointNames(key for one in (*a, *b) for key in keys(one))
+    for one in (*a, *b):
+        groups.join(*keys(one))
+    sides: dict[str, tuple[list[_Item], list[_Item]]] = {}
+    for side, items in enumerate((a, b)):
+        for one in items:
+            sides.setdefault(groups.root(keys(one)[0]), ([], []))[side].append(one)
     return [(tuple(ours), tuple(theirs)) for ours, theirs in sides.values()]
 
 
@@ -122,15 +121,7 @@ def kernel_changes(a: KernelReport, b: KernelReport) -> tuple[KernelChange, ...]
     The costliest changes first, the same change in several blocks as one; what is the same by name and number
     in both is left out.
     """
-    keys = [_keys_of_row(row) for row in (*a.rows, *b.rows)]
-    groups = DisjointNames(key for own in keys for key in own)
-    for own in keys:
-        groups.join(*own)
-    sides: dict[str, tuple[list[KernelRow], list[KernelRow]]] = {}
-    for side, rows in enumerate((a.rows, b.rows)):
-        for row in rows:
-            sides.setdefault(groups.root(_keys_of_row(row)[0]), ([], []))[side].append(row)
-    changes = [_kernel_change(ours, theirs) for ours, theirs in sides.values()]
+    changes = [_kernel_change(ours, theirs) for ours, theirs in _connected(a.rows, b.rows, _keys_of_row)]
     changed = _over_blocks([one for one in changes if one.a != one.b])
     return tuple(sorted(changed, key=lambda one: (-abs(one.cost_ms), one.a, one.b)))
 

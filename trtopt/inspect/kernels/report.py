@@ -9,7 +9,7 @@ from statistics import median
 
 import msgspec
 
-from trtopt.inspect.costs import node_flops
+from trtopt.inspect.costs import floor_of, node_flops
 from trtopt.inspect.graph import Graph, Node
 from trtopt.inspect.kernels.attribution import UNKNOWN, Served, attribute
 from trtopt.inspect.kernels.homes import Home, assign_by_ranges, assign_layers
@@ -28,6 +28,7 @@ from trtopt.records import (
     KernelPass,
     KernelReport,
     KernelRow,
+    LayerCost,
     ProfiledLayer,
 )
 
@@ -61,11 +62,15 @@ def report_kernels(
         dropped=found.dropped,
         different_runs=found.different_runs,
         rows=rows,
-        by_name=by_name(rows),
-        by_node=by_node(rows),
-        by_dtype=by_dtype(rows),
-        by_family=by_family(rows),
-        by_block=by_block(rows),
+        by_name=_grouped(rows, lambda row: kernel_of_any_number(row.name)),
+        by_node=_grouped(rows, lambda row: _text(row.nodes)),
+        by_dtype=_grouped(rows, lambda row: row.dtype or _UNKNOWN),
+        by_family=_grouped(rows, lambda row: row.family),
+        by_block=_grouped(  # one group for the same nodes of all blocks that one kernel computes
+            rows,
+            lambda row: (in_any_block(row.nodes), kernel_of_any_number(row.name)) if row.nodes else _UNKNOWN,
+            lambda own: _short_text(common_names([row.nodes for row in own])),
+        ),
         sum_ms=sum(row.own_ms for row in rows),
         busy_ms=span - gap,
         gap_ms=gap,
@@ -208,11 +213,7 @@ def _flops(nodes: Iterable[Node], graph: Graph) -> int:
 
 def _floor_ms(nodes: Sequence[Node], traits: KernelTraits, graph: Graph, peaks: DevicePeaks | None) -> float:
     """What the products take at least; 0 where the device's peaks are unknown."""
-    if peaks is None or not peaks.flops:
-        return 0.0
-    known = peaks.flops.get(traits.dtype)
-    rate = known.value if known else max(peak.value for peak in peaks.flops.values())
-    return _flops(nodes, graph) / rate * 1e3
+    return floor_of(LayerCost(flops=_flops(nodes, graph), bytes_moved=0), traits.dtype, peaks).floor_ms or 0.0
 
 
 def _with_rate(
@@ -231,7 +232,7 @@ def _with_rate(
 # Launches in groups, each with its time: by name, by type, by what they do, by the nodes that they serve.
 
 
-_NO_NODE = "unknown"
+_UNKNOWN = "unknown"
 _ORDER: tuple[Confidence, ...] = ("unknown", "likely", "certain")
 
 
@@ -240,38 +241,9 @@ def least(confidences: Iterable[Confidence]) -> Confidence:
     return min(confidences, key=_ORDER.index)
 
 
-def by_name(rows: Sequence[KernelRow]) -> tuple[KernelGroup, ...]:
-    """By the kernel; generated ones that differ in their number alone together."""
-    return _grouped(rows, lambda row: kernel_of_any_number(row.name))
-
-
-def by_dtype(rows: Sequence[KernelRow]) -> tuple[KernelGroup, ...]:
-    """By the type in the kernel's name."""
-    return _grouped(rows, lambda row: row.dtype or _NO_NODE)
-
-
-def by_family(rows: Sequence[KernelRow]) -> tuple[KernelGroup, ...]:
-    """By what the kernel's name says that it does."""
-    return _grouped(rows, lambda row: row.family)
-
-
-def by_node(rows: Sequence[KernelRow]) -> tuple[KernelGroup, ...]:
-    """By the ONNX nodes that the launch serves."""
-    return _grouped(rows, lambda row: _text(row.nodes))
-
-
-def by_block(rows: Sequence[KernelRow]) -> tuple[KernelGroup, ...]:
-    """By the ONNX nodes, one group for the same nodes of all blocks that one kernel computes."""
-    return _grouped(
-        rows,
-        lambda row: (in_any_block(row.nodes), kernel_of_any_number(row.name)) if row.nodes else _NO_NODE,
-        lambda own: _short_text(common_names([row.nodes for row in own])),
-    )
-
-
 def _text(nodes: Sequence[str]) -> str:
     if not nodes:
-        return _NO_NODE
+        return _UNKNOWN
     return " + ".join(nodes) if len(nodes) < 4 else f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
 
 
