@@ -23,7 +23,7 @@ from trtopt.onnxio.model_file import load
 from trtopt.onnxio.shape_inference import types_of
 from trtopt.onnxio.weights import dtype_of
 from trtopt.precision.casting.rules import fit_of
-from trtopt.precision.compare import at_most, compared, open_model
+from trtopt.precision.compare import at_most, compare_outputs, open_model
 from trtopt.records.precision import OutputDifference
 
 TRANSFORMER = ROOT / "models" / "digits_transformer"
@@ -54,7 +54,7 @@ def apart(source: Path, out: Path, data: Path | None) -> tuple[OutputDifference,
     reference = open_model(original)
     specs = specs_of(original.proto)
     feeds = at_most(samples.batches(specs, 8), 64, specs)
-    return compared(((feed, reference.run(feed)) for feed in feeds), load(out))
+    return compare_outputs(((feed, reference.run(feed)) for feed in feeds), load(out))
 
 
 @pytest.fixture

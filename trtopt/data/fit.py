@@ -89,20 +89,22 @@ def cut(batch: Arrays, axes: Mapping[str, int], size: int) -> Iterator[Arrays]:
         }
 
 
-def fitted(spec: TensorSpec, array: NDArray[Any], rows: int | None, first: int) -> NDArray[Any]:
+def fit_input(spec: TensorSpec, array: NDArray[Any], rows: int | None, first: int) -> NDArray[Any]:
     """`array` in the type of the input `spec`; its first row is sample number `first`."""
     _check_shape(spec, array, rows)
     dtype = numpy_dtype(spec.dtype)
     if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
         array = array.view(dtype)  # .npy has no name for types that NumPy lacks, such as bfloat16
     numbers = first if rows is not None else None
-    given = converted(spec.name, array, dtype, numbers)
+    given = convert_input(spec.name, array, dtype, numbers)
     if given is array:
         _check_values(spec.name, array, given, numbers)
     return given
 
 
-def converted(name: str, array: NDArray[Any], dtype: np.dtype[Any], first: int | None = 0) -> NDArray[Any]:
+def convert_input(
+    name: str, array: NDArray[Any], dtype: np.dtype[Any], first: int | None = 0
+) -> NDArray[Any]:
     """The values of input `name` in its type, if that is of their kind and holds them.
 
     `first` is the number of the sample in its first row; None: its rows are no samples.

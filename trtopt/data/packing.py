@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.fit import converted
+from trtopt.data.fit import convert_input
 from trtopt.errors import DataError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import TensorSpec
@@ -75,7 +75,7 @@ def packed(spec: TensorSpec, array: Array, tensor: TypedTensor | None, *, satura
                 f"give floats, which are quantised, or levels as {dtype}",
             )
         array = quantize_array(spec.name, array, tensor.scale, saturate=saturate)
-    given = np.ascontiguousarray(converted(spec.name, array, dtype))
+    given = np.ascontiguousarray(convert_input(spec.name, array, dtype))
     return vectorised(given, tensor.layout if tensor is not None else "nchw")
 
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.fit import check_lengths, cut, fitted, missing, repeated, rows_of, sample_axes
+from trtopt.data.fit import check_lengths, cut, fit_input, missing, repeated, rows_of, sample_axes
 from trtopt.data.readers import Arrays, JsonReader, NpzReader, Reader, Rows, write_npz
 from trtopt.errors import DataError, UsageError
 from trtopt.files.bounded_reading import sha256_of
@@ -203,7 +203,7 @@ class SampleSource:
             for spec in inputs:
                 if spec.name not in piece:
                     raise missing(spec.name, self._names() or tuple(piece))
-            yield {spec.name: fitted(spec, piece[spec.name], rows[spec.name], seen) for spec in inputs}
+            yield {spec.name: fit_input(spec, piece[spec.name], rows[spec.name], seen) for spec in inputs}
             seen += next((len(piece[name]) for name, count in rows.items() if count is not None), 1)
 
     def _names(self) -> tuple[str, ...]:

@@ -380,7 +380,7 @@ def _check_weights(model: ModelFile, plan: Plan) -> None:
         check_weight(array_of(constants[name], model.folder), name, place.node)
 
 
-def copied(model: ModelFile) -> ModelFile:
+def copy_model(model: ModelFile) -> ModelFile:
     """A copy to write into; large weights are shared."""
     proto = deepcopy(model.proto)
     return replace(model, proto=proto)
@@ -390,7 +390,7 @@ def _with_open_scales(
     model: ModelFile, plan: Plan, form: QdqFormat, given: Scales
 ) -> tuple[Unoptimised, dict[str, str]]:
     """The quantised model with the scales of calibrated tensors as inputs: one session for all methods."""
-    trial = copied(model)
+    trial = copy_model(model)
     calibrated = [name for name in plan.tensors if name not in given.tensors]
     tensors = {**given.tensors, **plan.fixed, **dict.fromkeys(calibrated, 1.0)}
     names = write(trial, plan, replace(given, tensors=tensors), replace(form, stored=False))

@@ -186,7 +186,7 @@ def open_model(model: ModelFile) -> Unoptimised:
         return open_proto(wide, wide.proto)
 
 
-def compared(pairs: Iterable[tuple[Arrays, Arrays]], model: ModelFile) -> tuple[OutputDifference, ...]:
+def compare_outputs(pairs: Iterable[tuple[Arrays, Arrays]], model: ModelFile) -> tuple[OutputDifference, ...]:
     """How far every output of `model` lies from that of the reference; `pairs` are its inputs and outputs.
 
     Texts and sequences are left out of both.

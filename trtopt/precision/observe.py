@@ -289,7 +289,7 @@ class Reference:
 _AT_ONCE = 8
 
 
-def measured(
+def measure_peaks(
     model: ModelFile, samples: SampleSource, reference: Reference | None = None
 ) -> tuple[dict[str, float], int]:
     """The largest finite |x| of every FP32 tensor, and over how many samples; `reference` keeps its share.
@@ -297,13 +297,13 @@ def measured(
     Values inside subgraphs are not seen.
     """
     with passing(model) as spooling:
-        return _measured(model, with_weights_dequantized(spooling), samples, reference)
+        return _measure_folded(model, with_weights_dequantized(spooling), samples, reference)
 
 
-def _measured(
+def _measure_folded(
     model: ModelFile, folded: ModelFile, samples: SampleSource, reference: Reference | None
 ) -> tuple[dict[str, float], int]:
-    """As `measured`; `folded` is the model with constants in place of its weights' Q/DQ."""
+    """As `measure_peaks`; `folded` is the model with constants in place of its weights' Q/DQ."""
     peaks = dict.fromkeys(float_tensors(folded), 0.0)
 
     def visit(name: str, values: NDArray[Any], first: int) -> None:

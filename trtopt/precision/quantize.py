@@ -22,15 +22,15 @@ from trtopt.precision.calibrate import (
     by_group,
     calibrate,
     check_complete,
-    copied,
+    copy_model,
     with_method,
 )
 from trtopt.precision.casting.convert import cast_graph
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.rules import gelus_between_products, largest, rest_between_quantized
-from trtopt.precision.compare import First, at_most, compared, decibels, open_model
+from trtopt.precision.compare import First, at_most, compare_outputs, decibels, open_model
 from trtopt.precision.existing_qdq import Existing, complete, known_ranges, take_out
-from trtopt.precision.observe import measured
+from trtopt.precision.observe import measure_peaks
 from trtopt.precision.placement.draft import Plan, View
 from trtopt.precision.placement.place import place
 from trtopt.precision.qdq import QdqFormat, Scales, write
@@ -75,7 +75,7 @@ class QuantizedModel:
 
 def quantize_graph(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
     """Place, calibrate and write Q/DQ into a copy of `file`."""
-    made = with_pairs(file, job)
+    made = write_pairs(file, job)
     if not made.plan.weights and not made.plan.edges:
         raise _nothing_quantized(file, made.plan)
     return made
@@ -110,9 +110,9 @@ def _why_none(plan: Plan) -> str:
     return "; ".join(parts) + more
 
 
-def with_pairs(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
+def write_pairs(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
     """As `quantize_graph`, also where the request leaves nothing to be quantised: then without any Q/DQ."""
-    model = copied(file)
+    model = copy_model(file)
     existing = take_out(model)
     _check_existing(existing, job)
     fit_opset(model.proto, job.form)
@@ -256,9 +256,9 @@ def _coarsened(plan: Plan, scales: Scales, form: QdqFormat) -> list[str]:
     ]
 
 
-def measured_for_rest(model: ModelFile, samples: SampleSource) -> dict[str, float]:
+def peaks_for_rest(model: ModelFile, samples: SampleSource) -> dict[str, float]:
     """The largest |x| by tensor over the first samples, for `make_rest_half`."""
-    return measured(model, First(samples, _CAST_SAMPLES))[0]
+    return measure_peaks(model, First(samples, _CAST_SAMPLES))[0]
 
 
 def half_nodes(model: onnx.ModelProto, forms: Forms) -> frozenset[str]:
@@ -295,6 +295,6 @@ def output_error(
     """
     specs, before = specs_of(original.proto), open_model(original)
     feeds = list(at_most(source.batches(specs, _CHECKED_SAMPLES), _CHECKED_SAMPLES, specs))
-    outputs = compared(((feed, before.run(feed)) for feed in feeds), found)
+    outputs = compare_outputs(((feed, before.run(feed)) for feed in feeds), found)
     ratios = {item.output: round(decibels(item), 2) for item in outputs if not item.integer and item.values}
     return ratios, outputs, sum(samples_in(feed, specs) for feed in feeds)

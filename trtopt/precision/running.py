@@ -106,19 +106,19 @@ def _part(model: onnx.ModelProto, names: Sequence[str], given: Set[str]) -> tupl
     return part, sorted(needed & given)
 
 
-def of_casting(model: ModelFile) -> int:
+def casting_bytes(model: ModelFile) -> int:
     """Bytes at most: weights in 16 bits, twice in a search, in FP32 to compare, and before if in 16."""
     return _wide_bytes(model.proto) * (3 if is_low(model.proto) else 2)
 
 
-def of_quantizing(model: ModelFile) -> int:
+def quantizing_bytes(model: ModelFile) -> int:
     """Bytes at most: the weights rewritten, smoothed, in 16 bits, and what Q/DQ make of them."""
     return _wide_bytes(model.proto) * (5 if is_low(model.proto) else 4)
 
 
-def of_opening(*models: ModelFile) -> int:
+def opening_bytes(*models: ModelFile) -> int:
     """Bytes at most: 16-bit weights in FP32, and behind Q and DQ in the type of their scales before."""
-    return sum(map(_of_opening, models))
+    return sum(map(_opening_bytes, models))
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def passing(model: ModelFile) -> Iterator[ModelFile]:
     It lies in the model's own or, if that has none, in the system's temporary folder.
     """
     if model.spool is None:
-        check_temporary_room(of_opening(model))
+        check_temporary_room(opening_bytes(model))
         with scratch_folder() as folder:
             yield replace(model, spool=folder)
         return
@@ -140,7 +140,7 @@ def passing(model: ModelFile) -> Iterator[ModelFile]:
         yield replace(model, spool=Path(name))
 
 
-def _of_opening(model: ModelFile) -> int:
+def _opening_bytes(model: ModelFile) -> int:
     has_pairs = any(node.op_type == "DequantizeLinear" for node in model.proto.graph.node)
     wide = _wide_bytes(model.proto)
     if is_low(model.proto):

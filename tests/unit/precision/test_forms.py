@@ -12,7 +12,7 @@ from trtopt.precision.calibrate import QuantizationJob
 from trtopt.precision.placement.draft import PlacementOptions, View
 from trtopt.precision.placement.place import applicable, with_choice
 from trtopt.precision.qdq import qdq_format_for
-from trtopt.precision.quantize import make_rest_half, measured_for_rest, output_error, quantize_graph
+from trtopt.precision.quantize import make_rest_half, output_error, peaks_for_rest, quantize_graph
 from trtopt.records.precision import CHOICES, PLAIN, Forms
 from trtopt.targets import target_named
 
@@ -91,7 +91,7 @@ def check(net: Net, y: str, forms: Forms, target: str) -> None:
     made = quantize_graph(
         model, QuantizationJob(options, qdq_format_for("int8", target), "max", source=source)
     )
-    make_rest_half(made, target, measured_for_rest(made.model, source), forms, is_real=True)
+    make_rest_half(made, target, peaks_for_rest(made.model, source), forms, is_real=True)
     onnx.checker.check_model(made.model.proto, full_check=True)
     errors, _, _ = output_error(model, made.model, source)
     assert errors[y] > 10, str(forms)

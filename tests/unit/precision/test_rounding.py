@@ -14,7 +14,7 @@ from tests.support.networks import Net, as_file
 from trtopt.data import open_data
 from trtopt.errors import DataError
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.precision.calibrate import copied
+from trtopt.precision.calibrate import copy_model
 from trtopt.precision.compare import open_model
 from trtopt.precision.observe import Products, SecondMoments
 from trtopt.precision.placement.draft import PlacementOptions, View
@@ -142,7 +142,7 @@ def calib(tmp_path: Path) -> str:
 
 
 def quantize(model: ModelFile, calib: str | None, most_bytes: int = 1 << 30) -> tuple[ModelFile, Rounded]:
-    made = copied(model)
+    made = copy_model(model)
     plan = place(View(made.proto), PlacementOptions("int4"))
     found = Rounded({}, 0, 0)
     if calib:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 from tests.support.networks import Net, as_file
-from trtopt.precision.calibrate import copied
+from trtopt.precision.calibrate import copy_model
 from trtopt.precision.compare import open_model
 from trtopt.precision.observe import ChannelValues, PerChannel
 from trtopt.precision.placement.draft import View
@@ -38,7 +38,7 @@ def test_the_function_stays_and_outlying_channels_shrink() -> None:
     assert [place.tensor for place in find(View(model.proto))] == ["norm", "norm2"]
     feed = {"x": np.random.default_rng(0).standard_normal((3, 4, 32)).astype(np.float32)}
     before = open_model(model).run(feed)
-    changed = copied(model)
+    changed = copy_model(model)
     smooth(changed, find(View(changed.proto)), {"norm": {3: 2.0}, "norm2": {5: 10.0}})
     after = open_model(changed).run(feed)
     for name, array in before.items():

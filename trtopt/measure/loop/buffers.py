@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.fit import converted
+from trtopt.data.fit import convert_input
 from trtopt.data.packing import planar, vectorised
 from trtopt.device.api import (
     Binding,
@@ -50,7 +50,7 @@ def host_buffers(
         buffers[binding.name] = buffer = allocate(binding.nbytes)
         resources.callback(buffer.close)
         if binding.is_input:
-            given = converted(binding.name, data[binding.name], binding.dtype)
+            given = convert_input(binding.name, data[binding.name], binding.dtype)
             array = np.ascontiguousarray(vectorised(given, binding.layout))
             buffer.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
     return buffers

@@ -21,7 +21,7 @@ from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibrate import table_beside
-from trtopt.precision.compare import at_most, compared, open_model
+from trtopt.precision.compare import at_most, compare_outputs, open_model
 from trtopt.precision.placement.draft import View
 from trtopt.precision.placement.evidence import Expected, minor_differences
 from trtopt.precision.placement.place import applicable
@@ -247,7 +247,7 @@ class Candidates:
     def _differences(self, onnx: Path) -> tuple[OutputDifference, ...]:
         feeds = at_most(self._source.batches(self._specs, 8), _COMPARED, self._specs)
         pairs = ((feed, self._reference.run(feed)) for feed in feeds)
-        return compared(pairs, model_file.load(onnx))
+        return compare_outputs(pairs, model_file.load(onnx))
 
 
 def _is_smoothed_as(one: Forms, other: Forms) -> bool:

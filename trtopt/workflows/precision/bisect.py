@@ -30,8 +30,8 @@ from trtopt.precision.calibrate import TABLE, QuantizationJob, table_beside
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
 from trtopt.precision.casting.decide import CastOptions, Decision
 from trtopt.precision.existing_qdq import is_quantized
-from trtopt.precision.observe import measured
-from trtopt.precision.quantize import make_rest_half, measured_for_rest, quantize_graph, with_pairs
+from trtopt.precision.observe import measure_peaks
+from trtopt.precision.quantize import make_rest_half, peaks_for_rest, quantize_graph, write_pairs
 from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
 from trtopt.recipe import batch_sizes
 from trtopt.records.precision import BisectReport, CalibrationTable, CheckedSubject, KeptSet, Sensitivity
@@ -42,7 +42,7 @@ from trtopt.workflows.bench.resolve_engines import engines_of_build, points
 from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.check import Checker
-from trtopt.workflows.precision.quantize import job_of, rewritten, save
+from trtopt.workflows.precision.quantize import job_of, rewrite_in_fp32, save
 from trtopt.workflows.provenance import command_line, now
 
 Evaluator: TypeAlias = "RuntimeEvaluator | EngineEvaluator"
@@ -245,7 +245,7 @@ def _variants(
             "give the float model; trtopt check --layers compares the two",
         )
     listener.note("rewriting the graph")
-    file, _ = rewritten(source, scratch, target)
+    file, _ = rewrite_in_fp32(source, scratch, target)
     listener.note("placing Q/DQ and calibrating")
     job = replace(job, source=samples, model_sha256=checker.artifact.sha256)
     return QuantizedVariants(file, samples, job, target), file
@@ -404,7 +404,7 @@ class CastVariants:
     ) -> None:
         """Run `samples` through the prepared model once."""
         self._model, self._cast_options = model, cast_options
-        self._ranges, _ = measured(model, samples)
+        self._ranges, _ = measure_peaks(model, samples)
         decision = self._cast(cast_options, spool)[1]
         check_worthwhile(model, decision, cast_options.precision)
         self.nodes = tuple(decision.places)
@@ -443,7 +443,7 @@ class QuantizedVariants:
         self.nodes = tuple(node.name for node in model.proto.graph.node if node.name in low)
         self._ranges: dict[str, float] = {}
         if job.form.strongly_typed:  # pairs bound what they let through; without them tensors may be larger
-            quantized, plain = (measured_for_rest(item, samples) for item in (made.model, model))
+            quantized, plain = (peaks_for_rest(item, samples) for item in (made.model, model))
             self._ranges = quantized | {
                 name: max(peak, quantized.get(name, 0.0)) for name, peak in plain.items()
             }
@@ -452,7 +452,7 @@ class QuantizedVariants:
         """As above. Tensors that carry Q/DQ only now are calibrated now, by the same method."""
         options = self._job.options
         options = replace(options, exclude=(*options.exclude, *map(pattern_for, sorted(kept))))
-        made = with_pairs(replace(self._model, spool=spool), replace(self._job, options=options))
+        made = write_pairs(replace(self._model, spool=spool), replace(self._job, options=options))
         if self._job.table is not None and made.table is not None:  # what is calibrated now stays known
             rows = self._job.table.tensors | made.table.tensors
             self._job = replace(self._job, table=msgspec.structs.replace(self._job.table, tensors=rows))

@@ -30,9 +30,9 @@ from trtopt.precision.bounds import LEAST_COSINE, LEAST_SQNR_DB, Bounds, accurac
 from trtopt.precision.casting.convert import cast_graph, check_worthwhile
 from trtopt.precision.casting.decide import HEAVY, CastOptions, Decision
 from trtopt.precision.casting.rules import largest
-from trtopt.precision.compare import First, compared
-from trtopt.precision.observe import Reference, measured
-from trtopt.precision.running import of_casting
+from trtopt.precision.compare import First, compare_outputs
+from trtopt.precision.observe import Reference, measure_peaks
+from trtopt.precision.running import casting_bytes
 from trtopt.precision.search import ALLOWED, Found, Names, search
 from trtopt.printable import counted
 from trtopt.records.precision import CastReport, OutputDifference, VanishingWeight
@@ -182,7 +182,7 @@ def _loaded(request: CastRequest, source: Path, out: Path, note: Note) -> ModelF
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     check_output(out, MODEL)
     model = model_file.load(source)
-    check_output_room(out, of_casting(model), note)
+    check_output_room(out, casting_bytes(model), note)
     return model
 
 
@@ -259,9 +259,9 @@ def _seen(
 
     def on(source: SampleSource) -> _Seen:
         reference = Reference(model.proto, spool, _COMPARED)
-        ranges, samples = measured(wide, source, reference if wide is model else None)
+        ranges, samples = measure_peaks(wide, source, reference if wide is model else None)
         if wide is not model and compare:
-            measured(model, First(source, _COMPARED), reference)
+            measure_peaks(model, First(source, _COMPARED), reference)
         unscaled = range_notes(specs_of(original), source) if data is not None else ()
         return _Seen(source.name, samples, ranges, reference, unscaled)
 
@@ -275,7 +275,7 @@ def _seen(
 
 
 def _compared(seen: _Seen, result: ModelFile) -> tuple[OutputDifference, ...]:
-    return () if seen.reference is None else compared(seen.reference.pairs(), result)
+    return () if seen.reference is None else compare_outputs(seen.reference.pairs(), result)
 
 
 def _casts(model: ModelFile) -> int:

@@ -35,7 +35,7 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.weights import weight_alarms
 from trtopt.precision.bounds import Bounds, accuracy_alarms, violations
 from trtopt.precision.compare import Deviation, add_outputs, layer_differences, open_model
-from trtopt.precision.running import of_opening
+from trtopt.precision.running import opening_bytes
 from trtopt.printable import visible
 from trtopt.recipe import Recipe, batch_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
@@ -116,7 +116,7 @@ def _load(path: Path) -> tuple[OnnxArtifact, ModelFile]:
 def _beside(reference: ModelFile, path: Path, listener: Listener) -> ModelFile:
     """Another model, once there is room to open both."""
     _, model = _load(path)
-    check_temporary_room(of_opening(reference, model), listener.note)
+    check_temporary_room(opening_bytes(reference, model), listener.note)
     return model
 
 

@@ -39,12 +39,12 @@ from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import (
     half_nodes,
     make_rest_half,
-    measured_for_rest,
     output_error,
+    peaks_for_rest,
     quantize_graph,
 )
 from trtopt.precision.ranges import MAX
-from trtopt.precision.running import of_quantizing
+from trtopt.precision.running import quantizing_bytes
 from trtopt.printable import counted
 from trtopt.records.precision import PLAIN, CalibrationTable, Forms, QuantizeReport
 from trtopt.requests.models import QuantizeOptions
@@ -81,12 +81,12 @@ def quantize(
     samples = _source(request, original, job.options.precision)
     check_output(target, MODEL)
     check_output(table_beside(target), TABLE)
-    check_output_room(target, of_quantizing(original), listener.note)
+    check_output_room(target, quantizing_bytes(original), listener.note)
     with scratch_beside(target) as scratch:
         listener.note("rewriting the graph")
         if not io.is_empty:
             model_file.save(original, source := scratch / "typed.onnx")
-        file, rewrite_notes = rewritten(source, scratch, aim, forms)
+        file, rewrite_notes = rewrite_in_fp32(source, scratch, aim, forms)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
         made = quantize_graph(file, replace(job, source=samples, model_sha256=onnx.sha256))
         notes = [*made.notes, *rewrite_notes]
@@ -95,7 +95,7 @@ def quantize(
         tried = samples or seeded_source(original)
         if job.form.strongly_typed or half_nodes(made.model.proto, forms):
             listener.note("making the rest FP16")
-            ranges = measured_for_rest(made.model, tried)
+            ranges = peaks_for_rest(made.model, tried)
             make_rest_half(made, aim, ranges, forms, is_real=request.data is not None)
         listener.note("comparing with the original")
         errors, differences, compared = output_error(original, made.model, tried)
@@ -176,7 +176,9 @@ def _source(request: QuantizeOptions, model: ModelFile, precision: Precision) ->
     return None
 
 
-def rewritten(source: Path, scratch: Path, target: str, forms: Forms = PLAIN) -> tuple[ModelFile, list[str]]:
+def rewrite_in_fp32(
+    source: Path, scratch: Path, target: str, forms: Forms = PLAIN
+) -> tuple[ModelFile, list[str]]:
     """The model in FP32, BatchNorm folded and the like, its new weights to be kept in `scratch`; and remarks.
 
     It is verified on seeded inputs; where those do not suit the model a note says that it was not.
