@@ -226,6 +226,18 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
             field[:] = [names.get(name, name) for name in field]
 
 
+def rename_uses(graph: onnx.GraphProto, names: Mapping[str, str], *, makers: bool) -> None:
+    """Let nodes, inner ones too, read tensors by other names; with `makers` these are made by those names."""
+    for part in graphs_of(graph):
+        for node in part.node:
+            for field in (node.input, node.output) if makers else (node.input,):
+                field[:] = [names.get(name, name) for name in field]
+        for item in () if part is graph else part.output:
+            item.name = names.get(item.name, item.name)
+    for item in graph.initializer if makers else ():
+        item.name = names.get(item.name, item.name)
+
+
 class DisjointNames:
     """Disjoint sets of names (union-find, with path halving); every name begins as a set of its own."""
 

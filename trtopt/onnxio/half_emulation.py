@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 
@@ -15,8 +15,11 @@ from trtopt.onnxio.graph_walk import (
     Part,
     graphs_of,
     name_apart,
+    names_in,
     refill,
+    rename_uses,
     subgraphs_of,
+    take_name,
 )
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.shape_inference import FLOAT, LOW, types_of
@@ -34,23 +37,13 @@ def _emulated(model: onnx.ModelProto, types: Mapping[str, int]) -> onnx.ModelPro
     widened when it runs.
     """
     copy = deepcopy(model)
-    parts = list(graphs_of(copy.graph))
-    stem = _unused_stem({*types, *(name for part in parts for node in part.node for name in node.output)})
-    for index, part in reversed(list(enumerate(parts))):  # inner graphs first: nodes around them are copied
-        # Each graph widens for itself: inner graphs may read outer tensors.
-        _widen(part, types, f"{stem}{index}:")
+    taken = {*types, *names_in(copy.graph)}
+    for part in reversed(list(graphs_of(copy.graph))):  # inner graphs first: nodes around them are copied
+        _widen(part, types, taken)  # each widens for itself: inner graphs may read outer tensors
     return copy
 
 
-def _unused_stem(names: Set[str]) -> str:
-    """What no name begins with, so that names made from it are new in every graph and at every call."""
-    stem = "wide"
-    while any(name.startswith(stem) for name in names):
-        stem += "r"
-    return stem
-
-
-def _widen(part: Part, types: Mapping[str, int], prefix: str) -> None:
+def _widen(part: Part, types: Mapping[str, int], taken: set[str]) -> None:
     nodes: list[onnx.NodeProto] = []
     wide: dict[str, str] = {}
     for old in part.node:
@@ -61,7 +54,7 @@ def _widen(part: Part, types: Mapping[str, int], prefix: str) -> None:
         for index, name in enumerate(old.input):
             if types.get(name) in _LOW:
                 if name not in wide:
-                    wide[name] = prefix + name
+                    wide[name] = take_name(f"wide:{name}", taken)
                     nodes.append(_cast(name, wide[name], TensorProto.FLOAT))
                 node.input[index] = wide[name]
         nodes.append(node)
@@ -69,7 +62,7 @@ def _widen(part: Part, types: Mapping[str, int], prefix: str) -> None:
             continue
         for index, name in enumerate(old.output):
             if types.get(name) in _LOW:
-                node.output[index] = f"{prefix}raw:{name}"
+                node.output[index] = take_name(f"raw:{name}", taken)
                 nodes.append(_cast(node.output[index], name, types[name]))
     refill(part.node, nodes)
     del part.value_info[:]
@@ -106,9 +99,6 @@ def in_fp32(model: ModelFile) -> ModelFile:
     return replace(model, proto=_emulated(proto, types))
 
 
-_SUFFIX = ":wide"
-
-
 def is_low(model: onnx.ModelProto) -> bool:
     """Whether a weight, an input or a Cast of the model, subgraphs included, is FP16 or BF16."""
     return any(
@@ -132,11 +122,11 @@ def widened(model: ModelFile) -> ModelFile:
                 tensor.CopyFrom(converted(tensor, model, tensor.name, FLOAT))
         for node in part.node:
             _widen_node(node, model)
-        _rename(part, aside, is_main=part is proto.graph)
         if part is not proto.graph:
             for value in (*part.input, *part.output):
                 _widen_type(value.type)
         del part.value_info[:]
+    rename_uses(proto.graph, aside, makers=True)
     _add_casts(proto.graph, aside)
     return replace(model, proto=proto)
 
@@ -166,27 +156,11 @@ def _widen_type(declared: onnx.TypeProto) -> None:
 
 
 def _cast_ends(graph: onnx.GraphProto) -> dict[str, str]:
-    """The FP32 names of the inputs and outputs that are 16-bit; new ones, also if widened before."""
-    given = {item.name for item in graph.initializer}
-    taken = given.union(*({*node.input, *node.output} for part in graphs_of(graph) for node in part.node))
-    suffix = _SUFFIX
-    while any(name.endswith(suffix) for name in taken):
-        suffix += "r"
+    """The FP32 names of the inputs and outputs that are 16-bit."""
+    given, taken = {item.name for item in graph.initializer}, names_in(graph)
     ends = (*(item for item in graph.input if item.name not in given), *graph.output)
-    return {item.name: item.name + suffix for item in ends if item.type.tensor_type.elem_type in _LOW}
-
-
-def _rename(part: onnx.GraphProto, aside: Mapping[str, str], *, is_main: bool) -> None:
-    for node in part.node:
-        for names in (node.input, node.output):
-            for index, name in enumerate(names):
-                names[index] = aside.get(name, name)
-    if is_main:
-        for tensor in part.initializer:
-            tensor.name = aside.get(tensor.name, tensor.name)
-    else:
-        for value in part.output:
-            value.name = aside.get(value.name, value.name)
+    low = {item.name for item in ends if item.type.tensor_type.elem_type in _LOW}
+    return {name: take_name(f"{name}:wide", taken) for name in sorted(low)}
 
 
 def _add_casts(graph: onnx.GraphProto, aside: Mapping[str, str]) -> None:

@@ -24,7 +24,16 @@ from onnx import TensorProto
 
 from trtopt.errors import InvalidModelError
 from trtopt.onnxio.external_data import refers_to_file
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, names_length, opset_of, parts_of, refill
+from trtopt.onnxio.graph_walk import (
+    OWN_DOMAINS,
+    Part,
+    graphs_of,
+    names_length,
+    opset_of,
+    parts_of,
+    refill,
+    take_name,
+)
 
 _MATH = ("Add", "Sub", "Mul")
 _FIRST = ("Gather", "Slice", "Cast", "Squeeze", "Unsqueeze")
@@ -37,8 +46,9 @@ def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     barred: dict[str, str] = {}
     model = _with_named_axes(model)
     found = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    taken = {name for part in parts_of(model) for node in part.node for name in (*node.input, *node.output)}
     while doubtful := set(_doubtful(found)) - barred.keys():
-        barred |= _unused_names(model, doubtful, len(barred))
+        barred |= {name: take_name(f"{name}:barred", taken) for name in sorted(doubtful)}
         found = onnx.shape_inference.infer_shapes(_with_barriers(model, barred), data_prop=True)
     return _shapes_of(found, model, set(barred.values())) if barred else found
 
@@ -126,15 +136,6 @@ class _Seen:
         if node.op_type == "Slice" and not set(node.input[1:3]) <= constant:
             return True
         return node.op_type in ("Gather", "Slice") and self._rank(node.input[0]) != 1
-
-
-def _unused_names(model: onnx.ModelProto, outputs: Iterable[str], first: int) -> dict[str, str]:
-    """A name for what each of these nodes makes itself, which nothing in the model has."""
-    taken = {name for part in parts_of(model) for node in part.node for name in (*node.input, *node.output)}
-    prefix = "barred"
-    while any(name.startswith(prefix) for name in taken):
-        prefix += "_"
-    return {name: f"{prefix}{count}" for count, name in enumerate(sorted(outputs), first)}
 
 
 def _with_barriers(model: onnx.ModelProto, barred: dict[str, str]) -> onnx.ModelProto:

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from trtopt.errors import ModelError, TrtoptError, UnsupportedOpError
 from trtopt.onnxio import prepare, shape_inference
-from trtopt.onnxio.graph_walk import graphs_of, names_in
+from trtopt.onnxio.graph_walk import graphs_of, names_in, refill
 from trtopt.onnxio.model_file import ModelFile, is_external
 from trtopt.onnxio.shape_inference import check
 from trtopt.rewrite.rewrite_trace import Applied, Declined
@@ -70,8 +70,7 @@ def _hoist_outer_weights(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
         graph.initializer.extend(missing)
         held |= {item.name for item in missing}
         if len(own) < len(inner.initializer):
-            del inner.initializer[:]
-            inner.initializer.extend(own)
+            refill(inner.initializer, own)
 
 
 def _find_declared(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
@@ -129,8 +128,7 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
     declared = _find_declared(base.graph)
     for inner in graphs_of(model.graph):
         kept = [declared[item.name] for item in inner.value_info if item.name in declared]
-        del inner.value_info[:]
-        inner.value_info.extend(kept)
+        refill(inner.value_info, kept)
     signature = {item.name: item for item in (*base.graph.input, *base.graph.output)}
     for run in (model.graph.input, model.graph.output):
         for item in run:
@@ -148,8 +146,7 @@ def _with_shapes(model: onnx.ModelProto) -> Any:
     for item in full.graph.input:
         item.CopyFrom(named[item.name])
     for own, inferred in zip(graphs_of(full.graph), graphs_of(known.graph), strict=True):
-        del own.value_info[:]
-        own.value_info.extend(inferred.value_info)
+        refill(own.value_info, inferred.value_info)
     try:
         return gs.import_onnx(full)
     except UnicodeDecodeError as error:  # onnx-graphsurgeon takes every string for text

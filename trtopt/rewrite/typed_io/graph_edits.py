@@ -15,7 +15,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import graphs_of, names_in, take_name
+from trtopt.onnxio.graph_walk import graphs_of, names_in, refill, rename_uses, take_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.records.tensors import TypedTensor
 
@@ -98,33 +98,16 @@ class Chain:
         return name
 
 
-def rename(graph: GraphProto, old: str, new: str, *, outputs: bool) -> None:
-    """All that reads a tensor, and with `outputs` what makes it, calls it otherwise."""
-    for part in graphs_of(graph):
-        for node in part.node:
-            node.input[:] = [new if name == old else name for name in node.input]
-            if outputs:
-                node.output[:] = [new if name == old else name for name in node.output]
-    if outputs:
-        for item in graph.initializer:
-            item.name = new if item.name == old else item.name
-
-
 def _retype(value: ValueInfoProto, dtype: int, *, nhwc: bool) -> None:
     kind = value.type.tensor_type
     kind.elem_type = dtype
     if nhwc:
-        before = onnx.TensorShapeProto()
-        before.CopyFrom(kind.shape)
-        del kind.shape.dim[:]
-        kind.shape.dim.extend(before.dim[axis] for axis in TO_NHWC)
+        refill(kind.shape.dim, [kind.shape.dim[axis] for axis in TO_NHWC])
 
 
 def keep_value(graph: GraphProto, value: ValueInfoProto, name: str) -> None:
     """What was known of the tensor stays known under its new name."""
-    for index in reversed(range(len(graph.value_info))):
-        if graph.value_info[index].name == value.name:
-            del graph.value_info[index]
+    refill(graph.value_info, [item for item in graph.value_info if item.name != value.name])
     kept = graph.value_info.add()
     kept.CopyFrom(value)
     kept.name = name
@@ -162,7 +145,7 @@ def type_input(model: onnx.ModelProto, edit: Edit) -> None:
         last = chain.add("Mul", last, chain.constant(factor, "factor"))
     if current != held:
         last = chain.add("Cast", last, to=held)
-    rename(graph, tensor.name, last, outputs=False)
+    rename_uses(graph, {tensor.name: last}, makers=False)
     if not pads:
         keep_value(graph, value, last)
     for place, node in enumerate(chain.nodes):
@@ -188,9 +171,7 @@ def _take_padding(model: onnx.ModelProto, tensor: TypedTensor) -> tuple[int, ...
     pads = given.get("pads", ())
     if given.get("auto_pad", b"NOTSET") != b"NOTSET" or not any(pads) or min(pads) < 0:
         return ()
-    kept = [item for item in conv.attribute if item.name != "pads"]
-    del conv.attribute[:]
-    conv.attribute.extend(kept)
+    refill(conv.attribute, [item for item in conv.attribute if item.name != "pads"])
     half = len(pads) // 2
     return (0, 0, *pads[:half], 0, 0, *pads[half:])
 
@@ -204,7 +185,7 @@ def type_output(model: onnx.ModelProto, edit: Edit) -> None:
         return
     chain = Chain(graph, tensor.name)
     own = chain.name("computed")
-    rename(graph, tensor.name, own, outputs=True)
+    rename_uses(graph, {tensor.name: own}, makers=True)
     keep_value(graph, value, own)
     last = chain.add("Transpose", own, perm=TO_NHWC) if nhwc else own
     if tensor.scale is not None:

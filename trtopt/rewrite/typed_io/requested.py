@@ -11,7 +11,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from trtopt.errors import UsageError
-from trtopt.onnxio.graph_walk import graphs_of, subgraphs_of
+from trtopt.onnxio.graph_walk import graphs_of, refill, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.records import TensorSpec
 from trtopt.records.tensors import (
@@ -315,7 +315,5 @@ def _is_sound(tensor: TypedTensor) -> bool:
 
 def record(model: onnx.ModelProto, tensors: Iterable[TypedTensor]) -> None:
     """Replace what the file says of them, in place."""
-    kept = [item for item in model.metadata_props if item.key != _KEY]
-    del model.metadata_props[:]
-    model.metadata_props.extend(kept)
+    refill(model.metadata_props, [item for item in model.metadata_props if item.key != _KEY])
     model.metadata_props.add(key=_KEY, value=msgspec.json.encode(tuple(tensors)).decode())

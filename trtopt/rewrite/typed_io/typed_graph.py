@@ -16,7 +16,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 from trtopt.data import feeds
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import graphs_of, opset_of
+from trtopt.onnxio.graph_walk import graphs_of, opset_of, refill, rename_uses
 from trtopt.onnxio.half_emulation import in_fp32
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.newer_opset import raise_opset
@@ -31,7 +31,6 @@ from trtopt.rewrite.typed_io.graph_edits import (
     Edit,
     constant_in,
     readers_of,
-    rename,
     type_input,
     type_output,
 )
@@ -316,7 +315,7 @@ def _without_q(model: ModelFile, name: str) -> float:
         raise UsageError(f"--io {name}=int8: {reason}, so its quantisation cannot move to the caller", remedy)
     for node in [node for node in passed if node.op_type == "Cast"]:
         _remove(graph, node)
-        rename(graph, node.output[0], node.input[0], outputs=False)
+        rename_uses(graph, {node.output[0]: node.input[0]}, makers=False)
         last = node.input[0] if last == node.output[0] else last
     for node in readers:
         if node.output[0] in _outputs(graph):  # whose name stays
@@ -325,7 +324,7 @@ def _without_q(model: ModelFile, name: str) -> float:
             del node.attribute[:]
         else:
             _remove(graph, node)
-            rename(graph, node.output[0], last, outputs=False)
+            rename_uses(graph, {node.output[0]: last}, makers=False)
     (value,) = (item for item in graph.input if item.name == name)
     value.type.tensor_type.elem_type = TensorProto.INT8
     _forget(graph, {name, *(node.output[0] for node in passed)})
@@ -339,9 +338,7 @@ def _remove(graph: GraphProto, node: NodeProto) -> None:
 
 def _forget(graph: GraphProto, names: set[str]) -> None:
     """Remove what was known of tensors whose type has changed."""
-    kept = [item for item in graph.value_info if item.name not in names]
-    del graph.value_info[:]
-    graph.value_info.extend(kept)
+    refill(graph.value_info, [item for item in graph.value_info if item.name not in names])
 
 
 def _without_dq(model: ModelFile, name: str) -> float:
@@ -360,12 +357,12 @@ def _without_dq(model: ModelFile, name: str) -> float:
         raise UsageError(f"--io {name}=int8: {held!r} is an input, output or weight itself", "request fp16")
     for node in [node for node in passed if node.op_type == "Cast"]:
         _remove(graph, node)
-        rename(graph, node.input[0], node.output[0], outputs=True)
+        rename_uses(graph, {node.input[0]: node.output[0]}, makers=True)
     _remove(graph, maker)
     if maker.output[0] == name:
-        rename(graph, held, name, outputs=True)
+        rename_uses(graph, {held: name}, makers=True)
     else:
-        rename(graph, maker.output[0], held, outputs=False)
+        rename_uses(graph, {maker.output[0]: held}, makers=False)
     (value,) = (item for item in graph.output if item.name == name)
     value.type.tensor_type.elem_type = TensorProto.INT8
     _forget(graph, {name, *(node.input[0] for node in passed), *(node.output[0] for node in passed)})
