@@ -6,8 +6,7 @@ import hashlib
 import time
 from pathlib import Path
 
-from trtopt.builder.timing_cache import StoredCache
-from trtopt.builder.timing_cache_of_build import BuildCaches
+from trtopt.builder.timing_cache import BuildCaches, StoredCache
 from trtopt.device.api import ClockSensor, ProgressSink
 from trtopt.device.building import BuiltEngine, EngineBuilder
 from trtopt.device.clocks import IDLE, faults_of

@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 
 from trtopt.builder.engine import BuildJob
-from trtopt.builder.timing_cache import read_cache
-from trtopt.builder.timing_cache_of_build import BuildCaches
+from trtopt.builder.timing_cache import BuildCaches, read_cache
 from trtopt.data.source import data_files
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import (
