@@ -218,7 +218,6 @@ def measurement() -> Measurement:
             ClockReading(
                 at_ms=0.5,
                 sm_mhz=1980,
-                memory_mhz=2619,
                 power_w=321.5,
                 energy_j=1000.5,
                 temperature_c=61,
@@ -274,7 +273,6 @@ def comparison() -> CompareReport:
     reading = ClockReading(
         at_ms=0.5,
         sm_mhz=1980,
-        memory_mhz=2619,
         power_w=321.5,
         temperature_c=61,
         throttle=("power",),

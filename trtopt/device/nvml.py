@@ -31,7 +31,7 @@ REASONS = {
 }
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h: nvmlClocksEventReason…, before: ThrottleReason)."""
 
-_SM, _MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+_SM = 1  # NVML_CLOCK_SM
 _GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
 _OLDER_REASONS = "GetCurrentClocksThrottleReasons"
 _INSTALL = "install NVML's binding with: pip install nvidia-ml-py"
@@ -62,7 +62,6 @@ def reading_of(query: Callable[..., Any], at_ms: float) -> ClockReading:
     return ClockReading(
         at_ms=at_ms,
         sm_mhz=query("GetClockInfo", _SM),
-        memory_mhz=query("GetClockInfo", _MEMORY),
         power_w=None if power_mw is None else power_mw / 1e3,
         energy_j=None if energy_mj is None else energy_mj / 1e3,
         temperature_c=query("GetTemperature", _GPU_SENSOR) if temperature is None else temperature,

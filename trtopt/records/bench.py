@@ -215,7 +215,6 @@ class RateProbe(Record, frozen=True, kw_only=True):
     latency_ms: float | None
     low_ms: float | None
     high_ms: float | None
-    offered_rate: float
     achieved_rate: float
     kept: bool
     untrustworthy: tuple[str, ...] = ()

@@ -177,7 +177,6 @@ class RewriteSummary(Record, frozen=True, kw_only=True):
     largest_error: float | None
     seconds: float
     trace: str
-    trace_sha256: str
 
 
 class TuningChoice(Record, frozen=True, kw_only=True):

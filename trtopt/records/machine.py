@@ -61,7 +61,6 @@ class ClockReading(Record, frozen=True, kw_only=True):
 
     at_ms: float
     sm_mhz: int | None = None
-    memory_mhz: int | None = None
     power_w: float | None = None
     energy_j: float | None = None
     temperature_c: int | None = None

@@ -83,7 +83,7 @@ class RewriteTrace(Result, Record, frozen=True, kw_only=True):
         """How often each rule was applied, the most frequent first."""
         return dict(Counter(item.rule for item in self.applied).most_common())
 
-    def summary(self, trace: str, sha256: str) -> RewriteSummary:
+    def summary(self, trace: str) -> RewriteSummary:
         """This trace in short, for a manifest that has the whole trace in a file next to it."""
         return RewriteSummary(
             target=self.target,
@@ -96,5 +96,4 @@ class RewriteTrace(Result, Record, frozen=True, kw_only=True):
             largest_error=max((item.error for item in self.checked), default=None),
             seconds=round(self.seconds, 3),
             trace=trace,
-            trace_sha256=sha256,
         )

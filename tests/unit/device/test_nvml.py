@@ -69,7 +69,6 @@ OLDER = {"GetCurrentClocksThrottleReasons": 0x4, "GetTemperature": 61}
 def test_answers_become_a_reading_in_the_records_units(driver: dict[str, object]) -> None:
     answers = {
         ("GetClockInfo", 1): 1980,
-        ("GetClockInfo", 2): 3201,
         ("GetPowerUsage",): 321500,
         ("GetTotalEnergyConsumption",): 10**12 + 500,
         ("GetComputeRunningProcesses_v3",): [SimpleNamespace(pid=pid) for pid in (7, 8, 9)],
@@ -77,7 +76,6 @@ def test_answers_become_a_reading_in_the_records_units(driver: dict[str, object]
     assert reading_of(lambda *words: answers.get(words, driver.get(words[0])), 12.5) == ClockReading(
         at_ms=12.5,
         sm_mhz=1980,
-        memory_mhz=3201,
         power_w=321.5,
         energy_j=10.0**9 + 0.5,
         temperature_c=61,

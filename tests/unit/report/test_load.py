@@ -47,7 +47,6 @@ def probe(rate: float, *, kept: bool, latency_ms: float | None = 4.5) -> RatePro
         latency_ms=latency_ms,
         low_ms=4.25,
         high_ms=None,
-        offered_rate=rate,
         achieved_rate=rate,
         kept=kept,
     )

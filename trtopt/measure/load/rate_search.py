@@ -11,7 +11,6 @@ from trtopt.measure.load.arrivals import (
     RateSearch,
     achieved_rate,
     keeps_up,
-    offered_rate,
     parse_goal,
     probe_s,
 )
@@ -119,7 +118,6 @@ def _probe(run: LoadPass, goal: Goal) -> RateProbe:
         latency_ms=value,
         low_ms=interval.low if interval is not None else None,
         high_ms=interval.high if interval is not None else None,
-        offered_rate=offered_rate(run),
         achieved_rate=achieved_rate(run),
         kept=Probe(run.rate, value, keeps_up(run)).keeps(goal),
         untrustworthy=run.untrustworthy,

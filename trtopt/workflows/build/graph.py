@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,9 +75,8 @@ def rewritten(
     except ModelError as error:
         return None, None, f"not rewritten: {error.problem}"
     trace = msgspec.structs.replace(trace, source=source.name, out=copy.name)
-    text = to_json(trace)
-    write_atomically(copy.with_name(REWRITE_FILE), text)
-    summary = trace.summary(REWRITE_FILE, hashlib.sha256(text).hexdigest())
+    write_atomically(copy.with_name(REWRITE_FILE), to_json(trace))
+    summary = trace.summary(REWRITE_FILE)
     undone = "".join(f"; undone {one.rule}: {one.reason}" for one in trace.undone)
     if not trace.applied:
         return None, summary, f"nothing to rewrite{undone}"
