@@ -12,6 +12,7 @@ from trtopt.report.view import (
     Block,
     Chart,
     Column,
+    Late,
     Lines,
     Note,
     Severity,
@@ -32,26 +33,25 @@ _CURVES = (
 
 def sweep_view(report: SweepReport) -> View:
     """The best point at each length of the axes, all points, and the best under each latency bound."""
-    blocks: list[Block] = [
-        Lines(list(best_lines(report))),
-        points_table(report),
-        *(
-            block
-            for choices in choices_of(report)
-            for block in (bests_table(report, choices), _front(report, choices))
-        ),
-        *_curves(report.measured),
-        Lines(report.notes, face="page"),  # which a terminal has seen as they came
-    ]
     failed = len(report.points) - len(report.measured)
     failures = [f"{failed} of {counted(len(report.points), 'point')} failed"] if failed else []
-    outcome = "; ".join([*best_lines(report), *failures])
-    return View("", blocks, list(sweep_notes(report)), outcome, rows_of(report))
+    outcome = "; ".join([*_best_lines(report), *failures])
+    return View("", Late(lambda: _parts(report)), list(sweep_notes(report)), outcome, rows_of(report))
 
 
-def points_table(report: SweepReport) -> Table:
+def _parts(report: SweepReport) -> Iterator[Block]:
+    yield Lines(list(_best_lines(report)))
+    yield _points_table(report)
+    for choices in choices_of(report):
+        yield bests_table(report, choices)
+        yield _front(report, choices)
+    yield from _curves(report.measured)
+    yield Lines(report.notes, face="page")  # which a terminal has seen as they came
+
+
+def _points_table(report: SweepReport) -> Table:
     """One row per point; `*` is on the Pareto front, `knee` its knee, `!` not trustworthy, `~` unsteady."""
-    marks = marks_of(report)
+    marks = _marks_of(report)
 
     def mark(point: SweepPoint) -> str:
         return "failed" if point.failure is not None else marks.get(point.key, "")
@@ -90,7 +90,7 @@ def point_line(point: SweepPoint) -> str:
     )
 
 
-def best_lines(report: SweepReport) -> Iterator[str]:
+def _best_lines(report: SweepReport) -> Iterator[str]:
     """The point with the most samples a second at each set of lengths of axes, a line each."""
     for choices in choices_of(report):
         best = choices.front[-1]
@@ -121,7 +121,7 @@ def sweep_notes(report: SweepReport) -> Iterator[Note]:
         yield Note(Severity.NOTE, f"MiB: {report.terms.backend} reports no allocations")
 
 
-def marks_of(report: SweepReport) -> dict[str, str]:
+def _marks_of(report: SweepReport) -> dict[str, str]:
     """`*` and `* knee` by the keys of the points on a front, followed by the mark of their trust."""
     marks: dict[str, str] = {}
     for choices in choices_of(report):
