@@ -13,7 +13,6 @@ from tests.support.cast_models import CHAIN, saved
 from trtopt.errors import UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.weights import weight_alarms
-from trtopt.precision.bounds import Bounds
 from trtopt.precision.compare import Deviation
 from trtopt.records.precision import CastReport
 from trtopt.report.precision import difference_line
@@ -60,7 +59,7 @@ def test_a_node_is_kept_by_its_name_to_the_letter_though_that_is_a_pattern(tmp_p
 def test_bisect_refuses_what_fits_neither_name_nor_operator(tmp_path: Path) -> None:
     source = saved(CHAIN, tmp_path)
     np.savez(tmp_path / "d.npz", x=np.ones((4, 8), np.float32))
-    ask = {"bounds": Bounds(min_sqnr=1), "data": str(tmp_path / "d.npz"), "backend": "onnxruntime"}
+    ask = {"min_sqnr": 1, "data": str(tmp_path / "d.npz"), "backend": "onnxruntime"}
     with pytest.raises(UsageError, match="Blah: no node has such a name or operator"):
         bisect(BisectRequest(source, precision="fp16", exclude=("Blah",), **ask))  # type: ignore[arg-type]
     for fits in ("Relu", "Relu:*"):

@@ -308,12 +308,11 @@ def test_a_model_with_q_dq_of_its_own_is_not_measured(calib: dict[Path, str], tm
         ({"precision": "best", "data": None}, UsageError, "precision='best' needs data"),
         ({"precision": "best", "verdict": False}, UsageError, "cannot be done here: verdict=False"),
         (
-            {"precision": "fp16", "bounds": {"min_cosine": 0.9}},
+            {"precision": "fp16", "min_cosine": 0.9},
             UsageError,
             "min_cosine: has no effect",
         ),
         ({"precision": "fp16", "selection_budget": 2}, UsageError, "selection_budget=2: has no effect"),
-        ({"bounds": {"min_speed": 1.0}}, UsageError, "known bounds: min_cosine"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused_before_anything_is_made(
@@ -323,6 +322,13 @@ def test_what_cannot_be_chosen_is_refused_before_anything_is_made(
         build(DIGITS, tmp_path / "out", calib, **recipe)
     assert message in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bound_of_a_recipe_that_is_none_is_refused(calib: dict[Path, str], tmp_path: Path) -> None:
+    (recipe := tmp_path / "faster.toml").write_text("bounds = {min_speed = 1.0}")
+    with pytest.raises(UsageError, match="known bounds: min_cosine"):
+        build(DIGITS, tmp_path / "out", calib, profile=str(recipe))
+    assert list(tmp_path.iterdir()) == [recipe]
 
 
 @needs_no_gpu
