@@ -44,9 +44,9 @@ from trtopt.files.bounded_reading import sha256_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.engine import BenchJob
+from trtopt.processes import DONE
 from trtopt.records import Job
 from trtopt.workers.protocol import IdentifyJob, Progress
-from trtopt.workers.supervisor import DONE
 from trtopt.workflows.listener import SILENT, Listener
 
 _NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "resources": {"trtopt_measuring": 1}}

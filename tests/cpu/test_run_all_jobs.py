@@ -11,7 +11,8 @@ import trtopt
 from tests.support.command_line import DIGITS
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.measure.outputs import OutputsJob
-from trtopt.workers.supervisor import DONE, run_all_jobs
+from trtopt.processes import DONE
+from trtopt.workers.supervisor import run_all_jobs
 
 SPY = """
 import os, time

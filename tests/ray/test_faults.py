@@ -25,9 +25,9 @@ from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
 from trtopt.executors.ray.node import Reporter, run_parcel
 from trtopt.measure.engine import Benched
+from trtopt.processes import OnProgress
 from trtopt.records import EngineArtifact, Identity, Job
 from trtopt.workers.protocol import IdentifyJob
-from trtopt.workers.supervisor import OnProgress
 from trtopt.workflows.listener import SILENT
 
 IDENTIFY = IdentifyJob(backend=BACKEND)

@@ -18,7 +18,7 @@ from trtopt.device.backends import open_builder
 from trtopt.errors import DeviceError
 from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
-from trtopt.workers.supervisor import DONE
+from trtopt.processes import DONE
 from trtopt.workflows.listener import Listener
 
 TOTAL_KIB = 1 << 21

@@ -10,9 +10,9 @@ from pathlib import Path
 from tests.ray.conftest import TwoNodes
 from tests.ray.test_ray_executor import files_of, without_times
 from tests.support.paths import ROOT
+from trtopt.processes import DONE
 from trtopt.records import SweepReport
 from trtopt.requests.build import SweepRequest
-from trtopt.workers.supervisor import DONE
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.sweep.folder import read_sweep
 from trtopt.workflows.sweep.sweep import sweep_models

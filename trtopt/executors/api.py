@@ -12,11 +12,12 @@ from trtopt.builder.engine import BuildJob
 from trtopt.device.cuda.probe import gpu
 from trtopt.errors import TrtoptError
 from trtopt.measure.outputs import OutputsJob
+from trtopt.processes import OnProgress
 from trtopt.records import Job
 from trtopt.records.base import JobResult
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import IdentifyJob
-from trtopt.workers.supervisor import OnProgress, run_all_jobs
+from trtopt.workers.supervisor import run_all_jobs
 
 
 class Executor(Protocol):

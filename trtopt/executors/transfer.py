@@ -34,11 +34,11 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.loop.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
 from trtopt.onnxio.model_file import load
+from trtopt.processes import OnProgress
 from trtopt.records import EngineArtifact, Job, Record
 from trtopt.version import __version__
 from trtopt.workers.jobs import ANY_JOB
 from trtopt.workers.protocol import Done, Ending, Failure, IdentifyJob, ending_of
-from trtopt.workers.supervisor import OnProgress
 
 _FILES = "@trtopt-files@"
 """What a job's paths begin with while it travels."""

@@ -15,7 +15,7 @@ import msgspec
 
 from trtopt.errors import TrtoptError
 from trtopt.logs import Logged, heard, log_relayed
-from trtopt.processes import DONE as DONE, OnProgress as OnProgress
+from trtopt.processes import DONE, OnProgress
 from trtopt.processes.child import Child
 from trtopt.processes.messages import frame, receive, send
 from trtopt.records import Job

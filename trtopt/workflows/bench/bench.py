@@ -27,11 +27,11 @@ from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob, KernelJob, RangesJob
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.stopping import EARLIEST_S
+from trtopt.processes import OnProgress
 from trtopt.recipe import Recipe, batch_sizes, shape_flags
 from trtopt.records import BenchPoint, BenchReport, ColdStart, ColdStarts, EngineArtifact, KernelPass
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workers.supervisor import OnProgress
 from trtopt.workflows.bench.resolve_engines import (
     ResolvedEngines,
     check_trust,
