@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trtopt.errors import ModelError, OutputError
 from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw
-from trtopt.export.graph import fixing_node, lower_to_17, name_axes, rename
+from trtopt.export.graph import lower_to_17, name_axes, rename
 from trtopt.export.source_module import Subject
 from trtopt.export.spec import Exporter
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
@@ -101,7 +101,7 @@ def _export_in(
     gc.collect()  # the exporter's graph holds transposed copies of the weights
     model = onnx.load(str(raw), load_external_data=False)
     weights = external_files(model, raw)  # checks their places before they are read
-    origins = rename(model, [entry.name for entry in subject.inputs], subject.outputs)
+    rename(model, [entry.name for entry in subject.inputs], subject.outputs)
     _refuse_fixed_inputs(subject, model, guards)
     name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
     if exporter == "dynamo" and opset_version == 17 < NATIVE_OPSET:
@@ -112,16 +112,7 @@ def _export_in(
     _save(model, scratch, candidate, external_data)
     for file in weights:
         file.unlink()  # the disk need not hold them a third time
-
-    def culprit(axis: str, size: int, failing: str | None) -> str:
-        node = fixing_node(model, size, failing)
-        return (
-            f"node {node!r}" + (f" ({origins[node]})" if node in origins else "")
-            if node
-            else "an unknown node"
-        )
-
-    checks = verify(subject, open_reference(candidate), culprit)
+    checks = verify(subject, open_reference(candidate))
     return Exported(
         path=out,
         external=model_file.save(model_file.load(candidate), out),
@@ -147,13 +138,8 @@ def _refuse_fixed_inputs(subject: Subject, model: onnx.ModelProto, guards: list[
             size = str(dim.dim_value or dim.dim_param)  # the default exporter writes a fixed size as a name
             if isinstance(axis, str) and axis in subject.axes and size.isdigit():
                 places = [guard for guard in guards if f", {size})" in guard.guard] or guards
-                by = (
-                    f"{places[0].place} ({places[0].guard})"
-                    if places
-                    else "a line that PyTorch does not name"
-                )
-                node = fixing_node(model, int(size), None)
-                raise baked(subject, axis, int(size), f"{by}, node {node!r}" if node else by)
+                by = f"{places[0].place} ({places[0].guard})" if places else "the exporter"
+                raise baked(subject, axis, int(size), by)
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:

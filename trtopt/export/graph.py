@@ -25,16 +25,12 @@ if TYPE_CHECKING:
 
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
-_TRACE = "pkg.torch.onnx.stack_trace"
 
 
-def rename(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+def rename(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Name everything in place and drop the exporter's notes, which hold local file paths.
 
     Inputs and outputs get the given names, in order; initializers named after parameters keep theirs.
-
-    Returns:
-        {node name: "file:line"} of the source line that each node comes from, where the exporter knew it.
     """
     graph = model.graph
     fixed = {value.name for value in (*graph.input, *graph.output)}
@@ -42,20 +38,16 @@ def rename(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]
     seen: Counter[str] = Counter()
     renamed = {value.name: name for value, name in zip(graph.input, inputs, strict=True)}
     renamed |= {value.name: name for value, name in zip(graph.output, outputs, strict=True)}
-    origins: dict[str, str] = {}
     for node in graph.node:
         notes = {entry.key: entry.value for entry in node.metadata_props}
         path = _owner_of_weights(node, fixed) or _module_path(notes, node.name)
         node.name = _unique(f"{path}/{node.op_type}".lstrip("/"), seen)
-        if line := _source_line(notes.get(_TRACE, "")):
-            origins[node.name] = line
         for index, output in enumerate(node.output):
             if output and output not in fixed:
                 renamed[output] = f"{node.name}.{index}" if index else f"{node.name}"
     _name_constants(graph, fixed, renamed)
     _apply(graph, renamed)
     _strip(model)
-    return origins
 
 
 def _is_anonymous(name: str) -> bool:
@@ -101,13 +93,6 @@ def _apply(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
                 _apply(attribute.g, renamed)
     for entry in (*graph.value_info, *graph.initializer, *graph.input, *graph.output):
         entry.name = renamed.get(entry.name, entry.name)
-
-
-def _source_line(trace: str) -> str:
-    """The innermost line of a stack trace that is not PyTorch's own, as `file:line`."""
-    lines = re.findall(r'File "(.+?)", line (\d+)', trace)
-    own = [(file, line) for file, line in lines if "/torch/" not in file and not file.startswith("torch/")]
-    return f"{own[-1][0]}:{own[-1][1]}" if own else ""
 
 
 def _strip(model: onnx.ModelProto) -> None:
@@ -272,59 +257,3 @@ def _remove(node: onnx.NodeProto, name: str) -> None:
 
 def _refused(node: onnx.NodeProto, reason: str) -> UnsupportedOpError:
     return UnsupportedOpError(f"{node.op_type} (node {node.name!r}) {reason}", "export with --opset 18")
-
-
-# Which node fixed an axis: found from the graph alone.
-
-
-_SHAPED_BY_A_CONSTANT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0, "Tile": 1, "Slice": 2, "Resize": 3}
-"""Operators whose output shape an input decides, and which input."""
-
-
-def fixing_node(model: onnx.ModelProto, size: int, failing: str | None) -> str | None:
-    """The node that wrote the traced `size` of an axis into the graph, or else the `failing` one.
-
-    It is the first one before the failing node (or of the whole graph) whose output shape is decided by a
-    constant that holds `size`.
-    """
-    constants = _integers(model)
-    before = _ancestors(model, failing) if failing else None
-    for node in model.graph.node:
-        index = _SHAPED_BY_A_CONSTANT.get(node.op_type)
-        if index is None or len(node.input) <= index or (before is not None and node.name not in before):
-            continue
-        if size in constants.get(node.input[index], ()):
-            return str(node.name)
-    return failing
-
-
-def _integers(model: onnx.ModelProto) -> dict[str, list[int]]:
-    """The small integer constants by tensor name."""
-    import onnx
-
-    tensors = [(tensor.name, tensor) for tensor in model.graph.initializer]
-    tensors += [
-        (node.output[0], attribute.t)
-        for node in model.graph.node
-        if node.op_type == "Constant"
-        for attribute in node.attribute
-        if attribute.name == "value"
-    ]
-    return {
-        name: onnx.numpy_helper.to_array(tensor).reshape(-1).tolist()
-        for name, tensor in tensors
-        if tensor.data_type == onnx.TensorProto.INT64 and not tensor.external_data
-    }
-
-
-def _ancestors(model: onnx.ModelProto, name: str) -> set[str]:
-    """The node itself and every node that it depends on."""
-    makers = {output: node for node in model.graph.node for output in node.output}
-    waiting = [node for node in model.graph.node if node.name == name]
-    found: set[str] = set()
-    while waiting:
-        node = waiting.pop()
-        if node.name not in found:
-            found.add(node.name)
-            waiting += [makers[entry] for entry in node.input if entry in makers]
-    return found

@@ -5,7 +5,6 @@ At the smaller ones other inputs are compared as well, which may take other bran
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,11 +138,8 @@ def _compared(subject: Subject, wanted: Arrays, found: Arrays) -> tuple[float, l
     return max(gaps, default=0.0), [entry for entry in wrong if entry is not None]
 
 
-def verify(subject: Subject, run: Run, blame: Callable[[str, int, str | None], str]) -> list[Check]:
-    """Compare at two sizes of every axis, and with other inputs at the smaller ones.
-
-    `blame(axis, traced size, failing node)` names the node that fixed the axis.
-    """
+def verify(subject: Subject, run: Run) -> list[Check]:
+    """Compare at two sizes of every axis, and with other inputs at the smaller ones."""
     checks = []
     for sizes in check_sizes(subject.axes):
         try:
@@ -152,7 +148,7 @@ def verify(subject: Subject, run: Run, blame: Callable[[str, int, str | None], s
         except ModelError as error:
             worst, problem = np.inf, error.problem
         if problem:
-            raise _explained(subject, run, sizes, problem, blame)
+            raise _explained(subject, run, sizes, problem)
         checks.append(Check(sizes, worst))
     sizes = checks[0].sizes
     for words, inputs in subject.others(sizes).items():
@@ -193,7 +189,6 @@ def _explained(
     run: Run,
     sizes: Sizes,
     problem: str,
-    blame: Callable[[str, int, str | None], str],
 ) -> ModelError:
     """The error for a failed comparison: an axis, if one alone makes it fail, else the numbers."""
     traced = trace_sizes(subject.axes)
@@ -201,10 +196,7 @@ def _explained(
         for axis, size in sizes.items():
             words = _fails(subject, run, {**traced, axis: size})
             if words is not None:
-                node = re.search(r"Name:'([^']+)'", words)
-                return baked(
-                    subject, axis, traced[axis], blame(axis, traced[axis], node[1] if node else None), words
-                )
+                return baked(subject, axis, traced[axis], "the exporter", words)
     return _differing(subject, _at(sizes), problem)
 
 
@@ -231,7 +223,7 @@ def baked(subject: Subject, axis: str, size: int, culprit: str, words: str = "")
     """The error for an axis that the export fixed."""
     return ModelError(
         f"{subject.name}: axis {axis!r} was fixed at {size} by {culprit}" + (f"\n  {words}" if words else ""),
-        "take the size from the tensor (x.shape[0], or -1) on that line; "
+        "take the size from the tensor (x.shape[0], or -1) there; "
         "or, if the size is meant to be fixed, write it as a number in the input's shape; of a callable's "
         "input, give the axis no name in the third element, or, if it is axis 0, the name None",
     )
