@@ -34,16 +34,6 @@ def keeps_axes(node: Any) -> bool:
     return bool(node.attrs.get("keepdims", 1))
 
 
-def operands(
-    scope: Scope, op: str, source: Any, axes: list[int], keep: bool, like: str
-) -> tuple[list[Any], dict[str, Any]]:
-    """Inputs and attributes of a Reduce operator over `axes`, in the form of the model's opset."""
-    attrs: dict[str, Any] = {"keepdims": int(keep)}
-    if scope.opset >= (13 if op == "ReduceSum" else 18):
-        return [source, scope.constant(np.array(axes, np.int64), f"{like}/axes")], attrs
-    return [source], {"axes": axes, **attrs}
-
-
 _SPREAD = ("Slice", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Identity")
 """Operators whose output has no other values than their input."""
 

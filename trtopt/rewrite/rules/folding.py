@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -235,22 +235,25 @@ def growing_weights() -> Rule:
     return replace(fold_weights, find=partial(fold_weights.find, may_grow=True))
 
 
-def _connect(scope: Scope, known: Mapping[str, Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+def _connect(scope: Scope, known: Mapping[str, Any]) -> Iterable[tuple[list[Any], list[Any]]]:
     """Nodes that read one another or the same large weights, in order, and these weights."""
     weights = {
-        id(item): item
+        f"weight {id(item)}": item
         for node in known.values()
         for item in node.inputs
         if scope.is_constant(item) and not scope.is_small(item)
     }
-    groups = DisjointNames((*known, *(f"weight {key}" for key in weights)))
+    groups = DisjointNames((*known, *weights))
     for name, node in known.items():
         makers = [scope.producer(item) for item in node.inputs]
         groups.join(name, *(maker.name for maker in makers if maker is not None))
-        groups.join(name, *(f"weight {id(item)}" for item in node.inputs if id(item) in weights))
-    for root in dict.fromkeys(map(groups.root, known)):
-        nodes = [node for name, node in known.items() if groups.root(name) == root]
-        yield nodes, [item for key, item in weights.items() if groups.root(f"weight {key}") == root]
+        groups.join(name, *(key for item in node.inputs if (key := f"weight {id(item)}") in weights))
+    found: dict[str, tuple[list[Any], list[Any]]] = {groups.root(name): ([], []) for name in known}
+    for name, node in known.items():
+        found[groups.root(name)][0].append(node)
+    for key, item in weights.items():
+        found[groups.root(key)][1].append(item)
+    return found.values()
 
 
 def _fold(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.rewrite.match import axes_of, inputs_either_way, keeps_axes, operands, square_of, why_not_one_node
+from trtopt.rewrite.match import axes_of, inputs_either_way, keeps_axes, square_of, why_not_one_node
 from trtopt.rewrite.rule import Match, Verdict, at, builds, layers, rule
 from trtopt.rewrite.scope import Scope
 
@@ -198,8 +198,11 @@ def _write_out(scope: Scope, node: Any) -> None:
         wide.dtype = np.dtype(np.float32)
 
     def mean(tensor: Any) -> Any:
-        inputs, attrs = operands(scope, "ReduceMean", tensor, list(range(2, rank)), True, name)
-        return scope.compute(node, "ReduceMean", inputs, wide, **attrs)
+        axes = list(range(2, rank))
+        if scope.opset < 18:
+            return scope.compute(node, "ReduceMean", [tensor], wide, keepdims=1, axes=axes)
+        given = scope.constant(np.array(axes, np.int64), f"{name}/axes")
+        return scope.compute(node, "ReduceMean", [tensor, given], wide, keepdims=1)
 
     def constant(values: Any, like: str) -> Any:
         return scope.constant(np.asarray(values, np.float32), f"{name}/{like}")
