@@ -95,7 +95,7 @@ def _argument(one: Declared, declaration: Argument, *, is_required: bool) -> cli
         nargs=-1 if get_origin(one.members[0]) is Sequence else 1,
         required=is_required,
         metavar=declaration.metavar,
-        shell_complete=names_or_files(declaration.names) if declaration.names else None,
+        shell_complete=offer(declaration.names, files=True) if declaration.names else None,
     )
 
 
@@ -164,9 +164,7 @@ def _value(one: Declared, option: Option, given: Any, kinds: set[Any]) -> Any:
 def _completion(option: Option) -> Any:
     if option.names is None:
         return files if option.is_path else None
-    if option.parse in (parse_names, parse_rules):
-        return lists_of(option.names)
-    return names_or_files(option.names) if option.is_path else names(option.names)
+    return offer(option.names, files=option.is_path, in_list=option.parse in (parse_names, parse_rules))
 
 
 # ── kinds of options and arguments ──────────────────────────────────────────────────────────────────────
@@ -276,22 +274,13 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 Names = Callable[[], Iterable[str]]
 
 
-def names(table: Names) -> Completer:
-    """Offer the names of a table."""
-    return lambda context, option, begun: _matching(table(), begun)
-
-
-def names_or_files(table: Names) -> Completer:
-    """Offer the names of a table, and files."""
-    return lambda context, option, begun: [*_matching(table(), begun), CompletionItem(begun, type="file")]
-
-
-def lists_of(table: Names) -> Completer:
-    """Offer the names of a table as the next entry of a list with commas."""
+def offer(table: Names, *, files: bool = False, in_list: bool = False) -> Completer:
+    """Offer the names of a table, `files` too; `in_list` as the next entry of a list with commas."""
 
     def offered(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
-        done, comma, last = begun.rpartition(",")
-        return [CompletionItem(f"{done}{comma}{name}") for name in table() if name.startswith(last)]
+        done, comma, last = begun.rpartition(",") if in_list else ("", "", begun)
+        found = [CompletionItem(f"{done}{comma}{name}") for name in table() if name.startswith(last)]
+        return [*found, CompletionItem(begun, type="file")] if files else found
 
     return offered
 
@@ -306,7 +295,8 @@ def node_names(context: click.Context, _option: click.Parameter, begun: str) -> 
         graph = model_file.load(Path(context.params["model"])).proto.graph
     except (KeyError, TypeError, OSError, TrtoptError):
         return []
-    return _matching((node.name for part in graphs_of(graph) for node in part.node if node.name), begun)
+    found = (node.name for part in graphs_of(graph) for node in part.node)
+    return [CompletionItem(name) for name in found if name and name.startswith(begun)]
 
 
 def lint_check_names() -> Iterable[str]:
@@ -314,7 +304,3 @@ def lint_check_names() -> Iterable[str]:
     from trtopt.rewrite.lint import CHECKS
 
     return ("any", *(check.name for check in CHECKS))
-
-
-def _matching(offered: Iterable[str], begun: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in offered if name.startswith(begun)]

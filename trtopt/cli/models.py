@@ -10,9 +10,8 @@ import click
 from trtopt.cli.declared import (
     command,
     lint_check_names,
-    lists_of,
-    names_or_files,
     node_names,
+    offer,
 )
 from trtopt.cli.outputs import NOT_MET, JsonOutput, check_alarms, json_option, strict_option
 from trtopt.requests.models import (
@@ -34,7 +33,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @click.command(name="models")
-@click.argument("name", required=False, shell_complete=names_or_files(model_names))
+@click.argument("name", required=False, shell_complete=offer(model_names, files=True))
 def models(name: str | None) -> None:
     """List the model collection, or print the model file (TOML) of NAME."""
     from trtopt.cli.console import say, say_wrapped
@@ -114,7 +113,7 @@ _FINDINGS_SHOWN = 5
 @click.option(
     "--fail-on",
     metavar="CHECK,…",
-    shell_complete=lists_of(lint_check_names),
+    shell_complete=offer(lint_check_names, in_list=True),
     help="Exit with 3 if one of these checks (or `any`) finds something.",
 )
 def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> None:
