@@ -29,17 +29,6 @@ _NUDGE = 1e-6
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The worst element of an output that differs too much, or `problem` if its shape or type does."""
-
-    output: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"output {self.output!r}: {self.problem}"
-
-
-@dataclass(frozen=True)
 class Check:
     """One comparison that passed: at these sizes; `worst` is the largest relative difference found."""
 
@@ -86,26 +75,28 @@ def relative(expected: NDArray[Any], actual: NDArray[Any]) -> NDArray[np.float64
 
 def difference(
     name: str, expected: NDArray[Any], actual: NDArray[Any], *, tolerance: float, mismatch: float
-) -> Difference | None:
-    """What is wrong with an output, or None; a share `mismatch` of elements may exceed `tolerance`."""
+) -> str | None:
+    """What is wrong with an output: its shape, its type or its worst element; None if nothing is.
+
+    A share `mismatch` of elements may exceed `tolerance`.
+    """
     if expected.shape != actual.shape:
-        return Difference(name, f"shape {actual.shape}, PyTorch gives {expected.shape}")
+        return f"output {name!r}: shape {actual.shape}, PyTorch gives {expected.shape}"
     if expected.dtype != actual.dtype:
-        return Difference(name, f"type {actual.dtype}, PyTorch gives {expected.dtype}")
+        return f"output {name!r}: type {actual.dtype}, PyTorch gives {expected.dtype}"
     gaps = relative(expected, actual)
     share = float(np.mean(gaps > tolerance)) if gaps.size else 0.0
     if share <= mismatch:
         return None
     worst = np.unravel_index(int(np.argmax(gaps)), gaps.shape)
     place = tuple(int(index) for index in worst)
-    return Difference(
-        name,
-        f"{share:.2%} of its elements differ by more than {tolerance:g}; the worst is at {place}: "
-        f"{actual[worst]}, PyTorch gives {expected[worst]}",
+    return (
+        f"output {name!r}: {share:.2%} of its elements differ by more than {tolerance:g}; "
+        f"the worst is at {place}: {actual[worst]}, PyTorch gives {expected[worst]}"
     )
 
 
-def compare(subject: Subject, run: Run, inputs: Arrays) -> tuple[float, list[Difference]]:
+def compare(subject: Subject, run: Run, inputs: Arrays) -> tuple[float, list[str]]:
     """Run both with FP32 inputs: the largest relative difference, and what is wrong."""
     return _compared(subject, _wanted(subject, inputs), run(inputs))
 
@@ -125,7 +116,7 @@ def _wanted(subject: Subject, inputs: Arrays) -> Arrays:
     return dict(zip(subject.outputs, (tensor.numpy() for tensor in made), strict=True))
 
 
-def _compared(subject: Subject, wanted: Arrays, found: Arrays) -> tuple[float, list[Difference]]:
+def _compared(subject: Subject, wanted: Arrays, found: Arrays) -> tuple[float, list[str]]:
     wrong = [
         difference(name, wanted[name], found[name], tolerance=subject.tolerance, mismatch=subject.mismatch)
         for name in subject.outputs
@@ -144,7 +135,7 @@ def verify(subject: Subject, run: Run) -> list[Check]:
     for sizes in check_sizes(subject.axes):
         try:
             worst, wrong = compare(subject, run, subject.example(sizes))
-            problem = "\n  ".join(map(str, wrong))
+            problem = "\n  ".join(wrong)
         except ModelError as error:
             worst, problem = np.inf, error.problem
         if problem:
@@ -168,7 +159,7 @@ def _differs(subject: Subject, run: Run, inputs: Arrays) -> str | None:
     except ModelError:
         return None
     try:
-        problem = "\n  ".join(map(str, _compared(subject, wanted, run(inputs))[1]))
+        problem = "\n  ".join(_compared(subject, wanted, run(inputs))[1])
     except ModelError as error:
         problem = error.problem
     return problem if not _compared(subject, wanted, nudged)[1] else None
@@ -216,7 +207,7 @@ def _fails(subject: Subject, run: Run, sizes: Sizes) -> str | None:
         wrong = compare(subject, run, subject.example(sizes))[1]
     except ModelError as error:
         return error.problem
-    return "; ".join(map(str, wrong)) or None
+    return "; ".join(wrong) or None
 
 
 def baked(subject: Subject, axis: str, size: int, culprit: str, words: str = "") -> ModelError:

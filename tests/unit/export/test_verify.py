@@ -9,8 +9,8 @@ from trtopt.export.verify import difference, relative
 
 
 def _difference(expected: object, actual: object, mismatch: float = 0.0) -> str:
-    found = difference("y", np.asarray(expected), np.asarray(actual), tolerance=1e-3, mismatch=mismatch)
-    return str(found) if found else ""
+    array = np.asarray
+    return difference("y", array(expected), array(actual), tolerance=1e-3, mismatch=mismatch) or ""
 
 
 @pytest.mark.parametrize(
