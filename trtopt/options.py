@@ -58,6 +58,7 @@ class Option:
     flag: str | None = ""
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
+    aliases: tuple[str, ...] = ()
     names: Names | None = None
     is_path: bool = False
     must_exist: bool = False
@@ -389,7 +390,7 @@ def _flags(one: Declared) -> tuple[str, ...]:
     if isinstance(one.declaration, Output):
         return ("--output", "-o")
     is_option = isinstance(one.declaration, Option)
-    return tuple((one.flag or "").split("/")) if is_option else ()
+    return (*(one.flag or "").split("/"), *one.declaration.aliases) if is_option else ()
 
 
 def choices_of(one: Declared) -> Iterator[Any]:

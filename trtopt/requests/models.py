@@ -204,7 +204,10 @@ class QuantizeOptions(GraphEnds):
         Literal["int8", "fp8", "int4"],
         Option("The quantised precision; trtopt cast writes fp16 and bf16."),
     ]
-    data: Annotated[Data, samples("Samples to calibrate on")] = None
+    data: Annotated[
+        Data,
+        Option(samples("Samples to calibrate on"), metavar="DATA", is_path=True, aliases=("--calib",)),
+    ] = None
     target: Target = DEFAULT
     method: Annotated[
         Method, "auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max]."

@@ -81,6 +81,21 @@ def test_json_goes_to_a_file_or_to_standard_output(name: str) -> None:
     assert [one.metavar for one in options] == ["FILE|-"]
 
 
+@pytest.mark.parametrize(
+    ("name", "older", "now", "parameter"),
+    [
+        ("build", "--calib", "--data", "data"),
+        ("quantize", "--calib", "--data", "data"),
+    ],
+)
+def test_another_name_sets_the_same_value(
+    name: str, older: str, now: str, parameter: str, model: str
+) -> None:
+    needed = ["-o", "out.onnx", "--precision", "int8"] if name == "quantize" else []
+    values = [parsed(name, model, *needed, flag, "quick")[parameter] for flag in (older, now)]
+    assert values[0] == values[1] != None  # noqa: E711
+
+
 @pytest.mark.parametrize(("name", "parameter"), [("rewrite", "check"), ("cast", "compare")])
 def test_what_a_flag_turns_off_is_on_without_it(name: str, parameter: str, model: str) -> None:
     """Whatever click makes of a flag's value and its default, which differs between versions."""
