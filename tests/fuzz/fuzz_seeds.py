@@ -135,12 +135,12 @@ def _results(folder: Path) -> None:
     manifest = trtopt.build(folder / "onnx" / "layers.onnx", build, batch=(1, 2), backend="tensorrt-rtx")
     layers, memory = "batch1.layers.json", "batch1.memory.json"
     engine = msgspec.structs.replace(manifest.engines[0], layers=layers, memory=memory)
-    write_manifest(build, msgspec.structs.replace(manifest, engines=(engine, manifest.engines[1])))
     with gzip.open(DATA / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz") as told:
         inspected = json.load(told, strict=False)
     inspected["Layers"] = inspected["Layers"][:8]
     (build / layers).write_text(json.dumps(inspected))
     (build / memory).write_bytes(to_json(_allocations()))
+    write_manifest(build, msgspec.structs.replace(manifest, engines=(engine, manifest.engines[1])))
     result = trtopt.bench(build, backend="onnxruntime", duration=0.002, warmup=0.0, layers=True)
     points = tuple(msgspec.structs.replace(point, memory=_allocations()) for point in result.points)
     (build / "result.json").write_bytes(to_json(msgspec.structs.replace(result, points=points)))
