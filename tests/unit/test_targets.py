@@ -26,7 +26,7 @@ from trtopt.workflows.workbench import check_opset
 TABLE = ROOT / "trtopt" / "targets.py"
 EXTRAS = ROOT / "trtopt" / "extras.py"  # an extra is named as a target is
 # findings are those of a version
-EVIDENCE = tuple(ROOT / "trtopt" / name / "evidence.py" for name in ("rewrite", "precision/placement"))
+EVIDENCE = tuple(ROOT / "trtopt" / name for name in ("rewrite/rule.py", "precision/placement/evidence.py"))
 _READS_TEXT = {"startswith", "partition", "split", "removeprefix"}
 
 
