@@ -256,6 +256,7 @@ class OnnxRuntimeContext:
         self._session = session
         self.bindings = bindings
         self._bound: Any = None
+        self._ran: Any = None  # the binding of the last run, which holds what that run allocated
         self._sized = tuple(one for one in bindings if one.is_data_dependent)
         self._capacity = dict.fromkeys((one.name for one in self._sized), 0)
         self.output_growths = 0
@@ -294,12 +295,13 @@ class OnnxRuntimeContext:
                     "see whether every value is one that the model admits",
                 ) from None
 
-        return partial(self._launch_sized, launch) if self._sized else launch
+        return partial(self._launch_sized, launch, bound) if self._sized else launch
 
-    def _launch_sized(self, launch: Callable[[], None]) -> None:
+    def _launch_sized(self, launch: Callable[[], None], bound: Any) -> None:
         for binding in self._sized:  # what the last run allocated is of the last run's size
-            self._bound.bind_output(binding.name, "cpu")
+            bound.bind_output(binding.name, "cpu")
         launch()
+        self._ran = bound
         for name, output in self.sized_outputs().items():
             self.output_growths += 0 < self._capacity[name] < output.nbytes
             self._capacity[name] = max(self._capacity[name], output.nbytes)
@@ -309,7 +311,7 @@ class OnnxRuntimeContext:
         if not self._sized:
             return {}
         names = [binding.name for binding in self.bindings if not binding.is_input]
-        made = dict(zip(names, self._bound.get_outputs(), strict=True))
+        made = dict(zip(names, self._ran.get_outputs(), strict=True))
         return {
             one.name: SizedOutput(made[one.name].data_ptr(), one.dtype, tuple(made[one.name].shape()))
             for one in self._sized
@@ -330,7 +332,7 @@ class OnnxRuntimeContext:
         return None
 
     def close(self) -> None:
-        self._bound = self._session = None
+        self._bound = self._ran = self._session = None
 
 
 # ── session settings: kept in the engine itself, so that every run uses them ────────────────────────────

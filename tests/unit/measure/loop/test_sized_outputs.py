@@ -41,6 +41,9 @@ def test_every_query_has_its_output_in_its_own_size(session: Session, transfers:
         for outputs in stream.outputs():
             assert outputs["y"].tolist() == PLACES
             assert outputs["r"].tolist() == X.tolist()
+        for call in stream.bare()[0]:  # it has bound the buffers once more
+            call()
+        assert stream.sized_outputs["y"].shape == (3, 2)
         assert stream.graph_refused == "the size of 'y' is known only after running"
     finally:
         stream.close()
