@@ -51,6 +51,13 @@ g (float[1,8] x) => (float[1,8] y)
  q = If(c) <then_branch = p () => (float[1,8] o) {v = MatMul(a, w) o = Tanh(v)},
             else_branch = n () => (float[1,8] o) {v = MatMul(a, w) u = Mul(v, huge) o = Mul(u, tiny)}>
  y = MatMul(q, w)}"""
+WHOLE = """
+# w: float[8,8]
+g (int64[1,8] x, bool c) => (int64[1] y)
+{y = If(c) <then_branch = p () => (int64[1] o)
+              {f = Cast<to=1>(x) v = MatMul(f, w) o = ArgMax<axis=1, keepdims=0>(v)},
+            else_branch = n () => (int64[1] o)
+              {f = Cast<to=1>(x) v = MatMul(f, w) o = ArgMin<axis=1, keepdims=0>(v)}>}"""
 SIGNS = np.where(np.arange(6) % 2, 1.0, -1.0)[:, None].astype(np.float32)
 
 
@@ -113,6 +120,12 @@ def test_what_lies_in_a_branch_stays_fp32_unless_it_is_included(included: bool, 
     assert note.startswith(
         f"{len(unmeasured)} nodes with unknown values stay FP32, such as {unmeasured[0]!r} ("
     )
+
+
+def test_of_a_network_that_is_inside_a_branch_no_value_is_known(tmp_path: Path) -> None:
+    report = trtopt.cast(saved(WHOLE, tmp_path), tmp_path / "out.onnx", precision="fp16")
+    assert report.lowered == ()
+    assert {item.rule for item in report.kept if item.op == "MatMul"} == {"unmeasured"}
 
 
 def test_what_goes_round_a_loop_and_is_collected_is_cast_inside_where_it_is_included(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ class Decision:
 class CastDecider:
     """Decides node by node; all it knows of the values are `ranges`, the largest |x| of tensors.
 
-    Without any, operators and weights decide. With some, what lies in a subgraph stays FP32: it has none.
+    What lies in a subgraph stays FP32: it has none.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class CastDecider:
         self._model, self._types, self._cast_options = model, types, cast_options
         self._ranges = ranges
         self._opset = opset_of(model.proto)
-        self._unmeasured = self._unmeasured_nodes() if ranges else {}
+        self._unmeasured = self._unmeasured_nodes()
         self._limits = self._limits_of_uses()
         self._weights = {
             item.name: item
@@ -285,7 +285,7 @@ class CastDecider:
         for name in (*node.output, *node.input):
             peak = self._ranges.get(name)
             if peak is None:
-                if self._ranges and self._types.get(name) == FLOAT and name not in self._weights:
+                if self._types.get(name) == FLOAT and name not in self._weights:
                     return "unmeasured", f"tensor {name!r} was not measured"
                 continue
             limit, what = self._limits.get(name, (math.inf, ""))
