@@ -10,7 +10,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
@@ -329,10 +328,8 @@ class DynamicBatcher:
                 self._tally.failed += len(given_up)
             self._changed.notify_all()
         for request in given_up:
-            with suppress(InvalidStateError):  # the caller has set a result itself
-                request.set_exception(
-                    ClosedError("the batcher was closed before its turn", "send it elsewhere")
-                )
+            error = ClosedError("the batcher was closed before its turn", "send it elsewhere")
+            _complete(request.set_exception, error)
         for thread in self._threads:
             if thread is not threading.current_thread():  # a callback of a request may close it
                 thread.join()
@@ -348,12 +345,14 @@ class DynamicBatcher:
 
 
 def _complete(complete: Callable[[_T], None], value: _T) -> None:
-    """Answer a request or fail it. Whatever its callbacks raise goes to the log: others need this thread."""
+    """Answer a request or fail it. Whatever its callbacks raise goes to the log: others wait for theirs."""
     try:
         complete(value)
     except InvalidStateError:
         pass  # the caller has set a result itself
-    except BaseException:  # noqa: BLE001  (`Future` itself catches exceptions)
+    except BaseException as error:  # `Future` itself catches exceptions
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # the user's; no signal reaches another thread
         _log.exception("a callback of a request raised what would end its thread")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import wait
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.gated_devices import HOUR_MS, PATIENCE_S, Gate, batcher_on
 from tests.support.serving_pools import device, pool_on, rows
-from trtopt.errors import UsageError, WorkerError
+from trtopt.errors import ClosedError, UsageError, WorkerError
 from trtopt.records import BatchPolicy
 from trtopt.serving import batcher as module
 from trtopt.serving.batcher import DynamicBatcher, Request
@@ -161,6 +162,15 @@ def test_a_callback_that_raises_costs_no_one_an_answer(error: BaseException) -> 
         assert all(future.result(PATIENCE_S) for future in futures)
         told = batcher.statistics()
         assert (told.answered, told.failed, told.running) == (4, 0, 0)
+
+
+def test_a_callback_that_raises_while_the_batcher_is_closed_costs_no_one_an_answer() -> None:
+    with pool_on(device()) as pool:
+        batcher = DynamicBatcher(pool, BatchPolicy(max_batch=4, max_delay_ms=HOUR_MS))
+        futures = [batcher.submit(ROW) for _ in range(3)]
+        futures[0].add_done_callback(lambda _: sys.exit(1))
+        batcher.close(drain=False)
+        assert all(isinstance(future.exception(0), ClosedError) for future in futures)
 
 
 def test_closing_ends_a_thread_that_has_met_what_no_one_expects(monkeypatch: pytest.MonkeyPatch) -> None:
