@@ -244,9 +244,10 @@ def check_backend(recorded: Record, backend: Backend, settings: Settings = SETTI
     for one in settings:
         is_given = getattr(recorded, one.recorded) != getattr(plain, one.recorded)
         if is_given and not one.is_of(backend):
+            other = one.available if backend.name in one.backends else f"--backend {one.backends[0]}"
             raise UsageError(
                 f"{one.flag}: {backend} has no such setting ({one.available} has)",
-                f"omit {one.flag}, or build with {one.available}",
+                f"omit {one.flag}, or build with {other}",
             )
 
 

@@ -103,8 +103,9 @@ def test_a_setting_that_is_declared_is_recorded_applied_and_keeps_caches_apart()
         "max_aux_streams": 2,
     }
     ours = Backend(name="onnxruntime", version="1")
-    with pytest.raises(UsageError, match="--streams-beside: onnxruntime 1 has no such setting"):
+    with pytest.raises(UsageError, match="--streams-beside: onnxruntime 1 has no such setting") as refused:
         check_backend(MadeUpRecord(streams_beside=2), ours, WITH_MADE_UP)
+    assert "--backend tensorrt" in refused.value.remedy
     check_backend(MadeUpRecord(intra_op_threads=2), ours, WITH_MADE_UP)
     other = recorded_settings(MadeUpRecipe(streams_beside=1, opt_level=4), MadeUpRecord, WITH_MADE_UP)
     terms = [cache_terms(one, MadeUpTerms, WITH_MADE_UP) for one in (recorded, other, recorded)]
