@@ -225,8 +225,12 @@ def _explained(error: click.ClickException) -> click.ClickException:
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     keyword = error.option_name.lstrip("-").replace("-", "_")
-    if own := [one.opts[0] for one in error.ctx.command.params if one.name == keyword]:
-        return click.UsageError(f"No such option {error.option_name!r}. Did you mean {own[0]!r}?", error.ctx)
+    for own in error.ctx.command.params:
+        if own.name == keyword:
+            meant = f"Give {own.human_readable_name} alone."
+            if isinstance(own, click.Option):
+                meant = f"Did you mean {own.opts[0]!r}?"
+            return click.UsageError(f"No such option {error.option_name!r}. {meant}", error.ctx)
     from trtopt.trtexec.options import BY_NAME
 
     found = BY_NAME.get(error.option_name)

@@ -37,6 +37,7 @@ def test_a_mistyped_option_names_the_nearest(command: str) -> None:
         ("bench m.onnx --percentile=99", "no effect (bench shows p50, p90 and p99"),
         ("build m.onnx --profile quick", "'--recipe'"),
         ("check m.onnx --against r.onnx --task digits", "'--model'"),
+        ("build --model m.onnx", "Give MODEL alone"),
     ],
 )
 def test_an_option_of_trtexec_and_a_keyword_of_python_are_answered_with_the_option(
