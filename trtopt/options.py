@@ -260,7 +260,7 @@ def _explain(one: Declared, declared: Sequence[Declared]) -> str:
         text = f"{text.rstrip('.')}; one of {', '.join(of_table)}."
     if isinstance(one.default, int | float) and not isinstance(one.default, bool) and "[default" not in text:
         text = f"{text.rstrip('.')} [default: {one.default:g}]."
-    first = text.split(" ", 1)[0]
+    first = text.split(" ", 1)[0].rstrip(",")
     is_plain = first == "A" or (first[1:].islower() and first.isalpha())  # no TensorRT, no GPUs
     return text[0].lower() + text[1:] if is_plain else text
 
