@@ -11,12 +11,20 @@ import pytest
 
 from tests.support import examples
 from tests.support.ledgers import entry, ledger, won
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, OutputError
+from trtopt.files.manifests import write_manifest
 from trtopt.recipe import Recipe, recipe_json
-from trtopt.records import Backend, Ledger, from_json, to_json
+from trtopt.records import Backend, Ledger, TuningChoice, from_json, to_json
 from trtopt.workflows.provenance import check_same_terms
 from trtopt.workflows.tune.candidates import score_of
-from trtopt.workflows.tune.tuned_folder import history_of, read_ledger, store_ledger, stored_ledgers
+from trtopt.workflows.tune.tuned_folder import (
+    LEDGER,
+    TunedFolder,
+    history_of,
+    read_ledger,
+    store_ledger,
+    stored_ledgers,
+)
 
 RTX = Backend(name="tensorrt-rtx", version="1.7")
 
@@ -62,6 +70,23 @@ def test_a_ledger_with_candidates_of_a_kind_that_has_left_is_still_read(tmp_path
     found = read_ledger(tmp_path / "ledger.json")
     assert [one.kind for one in found.entries] == ["region", won(0.1).kind]
     assert [one.kind for one in score_of([found], "here").kinds] == [won(0.1).kind]
+
+
+def test_a_folder_whose_recipe_lacks_an_accepted_rule_is_not_continued(tmp_path: Path) -> None:
+    found = ledger(won(0.1))
+    choice = TuningChoice(
+        objective="latency",
+        batch=8,
+        streams=1,
+        changes=("rule=attention",),
+        recipe="{}",
+        gain=0.1,
+        ledger=LEDGER,
+    )
+    (tmp_path / LEDGER).write_bytes(to_json(found))
+    write_manifest(tmp_path, msgspec.structs.replace(examples.manifest(), tuning=choice), files={})
+    with pytest.raises(OutputError, match="rule=attention"):
+        TunedFolder(tmp_path, None).read(found.terms)
 
 
 def test_a_store_that_cannot_be_written_to_is_done_without(tmp_path: Path) -> None:
