@@ -91,11 +91,12 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
 
 def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
     """What the two are, and what is asked of them."""
-    files = [is_result_file(path) for path in (a, b) if path is not None]
+    paths = [path for path in (a, b) if path is not None]
+    files = [is_result_file(path) for path in paths]
     if request.across_contracts is not None:
         if any(files):
             raise UsageError(
-                f"{a}: a result file holds no engine to measure under other contracts",
+                f"{paths[files.index(True)]}: a result file holds no engine to measure under other contracts",
                 "give the build folder or the engine",
             )
         if b is not None:
@@ -111,15 +112,17 @@ def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
             "give two result files, or two build folders or engines to measure them in turns",
         )
     if request.builds is not None:
+        if single := next((path for path in paths if path.is_file()), None):
+            raise UsageError(
+                f"{single}: --builds takes build folders, each of which is a recipe",
+                f"build it first: trtopt build {single} -o FOLDER"
+                if _is_model(single)
+                else "give the build folder that it lies in",
+            )
         if b is None:
             raise UsageError(
                 f"--builds {request.builds}: builds of two recipes are compared, and there is no B",
                 f"give {a} twice to see how much builds of one recipe differ",
-            )
-        if engines := [path for path in (a, b) if path.is_file()]:
-            raise UsageError(
-                f"{engines[0]}: --builds takes build folders, each of which is a recipe",
-                f"build it first: trtopt build {engines[0]} -o FOLDER",
             )
         return Kind.BUILDS
     if files == [True]:
