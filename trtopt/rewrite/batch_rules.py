@@ -563,7 +563,7 @@ def _flatten(step: Step) -> list[Rows]:
 def _reshape(step: Step) -> list[Rows]:
     rows, values = step.only_input(), step.constant(1)
     target = None if values is None else [int(number) for number in values]
-    out = step.shape if target is None else _resolve(rows, target, step.node.output[0])
+    out = _solve(rows, step.shape) if target is None else _resolve(rows, target, step.node.output[0])
     if 0 in (*rows.shape, *out) or (0 in (target or ()) and step.number("allowzero", 0)):
         raise MixesError("has a shape without elements")
     opened = {
@@ -585,6 +585,15 @@ def _resolve(rows: Rows, target: Sequence[int], name: str) -> Shape:
     if -1 in target:
         place = target.index(-1)
         found[place] = ratio(rows.shape, [*found[:place], *found[place + 1 :]]) or name_of_axis(name, place)
+    return tuple(found)
+
+
+def _solve(rows: Rows, shape: Shape) -> Shape:
+    """The shape that a Reshape computes, with the length that follows from the others for a new name."""
+    found = list(shape)
+    for place, length in enumerate(shape):
+        if isinstance(length, str) and length not in rows.shape:
+            found[place] = ratio(rows.shape, [*found[:place], *found[place + 1 :]]) or length
     return tuple(found)
 
 

@@ -175,6 +175,17 @@ def test_a_batch_is_followed_past_axes_of_unknown_length(tmp_path: Path) -> None
     assert any("twice" in note for note in trace.notes)
 
 
+def test_what_is_merged_with_the_batch_by_a_computed_shape_is_followed(tmp_path: Path) -> None:
+    """Inference has but a new name for the merged axis: it follows from the others."""
+    text = """
+        g (float[2,3,seq,4] x) => (float[2,3,4,seq] y)
+        <int64[1] all = {-1}>
+        {n = Shape<start=2,end=3>(x) d = Shape<start=3,end=4>(x) s = Concat<axis=0>(all, n, d) r = Reshape(x, s)
+         t = Transpose<perm=[0,2,1]>(r) h = Shape<start=0,end=2>(x) b = Concat<axis=0>(h, d, n) y = Reshape(t, b)}"""
+    _, graph = dynamic(text, tmp_path)
+    assert declared(graph) == [["batch", 3, 4, "seq"]]
+
+
 def test_a_recurrent_layer_loses_its_zeros_and_keeps_its_batch(tmp_path: Path) -> None:
     text = """
         # w: float[1,16,6]
