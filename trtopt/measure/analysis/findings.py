@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -200,7 +200,7 @@ def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
     figures, contract = figures_of(point), (point.throughput or latency).contract
     readings = [reading for measurement in measurements_of(point) for reading in measurement.clocks]
     return (
-        *_enqueue_bound(figures, contract),
+        *_enqueue_bound(figures, contract, latency.notes),
         *_copy_bound(figures, contract),
         *_unstable(
             latency.staged.gpu_compute_ms, _other_processes(readings), "lock the clocks with --lock-clocks"
@@ -210,17 +210,20 @@ def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
     )
 
 
-def _enqueue_bound(figures: dict[str, float | None], contract: Contract) -> Iterator[Finding]:
+def _enqueue_bound(
+    figures: dict[str, float | None], contract: Contract, notes: Iterable[str]
+) -> Iterator[Finding]:
     enqueue, compute = figures["enqueue ms"], figures["compute ms"]
     if enqueue is None or compute is None or enqueue <= ENQUEUE_SHARE * compute:
         return
-    yield Finding(
-        ENQUEUE_BOUND,
-        f"{ENQUEUE_BOUND}: enqueueing takes {enqueue:.3f} ms, computing {compute:.3f} ms",
-        "a CUDA graph is in use already: try a larger --batch"
-        if contract.graph
-        else "launch the engine as a CUDA graph with --graph",
-    )
+    if contract.graph:
+        remedy = "a CUDA graph is in use already: try a larger --batch"
+    elif any("without a CUDA graph" in note for note in notes):  # which was refused
+        remedy = "no CUDA graph can be captured: try a larger --batch"
+    else:
+        remedy = "launch the engine as a CUDA graph with --graph"
+    text = f"{ENQUEUE_BOUND}: enqueueing takes {enqueue:.3f} ms, computing {compute:.3f} ms"
+    yield Finding(ENQUEUE_BOUND, text, remedy)
 
 
 def _copy_bound(figures: dict[str, float | None], contract: Contract) -> Iterator[Finding]:

@@ -28,11 +28,15 @@ _EXPORTS = "window.vegaEmbed = vegaEmbed;"
 
 @dataclass(frozen=True)
 class Section:
-    """A reader's question, answered by a panel for each subject, such as an engine or a result file."""
+    """A reader's question, answered by a panel for each subject, such as an engine or a result file.
+
+    `opened` is the panel that shows at first; empty: the first one.
+    """
 
     id: str
     title: str
     panels: Mapping[str, Sequence[Block]]
+    opened: str = ""
 
 
 @dataclass(frozen=True)

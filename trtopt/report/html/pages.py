@@ -14,7 +14,9 @@ from trtopt.measure.analysis.result_comparison import compare_reports
 from trtopt.measure.analysis.sweep_points import Choices, choices_of
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.summaries import figures_of
+from trtopt.printable import counted
 from trtopt.records import (
+    BatchVerdict,
     BenchPoint,
     BenchReport,
     CheckReport,
@@ -31,7 +33,6 @@ from trtopt.report.bench import bench_notes, bench_view, distrust
 from trtopt.report.build import build_view
 from trtopt.report.comparison import comparison_view
 from trtopt.report.html.page import Figure, Mark, Page, Section
-from trtopt.report.layers import time_chart
 from trtopt.report.precision import check_view, verdict_view
 from trtopt.report.profile import difference_tables, engine_parts, profile_notes
 from trtopt.report.sweep import at_lengths, bests_table, latency_name, sweep_notes, sweep_view
@@ -57,42 +58,53 @@ _QUESTIONS = {
     "accurate": "Is it accurate?",
     "made": "How was it made?",
 }
+_NARROWEST = ("float4", "int4", "float8", "int8", "bfloat16", "float16", "float32")
+"""By the start of a type's name; integers that only count are no precision."""
+
+_STEPS = 3
 _SIDES = ("A", "B")
 _LEVELS = ("good", "caution", "bad")
 _Made = BenchReport | ProfileReport | CheckReport | Manifest | SweepReport
 _Panels = dict[str, Sequence[Block]]
+_Engines = Mapping[str, tuple[ProfileReport, EngineProfile]]
 
 
 def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
     """Everything of one folder; `argv` is the command that makes the page."""
-    deployed = deployment_of(collected)
-    engine = _profiled(collected, deployed.point.batch if deployed is not None else None)
+    deployed, engines = deployment_of(collected), _engines(collected)
     labels = {file: _label(file, report) for file, report in collected.results.items()}
-    measured: _Panels = {
-        labels[file]: bench_view(report).page() for file, report in collected.results.items()
-    }
-    panels = {
-        "fast": measured,
-        "why": _inside(collected),
+    inside = _profiled(engines, deployed.point.batch if deployed is not None else None)
+    opened = {"fast": labels[deployed.file] if deployed is not None else "", "why": inside}
+    panels: dict[str, _Panels] = {
+        "fast": {labels[file]: bench_view(report).page() for file, report in collected.results.items()},
+        "why": _inside(collected, engines),
         "accurate": _accuracy(collected),
         "made": _origin(collected, argv),
     }
-    figures, why, charts = list[Figure](), list[str](), list[Chart]()
+    charts = [chart for id, label in opened.items() for chart in _charts(panels[id].get(label, ()))[:1]]
+    figures, why = list[Figure](), list[str]()
     if deployed is not None:
-        figures, why = list(_headline(deployed, collected)), list(_reasons(deployed))
-        charts += _charts(measured[labels[deployed.file]])[:1]
-    if engine is not None and engine.sum_ms:
-        figures = figures or [Figure(f"layers at batch {engine.batch}", f"{engine.sum_ms:.3f}", unit="ms")]
-        charts.append(time_chart(engine))
+        figures, why = list(_headline(deployed, collected)), list(_reasons(deployed, collected))
+    elif inside and (engine := engines[inside][1]).sum_ms:
+        figures = [Figure(f"layers at batch {engine.batch}", f"{engine.sum_ms:.3f}", unit="ms")]
+    sections = [
+        Section(
+            id,
+            title,
+            {label: [one for one in blocks if one not in charts] for label, blocks in panels[id].items()},
+            opened.get(id, ""),
+        )
+        for id, title in _QUESTIONS.items()
+    ]
     return Page(
         title=_model_name(collected),
         facts=_facts(collected),
         mark=_mark(collected),
         figures=figures,
         answer=[Lines(why), Lines(_warnings(collected), are_warnings=True)],
-        steps=list(_steps(collected)),
+        steps=list(_steps(collected, deployed, engines[inside][1] if inside else None))[:_STEPS],
         charts=charts,
-        sections=list(_filled(Section(id, title, panels[id]) for id, title in _QUESTIONS.items())),
+        sections=list(_filled(sections)),
     )
 
 
@@ -158,9 +170,7 @@ def _headline(deployed: Deployment, collected: Collected) -> Iterator[Figure]:
     point, first = deployed.point, deployed.trusted[0]
     figures = figures_of(point)
     label = "best on the CPU" if _ran_on_stand_in(collected) else "deploy"
-    verdict = collected.manifest.verdict if collected.manifest is not None else None
-    chosen = [one.chosen for one in (verdict.batches if verdict else ()) if one.batch == point.batch]
-    what = ", ".join([*chosen, f"batch {point.batch}"])
+    what = ", ".join(filter(None, (_precision(collected, point.batch), f"batch {point.batch}")))
     yield Figure(label, what, f"contract {point.latency.contract.name}; {deployed.file}")
     p99 = f"p99 {figures['p99 ms']:.3f} ms" if figures["p99 ms"] is not None else ""
     yield Figure("median latency", f"{figures['p50 ms']:.3f}", p99, "ms")
@@ -168,7 +178,23 @@ def _headline(deployed: Deployment, collected: Collected) -> Iterator[Figure]:
     yield Figure("throughput", f"{_rate(point):,.0f}", against, "samples/s")
 
 
-def _reasons(deployed: Deployment) -> Iterator[str]:
+def _verdict(collected: Collected, batch: int) -> BatchVerdict | None:
+    """The selection of a batch size's precision at build time."""
+    verdict = collected.manifest.verdict if collected.manifest is not None else None
+    return next((one for one in verdict.batches if one.batch == batch), None) if verdict else None
+
+
+def _precision(collected: Collected, batch: int) -> str:
+    """What was selected, else the narrowest type of the graph that the engine was built from."""
+    manifest, verdict = collected.manifest, _verdict(collected, batch)
+    if manifest is None or verdict is not None:
+        return "" if verdict is None else verdict.chosen
+    engine = next((one for one in manifest.engines if one.plan.span_of(batch) is not None), None)
+    types = manifest.onnx.types if engine is None else manifest.graph_of(engine).types
+    return next((one for start in _NARROWEST for one in types if one.startswith(start)), "")
+
+
+def _reasons(deployed: Deployment, collected: Collected) -> Iterator[str]:
     """Why that point, and which one answers soonest."""
     point, quickest = deployed.point, min(deployed.trusted, key=lambda one: figures_of(one)["p50 ms"] or 0.0)
     if len(deployed.trusted) > 1:
@@ -179,6 +205,8 @@ def _reasons(deployed: Deployment) -> Iterator[str]:
         yield (
             f"For the lowest latency: batch {quickest.batch}, {p50:.3f} ms, {_rate(quickest):,.0f} samples/s."
         )
+    if (verdict := _verdict(collected, point.batch)) is not None:
+        yield f"Precision {verdict.chosen}: {verdict.reason}."
 
 
 def _warnings(collected: Collected) -> list[str]:
@@ -195,19 +223,46 @@ def _warnings(collected: Collected) -> list[str]:
     return [*distrust(reports), *grouped(shown, in_full=True), *collected.notes, *missed]
 
 
-def _steps(collected: Collected) -> Iterator[str]:
-    """What is not measured yet, then the hints on what is."""
-    folder = shlex.quote(collected.folder)
-    source = shlex.quote(_model_file(collected) or "MODEL.onnx") if collected.manifest is None else folder
-    if not collected.results:
-        file = shlex.quote(f"{collected.folder}/result.json")
-        yield f"Measure it: trtopt bench {source} --json {file}"
+def _steps(collected: Collected, deployed: Deployment | None, engine: EngineProfile | None) -> Iterator[str]:
+    """What is not measured yet, the hints on what is, then where more may be gained; the worthiest first."""
+    manifest, folder = collected.manifest, shlex.quote(collected.folder)
+    model = shlex.quote(_model_file(collected) or "MODEL.onnx")
+    source = model if manifest is None else folder
+    stands_in = _ran_on_stand_in(collected)
+
+    def into(file: str) -> str:
+        return f"--json {shlex.quote(f'{collected.folder}/{file}')}"
+
+    distrusted = [
+        (file, point.latency.contract.name)
+        for file, report in collected.results.items()
+        for point in report.points
+        if trust_of(point, on_host=is_on_host(report)) is Trust.NONE
+    ]
+    if deployed is None or stands_in:
+        where = " on a machine with a GPU" if stands_in else ""
+        file = "result.json" if deployed is None else deployed.file
+        yield f"Measure it{where}: trtopt bench {source} {into(file)}"
+    elif distrusted:  # on the same terms into the same file: in another one, they would stay on the page
+        file, contract = distrusted[0]
+        terms = f"--contract {shlex.quote(contract)}"
+        yield f"Measure again when nothing disturbs it: trtopt bench {source} {terms} {into(file)}"
     if not collected.profiles:
         yield f"Find where the time goes: trtopt profile {source} -o {folder}"
     notes: list[Note] = []
     for report in collected.reports.values():
         notes += bench_notes(report) if isinstance(report, BenchReport) else profile_notes(report)
     yield from grouped(note for note in notes if note.severity is Severity.HINT)
+    has_fixed_batch = manifest is not None and manifest.onnx.fixed_batch is not None
+    if deployed is not None and not stands_in and not has_fixed_batch:
+        largest = max(one.batch for one in deployed.points)
+        if deployed.point.batch == largest:
+            sizes = ",".join(str(largest * factor) for factor in (1, 2, 4))
+            yield f"Throughput may rise beyond batch {largest}: trtopt sweep {model} --batch {sizes}"
+    if manifest is not None and manifest.verdict is None and not collected.checks:
+        yield f"See whether it is accurate: trtopt check {folder} --against {model} {into('check.json')}"
+    if engine is not None and engine.unfused:
+        yield f"See what keeps {counted(len(engine.unfused), 'fusion')} from happening: trtopt lint {model}"
 
 
 def _mark(collected: Collected) -> Mark:
@@ -270,21 +325,28 @@ def _date_text(created: str) -> str:
 # ── the views of a folder's records ─────────────────────────────────────────────────────────────────────
 
 
-def _profiled(collected: Collected, batch: int | None) -> EngineProfile | None:
-    """The profile of a batch size, else of the largest: there the device is busiest."""
-    engines = [engine for report in collected.profiles.values() for engine in report.engines]
-    exact = next((engine for engine in engines if engine.batch == batch), None)
-    return exact or max(engines, key=lambda engine: engine.batch, default=None)
+def _engines(collected: Collected) -> _Engines:
+    """Every profiled engine, by its name on the page."""
+    return {
+        f"batch {engine.batch}" + (f" ({file})" if len(collected.profiles) > 1 else ""): (report, engine)
+        for file, report in collected.profiles.items()
+        for engine in report.engines
+    }
 
 
-def _inside(collected: Collected) -> _Panels:
+def _profiled(engines: _Engines, batch: int | None) -> str:
+    """The engine of a batch size, else of the largest: there the device is busiest; empty where none is."""
+    sizes = {label: engine.batch for label, (_, engine) in engines.items()}
+    exact = (label for label, size in sizes.items() if size == batch)
+    return next(exact, max(sizes, key=lambda label: sizes[label], default=""))
+
+
+def _inside(collected: Collected, engines: _Engines) -> _Panels:
     """A panel for each profiled engine, and one for what each was compared with."""
-    panels: _Panels = {}
-    for file, report in collected.profiles.items():
-        which = f" ({file})" if len(collected.profiles) > 1 else ""
-        for engine in report.engines:
-            parts = list(engine_parts(engine, report.peaks))
-            panels[f"batch {engine.batch}{which}"] = View("", parts, profile_notes(report)).page()
+    panels: _Panels = {
+        label: View("", list(engine_parts(engine, report.peaks)), profile_notes(report)).page()
+        for label, (report, engine) in engines.items()
+    }
     earlier = (one for report in collected.profiles.values() for one in report.differences)
     return panels | _difference_panels(earlier)
 
@@ -358,7 +420,15 @@ def pair_page(
     view = View("", []) if compared is None else comparison_view(compared)
     sentences = [block for block in view.on("page", verbose=False) if isinstance(block, Lines)]
     warnings = [f"{n}: {line}" for n, side in sides.items() for line in _warnings(side)]
-    settings = {"verdicts": view.page(), "what differs": [_settings(a, b), _commands({}, argv)]}
+    differ = Section(
+        "differ",
+        "How do they differ?",
+        {
+            "verdicts": view.page(),
+            "what differs": [_settings(a, b), _commands({}, argv)],
+            **_difference_panels(differences),
+        },
+    )
     return Page(
         title=f"{', '.join(dict.fromkeys(page.title for page in pages.values()))}: "
         f"{a.name} (A) and {b.name} (B)",
@@ -369,24 +439,18 @@ def pair_page(
         ),
         figures=[replace(one, name=f"{n}: {one.name}") for n, page in pages.items() for one in page.figures],
         answer=[*sentences, Lines([*notes, *warnings], are_warnings=True)],
-        sections=[
-            Section("differ", "How do they differ?", {**settings, **_difference_panels(differences)}),
-            *_filled(_merged(pages)),
-        ],
+        charts=[replace(one, title=f"{n}: {one.title}") for n, page in pages.items() for one in page.charts],
+        sections=list(_filled([differ, *_merged(pages)])),
     )
 
 
 def _merged(pages: Mapping[str, Page]) -> Iterator[Section]:
     """Each section once, with the panels of both sides."""
     for id, title in _QUESTIONS.items():
-        panels = {
-            f"{n} {label}": blocks
-            for n, page in pages.items()
-            for section in page.sections
-            if section.id == id
-            for label, blocks in section.panels.items()
-        }
-        yield Section(id, title, panels)
+        own = [(n, section) for n, page in pages.items() for section in page.sections if section.id == id]
+        panels = {f"{n} {label}": blocks for n, section in own for label, blocks in section.panels.items()}
+        opened = (f"{n} {section.opened}" for n, section in own if section.opened)
+        yield Section(id, title, panels, next(opened, ""))
 
 
 def _compared(a: Collected, b: Collected) -> tuple[Comparisons | None, list[str]]:

@@ -207,6 +207,14 @@ def test_a_hint_has_its_figures_and_a_remedy_that_is_not_in_use_yet(
     assert remedy in hint.remedy
 
 
+def test_a_cuda_graph_that_was_refused_is_not_recommended_again() -> None:
+    refused = msgspec.structs.replace(
+        sampled({"graph": False}, enqueue_ms=[0.9] * 4), notes=("measured without a CUDA graph: refused",)
+    )
+    (hint,) = hints_of(BenchPoint(batch=8, latency=refused), on_host=False)
+    assert "--graph" not in hint.remedy
+
+
 def test_hints_come_in_a_fixed_order() -> None:
     columns = {"enqueue_ms": [2.0] * 4, "h2d_ms": [1.0] * 4, "gpu_compute_ms": [0.5, 1.5] * 2}
     slow = (ClockReading(at_ms=0.0, sm_mhz=500),) * 2

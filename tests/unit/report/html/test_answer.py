@@ -18,7 +18,7 @@ from trtopt.records import (
 )
 from trtopt.report.html.page import Mark
 from trtopt.report.html.pages import deployment_of, report_page
-from trtopt.report.view import Lines, Table
+from trtopt.report.view import Chart, Lines, Table
 
 
 def samples(latency: float, count: int = 200, *, enqueue: float = 0.0) -> Samples:
@@ -149,12 +149,62 @@ def test_every_result_file_has_its_figures_in_its_own_panel() -> None:
 # ── what to do next ─────────────────────────────────────────────────────────────────────────────────────
 
 
+def steps(found: Collected, **fields: Any) -> list[str]:
+    """The page's, of a folder with those fields instead."""
+    return list(report_page(msgspec.structs.replace(found, **fields)).steps)
+
+
 def test_what_is_not_measured_comes_with_its_command_then_the_hints_with_their_remedies() -> None:
-    waiting = point(8, 1.0, enqueue=0.6)
-    profile, hint = report_page(msgspec.structs.replace(folder(waiting), folder="my d")).steps
+    waiting = point(8, 1.0, enqueue=0.9)
+    profile, hint, larger = steps(folder(waiting), folder="my d")
     assert profile == "Find where the time goes: trtopt profile MODEL.onnx -o 'my d'"
     assert hint == "enqueue-bound at batch 8: launch the engine as a CUDA graph with --graph"
+    assert larger == "Throughput may rise beyond batch 8: trtopt sweep MODEL.onnx --batch 8,16,32"
     manifest = on_another_backend()
-    bench, _ = report_page(Collected(folder="d", name="d", manifest=manifest)).steps
+    bench, _, check = steps(Collected(folder="d", name="d", manifest=manifest))
     assert bench == "Measure it: trtopt bench d --json d/result.json"
-    assert report_page(msgspec.structs.replace(resnet(), results=folder(point(8, 1.0)).results)).steps == []
+    assert check.startswith("See whether it is accurate: trtopt check d --against ")
+
+
+def test_three_steps_are_named_at_most_and_none_where_nothing_is_open() -> None:
+    waiting = point(8, 1.0, enqueue=0.9, untrustworthy=("too hot",))
+    assert len(steps(folder(waiting), manifest=on_another_backend())) == 3
+    settled = folder(point(8, 1.0), point(16, 4.0)).results
+    profile = resnet().profiles["profile.json"]
+    fused = tuple(msgspec.structs.replace(engine, unfused=()) for engine in profile.engines)
+    fully = {"profile.json": msgspec.structs.replace(profile, engines=fused)}
+    assert steps(resnet(), results=settled, profiles=fully) == []
+
+
+def test_figures_that_cannot_be_believed_are_measured_again_first_on_their_terms_into_their_file() -> None:
+    hot = folder(point(8, 1.0, untrustworthy=("too hot",)))
+    assert steps(hot)[0] == (
+        "Measure again when nothing disturbs it: trtopt bench MODEL.onnx --contract own --json d/result.json"
+    )
+    assert steps(hot, manifest=on_another_backend())[0] == (
+        "Measure it on a machine with a GPU: trtopt bench d --json d/result.json"
+    )
+
+
+# ── what is open at first ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_deployed_batch_size_is_open_at_first_and_its_charts_are_drawn_once() -> None:
+    profile = resnet().profiles["profile.json"]  # of batch 1 and 8
+    results = {"a.json": report(point(1, 2.0)), "b.json": report(point(1, 1.0), point(8, 4.0))}
+    larger = msgspec.structs.replace(profile.engines[0], batch=32)
+    profile = msgspec.structs.replace(profile, engines=(*profile.engines, larger))
+    page = report_page(Collected(folder="d", name="d", results=results, profiles={"profile.json": profile}))
+    opened = {section.id: section.opened for section in page.sections}
+    assert (opened["fast"], opened["why"]) == ("b.json: own, tensorrt", "batch 8")
+    drawn = [
+        block.title
+        for blocks in (page.charts, *(blocks for one in page.sections for blocks in one.panels.values()))
+        for block in blocks
+        if isinstance(block, Chart)
+    ]
+    assert [drawn.count(one.title) for one in page.charts] == [1, 1]
+    assert [one.title.split(" at ")[0] for one in page.charts] == [
+        "Latency and throughput by batch size",
+        "Where the time goes",
+    ]

@@ -57,6 +57,7 @@ def test_sides_on_unlike_terms_are_shown_with_the_reason_and_without_a_verdict()
     page = pair(folder(point(8, 4.0)), msgspec.structs.replace(b, results={"result.json": report}))
     assert [line for line in text(page) if "times as fast" in line] == []
     assert any("different contracts, own and serving" in line for line in text(page))
+    assert list(page.sections[0].panels) == ["what differs"]
     assert [figures(page, side).rows[0][1] for side in "AB"] == [4.0, 2.0]
 
 
@@ -104,5 +105,10 @@ def test_all_that_each_folder_has_is_in_panels_of_its_own_and_the_page_is_writte
         ("fast", 2),
         ("why", 3),
         ("made", 4),
+    ]
+    assert [one.title.partition(" at ")[0] for one in page.charts] == [
+        "A: Latency and throughput by batch size",
+        "B: Latency and throughput by batch size",
+        "B: Where the time goes",
     ]
     assert "trtopt report a b" in page_of(page, "window.vegaEmbed = '';", "today")
