@@ -17,7 +17,6 @@ from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_manifest
 from trtopt.records import to_json
 from trtopt.serving import EnginePool
-from trtopt.workflows.plan.trials import verify
 
 RANGES = ((1, 1, 4), (4, 8, 16), (20, 32, 32))
 """Nothing holds 17 to 19."""
@@ -78,8 +77,10 @@ def test_bench_measures_under_the_profile_that_suits_and_a_pool_goes_by_it(
 def test_a_plan_with_profiles_is_made_and_verified_here(profiles: Path, tmp_path: Path) -> None:
     report = trtopt.bench(profiles, duration=0.5, memory=True)
     write_atomically(profiles / "bench.json", to_json(report))
-    made = plan([profiles], tmp_path / "plan.json", slo="p99=50ms", rate=500.0, memory_bytes=1 << 30)
+    made = plan(
+        [profiles], tmp_path / "plan.json", slo="p99=50ms", rate=500.0, memory_bytes=1 << 30, verify=True
+    )
     assert made.memory_bytes is not None
-    done = verify(tmp_path / "plan.json").verification
+    done = made.verification
     assert done is not None
     assert done.answered == done.requests

@@ -207,6 +207,7 @@ class TensorRTContext:
         self._context = context
         self.bindings = bindings
         self._errors = errors
+        self._execute = context.execute_async_v3
         self._consumed = 0
         self._profiler: Any = None
         self._sized = {one.name: OutputMemory(device, one.dtype) for one in bindings if one.is_data_dependent}
@@ -243,11 +244,11 @@ class TensorRTContext:
         self.launcher(stream)()
 
     def launcher(self, stream: Stream) -> Callable[[], None]:
-        """`execute_async_v3`."""
-        execute, handle = self._context.execute_async_v3, stream.handle
+        """`execute_async_v3`, looked up in each call: a launcher does not keep a closed context's memory."""
+        handle = stream.handle
 
         def launch() -> None:
-            if not execute(handle):
+            if not self._execute(handle):
                 raise self._failure()
 
         return launch
@@ -289,7 +290,7 @@ class TensorRTContext:
 
     def close(self) -> None:
         self._engine = None
-        self._context = None
+        self._execute = self._context = None
         self._profiler = None
         self._allocators = {}
         for memory in self._sized.values():

@@ -7,6 +7,7 @@ does not know fails in here as it would there.
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +350,17 @@ def test_an_engine_is_loaded_bound_enqueued_and_profiled(dump: str) -> None:
     assert (memory, layers, seen) == (2048, [LAYER, LAYER, True], '{"Layers": [8]}')
     assert len(surface.called("IExecutionContext.execute_async_v3")) == 3
     assert not surface.called("Runtime.gpu_allocator")
+
+
+@each_version
+def test_a_closed_context_is_given_back_whatever_holds_its_launcher(dump: str) -> None:
+    device = ScriptedDevice()
+    context: Any = load(Surface(dump), device=device).context(SHAPES)
+    held, launcher = weakref.ref(context._context), context.launcher(device.stream())
+    context.close()
+    gc.collect()
+    assert held() is None
+    del launcher
 
 
 @each_version
