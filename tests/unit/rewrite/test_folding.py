@@ -73,6 +73,20 @@ def test_a_constant_in_a_type_that_is_not_written_is_neither_folded_nor_said_to_
     ]
 
 
+@pytest.mark.parametrize("large", ["Transpose(w)", "Cast<to=16>(w)"])
+def test_what_is_small_is_folded_beside_what_cannot_be(large: str, tmp_path: Path) -> None:
+    """The weight stays for the large one, which is as large, or in a type that is not written."""
+    text = f"""
+        # w: float[600,600]
+        g (float[N,600] x) => (float[N,600] y) <int64[1] i = {{3}}>
+        {{t = {large} c = CastLike(t, x) r = Gather(w, i) m = MatMul(x, c) y = Add(m, r)}}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    rewrite_model(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", target="11", rules=["fold-weights"], check=False
+    )
+    assert "Gather" not in [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
+
+
 def test_a_chain_through_such_a_type_is_folded_where_it_ends_in_another(tmp_path: Path) -> None:
     text = """
         # w: float[4,4]

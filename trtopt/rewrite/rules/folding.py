@@ -225,9 +225,10 @@ def fold_weights(scope: Scope, *, may_grow: bool = False) -> Iterator[Match]:
             for out in node.outputs
             if any(id(user) not in inside for user in out.outputs)
         ]
-        if weights and results and all(is_stored(scope, out) for out in results):
-            scope.at = results[0].inputs[0].name
-            yield Match(results[0].inputs[0], _fold(scope, nodes, weights, results, may_grow))
+        first = next((out.inputs[0] for out in results if is_stored(scope, out)), None)
+        if weights and first is not None:
+            scope.at = first.name
+            yield Match(first, _fold(scope, nodes, weights, results, may_grow))
 
 
 def growing_weights() -> Rule:
@@ -259,24 +260,32 @@ def _connect(scope: Scope, known: Mapping[str, Any]) -> Iterable[tuple[list[Any]
 def _fold(
     scope: Scope, nodes: Sequence[Any], weights: Sequence[Any], results: Sequence[Any], may_grow: bool
 ) -> Verdict:
-    if any(scope.static_shape(out) is None for out in results):
+    sizes = {
+        out.name: _bytes(scope, out)
+        for out in results
+        if is_stored(scope, out) and scope.static_shape(out) is not None
+    }
+    if not sizes:
         return "the size of the result is not known"
-    inside, sizes = {id(node) for node in nodes}, [_bytes(scope, out) for out in results]
-    own = all(id(user) in inside for weight in weights for user in weight.outputs)
+    inside, total = {id(node) for node in nodes}, sum(sizes.values())
+    own = len(sizes) == len(results) and all(
+        id(user) in inside for weight in weights for user in weight.outputs
+    )
     given = sum(weight._values.nbytes for weight in weights)
-    fits = sum(sizes) <= _WIDEST * given if may_grow else own and sum(sizes) <= given
-    if max(sizes) > SIZE_CAP and not fits:
+    fits = total <= _WIDEST * given if may_grow else own and total <= given
+    made = [out for out in results if out.name in sizes and (fits or sizes[out.name] <= SIZE_CAP)]
+    if not made:
         return (
             "the result would be stored in addition to the weight, which is used elsewhere too or is smaller"
         )
-    graph = gs.Graph(nodes, outputs=list(results), opset=scope.opset, ir_version=IR_VERSION)
+    graph = gs.Graph(nodes, outputs=made, opset=scope.opset, ir_version=IR_VERSION)
     try:
         values = _run(scope, gs.export_onnx(graph, do_type_check=False))
     except ModelError as error:
         return error.problem
 
     def apply() -> None:
-        for out in results:
+        for out in made:
             scope.rewire(out, scope.constant(values[out.name], out.name))
 
     return apply
