@@ -206,10 +206,11 @@ class _Walk:
         self._counts[node.output[0]] = tuple(numbers[bounds.get("start", 0) : bounds.get("end")])
 
     def _fix_counts(self, node: onnx.NodeProto) -> Iterable[Patch]:
-        """Patches of what reads such numbers, but for a Reshape's or Expand's, which are patched anyway."""
+        """Patches of what reads such numbers, but for a Reshape or Expand of samples, patched anyway."""
+        patched = node.op_type in ("Reshape", "Expand") and node.input[0] in self._path.grown
         for position, name in enumerate(node.input):
             numbers = self._counts.get(name)
-            if numbers is None or node.op_type in ("Reshape", "Expand"):
+            if numbers is None or patched:
                 continue
             places = self._value(node.input[1]) if node.op_type == "Gather" else None
             if places is None or any(numbers[place] is not None for place in places.reshape(-1)):

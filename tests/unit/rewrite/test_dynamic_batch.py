@@ -449,6 +449,19 @@ def test_another_axis_that_is_called_batch_gets_another_name(tmp_path: Path) -> 
     assert axes == [["batch", "batch_1"]] * 2
 
 
+@pytest.mark.parametrize("body", ["e = Expand(c, s)", "r = Reshape(s, f) t = Gather(r, h) e = Expand(c, t)"])
+def test_what_is_computed_of_a_shape_alone_keeps_the_old_number_of_rows(body: str, tmp_path: Path) -> None:
+    text = f"""
+        g (float[2,seq] x) => (float[2,seq] y, float[2,1] z)
+        <float c = {{2.0}}, int64[1] f = {{-1}}, int64[2] h = {{0,1}}, int64[1] i = {{0}}>
+        {{s = Shape(x) {body} m = ReduceMean<axes=[1]>(e) r0 = ReduceSum(m, i) y = Add(x, r0) z = Identity(m)}}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True, check=False)
+    made = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    y, z = made.run(None, {"x": np.ones((3, 5), np.float32)})
+    assert (z.shape, y.tolist()) == ((2, 1), np.full((3, 5), 5.0).tolist())
+
+
 def test_the_remedies_of_build_and_of_this_do_not_point_at_each_other(tmp_path: Path) -> None:
     """The windows of one recording are this model's batch; its data decide how many samples it has."""
     text = "g (float[1,8] x) => (float[1,4] y) <int64[2] s = {2,4}> {w = Reshape(x, s) y = ReduceMax<axes=[0]>(w)}"
