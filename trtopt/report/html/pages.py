@@ -439,6 +439,7 @@ def pair_page(
         ),
         figures=[replace(one, name=f"{n}: {one.name}") for n, page in pages.items() for one in page.figures],
         answer=[*sentences, Lines([*notes, *warnings], are_warnings=True)],
+        steps=list(_turns(a, b)) if compared is not None else [],
         charts=[replace(one, title=f"{n}: {one.title}") for n, page in pages.items() for one in page.charts],
         sections=list(_filled([differ, *_merged(pages)])),
     )
@@ -472,6 +473,14 @@ def _compared(a: Collected, b: Collected) -> tuple[Comparisons | None, list[str]
     return compared, [*compared.notes, *alone]
 
 
+def _turns(a: Collected, b: Collected) -> Iterator[str]:
+    """Where both have engines of one backend: a process loads no other."""
+    backends = [side.manifest.engines[0].plan.backend for side in (a, b) if side.manifest is not None]
+    if len(backends) == len(_SIDES) and len(set(map(str, backends))) == 1:
+        folders = shlex.join([a.folder, b.folder])
+        yield f"Results measured apart decide less than engines that take turns: trtopt compare {folders}"
+
+
 def _settings(a: Collected, b: Collected) -> Block:
     """What of machine, versions, contract and builder settings differs."""
     before, after = map(_facts_of_side, (a, b))
@@ -502,15 +511,16 @@ def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
     """Everything of a sweep; `argv` is the command that makes the page."""
     blocks, groups = sweep_view(report).page(), choices_of(report)
     doubts = [note.text for note in sweep_notes(report) if note.severity is not Severity.NOTE]
+    charts = _charts(blocks)[:1] if groups else []
     return Page(
         title=f"{PurePath(report.model).stem}: sweep",
         facts=[f"{report.terms.device.name}, {report.terms.backend}", _date_text(report.created)],
         mark=_mark_of_sweep(report),
         figures=[figure for one in groups for figure in _figures(report, one)],
         answer=[*(bests_table(report, one) for one in groups), Lines(doubts, are_warnings=True)],
-        charts=_charts(blocks)[:1] if groups else [],
+        charts=charts,
         sections=[
-            Section("fast", "How fast is each point?", {"": blocks}),
+            Section("fast", "How fast is each point?", {"": [one for one in blocks if one not in charts]}),
             Section("made", "How was it made?", {"": [_commands({"sweep": report}, argv)]}),
         ],
     )

@@ -112,3 +112,10 @@ def test_all_that_each_folder_has_is_in_panels_of_its_own_and_the_page_is_writte
         "B: Where the time goes",
     ]
     assert "trtopt report a b" in page_of(page, "window.vegaEmbed = '';", "today")
+
+
+def test_engines_of_one_backend_may_take_turns() -> None:
+    built = folder(point(8, 1.0), manifest=examples.manifest())
+    (step,) = pair(built, msgspec.structs.replace(built, folder="my b")).steps
+    assert step.endswith("trtopt compare d 'my b'")
+    assert pair(built, folder(point(8, 1.0))).steps == []

@@ -87,6 +87,7 @@ def test_the_knee_is_what_to_deploy_and_the_front_is_above_the_fold() -> None:
     ]
     assert page.mark.text == "1 of 4 points not trustworthy"
     (chart,) = page.charts
+    assert chart not in page.sections[0].panels[""]
     assert "fp16 batch2: 1.250 ms, 190 samples/s" in chart.text
 
 
