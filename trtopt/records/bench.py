@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 from trtopt.records.base import Record, Result, Shape
 from trtopt.records.machine import ClockReading, ClockReference, Environment
 
-BENCH_SCHEMA = "trtopt.bench/4"
+BENCH_SCHEMA = "trtopt.bench/5"
 
 
 # ── terms ───────────────────────────────────────────────────────────────────────────────────────────────

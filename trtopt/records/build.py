@@ -21,7 +21,7 @@ from trtopt.records.tensors import (
     spans_of,
 )
 
-BUILD_SCHEMA = "trtopt.build/4"
+BUILD_SCHEMA = "trtopt.build/5"
 _MAX_NAME_BYTES = 255
 
 

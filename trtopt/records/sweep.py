@@ -10,7 +10,7 @@ from trtopt.records.base import Record, Result, Shape
 from trtopt.records.bench import Contract, EngineRef, Spread, Trust
 from trtopt.records.machine import Backend, DeviceInfo, Environment
 
-SWEEP_SCHEMA = "trtopt.sweep/1"
+SWEEP_SCHEMA = "trtopt.sweep/2"
 
 
 class SweepTerms(Record, frozen=True, kw_only=True):
