@@ -40,8 +40,6 @@ class Setting(Option):
     """The attribute of TensorRT's builder config that takes the value unchanged."""
     decides_tactics: bool = False
     """Whether it decides which tactics compete: timing caches are kept apart by it."""
-    tuned: bool = False
-    """Whether tuning tries values of it."""
     backends: tuple[str, ...] = (TENSORRT, RTX)
     """Those that have it; the others refuse it."""
     needs: str | None = None
@@ -75,7 +73,7 @@ class Setting(Option):
 
 def _of_onnxruntime(text: str, **more: Any) -> Setting:
     python = text if "ONNX Runtime" in text else f"{text.rstrip('.')} (ONNX Runtime)."
-    return Setting(text, python=python, backends=(ONNXRUNTIME,), tuned=True, **more)
+    return Setting(text, python=python, backends=(ONNXRUNTIME,), **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +87,6 @@ class SweptSettings:
             range=(0, 5),
             attribute="builder_optimization_level",
             decides_tactics=True,
-            tuned=True,
         ),
     ] = None
     workspace_mib: Annotated[
@@ -111,7 +108,6 @@ class SweptSettings:
             metavar="NAME,NAME,…",
             parse=parse_names,
             decides_tactics=True,
-            tuned=True,
         ),
     ] = None
     plugins: Annotated[
@@ -138,7 +134,6 @@ class SweptSettings:
             "Most auxiliary streams that an engine's layers may run on in parallel; 0: none.",
             range=(0, 16),
             attribute="max_aux_streams",
-            tuned=True,
         ),
     ] = None
     avg_timing: Annotated[
@@ -154,7 +149,6 @@ class SweptSettings:
             "newer).",
             decides_tactics=True,
             needs="tiling",
-            tuned=True,
         ),
     ] = None
     l2_limit_mib: Annotated[
@@ -170,7 +164,6 @@ class SweptSettings:
             attribute="l2_limit_for_tiling",
             decides_tactics=True,
             needs="tiling",
-            tuned=True,
         ),
     ] = None
     build_route: Annotated[
@@ -182,7 +175,6 @@ class SweptSettings:
             attribute="build_route",
             decides_tactics=True,
             needs="build_routes",
-            tuned=True,
         ),
     ] = None
     graph_optimization: Annotated[
