@@ -254,29 +254,37 @@ class OnnxRuntimeContext:
 
     def __init__(self, session: Any, bindings: tuple[Binding, ...]) -> None:
         self._session = session
+        self._run: Any = session.run_with_iobinding
         self.bindings = bindings
-        self._bound: Any = None
-        self._ran: Any = None  # the binding of the last run, which holds what that run allocated
+        self._bound: list[Any] = []
+        self._known: dict[tuple[int, ...], list[Any]] = {}
+        """One binding each by addresses, in a list that is emptied at the end: no launcher keeps it."""
         self._sized = tuple(one for one in bindings if one.is_data_dependent)
         self._capacity = dict.fromkeys((one.name for one in self._sized), 0)
         self.output_growths = 0
 
     def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
         """Use these buffers; no `consumed` is recorded: the inputs have been read when an enqueue returns."""
-        self._bound = self._session.io_binding()
+        fixed = [one for one in self.bindings if not one.is_data_dependent]
+        addresses = tuple([buffers[one.name].address for one in fixed])
+        self._bound = self._known.get(addresses) or self._known.setdefault(addresses, [self._made(addresses)])
+
+    def _made(self, addresses: Sequence[int]) -> Any:
+        made, remaining = self._session.io_binding(), iter(addresses)
         for binding in self.bindings:
             if binding.is_data_dependent:
-                self._bound.bind_output(binding.name, "cpu")  # it keeps its place among the outputs
+                made.bind_output(binding.name, "cpu")  # it keeps its place among the outputs
                 continue
-            bind = self._bound.bind_input if binding.is_input else self._bound.bind_output
+            bind = made.bind_input if binding.is_input else made.bind_output
             bind(
                 name=binding.name,
                 device_type="cpu",
                 device_id=0,
                 element_type=binding.dtype.type,
                 shape=binding.shape,
-                buffer_ptr=buffers[binding.name].address,
+                buffer_ptr=next(remaining),
             )
+        return made
 
     def enqueue(self, stream: Stream) -> None:
         """Run, and return when it is done."""
@@ -284,24 +292,23 @@ class OnnxRuntimeContext:
 
     def launcher(self, stream: Stream) -> Callable[[], None]:
         """`run_with_iobinding`."""
-        run, bound = self._session.run_with_iobinding, self._bound
+        bound = self._bound
 
         def launch() -> None:
             try:
-                run(bound)
+                self._run(bound[0])
             except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
                 raise DataError(
                     f"ONNX Runtime cannot run the model on this input: {first_line(error)}",
                     "see whether every value is one that the model admits",
                 ) from None
 
-        return partial(self._launch_sized, launch, bound) if self._sized else launch
+        return partial(self._launch_sized, launch) if self._sized else launch
 
-    def _launch_sized(self, launch: Callable[[], None], bound: Any) -> None:
+    def _launch_sized(self, launch: Callable[[], None]) -> None:
         for binding in self._sized:  # what the last run allocated is of the last run's size
-            bound.bind_output(binding.name, "cpu")
+            self._bound[0].bind_output(binding.name, "cpu")
         launch()
-        self._ran = bound
         for name, output in self.sized_outputs().items():
             self.output_growths += 0 < self._capacity[name] < output.nbytes
             self._capacity[name] = max(self._capacity[name], output.nbytes)
@@ -311,7 +318,7 @@ class OnnxRuntimeContext:
         if not self._sized:
             return {}
         names = [binding.name for binding in self.bindings if not binding.is_input]
-        made = dict(zip(names, self._ran.get_outputs(), strict=True))
+        made = dict(zip(names, self._bound[0].get_outputs(), strict=True))
         return {
             one.name: SizedOutput(made[one.name].data_ptr(), one.dtype, tuple(made[one.name].shape()))
             for one in self._sized
@@ -332,7 +339,9 @@ class OnnxRuntimeContext:
         return None
 
     def close(self) -> None:
-        self._bound = self._ran = self._session = None
+        for bound in self._known.values():
+            bound.clear()
+        self._run = self._session = None
 
 
 # ── session settings: kept in the engine itself, so that every run uses them ────────────────────────────

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import onnx
 import onnxruntime
 import pytest
 
 from tests.support.trt_behaviour import IMAGES
-from tests.support.trt_exercise import DIGITS, FIXED
+from tests.support.trt_exercise import DIGITS, FIXED, SHAPES
 from trtopt.device.building import BuiltEngine
 from trtopt.device.ort.builder import OnnxRuntimeBuilder
-from trtopt.device.ort.runtime import KEY, session_options
+from trtopt.device.ort.runtime import KEY, OnnxRuntimeTarget, session_options
 from trtopt.errors import IncompatibleEngineError, UsageError
 from trtopt.records import BuildPlan, BuildSettings, ShapeRange
 
@@ -59,3 +62,18 @@ def test_settings_that_were_edited_are_refused(text: str) -> None:
     model.metadata_props.add(key=KEY, value=text)
     with pytest.raises(IncompatibleEngineError, match="session settings"):
         session_options(model.SerializeToString())
+
+
+def test_a_launcher_keeps_no_session_that_has_been_closed() -> None:
+    target = OnnxRuntimeTarget()
+    session = target.load(built(BuildSettings()).engine)
+    context = session.context(SHAPES)
+    buffers = {one.name: target.device.device_buffer(one.nbytes) for one in context.bindings}
+    context.bind(buffers)
+    launch = context.launcher(target.device.stream())
+    launch()
+    alive = [weakref.ref(one) for one in gc.get_objects() if isinstance(one, onnxruntime.IOBinding)]
+    context.close()
+    session.close()
+    assert alive
+    assert not any(one() for one in alive)
