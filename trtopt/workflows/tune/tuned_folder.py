@@ -139,11 +139,6 @@ class TunedFolder:
                 f"{self.path}: has a {LEDGER}, but its build is not a tuned one",
                 "tune into another folder",
             )
-        if rule := next((name for name in chosen.changes if name.startswith("rule=")), None):
-            raise OutputError(
-                f"{self.path}: {rule} was accepted, which is not in its recipe: further builds would lack it",
-                "tune into another folder",
-            )
         _refuse_damage(self.path, check_folder(self.path), "since the last run")
         try:
             recipe = recipe_in(chosen.recipe)

@@ -11,10 +11,9 @@ import pytest
 
 from tests.support import examples
 from tests.support.ledgers import entry, ledger, won
-from trtopt.errors import ArtifactError, OutputError
-from trtopt.files.manifests import write_manifest
+from trtopt.errors import ArtifactError
 from trtopt.recipe import Recipe, recipe_json
-from trtopt.records import Backend, Ledger, TuningChoice, from_json, to_json
+from trtopt.records import Backend, Ledger, from_json, to_json
 from trtopt.workflows.provenance import check_same_terms
 from trtopt.workflows.tune.candidates import score_of
 from trtopt.workflows.tune.tuned_folder import (
@@ -72,20 +71,11 @@ def test_a_ledger_with_candidates_of_a_kind_that_has_left_is_still_read(tmp_path
     assert [one.kind for one in score_of([found], "here").kinds] == [won(0.1).kind]
 
 
-def test_a_folder_whose_recipe_lacks_an_accepted_rule_is_not_continued(tmp_path: Path) -> None:
+def test_a_folder_that_an_earlier_version_tuned_is_refused_by_its_version(tmp_path: Path) -> None:
+    """An accepted rewrite rule was not in its recipe, so that further builds would lack it."""
     found = ledger(won(0.1))
-    choice = TuningChoice(
-        objective="latency",
-        batch=8,
-        streams=1,
-        changes=("rule=attention",),
-        recipe="{}",
-        gain=0.1,
-        ledger=LEDGER,
-    )
-    (tmp_path / LEDGER).write_bytes(to_json(found))
-    write_manifest(tmp_path, msgspec.structs.replace(examples.manifest(), tuning=choice), files={})
-    with pytest.raises(OutputError, match="rule=attention"):
+    (tmp_path / LEDGER).write_bytes(to_json(found).replace(b"trtopt.ledger/3", b"trtopt.ledger/2"))
+    with pytest.raises(ArtifactError, match=r"trtopt\.ledger/2"):
         TunedFolder(tmp_path, None).read(found.terms)
 
 
