@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trtopt.errors import ArtifactError
-from trtopt.records.base import NewerSchemaError
+from trtopt.records.base import OtherVersionError
 
 MAX_BYTES = 1 << 30
 """For files without a narrower bound: results and profiles hold raw samples."""
@@ -83,8 +83,8 @@ def reading_as(what: str, path: Path, remedy: str) -> Iterator[None]:
     """Read `path` as `what` it should be."""
     try:
         yield
-    except NewerSchemaError as error:
-        raise ArtifactError(f"{path}: {error}", "upgrade trtopt to read it") from None
+    except OtherVersionError as error:
+        raise ArtifactError(f"{path}: {error}", error.remedy) from None
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path}: cannot be read as {what}: {reason_of(error)}", remedy) from None
 

@@ -103,8 +103,12 @@ def _bounded(digits: str) -> int:
 # ── schemas and their versions ──────────────────────────────────────────────────────────────────────────
 
 
-class NewerSchemaError(ValueError):
-    """The file is of a kind that this trtopt knows, and of a newer version of it."""
+class OtherVersionError(ValueError):
+    """The file is of a kind that this trtopt knows, and of another version of it; `remedy` is what to do."""
+
+    def __init__(self, text: str, remedy: str) -> None:
+        super().__init__(text)
+        self.remedy = remedy
 
 
 _SCHEMA = re.compile(r"(?P<kind>trtopt\.[a-z]+)/(?P<version>[1-9][0-9]{0,5})")
@@ -155,9 +159,11 @@ def _check(schema: object, present: str) -> None:
     if file is None or file["kind"] != newest["kind"]:
         raise ValueError(f"of schema {schema[:60]!r}, not {present}")
     if int(file["version"]) > int(newest["version"]):
-        raise NewerSchemaError(f"of schema {schema}, written by a newer trtopt; this one reads {present}")
+        problem = f"of schema {schema}, written by a newer trtopt; this one reads {present}"
+        raise OtherVersionError(problem, "upgrade trtopt to read it")
     if schema != present:
-        raise ValueError(f"of schema {schema}, written by an earlier trtopt; this one reads {present}")
+        problem = f"of schema {schema}, written by an earlier trtopt; this one reads {present}"
+        raise OtherVersionError(problem, "make it again with this trtopt")
 
 
 # ── results ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -99,6 +99,15 @@ def test_why_a_file_was_not_read_is_reported_without_its_name_again(tmp_path: Pa
     assert reason_of(ValueError("larger than it may be")) == "larger than it may be"
 
 
+@pytest.mark.parametrize(("version", "remedy"), [("1", "make it again"), ("999", "upgrade trtopt")])
+def test_a_file_of_another_version_has_its_own_remedy(tmp_path: Path, version: str, remedy: str) -> None:
+    file = tmp_path / "bench.json"
+    file.write_text(f'{{"schema": "trtopt.bench/{version}"}}')
+    with pytest.raises(TrtoptError, match=f"bench/{version}, written by") as caught:
+        read_result(file)
+    assert remedy in (caught.value.remedy or "")
+
+
 def test_a_pipe_that_no_one_writes_to_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
