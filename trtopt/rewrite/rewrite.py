@@ -195,12 +195,12 @@ def rewrite_model(
     typing = type_graph(_load(source, out, note), io, data=data, check=check)
     original = typing.model
     proto, lowered = prepare.prepare(original.proto)
-    notes = _on_defaults(original)
+    notes, failed = _on_defaults(original), list[Undone]()
     if check:
         equivalence.check_outputs(original.proto)
     if dynamic_batch:
-        plain = rewrite(replace(original, proto=proto), _SHAPES, aim).model
-        opened = make_dynamic(plain.proto)
+        plain, _, failed = _rewrite(replace(original, proto=proto), _SHAPES, aim)
+        opened = make_dynamic(plain.model.proto)
         proto = opened.proto
         notes.append("; patched ".join([f"batch {opened.batch} is now dynamic", *opened.patched]))
     with scratch_beside(out) as spool:
@@ -209,6 +209,7 @@ def rewrite_model(
             notes.append(prove(original, model, opened))
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof)
+        attempt = replace(attempt, undone=(*failed, *attempt.undone))
         was_run = dynamic_batch or typing.checked  # each runs the original
         notes += proof.notes(attempt.outcome) if proof and (attempt.outcome.applied or not was_run) else []
         final = move_quantization(attempt.outcome.model, typing.tensors, check=check)

@@ -13,11 +13,13 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
+import trtopt
 from tests.rewrite_graphs import model
+from tests.support.command_line import DIGITS
 from trtopt.cli.models import rewrite
 from trtopt.errors import OutputError, UsageError
 from trtopt.records import from_json
-from trtopt.rewrite import rewrite as api
+from trtopt.rewrite import rewrite as api, rules
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Verdict, at, rule
 from trtopt.rewrite.rules import RULES
@@ -129,6 +131,34 @@ def test_a_rule_that_fails_is_told_and_left_out(tmp_path: Path, monkeypatch: pyt
     assert done.exit_code == 0
     assert "undone fail: rule 'fail' failed at" in done.output
     assert "1 x erase-identity" in done.output
+
+
+def test_quantize_tells_of_a_rule_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @rule("", "B", "")
+    @at("Conv")
+    def fail(scope: Scope, node: Any) -> Verdict:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(api, "RULES", (fail,))
+    monkeypatch.setattr(rules, "quantizing_rules", lambda target: ("fail",))
+    report = trtopt.quantize(DIGITS, tmp_path / "q.onnx", precision="int8", target="8.6", random_data=True)
+    assert [note for note in report.notes if note.startswith("undone fail: ")]
+
+
+def test_a_batch_becomes_dynamic_without_a_rule_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @rule("", "B", "")
+    @at("Identity")
+    def fail(scope: Scope, node: Any) -> Verdict:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(api, "_SHAPES", (fail,))
+    onnx.save(model(_TEXT.replace("[N,", "[2,")), tmp_path / "in.onnx")
+    files = [str(tmp_path / "in.onnx"), "-o", str(tmp_path / "out.onnx")]
+    done = CliRunner().invoke(rewrite, [*files, "--dynamic-batch"])
+    assert done.exit_code == 0
+    assert "undone fail: rule 'fail' failed at" in done.output
 
 
 def test_a_model_and_a_place_are_needed() -> None:

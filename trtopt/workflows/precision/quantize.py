@@ -199,10 +199,11 @@ def rewrite_in_fp32(
         name_apart(given.proto.graph)
         model_file.save(given, source)
     try:
-        rewrite_model(source, rewritten, target=target, rules=rules)
+        trace = rewrite_model(source, rewritten, target=target, rules=rules)
     except ModelError as error:
-        rewrite_model(source, rewritten, target=target, rules=rules, check=False)
+        trace = rewrite_model(source, rewritten, target=target, rules=rules, check=False)
         notes.append(f"the graph was rewritten, but not verified: {error.problem}")
+    notes += [f"undone {one.rule}: {one.reason}" for one in trace.undone]
     return replace(model_file.load(rewritten), spool=scratch), notes
 
 
