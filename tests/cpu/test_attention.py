@@ -1,4 +1,4 @@
-"""ONNX's Attention, which TensorRT keeps whole, written by the rule and built by TensorRT-RTX."""
+"""ONNX's Attention, which TensorRT keeps whole, built by TensorRT-RTX."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 from onnx import TensorProto, helper
 
 import trtopt
-from tests.rewrite_graphs import FIRES, model
-from trtopt.rewrite.rewrite import rewrite_model
 
 
 @pytest.mark.parametrize("head", [8, 64])
@@ -27,21 +25,3 @@ def test_attention_builds_also_where_no_fused_kernel_fits(tmp_path: Path, head: 
     (engine,) = manifest.engines
     assert engine.builder_config["attentions_allowed_to_decompose"] == "1"
     assert [tensor.name for tensor in engine.outputs] == ["answer"]
-
-
-def test_attention_that_the_rule_has_written_builds(tmp_path: Path) -> None:
-    case = next(
-        case for case in FIRES if (case.rule, case.name) == ("attention", "scaled, with a mask over keys")
-    )
-    onnx.save(model(case.text, case.opset), tmp_path / "pattern.onnx")
-    rewrite_model(tmp_path / "pattern.onnx", tmp_path / "whole.onnx", target="rtx", rules=["attention"])
-    shapes = {"q": "Nx4x32x16", "k": "Nx4x16x24", "v": "Nx4x24x16", "m": "Nx1x1x24"}
-    manifest = trtopt.build(
-        tmp_path / "whole.onnx",
-        tmp_path / "d",
-        batch=(2,),
-        backend="tensorrt-rtx",
-        shapes=shapes,
-        rewrite="none",
-    )
-    assert manifest.engines[0].builder_config["attentions_allowed_to_decompose"] == "1"

@@ -29,9 +29,12 @@ _SUFFIX: dict[int, str] = {
 
 
 def cast_graph(
-    model: ModelFile, ranges: Mapping[str, float], cast_options: CastOptions, *, cast_io: bool = False
+    model: ModelFile, ranges: Mapping[str, float] | None, cast_options: CastOptions, *, cast_io: bool = False
 ) -> tuple[ModelFile, Decision]:
-    """Cast a prepared model in memory; its spool takes large weights. `ranges`: the largest |x| by tensor."""
+    """Cast a prepared model in memory; its spool takes large weights.
+
+    `ranges`: the largest |x| by tensor, None where nothing was run.
+    """
     cast_options.check(model.proto)
     types = types_of(model.proto)
     decision = CastDecider(model, types, ranges, cast_options, cast_io=cast_io).decide()

@@ -106,14 +106,15 @@ class Decision:
 class CastDecider:
     """Decides node by node; all it knows of the values are `ranges`, the largest |x| of tensors.
 
-    What lies in a subgraph stays FP32: it has none.
+    None: nothing was run, and operators and weights decide. Else what lies in a subgraph, which is not
+    measured, stays FP32.
     """
 
     def __init__(
         self,
         model: ModelFile,
         types: Mapping[str, int],
-        ranges: Mapping[str, float],
+        ranges: Mapping[str, float] | None,
         cast_options: CastOptions,
         *,
         cast_io: bool = False,
@@ -122,7 +123,7 @@ class CastDecider:
         self._model, self._types, self._cast_options = model, types, cast_options
         self._ranges = ranges
         self._opset = opset_of(model.proto)
-        self._unmeasured = self._unmeasured_nodes()
+        self._unmeasured = {} if ranges is None else self._unmeasured_nodes()
         self._limits = self._limits_of_uses()
         self._weights = {
             item.name: item
@@ -282,6 +283,8 @@ class CastDecider:
     def _range_fault(self, node: onnx.NodeProto) -> tuple[KeepRule, str] | None:
         if node.name in self._unmeasured:
             return "unmeasured", self._unmeasured[node.name]
+        if self._ranges is None:
+            return None
         for name in (*node.output, *node.input):
             peak = self._ranges.get(name)
             if peak is None:

@@ -224,11 +224,14 @@ def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Results of a run over the data: ranges, and the outputs that other models are compared with."""
+    """Results of a run over the data: ranges, and the outputs that other models are compared with.
+
+    Both are None where the model could not be run.
+    """
 
     data: str
     samples: int
-    ranges: Mapping[str, float]
+    ranges: Mapping[str, float] | None
     reference: Reference | None
     notes: tuple[str, ...] = ()
 
@@ -271,7 +274,7 @@ def _seen(
         return on_seeded(original, lambda feeds: on(source_of(feeds)))
     except OperatorMissing as error:
         note = f"operators and weights alone decided, and nothing was compared: {error.problem}"
-        return _Seen("none", 0, {}, None, (note,))
+        return _Seen("none", 0, None, None, (note,))
 
 
 def _compared(seen: _Seen, result: ModelFile) -> tuple[OutputDifference, ...]:
