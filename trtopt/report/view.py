@@ -277,7 +277,7 @@ class Chart:
     """A drawing, which the page alone has.
 
     `title` says what is drawn, `text` what it shows, for readers who cannot see it. One that `is_small`
-    stands beside others where the page is wide enough.
+    stands next to others where the page is wide enough.
     """
 
     face: ClassVar[Face] = "page"

@@ -58,11 +58,11 @@ def fixed_batch(model: onnx.ModelProto) -> int:
         if axes or not item.type.tensor_type.HasField("shape"):
             sizes[item.name] = axes[0].dim_value if axes and axes[0].HasField("dim_value") else 0
     if not sizes:
-        raise FixedBatchError("no input has a batch axis", "build the model as it is")
+        raise FixedBatchError("no input has a batch axis", "build the model unchanged")
     opened = [name for name, size in sizes.items() if not size]
     if opened:
         raise FixedBatchError(
-            f"the batch axis of input {opened[0]!r} is dynamic already", "build the model as it is"
+            f"the batch axis of input {opened[0]!r} is dynamic already", "build the model unchanged"
         )
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name}: {size}" for name, size in sizes.items())
