@@ -10,7 +10,7 @@ from collections.abc import Callable
 from socket import socket
 from typing import Any
 
-from trtopt.errors import TrtoptError
+from trtopt.errors import DeviceError, TrtoptError
 from trtopt.logs import relay
 from trtopt.processes.messages import frame_for_reading, receive, send
 from trtopt.records import Job
@@ -31,6 +31,8 @@ def main(channel: socket, level: str) -> None:
         report(Done(result=type_of(job).run(job, progress)))
     except TrtoptError as error:
         report(Failure.of(error))
+    except MemoryError:  # a batch too large, say: no fault that a traceback would help to find
+        report(Failure.of(DeviceError("out of host memory", "use a smaller batch or model")))
 
 
 def reporter(channel: socket) -> Callable[[Message], None]:
