@@ -13,6 +13,7 @@ from trtopt.data.packing import Array
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.export.export import Exported
 from trtopt.files.manifests import is_build_folder, read_manifest
+from trtopt.measure.analysis.outcomes import Compared
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.options import keywords_of
@@ -48,7 +49,7 @@ from trtopt.workflows import models
 from trtopt.workflows.bench.bench import bench as run_bench
 from trtopt.workflows.build.build import build_requested
 from trtopt.workflows.build.folder import verify as run_verify
-from trtopt.workflows.compare.compare import Compared, compare as run_compare
+from trtopt.workflows.compare.compare import compare as run_compare
 from trtopt.workflows.optimize import optimize as run_optimize
 from trtopt.workflows.plan.plan import plan as run_plan
 from trtopt.workflows.precision.bisect import bisect as run_bisect

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from tests.support import examples, pages, sweeps
-from trtopt import api
+from trtopt import api, results  # noqa: F401  (registers the views)
 from trtopt.errors import BackendMissingError
 from trtopt.records import BatchPlan, Record, SweepReport, read_versioned
 from trtopt.records.base import Result
-from trtopt.results import VIEWS, headline
+from trtopt.report.view import view_of
 from trtopt.rewrite.rewrite_trace import Applied, Declined, RewriteTrace, Undone
 
 
@@ -22,9 +22,10 @@ def kinds_below(kind: type) -> set[type]:
 
 
 def test_every_result_of_a_public_function_can_be_shown() -> None:
-    assert kinds_below(Result) - {Result} == VIEWS.keys()
+    shown = {kind for kind in view_of.registry if kind is not object}
+    assert kinds_below(Result) - {Result} == shown
     returned = {getattr(api, name).__annotations__["return"] for name in dir(api) if _is_public_job(name)}
-    assert returned - {"Exported"} == {kind.__name__ for kind in VIEWS}
+    assert returned - {"Exported"} == {kind.__name__ for kind in shown}
 
 
 def _is_public_job(name: str) -> bool:
@@ -44,20 +45,20 @@ def test_a_result_without_figures_still_has_a_line() -> None:
     empty = msgspec.structs.replace(examples.report(), points=())
     assert repr(empty).startswith("<BenchReport: TensorRT 10")
     nothing = msgspec.structs.replace(examples.sweep(), points=())
-    assert headline(nothing).startswith(f"{nothing.model}: ")
+    assert nothing.view.headline.startswith(f"{nothing.model}: ")
 
 
 def test_the_line_of_a_sweep_has_the_best_at_each_length_that_can_be_trusted() -> None:
     doubtful = sweeps.point(8, 1.0, 900.0, untrustworthy=("too hot",))
     long = sweeps.point(1, 9.0, 5.0, axes={"seq": 64})
-    told = headline(sweeps.report_of(sweeps.point(1, 1.0, 100.0), doubtful, long))
+    told = sweeps.report_of(sweeps.point(1, 1.0, 100.0), doubtful, long).view.headline
     assert told == "best 100 samples/s at fp16 batch1; best 5 samples/s at fp16 batch1 seq=64"
 
 
 def test_the_line_of_a_sweep_says_how_many_points_failed() -> None:
     failed = sweeps.point(8, None, None, failure="out of memory")
-    assert headline(sweeps.report_of(failed)) == "1 of 1 point failed"
-    told = headline(sweeps.report_of(sweeps.point(1, 1.0, 100.0), failed))
+    assert sweeps.report_of(failed).view.headline == "1 of 1 point failed"
+    told = sweeps.report_of(sweeps.point(1, 1.0, 100.0), failed).view.headline
     assert told == "best 100 samples/s at fp16 batch1; 1 of 2 points failed"
 
 

@@ -18,7 +18,8 @@ from rich.text import Text
 from trtopt.cli.outputs import QUIET, VERBOSITY, JsonOutput, takes_stdout, write_json
 from trtopt.logs import LOG
 from trtopt.printable import visible
-from trtopt.records import BenchReport, Record, SweepPoint, SweepReport
+from trtopt.records import BenchReport, SweepPoint, SweepReport
+from trtopt.records.base import Result
 from trtopt.report.sweep import point_line
 from trtopt.report.view import Note, View, grouped, note_lines
 from trtopt.workflows.listener import DONE, Listener
@@ -63,18 +64,19 @@ def show(*parts: RenderableType, err: bool = False) -> None:
 
 def show_result(
     json: JsonOutput | None,
-    record: Record,
-    shown: View | Sequence[str],
+    result: Result,
+    shown: View | Sequence[str] | None = None,
     *,
     alarms: Iterable[str] = (),
     indent: int | None = 2,
 ) -> None:
-    """Print what warns of the result, its JSON if that is requested, and what is shown of it.
+    """Print what warns of the result, its JSON if that is requested, and its view or what is `shown` of it.
 
     Where the JSON goes to standard output, everything else goes to standard error.
     """
-    warn(alarms)
-    write_json(json, record, indent=indent)
+    warn((*getattr(result, "alarms", ()), *alarms))
+    write_json(json, result.record(), indent=indent)
+    shown = result.view if shown is None else shown
     if isinstance(shown, View):
         show_view(shown, err=takes_stdout(json))
     else:

@@ -51,12 +51,11 @@ def optimize(request: OptimizeRequest, json: JsonOutput | None) -> None:
     be measured. Exits with 3 if a bound is missed.
     """
     from trtopt.cli.console import listening, show_result
-    from trtopt.report.tuning import optimized_view
     from trtopt.workflows.optimize import optimize as run
 
     with listening() as listener:
         found = run(request, listener)
-    show_result(json, found, optimized_view(found), alarms=found.alarms)
+    show_result(json, found)
     _write_report(Path(found.folder))
     if not found.met:
         raise click.exceptions.Exit(NOT_MET)
@@ -141,7 +140,7 @@ def build(
     verdict_notes = [note for one in verdicts for note in one.notes]
     notes = dict.fromkeys((*manifest.notes, *engine_notes(manifest), *verdict_notes))
     view = View(views[0].title, [block for one in views for block in one.blocks], plain(notes))
-    show_result(json, manifest, view, alarms=manifest.alarms)
+    show_result(json, manifest, view)
     if not allow_fallback:
         was_measured = manifest.verdict is not None and not strict
         show_notes(plain(check_receipts(receipts, was_measured=was_measured)), err=takes_stdout(json))
@@ -169,7 +168,7 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     target = output or rebuilt_name(source)
     with listening() as listener:
         manifest, changes = rebuild_locked(source, target, listener, plugins)
-    show_result(None, manifest, build_view(manifest, str(target)), alarms=manifest.alarms)
+    show_result(None, manifest, build_view(manifest, str(target)))
     say(*change_lines(changes))
 
 
@@ -277,7 +276,6 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
     from trtopt.errors import UsageError
     from trtopt.files.outputs import write_output
     from trtopt.records import to_json
-    from trtopt.report.profile import profile_view
     from trtopt.report.trace import trace
     from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE, profile as run
 
@@ -290,7 +288,7 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
         file.parent.mkdir(exist_ok=True)
         kinds = profile_files(file.parent)
         write_output(file, to_json(report, indent=None), kinds[file])
-    show_result(json, report, profile_view(report), indent=None)
+    show_result(json, report, indent=None)
     if file is not None and with_trace:
         if any(layer.ms for engine in report.engines for layer in engine.layers):
             place = file.with_name(TRACE_FILE)
@@ -314,14 +312,12 @@ def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) ->
     """
     from trtopt.cli.console import listening, show_result
     from trtopt.errors import DeviceError
-    from trtopt.report.comparison import comparison_view
     from trtopt.workflows.compare.compare import compare as run
 
     with listening() as listener:
         compared = run(request, listener)
-    view = comparison_view(compared.outcome)
-    shown = view.markdown().splitlines() if markdown else view
-    show_result(json, compared.report, shown, indent=None)
+    shown = compared.view.markdown().splitlines() if markdown else None
+    show_result(json, compared, shown, indent=None)
     if compared.failure is not None:
         raise DeviceError(compared.failure, "earlier measurements are kept; check the GPU with nvidia-smi")
     raise click.exceptions.Exit(exit_code_of(compared.outcome))
@@ -348,7 +344,6 @@ def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | No
     """
     from trtopt.cli.console import listening, say, show_view
     from trtopt.records import SweepReport
-    from trtopt.report.sweep import sweep_view
     from trtopt.workflows.sweep.sweep import Outcomes, require_reports, sweep as run, sweep_models
 
     request = replace(request, model=models[0])
@@ -364,7 +359,7 @@ def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | No
     reports = [one for one in outcomes.values() if isinstance(one, SweepReport)]
     write_json(json, *reports)
     for report in reports:
-        show_view(sweep_view(report), err=takes_stdout(json))
+        show_view(report.view, err=takes_stdout(json))
     require_reports(outcomes)
 
 
@@ -383,15 +378,16 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
     of the best engine. ledger.json in it lists every candidate with the predicted and the measured gain.
     Exits with 3 if the baseline misses the accuracy bound.
     """
-    from trtopt.cli.console import listening, say, show_result
-    from trtopt.report.tuning import score_view, tuned_view
+    from trtopt.cli.console import listening, say, show_result, show_view
+    from trtopt.report.tuning import score_view
     from trtopt.workflows.tune.setup import default_folder
     from trtopt.workflows.tune.tune import score as scored, tune as run
     from trtopt.workflows.tune.tuned_folder import LEDGER
 
     if score:
         found = scored(context.params["backend"] or "auto", context.params["cache_dir"])
-        show_result(json, found, score_view(found))
+        write_json(json, found)
+        show_view(score_view(found), err=takes_stdout(json))
         return
     if request is None:
         raise click.UsageError("Missing argument 'MODEL'.")
@@ -402,7 +398,7 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
         if Path(request.output or default_folder(Path(request.model))).joinpath(LEDGER).is_file():
             say("trtopt: run the same command with --resume to continue after the candidates tried", err=True)
         raise
-    show_result(json, tuned, tuned_view(tuned))
+    show_result(json, tuned)
 
 
 def page_file(path: Path) -> Mapping[Path, Kind]:

@@ -34,13 +34,12 @@ def plan(request: PlanRequest, json: JsonOutput | None) -> None:
     with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
     """
     from trtopt.cli.console import phases, show_result
-    from trtopt.report.planning import plan_view
     from trtopt.workflows.plan.plan import plan as make
     from trtopt.workflows.plan.trials import require_goal
 
     with phases("planning") as enter:
         made = make(request, enter)
-    show_result(json, made, plan_view(made))
+    show_result(json, made)
     require_goal(made)
 
 

@@ -151,7 +151,6 @@ def rewrite(
     """Rewrite the ONNX file MODEL for TensorRT and check that it still computes the same function."""
     from trtopt.cli.console import note, phases, show_result
     from trtopt.errors import UsageError
-    from trtopt.report.view import Lines, View, plain
     from trtopt.rewrite import explain as words
     from trtopt.rewrite.rules import RULES
     from trtopt.workflows.models import rewrite as run
@@ -166,9 +165,7 @@ def rewrite(
         raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")
     with phases(f"rewriting {Path(request.model).name}"):
         trace = run(request, note, lambda trace: explain is None or words.of_node(trace, explain))
-    summary = View("", [Lines(words.summary(trace), is_copied=True)], plain(trace.notes))
-    shown = summary if explain is None else words.of_node(trace, explain)
-    show_result(json, trace, shown, alarms=trace.alarms)
+    show_result(json, trace, None if explain is None else words.of_node(trace, explain))
 
 
 @command(CastRequest)
@@ -183,13 +180,12 @@ def rewrite(
 def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
     """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
     from trtopt.cli.console import note, phases, show_result
-    from trtopt.report.precision import cast_view, explain_cast
+    from trtopt.report.precision import explain_cast
     from trtopt.workflows.precision.cast import cast as run
 
     with phases(f"casting {Path(request.model).name}"):
         report = run(request, note, lambda report: explain is None or explain_cast(report, explain))
-    shown = cast_view(report) if explain is None else explain_cast(report, explain)
-    show_result(json, report, shown, alarms=report.alarms)
+    show_result(json, report, None if explain is None else explain_cast(report, explain))
     check_alarms(report.alarms, strict=strict)
 
 
@@ -202,7 +198,7 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
 def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
     from trtopt.cli.console import phases, show_result
-    from trtopt.report.precision import explain_quantization, quantize_view
+    from trtopt.report.precision import explain_quantization
     from trtopt.workflows.listener import Listener
     from trtopt.workflows.precision.quantize import quantize as run
 
@@ -215,8 +211,7 @@ def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: 
             listener,
             lambda report: explain is None or explain_quantization(report, explain),
         )
-    shown = quantize_view(report) if explain is None else explain_quantization(report, explain)
-    show_result(json, report, shown, alarms=report.alarms)
+    show_result(json, report, None if explain is None else explain_quantization(report, explain))
     check_alarms(report.alarms, strict=strict)
 
 
@@ -228,12 +223,11 @@ def check(request: CheckRequest, json: JsonOutput | None) -> None:
     Exits with 3 if a bound is not met.
     """
     from trtopt.cli.console import listening, show_result
-    from trtopt.report.precision import check_view
     from trtopt.workflows.precision.check import check as run
 
     with listening() as listener:
         report = run(request, listener)
-    show_result(json, report, check_view(report), alarms=report.alarms)
+    show_result(json, report)
     if not report.passed:
         raise click.exceptions.Exit(NOT_MET)
 
@@ -246,11 +240,10 @@ def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
     Exits with 3 if they are not met even with all nodes kept.
     """
     from trtopt.cli.console import listening, show_result
-    from trtopt.report.precision import bisect_view
     from trtopt.workflows.precision.bisect import bisect as run
 
     with listening() as listener:
         report = run(request, listener)
-    show_result(json, report, bisect_view(report))
+    show_result(json, report)
     if report.verdict == "not met":
         raise click.exceptions.Exit(NOT_MET)

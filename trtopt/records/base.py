@@ -175,17 +175,11 @@ Row = dict[str, Cell]
 class Views(Protocol):
     """What shows results."""
 
-    def headline(self, result: Result, /) -> str:
-        """The outcome in a line."""
+    def view_of(self, result: Result, /) -> Any:
+        """All that is shown: a `View`."""
 
     def table(self, result: Result, /) -> str:
         """The text that the command line prints."""
-
-    def html(self, result: Result, /) -> str:
-        """Text and tables for a notebook."""
-
-    def rows(self, result: Result, /) -> list[Row]:
-        """The main figures."""
 
 
 class Result:
@@ -196,9 +190,14 @@ class Result:
     views: ClassVar[Callable[[], Views]]
     """What shows results, loaded when it is needed: the public package attaches it."""
 
+    @property
+    def view(self) -> Any:
+        """All that is shown of it."""
+        return Result.views().view_of(self)
+
     def __repr__(self) -> str:
         """One line: the type, and its outcome in short."""
-        return f"<{type(self).__name__}: {Result.views().headline(self)}>"
+        return f"<{type(self).__name__}: {self.view.headline}>"
 
     def table(self) -> str:
         """The text that the command line prints."""
@@ -206,11 +205,11 @@ class Result:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return Result.views().html(self)
+        return str(self.view.html())
 
     def rows(self) -> list[Row]:
         """The main figures with units in their names: a row for each engine, batch size, layer or node."""
-        return Result.views().rows(self)
+        return list(self.view.rows)
 
     def to_dict(self) -> dict[str, object]:
         """The JSON form: the same that `--json` writes."""

@@ -59,6 +59,7 @@ from trtopt.report.view import (
     plain,
     shown,
     table,
+    view_of,
 )
 
 _TOP_LAYERS = 10
@@ -72,6 +73,7 @@ _LIBRARIES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxrunti
 _Row = tuple[BenchPoint, dict[str, float | None]]
 
 
+@view_of.register
 def bench_view(report: BenchReport, subject: str = "") -> View:
     """The best figures in the title, a row per batch size, then loads, starts, layers and memory.
 

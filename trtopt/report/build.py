@@ -26,16 +26,18 @@ from trtopt.report.view import (
     mib,
     plain,
     table,
+    view_of,
 )
 
 
-def build_view(manifest: Manifest, folder: str) -> View:
+@view_of.register
+def build_view(manifest: Manifest, folder: str = "") -> View:
     """One row per engine, and one line that names the logs with builder warnings."""
     backend, count = manifest.engines[0].plan.backend, counted(len(manifest.engines), "engine")
     logs = [f"{engine.log} ({engine.warnings})" for engine in manifest.engines if engine.warnings]
     warnings = [f"warnings from the builder are in {', '.join(logs)}"] if logs else []
     return View(
-        f"{folder}: {count} by {backend_text(backend)}",
+        f"{folder or manifest.onnx.path}: {count} by {backend_text(backend)}",
         [_engines_table(manifest), Lines(warnings), *_origin(manifest)],
         plain(manifest.notes),
         f"{count} by {backend.name}: batch {', '.join(map(_batches, manifest.engines))}",
@@ -115,6 +117,7 @@ def engine_lines(found: Mapping[str, Sequence[str]]) -> View:
 # ── later looks at a folder ─────────────────────────────────────────────────────────────────────────────
 
 
+@view_of.register
 def folder_view(check: FolderCheck) -> View:
     """Whether files changed since the build, a row each for those that did."""
     rows: list[Row] = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 from trtopt.measure.analysis.gap_ledger import Entry, Gap, Ledger
 from trtopt.measure.analysis.outcomes import (
+    Compared,
     Comparisons,
     ControlRow,
     Gaps,
@@ -24,9 +26,11 @@ from trtopt.report.view import (
     Severity,
     View,
     at_batches,
+    cells_of,
     columns_of,
     plain,
     table,
+    view_of,
 )
 
 _COLOURS = {Verdict.SLOWER: "red", Verdict.FASTER: "green", Verdict.SAME: "", Verdict.UNDECIDED: "yellow"}
@@ -54,6 +58,14 @@ def comparison_view(outcome: Outcome) -> View:
     else:
         blocks = [block for gap in outcome.gaps for block in _gap_blocks(outcome, gap)]
     return View("", blocks, comparison_notes(outcome))
+
+
+@view_of.register
+def compared_view(compared: Compared) -> View:
+    """The same, with the verdict at each batch size as rows of figures."""
+    verdicts = compared.report.verdicts
+    rows = ({**cells_of(one), "reasons": "; ".join(one.reasons)} for one in verdicts)
+    return replace(comparison_view(compared.outcome), rows=rows)
 
 
 def comparison_notes(outcome: Outcome) -> list[Note]:

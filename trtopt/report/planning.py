@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from trtopt.printable import counted
 from trtopt.records import BatchPlan, Estimate, Served, Verification
 from trtopt.records.base import Row
-from trtopt.report.view import Block, Column, Lines, Table, View, cells_of, plain, shown, table
+from trtopt.report.view import Block, Column, Lines, Table, View, cells_of, plain, shown, table, view_of
 
 _LATE_SHARE = 0.1
 """A host that is late by this share of the predicted latency limits the result."""
@@ -16,6 +16,7 @@ _Figure = tuple[str, Estimate, Callable[[Served], float]]
 """Its name, the prediction, and where a run has it."""
 
 
+@view_of.register
 def plan_view(plan: BatchPlan) -> View:
     """The plan with its prediction and verification; costs are a detail."""
     verified = [] if plan.verification is None else [Lines(list(_verified_lines(plan, plan.verification)))]

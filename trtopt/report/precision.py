@@ -25,7 +25,7 @@ from trtopt.records import (
     RegionTime,
 )
 from trtopt.records.base import Row
-from trtopt.report.view import Block, Column, Lines, Note, Severity, View, cells_of, plain, table
+from trtopt.report.view import Block, Column, Lines, Note, Severity, View, cells_of, plain, table, view_of
 from trtopt.targets import target_named
 
 _TOP_LAYERS = 10
@@ -39,6 +39,7 @@ _TOP_REGIONS = 5
 # ── checks ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@view_of.register
 def check_view(report: CheckReport) -> View:
     """Outputs and bounds of every subject, and the layers that add most error."""
     lines = []
@@ -111,6 +112,7 @@ def difference_line(item: OutputDifference) -> str:
 # ── casts ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@view_of.register
 def cast_view(report: CastReport) -> View:
     """How many nodes are cast to 16 bits, the outputs' errors, and the nodes kept in FP32 with reasons."""
     name = report.precision.upper()
@@ -158,6 +160,7 @@ def explain_cast(report: CastReport, node: str) -> list[str]:
 # ── quantisation ────────────────────────────────────────────────────────────────────────────────────────
 
 
+@view_of.register
 def quantize_view(report: QuantizeReport) -> View:
     """Counts, error, layers left in float with reasons, method, files."""
     layers = Counter(item.op for item in report.decisions if item.quantised)
@@ -225,6 +228,7 @@ def explain_quantization(report: QuantizeReport, node: str) -> list[str]:
 # ── bisection ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+@view_of.register
 def bisect_view(report: BisectReport) -> View:
     """The nodes to keep, the flags that keep them, their cost, and the most sensitive nodes."""
     lines = _bisect_verdict(report)

@@ -40,12 +40,14 @@ from trtopt.report.view import (
     plain,
     shown,
     table,
+    view_of,
 )
 
 _TOP_PATTERNS = 6
 _TOP_CHANGES = 10
 
 
+@view_of.register
 def profile_view(report: ProfileReport) -> View:
     """Each engine in turn, differences, and the device's peaks."""
     outcome = "; ".join(f"batch {engine.batch}: {count_text(engine)}" for engine in report.engines)

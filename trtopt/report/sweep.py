@@ -21,6 +21,7 @@ from trtopt.report.view import (
     mib,
     shown,
     table,
+    view_of,
 )
 
 _CURVES = (
@@ -31,6 +32,7 @@ _CURVES = (
 )
 
 
+@view_of.register
 def sweep_view(report: SweepReport) -> View:
     """The best point at each length of the axes, all points, and the best under each latency bound."""
     failed = len(report.points) - len(report.measured)

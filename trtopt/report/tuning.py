@@ -26,12 +26,14 @@ from trtopt.report.view import (
     columns_of,
     plain,
     table,
+    view_of,
 )
 
 _BETTER = {"latency": "lower latency", "p99": "lower p99"}
 """What a share saved is, by objective; a throughput is said in samples per second."""
 
 
+@view_of.register
 def tuned_view(tuned: Tuned) -> View:
     """What was gained and where it is, the ledger, and why it ended."""
     ledger = tuned.ledger
@@ -169,6 +171,7 @@ def _duration(seconds: float) -> str:
 # ── optimize ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@view_of.register
 def optimized_view(found: Optimized) -> View:
     """The verdict, the batch sizes and the accuracy."""
     columns: list[Column[OptimizedPoint]] = [

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, singledispatch
 from html import escape
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, get_args, get_origin
@@ -324,10 +324,10 @@ class View:
     def headline(self) -> str:
         """The outcome in a line."""
         if self.outcome or self.title:
-            return self.outcome or self.title
+            return visible(self.outcome or self.title)
         blocks = self.on("terminal")
         firsts = (next(iter(one.lines), "") if isinstance(one, Lines) else one.title for one in blocks)
-        return next(filter(None, firsts), "")
+        return visible(next(filter(None, firsts), ""))
 
     def on(self, face: Face, *, verbose: bool = True) -> Iterator[Block]:
         """The blocks that a face has."""
@@ -376,6 +376,12 @@ class View:
         """What a page has of it that is not empty: title, blocks, and all notes with their figures."""
         found = (Lines([self.title]), *self.on("page"), Lines(grouped(self.notes, in_full=True)))
         return [one for one in found if not _is_empty(one)]
+
+
+@singledispatch
+def view_of(result: object) -> View:
+    """All that is shown of a result: the function that is registered for its type."""
+    raise TypeError(f"no view of {type(result).__name__} is registered")
 
 
 def _is_empty(block: Block) -> bool:

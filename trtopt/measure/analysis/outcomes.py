@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from trtopt.measure.analysis.gap_ledger import Gap
 from trtopt.measure.statistics.comparison import Comparison, Verdict
 from trtopt.measure.statistics.control import Control
+from trtopt.records import CompareReport
+from trtopt.records.base import Result
 
 LATENCY = "latency"
 DEVICE_LATENCY = "H2D + compute + D2H by device events"
@@ -84,3 +86,21 @@ class Gaps:
 
 
 Outcome = Comparisons | Gaps
+
+
+@dataclass(frozen=True, repr=False)
+class Compared(Result):
+    """A comparison: the outcome to show, and the record that `--json` writes."""
+
+    outcome: Outcome
+    report: CompareReport
+
+    def record(self) -> CompareReport:
+        """What `--json` writes."""
+        return self.report
+
+    @property
+    def failure(self) -> str | None:
+        """What broke a run in turns off in the middle; the outcome rests on what had finished by then."""
+        broken = (run for run in self.report.runs if run.failure is not None)
+        return next((f"batch {run.batch}: {run.failure}" for run in broken), None)

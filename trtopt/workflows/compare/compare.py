@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -10,13 +9,12 @@ from trtopt.data import open_data
 from trtopt.errors import UsageError
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants
-from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Outcome
+from trtopt.measure.analysis.outcomes import Compared, Comparisons, Gaps, Outcome
 from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_named
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
 from trtopt.options import declared_in
 from trtopt.recipe import WHERE, batch_sizes
 from trtopt.records import CompareReport, Contract, EngineArtifact, InterleavedRun
-from trtopt.records.base import Result
 from trtopt.requests.measure import CompareRequest
 from trtopt.requests.shared import TERMS
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
@@ -37,24 +35,6 @@ class Kind(Enum):
     ENGINES = ("engines", _JUDGED | {"contract", "control", "trust", "force", "shapes", "axes", *TERMS})
     BUILDS = ("recipes", _JUDGED | {"contract", "builds", "force", "shapes", "axes", *TERMS, *WHERE})
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
-
-
-@dataclass(frozen=True, repr=False)
-class Compared(Result):
-    """A comparison: the outcome to show, and the record that `--json` writes."""
-
-    outcome: Outcome
-    report: CompareReport
-
-    def record(self) -> CompareReport:
-        """What `--json` writes."""
-        return self.report
-
-    @property
-    def failure(self) -> str | None:
-        """What broke a run in turns off in the middle; the outcome rests on what had finished by then."""
-        broken = (run for run in self.report.runs if run.failure is not None)
-        return next((f"batch {run.batch}: {run.failure}" for run in broken), None)
 
 
 def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
