@@ -34,9 +34,5 @@ step difference python -m trtopt profile "$r50" --batch "${batches##*,}" --again
 step cuda-profiler python -m trtopt bench "$r50" $latency --cuda-profiler --json "$out/cuda-profiler.json"
 step cuda-profiler-same python -m trtopt compare "$out/before.json" "$out/cuda-profiler.json"
 
-# The builder's memory: such a build allocates otherwise, so its engine is measured nowhere
-# shellcheck disable=SC2086
-LIMIT=400 step build-memory python -m trtopt build "$model" -o "$work/followed" --batch "${batches##*,}" \
-  --memory $build_flags
 LIMIT=500 step tests-gpu python -m pytest -q -p no:cacheprovider "$(dirname "$0")/../../tests/gpu/test_profiling.py"
 grep -H "^exit status" "$out"/*.txt

@@ -250,7 +250,7 @@ def test_a_build_whose_manifest_is_damaged_leaves_no_version(planned: Path, tmp_
     folder = tmp_path / "dynamic"
     shutil.copytree(planned.parent / "dynamic", folder)
     (tmp_path / "m.json").write_bytes(planned.read_bytes())
-    (folder / "manifest.json").write_text('{"schema": "trtopt.build/5"}')
+    (folder / "manifest.json").write_text('{"schema": "trtopt.build/6"}')
     with pytest.raises(ArtifactError, match="cannot be read as a manifest"):
         deploy_triton(tmp_path / "m.json", tmp_path / "models")
     assert not (tmp_path / "models").exists()

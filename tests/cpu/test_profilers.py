@@ -1,4 +1,4 @@
-"""`--nvtx`, `--cuda-profiler` and `build --memory` where there is no GPU."""
+"""`--nvtx` and `--cuda-profiler` where there is no GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
+from tests.support.command_line import DIGITS, CommandLine
 
 has_no_nvtx = pytest.mark.skipif(
     importlib.util.find_spec("nvtx") is not None, reason="tells what happens without the package nvtx"
@@ -60,10 +60,3 @@ def test_workers_mark_what_they_do(ranges: Path, cpu_build: Path, tmp_path: Path
 def test_a_processor_has_no_cuda_profiler_to_start(cpu_build: Path, trtopt_cli: CommandLine) -> None:
     told = trtopt_cli.fails(2, "bench", cpu_build, "--cuda-profiler")
     assert "--cuda-profiler: a processor has no CUDA to profile" in told
-
-
-@needs_no_gpu
-@pytest.mark.parametrize("backend", ["tensorrt-rtx", "onnxruntime"])
-def test_a_build_without_a_gpus_memory_has_none_to_follow(trtopt_cli: CommandLine, backend: str) -> None:
-    told = trtopt_cli.fails(2, "build", DIGITS, "--backend", backend, "--memory")
-    assert f"--memory: {backend} builds here without a GPU's memory" in told

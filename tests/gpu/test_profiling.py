@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 import trtopt
-from tests.support.gpu_digits import DIGITS, SOURCES
 from trtopt.api import profile
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.peaks import peaks_of
-from trtopt.workflows.build.folder import memories_of
 from trtopt.workflows.profile.peaks import known_peaks
 
 
@@ -57,18 +55,6 @@ def test_further_contexts_take_the_same_and_the_driver_reports_what_was_held(
     assert found.remainder_bytes == found.driver_bytes - sum(found.held_bytes.values())
     assert found.held_bytes["inputs and outputs"] == memory.buffers_bytes
     assert memory.engine_file_bytes == (built / "batch8.engine").stat().st_size
-
-
-def test_a_followed_build_gives_everything_back_and_its_engine_runs(tmp_path: Path, binding: str) -> None:
-    folder = tmp_path / "followed"
-    manifest = trtopt.build(
-        DIGITS, folder, batch=(8,), backend="tensorrt", tactic_sources=SOURCES, memory=True
-    )
-    (found,) = memories_of(folder, manifest).values()
-    assert {one.phase for one in found.phases} >= {"build"}
-    assert found.peak_bytes > 0
-    assert (found.leaked, found.failed_bytes) == ((), ())
-    assert trtopt.bench(folder, duration=0.2).points[0].failure is None
 
 
 def test_probed_peaks_lie_below_the_data_sheet_and_are_kept(

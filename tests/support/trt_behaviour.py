@@ -68,8 +68,6 @@ def _build(surface: Any, builder: Any, network: Any, config: Any, *_: Any) -> An
         _log(surface, logger, severity, text)
     if monitor is not None:
         _drive(surface, monitor)
-    allocator = builder._state.get("gpu_allocator")
-    _free(surface, allocator, _allocate(surface, allocator, 8192))
     return surface.make("IHostMemory", b"engine")
 
 

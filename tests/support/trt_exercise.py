@@ -67,8 +67,8 @@ def target(dump: str) -> Target:
     return library(Surface(dump)).target
 
 
-def builder(surface: Surface, memory: ScriptedDevice | None = None) -> TensorRTBuilder:
-    return TensorRTBuilder(library(surface), DeviceInfo(kind="gpu", name="a GPU"), memory=memory)
+def builder(surface: Surface) -> TensorRTBuilder:
+    return TensorRTBuilder(library(surface), DeviceInfo(kind="gpu", name="a GPU"))
 
 
 def every_setting(surface: Surface) -> BuildSettings:
@@ -96,12 +96,11 @@ def build(
     shape: ShapeRange = OPEN,
     cache: bytes | None = None,
     told: list[tuple[Any, ...]] | None = None,
-    memory: ScriptedDevice | None = None,
     multi_profile: tuple[Profile, ...] = (),
     io_layouts: Mapping[str, str] | None = None,
 ) -> BuiltEngine:
     """Build the digits model; progress and log lines go to `told`."""
-    by, heard = builder(surface, memory), [] if told is None else told
+    by, heard = builder(surface), [] if told is None else told
     batch = ShapeRange(min=shape.min[:1], opt=shape.opt[:1], max=shape.max[:1])
     plan = BuildPlan(
         onnx_sha256="0" * 64,
@@ -278,7 +277,6 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     if by.uses_timing_cache:
         outcome.append(by.merge_timing_caches(b"ours", b"theirs"))
     outcome += [run(surface), run(surface, track=True)]
-    outcome.append(build(surface, memory=ScriptedDevice()).memory)
     outcome.append(build(surface, multi_profile=(SMALL, ALL)).config)
     outcome.append(build(surface, io_layouts={IMAGES[0]: "chw4"}).config)
     surface.returns |= SEVERAL

@@ -16,7 +16,7 @@ from trtopt.files.atomic import cannot_write, write_atomically
 from trtopt.onnxio.external_data import least_bytes
 from trtopt.onnxio.model_info import load_graph
 from trtopt.printable import visible_lines
-from trtopt.records import BuildClocks, BuildPlan, ClockReading, EngineArtifact, Job, to_json
+from trtopt.records import BuildClocks, BuildPlan, ClockReading, EngineArtifact, Job
 
 _INTERVAL_S = 1.0
 
@@ -83,7 +83,7 @@ class BuildJob(Job[EngineArtifact], frozen=True, kw_only=True, tag="build"):
     """A build worker's job. Paths are absolute; `folder` takes the engine and its log.
 
     `timing_cache` is a file, `store` the folder of a store; see `builder.timing_cache`. `nvtx` is for
-    `device.nvtx`; `memory` has the builder's allocations followed.
+    `device.nvtx`.
     """
 
     onnx: str
@@ -93,7 +93,6 @@ class BuildJob(Job[EngineArtifact], frozen=True, kw_only=True, tag="build"):
     timing_cache: str | None
     store: str | None = None
     nvtx: bool = False
-    memory: bool = False
 
 
 _ROUTINE = (
@@ -154,9 +153,6 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     layers = f"{label}.layers.json" if built.inspector else None
     if layers and built.inspector:
         write_atomically(folder / layers, built.inspector.encode())
-    memory = f"{label}.memory.json" if built.memory is not None else None
-    if memory and built.memory is not None:
-        write_atomically(folder / memory, to_json(built.memory, indent=None))
     cache_out = caches.save(built.timing_cache, clocks)
     return EngineArtifact(
         path=file_name,
@@ -174,7 +170,6 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         log=f"{label}.log",
         warnings=log.warnings,
         layers=layers,
-        memory=memory,
         clocks=clocks if builder.device.kind == "gpu" else None,
         notes=tuple(caches.notes),
     )

@@ -111,10 +111,10 @@ def build(
     from trtopt.cli.console import listening, show_notes, show_result
     from trtopt.report.build import build_view, engine_lines, engine_notes
     from trtopt.report.precision import verdict_view
-    from trtopt.report.profile import build_memory_lines, receipt_lines
+    from trtopt.report.profile import receipt_lines
     from trtopt.report.view import View, plain
     from trtopt.workflows.build.build import build_requested, default_output
-    from trtopt.workflows.build.folder import check_receipts, memories_of, receipts_of
+    from trtopt.workflows.build.folder import check_receipts, receipts_of
 
     if locked is not None:
         _refuse_other_options(context)
@@ -129,12 +129,10 @@ def build(
     with listening() as listener:
         manifest = build_requested(replace(request, output=target), listener)
     receipts = receipts_of(target, manifest)
-    memories = memories_of(target, manifest)
     verdicts = [] if manifest.verdict is None else [manifest.verdict]
     views = (
         build_view(manifest, str(target)),
         engine_lines({name: receipt_lines(one) for name, one in receipts.items()}),
-        engine_lines({name: build_memory_lines(one) for name, one in memories.items()}),
         *map(verdict_view, verdicts),
     )
     verdict_notes = [note for one in verdicts for note in one.notes]

@@ -92,8 +92,8 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def open_builder(name: str, marks: NvtxMarks = UNMARKED, *, follow_memory: bool = False) -> EngineBuilder:
-    """The builder of a backend; with `follow_memory` it records every allocation of device memory."""
+def open_builder(name: str, marks: NvtxMarks = UNMARKED) -> EngineBuilder:
+    """The builder of a backend."""
     if name == ONNXRUNTIME:
         from trtopt.device.ort.builder import OnnxRuntimeBuilder
 
@@ -102,9 +102,8 @@ def open_builder(name: str, marks: NvtxMarks = UNMARKED, *, follow_memory: bool 
     from trtopt.device.tensorrt.library import load_library
 
     library = load_library(name)
-    memory = open_cuda_device() if follow_memory else None
     if library.target.needs_gpu_to_build or probe.gpus():
-        return TensorRTBuilder(library, probe.gpu(0), marks, memory)
+        return TensorRTBuilder(library, probe.gpu(0), marks)
     return TensorRTBuilder(library, DeviceInfo(kind="none", name="none: built without a GPU"), marks)
 
 
@@ -115,12 +114,6 @@ def places_to_build(name: str, at_once: int) -> tuple[str | None, ...]:
     """
     names = probe.names_of_a_kind() if at_once > 1 and name != ONNXRUNTIME else ()
     return tuple(names[one % len(names)] if names else None for one in range(at_once))
-
-
-def require_builders_memory(name: str) -> None:
-    """Find out that a backend builds with a GPU's memory, before anything is done."""
-    if name == ONNXRUNTIME or not probe.gpus():
-        raise UsageError(f"--memory: {name} builds here without a GPU's memory", "omit it, or build on a GPU")
 
 
 def open_target(

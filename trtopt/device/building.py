@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trtopt.device.api import ClockSensor, DeviceMemory, ProgressSink
-from trtopt.records import Backend, BuildPlan, DeviceInfo, MemoryPass, TensorSpec
+from trtopt.records import Backend, BuildPlan, DeviceInfo, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,6 @@ class BuiltEngine:
     timing_cache_hits: int | None = None
     inspector: str | None = None
     """The engine's layers in the backend's own JSON, where it gives them without running the engine."""
-    memory: MemoryPass | None = None
-    """Every allocation of the builder's, in phases `parse` and `build`, if they were followed."""
 
 
 class LogSink(Protocol):

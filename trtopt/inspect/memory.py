@@ -8,7 +8,6 @@ driver reports beyond both (CUDA's context, lazily loaded kernels, rounding) is 
 | `weights` | allocated while the engine was loaded. |
 | `activations` | of exactly the size that the engine states for a context. |
 | `scratch` | anything else while running: TensorRT does not separate plugins' memory from its own. |
-| `builder` | allocated while parsing and building |
 | `inputs and outputs` | trtopt's own buffers |
 """
 
@@ -27,7 +26,6 @@ from trtopt.records import (
 )
 
 _LOAD = "load"
-_BUILDING = ("parse", "build")
 _AFTERWARDS = (MORE_CONTEXTS, "unload")
 """Phases after the driver's memory was queried."""
 
@@ -127,8 +125,6 @@ def _live(events: Sequence[AllocationEvent], activations: int | None) -> tuple[L
 
 def _label(event: AllocationEvent, activations: int | None) -> str:
     """What an allocation is for, by its phase and size."""
-    if event.phase in _BUILDING:
-        return "builder"
     if event.phase == _LOAD:
         return "weights"
     return "activations" if activations and event.size_bytes == activations else "scratch"

@@ -285,8 +285,7 @@ class AllocationEvent(Record, frozen=True, kw_only=True):
 
 
 class MemoryPass(Record, frozen=True, kw_only=True):
-    """A pass with the tracking allocator attached: load, context, buffers, runs, more contexts, unload;
-    or a build's, with its own phases.
+    """A pass with the tracking allocator attached: load, context, buffers, runs, more contexts, unload.
 
     `failure` is what ended it early; the events up to there are kept.
     """

@@ -21,7 +21,7 @@ from trtopt.records.tensors import (
     spans_of,
 )
 
-BUILD_SCHEMA = "trtopt.build/5"
+BUILD_SCHEMA = "trtopt.build/6"
 _MAX_NAME_BYTES = 255
 
 
@@ -128,13 +128,11 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     """The GPU's state while tactics were timed; None for a build that times nothing."""
     notes: tuple[str, ...] = ()
     """Messages to the user about this engine's build."""
-    memory: str | None = None
-    """The file with the builder's allocations, a `MemoryPass` of phases `parse`, `build` and `unload`."""
 
     @property
     def files(self) -> tuple[str, ...]:
         """Its file, and those of its build."""
-        return tuple(name for name in (self.path, self.log, self.layers, self.memory) if name)
+        return tuple(name for name in (self.path, self.log, self.layers) if name)
 
 
 # ── the build folder ────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +249,7 @@ def check_manifest(manifest: Manifest) -> None:
 def _check_engine(engine: EngineArtifact) -> None:
     if engine.size_bytes < 0:
         raise ValueError(f"{engine.path} has {engine.size_bytes} bytes")
-    for name in (engine.path, engine.log, engine.layers, engine.memory):
+    for name in (engine.path, engine.log, engine.layers):
         if name is not None:
             _check_name(name)
 

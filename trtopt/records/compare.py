@@ -10,7 +10,7 @@ from trtopt.records.build import EngineArtifact
 from trtopt.records.machine import ClockReading, ClockReference, DeviceInfo, Environment
 from trtopt.records.precision import ComparisonVerdict
 
-COMPARE_SCHEMA = "trtopt.compare/5"
+COMPARE_SCHEMA = "trtopt.compare/6"
 
 RUN_SPREAD_SCHEMA = "trtopt.runspread/1"
 

@@ -75,7 +75,7 @@ class PoolUsage(Record, frozen=True, kw_only=True):
 
 # ── plans ───────────────────────────────────────────────────────────────────────────────────────────────
 
-PLAN_SCHEMA = "trtopt.plan/7"
+PLAN_SCHEMA = "trtopt.plan/8"
 
 
 class PlannedEngine(Record, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from trtopt.records.machine import Environment
 from trtopt.records.precision import CheckReport
 from trtopt.records.tune import Ledger
 
-PROFILE_SCHEMA = "trtopt.profile/2"
+PROFILE_SCHEMA = "trtopt.profile/3"
 
 PEAKS_SCHEMA = "trtopt.peaks/1"
 
@@ -403,7 +403,6 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     furthest: tuple[str, ...]
     """The layers furthest above their floor, by time, first."""
     memory: MemoryTimeline | None = None
-    build_memory: MemoryTimeline | None = None
     layers_graph: bool = False
     """Whether the layers were timed in replays of a CUDA graph."""
     kernels: KernelReport | None = None

@@ -14,7 +14,7 @@ from trtopt.records.machine import Backend, DeviceInfo
 from trtopt.records.precision import Violation
 from trtopt.records.tensors import TensorSpec
 
-LEDGER_SCHEMA = "trtopt.ledger/3"
+LEDGER_SCHEMA = "trtopt.ledger/4"
 
 Seconds = Annotated[float, Meta(ge=0)]
 

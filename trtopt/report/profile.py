@@ -126,9 +126,6 @@ def engine_parts(engine: EngineProfile, peaks: DevicePeaks | None) -> Iterator[B
     if engine.memory is not None:
         yield Lines(memory_lines(engine.memory))
         yield _phases(engine.memory, "By phase; a peak includes allocations of earlier phases")
-    if engine.build_memory is not None:
-        yield Lines(build_memory_lines(engine.build_memory))
-        yield _phases(engine.build_memory, "The build by phase")
 
 
 # ── where the time goes ─────────────────────────────────────────────────────────────────────────────
@@ -304,11 +301,12 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
     for one in memory.live_at_peak:
         by_label[one.label] = by_label.get(one.label, 0) + one.size_bytes
     made = ", ".join(f"{label} {mib_text(size)}" for label, size in by_label.items())
+    phases = ", ".join(f"{one.phase} {mib_text(one.peak_bytes)}" for one in memory.phases)
     lines = [
         f"memory: TensorRT's allocations peak at {mib_text(memory.peak_bytes)} in "
         f"{memory.peak_phase or 'none'} ({made or 'nothing live'}); "
         f"inputs and outputs {mib_text(memory.buffers_bytes)}",
-        f"  peak by phase: {_by_phase(memory)}",
+        f"  peak by phase: {phases or 'no calls'}",
     ]
     if memory.driver_bytes is not None and memory.remainder_bytes is not None:
         share = f" ({memory.remainder_bytes / memory.driver_bytes:.1%})" if memory.driver_bytes else ""
@@ -328,27 +326,12 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
     if memory.failed_bytes:
         first = mib_text(memory.failed_bytes[0])
         lines.append(f"  no memory for {len(memory.failed_bytes)} allocations, first {first}")
-    lines += _leaked_lines(memory)
+    if memory.leaked:
+        lost = sum(one.size_bytes for one in memory.leaked)
+        lines.append(f"  never freed: {len(memory.leaked)} allocations, {mib_text(lost)}")
     if memory.failure is not None:
         lines.append(f"  ended early: {memory.failure}")
     return lines
-
-
-def build_memory_lines(memory: MemoryTimeline) -> list[str]:
-    """The builder's peak by phase, and allocations that it never freed."""
-    return [
-        f"memory of the build: peak {mib_text(memory.peak_bytes)} ({_by_phase(memory)})",
-        *_leaked_lines(memory),
-    ]
-
-
-def _by_phase(memory: MemoryTimeline) -> str:
-    return ", ".join(f"{one.phase} {mib_text(one.peak_bytes)}" for one in memory.phases) or "no calls"
-
-
-def _leaked_lines(memory: MemoryTimeline) -> list[str]:
-    lost = sum(one.size_bytes for one in memory.leaked)
-    return [f"  never freed: {len(memory.leaked)} allocations, {mib_text(lost)}"] if memory.leaked else []
 
 
 def _shares(shares: dict[str, float]) -> str:

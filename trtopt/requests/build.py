@@ -100,14 +100,6 @@ class BuildRequest(BoundsOptions, RecipeOptions):
     ] = None
     cache_dir: CacheDir = None
     nvtx: Nvtx = False
-    memory: Annotated[
-        bool,
-        Option(
-            "Trace the builder's allocations of device memory.",
-            python="record the builder's allocations of device memory, in a file next to each engine; "
-            "slower.",
-        ),
-    ] = False
     force: Force = False
 
     @cached_property

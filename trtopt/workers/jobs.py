@@ -115,7 +115,7 @@ def _open(plan: BuildPlan, marks: NvtxMarks = UNMARKED) -> AbstractContextManage
 
 
 def _build(job: BuildJob, progress: ProgressSink) -> EngineArtifact:
-    builder = open_builder(job.plan.backend.name, NvtxMarks(nvtx=job.nvtx), follow_memory=job.memory)
+    builder = open_builder(job.plan.backend.name, NvtxMarks(nvtx=job.nvtx))
     return build_engine(builder, job, progress)
 
 

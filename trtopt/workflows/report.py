@@ -112,7 +112,8 @@ def _parts_of(manifest: Manifest | None) -> Iterator[str]:
     if manifest is None:
         return
     for engine in manifest.engines:
-        yield from (name for name in (engine.layers, engine.memory) if name is not None)
+        if engine.layers is not None:
+            yield engine.layers
     if manifest.rewrite is not None:
         yield manifest.rewrite.trace
 

@@ -65,7 +65,6 @@ class Workbench:
     listener: Listener = SILENT
     limit_s: float | None = None
     nvtx: bool = False
-    memory: bool = False
 
     def with_caches(self, recipe: Recipe, folder: Path, cache_dir: str | Path | None) -> Workbench:
         """With the user's cache; or one in the folder, which its engines share, and the store behind it."""
@@ -127,7 +126,6 @@ class Workbench:
                 timing_cache=str(self.cache.absolute()) if self.cache else None,
                 store=str(self.store.absolute()) if self.store else None,
                 nvtx=self.nvtx,
-                memory=self.memory,
             )
             for one in requested
         ]

@@ -3,7 +3,7 @@ from hypothesis import given, strategies as st
 
 from trtopt.inspect.memory import timeline
 from trtopt.records import AllocationEvent, MemoryPass, MemoryTimeline
-from trtopt.report.profile import build_memory_lines, memory_lines
+from trtopt.report.profile import memory_lines
 
 MIB = 1 << 20
 
@@ -131,22 +131,6 @@ def test_contexts_made_to_be_measured_raise_neither_the_peak_nor_what_is_held() 
     assert {one.phase: one.peak_bytes for one in found.phases}["more contexts"] == 9164
     assert found.held_bytes == {"weights": 100, "activations": 64, "inputs and outputs": 16}
     assert found.remainder_bytes == 1000 - 180
-
-
-def test_a_build_has_phases_of_its_own() -> None:
-    calls = (
-        ("parse", "allocate", 10 * MIB, 1),
-        ("build", "allocate", 50 * MIB, 2),
-        ("build", "deallocate", 50 * MIB, 2),
-        ("unload", "deallocate", 10 * MIB, 1),
-    )
-    found = timeline(msgspec.structs.replace(passed(*calls, driver=12 * MIB), buffers_bytes=0))
-    assert {one.label for one in found.live_at_peak} == {"builder"}
-    assert found.held_bytes == {"builder": 10 * MIB}
-    assert found.remainder_bytes == 2 * MIB
-    assert build_memory_lines(found) == [
-        "memory of the build: peak 60.00 MiB (parse 10.00 MiB, build 60.00 MiB, unload 10.00 MiB)"
-    ]
 
 
 def test_contexts_host_memory_and_an_early_end_are_reported() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from trtopt.device.api import AllocationTracker, Device, DeviceBuffer, SizedOutput
 from trtopt.errors import DeviceError, DeviceMemoryError
-from trtopt.records import MemoryPass, Shape
+from trtopt.records import Shape
 from trtopt.targets import Target
 
 _CUDA_ALIGNMENT = 256  # what any allocation of CUDA's has at least (CUDA C++ Programming Guide)
@@ -79,57 +79,6 @@ def make_allocator(trt: Any, target: Target, device: Device, tracker: Allocation
     """An allocator object for `Runtime.gpu_allocator`; it must outlive the runtime and all its engines."""
     memory = TrackedMemory(device, tracker)
     return _make_async(trt, memory) if target.async_allocator else _make_plain(trt, memory)
-
-
-class BuilderMemory:
-    """Follows what a builder allocates, in phases `parse`, `build` and `unload`; without a device nothing.
-
-    It holds the allocator, which must outlive the builder.
-    """
-
-    def __init__(self, trt: Any, target: Target, device: Device | None) -> None:
-        self._device = device
-        self._grown: int | None = None
-        if device is not None:
-            self._before = device.used_bytes()
-            self._tracker = AllocationTracker(device.now, "parse")
-            self._allocator = make_allocator(trt, target, device, self._tracker)
-
-    def follow(self, builder: Any) -> None:
-        """Have the builder allocate here."""
-        if self._device is not None:
-            builder.gpu_allocator = self._allocator
-
-    def enter(self, phase: str) -> None:
-        """What comes now is of that phase; the driver's figure is taken at the end of the one before."""
-        if self._device is not None:
-            now = self._device.used_bytes()
-            self._grown = None if now is None or self._before is None else now - self._before
-            self._tracker.phase = phase
-
-    def text(self) -> str:
-        """A note on memory for a failed build's error."""
-        if self._device is None:
-            return ""
-        seen = self._seen()
-        refused = [event for event in seen.events if event.kind == "allocate" and not event.address]
-        text = f"its allocations peaked at {seen.peak_bytes / 2**20:,.1f} MiB"
-        if refused:
-            first = refused[0].size_bytes / 2**20
-            text += f", and there was no memory for {len(refused)}, first {first:,.1f} MiB"
-        return f" ({text})"
-
-    def seen(self) -> MemoryPass | None:
-        """Everything, once the builder is gone; what it has not released by then is a leak."""
-        return self._seen() if self._device is not None else None
-
-    def _seen(self) -> MemoryPass:
-        return MemoryPass(
-            events=tuple(self._tracker.events),
-            buffers_bytes=0,
-            engine_device_bytes=None,
-            driver_used_bytes=self._grown,
-        )
 
 
 def _make_plain(trt: Any, memory: TrackedMemory) -> Any:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.builder_settings import check_backend, plain_attributes
-from trtopt.device.api import ClockSensor, Device, DeviceMemory, ProgressSink
+from trtopt.device.api import ClockSensor, DeviceMemory, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvml import device_memory_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
-from trtopt.device.tensorrt.allocator import BuilderMemory
 from trtopt.device.tensorrt.library import Library, describe_serialized, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.profiles import add_profiles
@@ -73,21 +72,15 @@ _TIMINGS = 8
 
 
 class TensorRTBuilder:
-    """Builds engines; see `device.building.EngineBuilder`.
+    """Builds engines; see `device.building.EngineBuilder`."""
 
-    `memory` is where the builder's allocations are made and followed; None leaves them to TensorRT.
-    """
-
-    def __init__(
-        self, library: Library, device: DeviceInfo, marks: NvtxMarks = UNMARKED, memory: Device | None = None
-    ) -> None:
+    def __init__(self, library: Library, device: DeviceInfo, marks: NvtxMarks = UNMARKED) -> None:
         self._library = library
         self.backend = library.backend
         self.max_opset = library.target.loaded_opset
         self.uses_timing_cache = library.target.timing_cache
         self.device = device
         self._marks = marks
-        self._memory = memory
 
     def clock_sensor(self) -> ClockSensor:
         """NVML's, where it builds on a GPU."""
@@ -123,14 +116,13 @@ class TensorRTBuilder:
         sink = remember if target.progress_monitor else progress_from_log(remember, progress)
         logger = make_logger(self._library.trt, sink)
         load_plugins(self._library, logger, plan.settings.plugins)
-        memory = BuilderMemory(self._library.trt, target, self._memory)
-        built = self._build(logger, onnx, types, plan, timing_cache, progress, errors, memory)
+        built = self._build(logger, onnx, types, plan, timing_cache, progress, errors)
         text = None
         if target.needs_gpu_to_build:
             with self._marks.range("describe"):
                 text = describe_serialized(self._library.trt, logger, built.engine)
         # TensorRT logs the cache's hits when it deletes the cache, which it has done by now
-        return replace(built, timing_cache_hits=hits.hits, inspector=text, memory=memory.seen())
+        return replace(built, timing_cache_hits=hits.hits, inspector=text)
 
     def _build(
         self,
@@ -141,7 +133,6 @@ class TensorRTBuilder:
         timing_cache: bytes | None,
         progress: ProgressSink,
         errors: list[str],
-        memory: BuilderMemory,
     ) -> BuiltEngine:
         """Everything TensorRT makes here goes before `logger` does, also when building fails."""
         trt, target = self._library.trt, self._library.target
@@ -149,7 +140,6 @@ class TensorRTBuilder:
         monitor = make_monitor(trt, progress) if target.progress_monitor else None
         try:
             builder = make(trt.Builder, logger)
-            memory.follow(builder)
             network = builder.create_network(_mask(trt.NetworkDefinitionCreationFlag, target.network_flags))
             progress("Parsing the model", 0.0)
             with self._marks.range("parse"):
@@ -170,15 +160,13 @@ class TensorRTBuilder:
                 config.progress_monitor = monitor
             cache = attach(config, timing_cache) if self.uses_timing_cache else None
             known = tactics_in(cache) if plan.settings.reproducible else {}
-            memory.enter("build")
             with self._marks.range("build"):
                 serialized = builder.build_serialized_network(network, config)
             if serialized is None:
                 bound = plan.settings.workspace_bytes
-                raise _failure(f"TensorRT could not build the engine{memory.text()}", errors, bound)
+                raise _failure("TensorRT could not build the engine", errors, bound)
             if plan.settings.reproducible:
                 require_unchanged(known, tactics_in(cache))
-            memory.enter("unload")
             return BuiltEngine(
                 engine=bytes(serialized),
                 inputs=_specs(network.get_input, network.num_inputs),

@@ -16,7 +16,6 @@ from trtopt.device.backends import (
     least_capability,
     open_builder,
     precisions_on,
-    require_builders_memory,
 )
 from trtopt.device.building import EngineBuilder
 from trtopt.device.nvtx import require_nvtx
@@ -68,7 +67,6 @@ def build_requested(request: BuildRequest, listener: Listener) -> Manifest:
         request.recipe,
         force=request.force,
         nvtx=request.nvtx,
-        memory=request.memory,
         cache_dir=request.cache_dir,
         listener=listener,
     )
@@ -81,7 +79,6 @@ def build(
     *,
     force: bool = False,
     nvtx: bool = False,
-    memory: bool = False,
     cache_dir: str | Path | None = None,
     executor: Executor | None = None,
     listener: Listener = SILENT,
@@ -92,7 +89,7 @@ def build(
     """
     check_recipe(recipe)
     onnx = read_onnx(source := Path(model))
-    builder, why = _open(recipe, nvtx=nvtx, memory=memory)
+    builder, why = _open(recipe, nvtx=nvtx)
     check_opset(onnx, builder)
     # flags are validated before anything is written
     plans = make_plans(with_typed_io(onnx, io_request(recipe), builder.backend), recipe, builder.backend)
@@ -113,7 +110,6 @@ def build(
                 listener=listener,
                 limit_s=recipe.build_timeout,
                 nvtx=nvtx,
-                memory=memory,
             ).with_caches(recipe, folder, cache_dir)
             made = select_engines(kept.onnx, recipe, workbench, folder, kept.io)
         if recipe.calib is not None:
@@ -145,13 +141,11 @@ def _named_as_given(kept: str, source: Path) -> Iterator[None]:
         raise type(error)(error.problem.replace(kept, str(source)), error.remedy) from error
 
 
-def _open(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder, str]:
+def _open(recipe: Recipe, *, nvtx: bool) -> tuple[EngineBuilder, str]:
     """The builder, and why it was chosen if not named; refuses what it cannot do."""
     choice = choose_for_building(recipe.backend)
     if nvtx:
         require_nvtx()
-    if memory:
-        require_builders_memory(choice.name)
     return open_builder(choice.name), f": {choice.reason}" if recipe.backend == "auto" else ""
 
 

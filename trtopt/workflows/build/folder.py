@@ -25,18 +25,14 @@ from trtopt.files.outputs import folder_in_progress
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.layers import join
-from trtopt.inspect.memory import timeline
 from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import (
     EngineArtifact,
     Manifest,
-    MemoryPass,
-    MemoryTimeline,
     OnnxArtifact,
     PrecisionReceipt,
-    from_json,
 )
 from trtopt.records.build import FolderCheck, RebuildDifference
 from trtopt.requests.build import VerifyRequest
@@ -80,17 +76,6 @@ def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
             raise ArtifactError(
                 f"{there.path}: is not the model that the engines were built from", "build again"
             )
-    return found
-
-
-def memories_of(folder: Path, manifest: Manifest) -> dict[str, MemoryTimeline]:
-    """The timeline of each engine whose builder was traced (`trtopt build --memory`), by its file."""
-    found = {}
-    for engine in manifest.engines:
-        if engine.memory is not None:
-            with reading_as("a builder's allocations", folder / engine.memory, "build again with --memory"):
-                traced = from_json(read_listed(folder, manifest, engine.memory), MemoryPass)
-            found[engine.path] = timeline(traced)
     return found
 
 

@@ -42,7 +42,7 @@ from trtopt.requests.shared import BackendName
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.resolve_engines import find_engines, is_external, points, resolve_engines
-from trtopt.workflows.build.folder import memories_of, verified_graphs
+from trtopt.workflows.build.folder import verified_graphs
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.peaks import known_peaks, probe_peaks
@@ -93,7 +93,6 @@ def profile(request: ProfileRequest, listener: Listener = SILENT) -> ProfileRepo
                 report = _choose_points(given, engine, batch_sizes(request.batch), Path(str(request.result)))
             peaks = _peaks_for(report, manifest, request, notes, listener)
             made = _profile_points(report, _Graphs(model, manifest), peaks)
-        made = _with_build_memory(made, model.parent, manifest)
     made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
     return _with_differences(made, earlier, Path(str(request.against)))
 
@@ -240,18 +239,6 @@ def _profile_points(report: BenchReport, graphs: _Graphs, peaks: DevicePeaks | N
             ),
         ),
     )
-
-
-def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest | None) -> ProfileReport:
-    """What building took, of the engines whose builder was followed."""
-    if manifest is None:
-        return report
-    found = memories_of(folder, manifest)
-    by_hash = {engine.sha256: found.get(engine.path) for engine in manifest.engines}
-    engines = (
-        msgspec.structs.replace(one, build_memory=by_hash.get(one.engine.sha256)) for one in report.engines
-    )
-    return msgspec.structs.replace(report, engines=tuple(engines))
 
 
 def _profile_graphs(

@@ -209,7 +209,7 @@ def kept_baseline(built: Built) -> EngineArtifact:
         link_or_copy(built.folder / built.engine.path, built.folder / BASELINE)
     except OSError as error:
         raise cannot_write(built.folder / BASELINE, error) from None
-    return msgspec.structs.replace(built.engine, path=BASELINE, log="", layers=None, memory=None)
+    return msgspec.structs.replace(built.engine, path=BASELINE, log="", layers=None)
 
 
 def _refuse_damage(folder: Path, found: FolderCheck, when: str) -> None:

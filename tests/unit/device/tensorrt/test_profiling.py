@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.scripted_device.device import Script, ScriptedDevice
-from tests.support.trt_behaviour import LAYER, STREAM
-from tests.support.trt_exercise import SHAPES, build, each_version, load, target
+from tests.support.scripted_device.device import ScriptedDevice
+from tests.support.trt_behaviour import LAYER
+from tests.support.trt_exercise import SHAPES, each_version, load
 from tests.support.trt_surface import Surface
-from trtopt.errors import BuildError
 
 
 @each_version
@@ -49,35 +48,3 @@ def test_a_context_emits_ranges_on_request_as_detailed_as_the_engine_was_built(d
     load(surface, nvtx=False).context(SHAPES).emit_ranges()
     set_to = [call["value"].name for call in surface.called("IExecutionContext.nvtx_verbosity")]
     assert set_to == ["NONE", "DETAILED"]
-
-
-@each_version
-def test_a_builders_allocations_are_followed_if_asked(dump: str) -> None:
-    surface, device = Surface(dump), ScriptedDevice()
-    found = build(surface, memory=device).memory
-    assert found is not None
-    stream = STREAM if target(dump).async_allocator else None
-    assert [(one.phase, one.kind, one.size_bytes, one.stream) for one in found.events] == [
-        ("build", "allocate", 8192, stream),
-        ("build", "deallocate", 8192, stream),
-    ]
-    assert (found.driver_used_bytes, device.used, device.open) == (0, 0, 0)
-    assert build(Surface(dump)).memory is None
-
-
-@each_version
-def test_a_builder_without_memory_tells_how_much_it_had_and_what_was_refused(dump: str) -> None:
-    replaced = {"Builder.build_serialized_network": _build_nothing}
-    with pytest.raises(
-        BuildError, match=r"peaked at 0\.0 MiB, and there was no memory for 1, first 64\.0 MiB"
-    ):
-        build(Surface(dump, replaced), memory=ScriptedDevice(Script(memory_bytes=1000)))
-
-
-def _build_nothing(builder: Any, *_: Any) -> None:
-    surface = builder._surface
-    allocator = surface.deref(builder._state["gpu_allocator"])
-    if surface.has("IGpuAsyncAllocator"):
-        assert allocator.allocate_async(64 << 20, 256, 0, STREAM) == 0
-    else:
-        assert allocator.allocate(64 << 20, 256, 0) == 0

@@ -74,7 +74,7 @@ def test_a_ledger_with_candidates_of_a_kind_that_has_left_is_still_read(tmp_path
 def test_a_folder_that_an_earlier_version_tuned_is_refused_by_its_version(tmp_path: Path) -> None:
     """An accepted rewrite rule was not in its recipe, so that further builds would lack it."""
     found = ledger(won(0.1))
-    (tmp_path / LEDGER).write_bytes(to_json(found).replace(b"trtopt.ledger/3", b"trtopt.ledger/2"))
+    (tmp_path / LEDGER).write_bytes(to_json(found).replace(b"trtopt.ledger/4", b"trtopt.ledger/2"))
     with pytest.raises(ArtifactError, match=r"trtopt\.ledger/2"):
         TunedFolder(tmp_path, None).read(found.terms)
 
