@@ -27,15 +27,15 @@ from cells import ROOT, FailedError, OutOfTimeError, run_python
 sys.path.insert(0, str(ROOT))
 from trtopt.records import Ledger, LedgerEntry
 from trtopt.report.tuning import score_view
-from trtopt.workflows.tune.candidates import Prior, predict, rank_correlation, score_of, spread_of
+from trtopt.workflows.tune.candidates import Prediction, predict, score_of
 from trtopt.workflows.tune.kinds import KINDS
 from trtopt.workflows.tune.tuned_folder import LEDGER, read_ledger
 
 LEDGERS = Path(__file__).resolve().parent / "ledgers"
 BUDGET_S = 240
-NO_LONGER_TRIED = Prior(0.05, 0.4, loss=0.05, risk=0.3)
-"""What was usual of regions, which the ledgers hold."""
 """What a cell may spend."""
+NO_LONGER_TRIED = Prediction(0.05, 0.4)
+"""A first guess for regions, which the ledgers hold."""
 
 
 @dataclass(frozen=True)
@@ -145,32 +145,16 @@ def replay(files: list[Path]) -> None:
     from rich.console import Console
 
     Console(width=120).print(score_view(score_of(again, f"replayed without each of {models} models")))
-    measured = [one for ledger in again for one in ledger.entries if one.measured_gain is not None]
-    order = rank_correlation(
-        [one.expected_gain for one in measured], [max(one.measured_gain or 0.0, -1.0) for one in measured]
-    )
-    print(f"what the queue is ordered by against what was measured: rank correlation {order or 0:+.2f}")
 
 
 def predicted(ledger: Ledger, others: list[Ledger]) -> tuple[LedgerEntry, ...]:
     """A ledger's entries with predictions from the other ledgers and the entries before each."""
-    usual = {kind.name: kind.prior for kind in KINDS} | {"region": NO_LONGER_TRIED}
+    guesses = {kind.name: kind.guess for kind in KINDS} | {"region": NO_LONGER_TRIED}
     known, found = [entry for other in others for entry in other.entries], []
     for entry in ledger.entries:
-        prior = Prior(entry.prior_gain, entry.prior_probability, entry.prior_loss, entry.prior_risk)
         past = [one for one in known if one.kind == entry.kind]
-        made = predict(entry.candidate, prior, usual[entry.kind], past, spread_of(known, None))
-        found.append(
-            msgspec.structs.replace(
-                entry,
-                predicted_gain=made.gain,
-                probability=made.probability,
-                predicted_loss=made.loss,
-                risk=made.risk,
-                predicted_low=made.low,
-                predicted_high=made.high,
-            )
-        )
+        made = predict(entry.candidate, guesses[entry.kind], past)
+        found.append(msgspec.structs.replace(entry, predicted_gain=made.gain, probability=made.probability))
         known.append(entry)
     return tuple(found)
 

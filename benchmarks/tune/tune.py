@@ -156,20 +156,20 @@ def recipe_of(graph: str, args: argparse.Namespace) -> Path:
 
 def table(out: Path) -> str:
     """Every candidate of every cell, predicted and measured."""
-    lines = ["| cell | candidate | expected | 80 % interval | measured | 95 % interval | s | verdict |"]
-    lines.append("|---|---|--:|--:|--:|--:|--:|---|")
+    lines = ["| cell | candidate | expected | measured | 95 % interval | s | verdict |"]
+    lines.append("|---|---|--:|--:|--:|--:|---|")
     for file in sorted(out.glob("*.json")):
         found = read(file)
         ledger = found["ledger"]
         base = ledger["baseline"]
         lines.append(
-            f"| {found['cell']} | baseline: {base['cost']:.4g} {base['unit']} | | | | "
+            f"| {found['cell']} | baseline: {base['cost']:.4g} {base['unit']} | | | "
             f"| {base['total_s']:.0f} | |"
         )
         lines += [row(entry) for entry in ledger["entries"]]
         if final := ledger.get("final"):
             bounds = f"{final['low']:+.1%} to {final['high']:+.1%}"
-            lines.append(f"| | the result against the baseline | | | {final['gain']:+.1%} | {bounds} | | |")
+            lines.append(f"| | the result against the baseline | | {final['gain']:+.1%} | {bounds} | | |")
     return "\n".join(lines)
 
 
@@ -181,7 +181,6 @@ def row(entry: dict[str, Any]) -> str:
         "",
         entry["candidate"],
         f"{worth:+.1%}",
-        f"{entry['predicted_low']:+.1%} to {entry['predicted_high']:+.1%}",
         "–" if measured is None else f"{measured:+.1%}",
         "–" if measured is None else f"{entry['measured_low']:+.1%} to {entry['measured_high']:+.1%}",
         f"{entry['cost_s']:.0f}",

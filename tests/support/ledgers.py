@@ -13,12 +13,8 @@ def entry(**fields: Any) -> LedgerEntry:
     whole: dict[str, Any] = {
         "candidate": "opt_level=5",
         "kind": "builder-setting",
-        "prior_gain": 0.1,
-        "prior_probability": 0.5,
         "predicted_gain": 0.1,
         "probability": 0.5,
-        "predicted_low": -0.02,
-        "predicted_high": 0.15,
         "predicted_cost_s": 10.0,
         "cost_s": 10.0,
         "measured_gain": 0.01,

@@ -36,11 +36,9 @@ def situation(backend: str = "tensorrt", version: str = "10.16.1.11", **fields: 
         "recipe": Recipe(),
         "selected": None,
         "data": None,
-        "threshold": 0.01,
         "inputs": (IMAGE,),
         "outputs": (LOGITS,),
         "copied": {},
-        "build_spread": 0.01,
         "evidence": evidence(),
     }
     return Situation(**whole | fields)
@@ -55,5 +53,5 @@ def proposed(kind: Kind, given: Situation) -> dict[str, Change]:
 
 def gain(change: Change) -> float:
     """What it is expected to be worth if it works."""
-    assert change.prior is not None
-    return change.prior.gain
+    assert change.guess is not None
+    return change.guess.gain

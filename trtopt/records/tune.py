@@ -46,7 +46,6 @@ class TuneTerms(Record, frozen=True, kw_only=True):
     backend: Backend
     device: DeviceInfo
     objective: Objective
-    rate: None = None  # which earlier versions had; their ledgers at a rate are refused
     contract: Contract
     batch: tuple[int, ...]
     recipe: str
@@ -96,23 +95,13 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
 
     Gains are shares of the cost saved against the incumbent: 0.05 is 5 % less time.
     `predicted_gain` is the gain if the candidate works, which has `probability`; their product is the
-    expected gain. `predicted_loss` is what it costs if it harms, which has `risk`. The measured gain lies
-    within `predicted_low` and `predicted_high` in 80 % of cases. The `prior_…` ones are those before
-    correction by what was learned, drawn from `evidence`.
+    expected gain. `evidence` says why it was tried.
     """
 
     candidate: str
     kind: CandidateKind | Literal["region"]  # which earlier versions tried
-    prior_gain: float
-    prior_probability: float
     predicted_gain: float
     probability: float
-    prior_loss: float = 0.0
-    prior_risk: float = 0.0
-    predicted_loss: float = 0.0
-    risk: float = 0.0
-    predicted_low: float
-    predicted_high: float
     evidence: str = ""
     predicted_cost_s: Seconds
     cost_s: Seconds
@@ -128,11 +117,6 @@ class LedgerEntry(Record, frozen=True, kw_only=True):
     def expected_gain(self) -> float:
         """What trying it was worth: a candidate that loses is not taken."""
         return self.predicted_gain * self.probability
-
-    @property
-    def mean_gain(self) -> float:
-        """The mean of what may be measured, losses included."""
-        return self.expected_gain - self.predicted_loss * self.risk
 
 
 class Ledger(Record, frozen=True, kw_only=True):
@@ -200,9 +184,9 @@ class Tuned(Result, Record, frozen=True, kw_only=True):
 class PredictionScore(Record, frozen=True, kw_only=True):
     """How good predictions were, of one kind of candidate or of all.
 
-    `mean_absolute_error` is of the predicted mean against the measured gain; `rank_correlation` (Spearman's)
-    is None where there are fewer than three, or all are alike; `intervals_held` is the share of measured
-    gains within their 80 % interval.
+    `mean_absolute_error` is of the expected gain against what the candidate brought: its gain where it was
+    accepted, else nothing. `rank_correlation` (Spearman's) is that of expected and measured gains; None where
+    there are fewer than three, or all are alike.
     """
 
     kind: str
@@ -210,7 +194,6 @@ class PredictionScore(Record, frozen=True, kw_only=True):
     accepted: int
     mean_absolute_error: float
     rank_correlation: float | None
-    intervals_held: float
 
 
 class TuneScore(Record, frozen=True, kw_only=True):

@@ -103,15 +103,11 @@ def ledger_table(ledger: Ledger) -> Table:
         Column("candidate", lambda one: one.candidate),
         Column("kind", lambda one: one.kind, face="page"),
         Column("expected", lambda one: _share(one.expected_gain), "", face="terminal"),
-        Column("80 % interval", lambda one: _span(one.predicted_low, one.predicted_high), "", "terminal"),
         Column("measured", lambda one: _share(one.measured_gain), "", face="terminal"),
         Column("95 % interval", lambda one: _span(one.measured_low, one.measured_high), "", "terminal"),
         *columns_of(  # the page sorts them
-            ("expected gain", "80 % from", "80 % to", "measured gain", "95 % from", "95 % to"),
-            lambda one: (
-                *(one.expected_gain, one.predicted_low, one.predicted_high),
-                *(one.measured_gain, one.measured_low, one.measured_high),
-            ),
+            ("expected gain", "measured gain", "95 % from", "95 % to"),
+            lambda one: (one.expected_gain, one.measured_gain, one.measured_low, one.measured_high),
             "+.1%",
             face="page",
         ),
@@ -119,7 +115,7 @@ def ledger_table(ledger: Ledger) -> Table:
         Column("s", lambda one: one.cost_s, ".0f"),
         Column("verdict", lambda one: one.verdict),
         Column("reason", lambda one: one.reason, face="page"),
-        Column("predicted from", lambda one: one.evidence, face="page"),
+        Column("why", lambda one: one.evidence, face="page"),
     ]
     caption = f"gains are shares saved, for {ledger.terms.objective}; in the order in which they were tried"
     return table("", columns, ledger.entries, caption=caption)
@@ -135,10 +131,9 @@ def score_view(found: TuneScore) -> View:
         Column("accepted", lambda one: one.accepted, ""),
         Column("mean absolute error", lambda one: one.mean_absolute_error, ".2%"),
         Column("rank correlation", lambda one: one.rank_correlation, "+.2f"),
-        Column("intervals held", lambda one: one.intervals_held, ".0%"),
     ]
     title = (
-        f"{found.device}: predicted gains were {found.all.mean_absolute_error:.2%} off on average, over "
+        f"{found.device}: expected gains were {found.all.mean_absolute_error:.2%} off on average, over "
         f"{found.all.count} candidates in {found.ledgers} ledgers"
     )
     return View(title, [table("", columns, (*found.kinds, found.all))])

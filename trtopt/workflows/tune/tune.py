@@ -17,8 +17,7 @@ from trtopt.device.ort.host import present_cores
 from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
 from trtopt.executors.api import Executor, run_in_threads
 from trtopt.files.atomic import scratch_beside
-from trtopt.measure.statistics.comparison import RunSpread
-from trtopt.records import Ledger, LedgerEntry, TuneBaseline, Tuned, TuneScore
+from trtopt.records import Ledger, TuneBaseline, Tuned, TuneScore
 from trtopt.requests.build import TuneRequest
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.provenance import command_line, now
@@ -26,12 +25,10 @@ from trtopt.workflows.tune.candidates import (
     Change,
     Queued,
     Situation,
-    build_spread_of,
     evidence_of,
     predict,
     predicted_cost_s,
     score_of,
-    spread_of,
 )
 from trtopt.workflows.tune.evaluation import Evaluation, Outcome, lowest_cosine
 from trtopt.workflows.tune.kinds import KINDS
@@ -329,9 +326,8 @@ class Candidates:
         """Those that have not been tried."""
         setup, baseline = self._setup, ledger.baseline
         history = history_of(setup.earlier, ledger)
-        situation = self._situation(ledger, incumbent, history)
+        situation = self._situation(ledger, incumbent)
         tried = {entry.candidate for entry in ledger.entries} | {f"batch={setup.terms.batch[0]}"}
-        spread = spread_of(history, RunSpread.of(setup.run_spread))
         build_s = max(baseline.build_s, incumbent.engine.build_seconds)
         found = []
         for kind in KINDS:
@@ -345,8 +341,7 @@ class Candidates:
                 builds = kind.builds if change.builds is None else change.builds
                 seconds = builds * build_s + change.measurements * baseline.measure_s
                 cost_s = predicted_cost_s(seconds, past)
-                prior = change.prior or kind.prior
-                prediction = predict(change.name, prior, kind.prior, past, spread)
+                prediction = predict(change.name, change.guess or kind.guess, past)
                 found.append(Queued(kind.name, change, prediction, cost_s))
         return found
 
@@ -359,7 +354,7 @@ class Candidates:
                     f"--include {name}: nothing to try with this model, objective and backend"
                 )
 
-    def _situation(self, ledger: Ledger, incumbent: Built, history: Sequence[LedgerEntry]) -> Situation:
+    def _situation(self, ledger: Ledger, incumbent: Built) -> Situation:
         setup, engine = self._setup, incumbent.engine
         return Situation(
             backend=setup.builder.backend,
@@ -372,10 +367,8 @@ class Candidates:
             recipe=incumbent.recipe,
             selected=incumbent.selected,
             data=setup.samples.data,
-            threshold=setup.terms.threshold,
             inputs=engine.inputs,
             outputs=engine.outputs,
             copied=ledger.baseline.copied,
-            build_spread=build_spread_of(history),
             evidence=evidence_of(incumbent),
         )

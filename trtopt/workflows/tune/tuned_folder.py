@@ -73,8 +73,8 @@ def read_ledger(path: Path) -> Ledger:
 
 def store_ledger(ledger: Ledger, cache_dir: str | Path | None) -> None:
     """Keep this machine's copy; where the store cannot be written to, there is none."""
-    text = to_json(msgspec.structs.replace(ledger, entries=(), argv=(), run_spread=None))
-    name = hashlib.sha256(text).hexdigest()[:_NAME_DIGITS]
+    begun = msgspec.structs.replace(ledger, argv=(), run_spread=None, lost_s=0.0, entries=(), final=None)
+    name = hashlib.sha256(to_json(begun)).hexdigest()[:_NAME_DIGITS]
     try:
         write_atomically(store_folder(cache_dir) / _STORED / f"{name}.json", to_json(ledger))
     except OutputError:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import given, strategies as st
 
 from tests.rewrite_graphs.case import model
 from tests.support.inspected import graph, node, profiled
@@ -16,9 +15,9 @@ from tests.support.trt_exercise import VERSIONS, target
 from tests.support.tuning import evidence, gain, proposed, situation
 from trtopt.inspect.graph import read_graph
 from trtopt.recipe import Recipe, io_request
-from trtopt.records import DevicePeaks, EngineTensor, LayerCost, Peak, ProfiledLayer
+from trtopt.records import EngineTensor
 from trtopt.rewrite.typed_io.requested import check_formats
-from trtopt.workflows.tune.candidates import Prior, Situation
+from trtopt.workflows.tune.candidates import Situation
 from trtopt.workflows.tune.kinds import (
     BATCH,
     IO_TYPES,
@@ -28,16 +27,8 @@ from trtopt.workflows.tune.kinds import (
     REWRITE,
     SETTING,
     STREAMS,
-    better_build,
-    parallel_share,
-    per_sample_gain,
 )
 
-PEAKS = DevicePeaks(
-    device="A GPU",
-    bandwidth=Peak(value=1e12, source=""),
-    flops={name: Peak(value=rate, source="") for name, rate in (("float32", 1e12), ("float16", 4e12))},
-)
 HALF = graph(node("Relu", "x", "y"), inputs={"x": (8, 4)}, dtype="float16")
 QUANTIZED = graph(
     node("QuantizeLinear", "x s", "q"), node("DequantizeLinear", "q s", "y"), inputs={"x": (8, 4), "s": ()}
@@ -69,7 +60,6 @@ def test_int8_is_still_offered_once_the_graph_was_cast_to_fp16() -> None:
 def test_selecting_among_precisions_costs_the_measurement_of_each() -> None:
     found = proposed(PRECISION, situation("onnxruntime", "1", data="samples.npz"))
     assert found["precision=best"].measurements == 1 + len(("fp32", "fp16", "int8"))
-    assert found["precision=fp16"].measurements == 1
 
 
 @pytest.mark.parametrize(
@@ -87,20 +77,8 @@ def test_selecting_among_precisions_costs_a_build_of_each_and_more_in_int8(
     assert proposed(PRECISION, given)["precision=best"].builds == builds
 
 
-def test_what_computes_gains_by_rates_and_what_moves_by_bytes() -> None:
-    cost = LayerCost(flops=1, bytes_moved=1, floor_ms=1.0, bound="compute")
-    computing = profiled("1", "a", 1.0, dtype="float32", cost=cost, weights_count=1)
-    moving = profiled("2", "b", 1.0, dtype="float32", cost=LayerCost(flops=1, bytes_moved=1, bound="memory"))
-    already = profiled("3", "c", 1.0, dtype="float16", cost=cost)
-    for layer, saved in ((computing, 0.75), (moving, 0.5), (already, 0.0)):
-        given = situation(evidence=evidence(layer, peaks=PEAKS))
-        assert gain(proposed(PRECISION, given)["precision=fp16"]) == pytest.approx(0.7 * saved)
-
-
-def test_16_bits_promise_little_on_a_processor() -> None:
-    prior = proposed(PRECISION, situation("onnxruntime", "1"))["precision=fp16"].prior
-    assert prior is not None
-    assert prior.risk > prior.probability
+def test_16_bits_are_for_gpus() -> None:
+    assert proposed(PRECISION, situation("onnxruntime", "1")) == {}
 
 
 def gated(folder: Path) -> Path:
@@ -225,25 +203,15 @@ TWO_PRODUCTS = """
     }"""
 
 
-def saved(text: str, path: Path) -> onnx.ModelProto:
-    """A model whose nodes are called like what they make, in a file."""
-    made = model(text)
-    for one in made.graph.node:
-        one.name = one.output[0]
-    onnx.save(made, path)
-    return made
-
-
-def test_a_rule_is_tried_where_it_finds_something_with_the_time_that_it_touches(tmp_path: Path) -> None:
+def test_a_rule_is_tried_where_it_finds_something(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    made = saved(TWO_PRODUCTS, path)
-    timed = evidence(profiled("1", "a", 1.0), profiled("2", "rest", 3.0), of=read_graph(made, {}))
-    given = situation(evidence=replace(timed, model=path))
+    made = model(TWO_PRODUCTS)
+    onnx.save(made, path)
+    given = situation(evidence=replace(evidence(of=read_graph(made, {})), model=path))
     (change,) = proposed(REWRITE, given).values()
     assert dict(change.recipe) == {"add_rule": ("merge-matmuls",)}
     assert change.makes_graph
-    assert gain(change) == pytest.approx(0.15 * 0.25)
-    assert change.evidence == "it changes 1 places, in 25.0% of the time"
+    assert change.evidence == "it changes 1 place"
     assert proposed(REWRITE, replace(given, recipe=Recipe(add_rule=("merge-matmuls",)))) == {}
 
 
@@ -260,13 +228,10 @@ def test_each_rule_that_builds_leave_out_is_added_to_those_that_were(tmp_path: P
     assert found["add-rule=erase-arithmetic"].recipe["add_rule"] == ("erase-identity", "erase-arithmetic")
 
 
-BRANCHES = graph(node("Relu", "x", "a"), node("Exp", "x", "b"), node("Add", "a b", "y"), inputs={"x": (8, 4)})
-
-
-def test_onnx_runtime_gets_threads_up_to_its_cores() -> None:
+def test_onnx_runtime_gets_fewer_threads_than_cores() -> None:
     found = proposed(SETTING, situation("onnxruntime", "1"))
     assert [name for name in found if name.startswith("intra")] == [
-        f"intra_op_threads={count}" for count in (1, 2, 4, 8)
+        f"intra_op_threads={count}" for count in (1, 2, 4)
     ]
     assert "intra_op_threads=2" not in proposed(SETTING, situation("onnxruntime", "1", cores=1))
 
@@ -275,25 +240,6 @@ def test_the_default_is_tried_where_the_recipe_has_another() -> None:
     lowered = situation("onnxruntime", "1", recipe=Recipe(graph_optimization="basic"))
     assert "graph_optimization=all" in proposed(SETTING, lowered)
     assert "graph_optimization=all" not in proposed(SETTING, situation("onnxruntime", "1"))
-
-
-def test_branches_off_the_longest_path_are_what_streams_can_hide() -> None:
-    beside = evidence(profiled("1", "a", 4.0), profiled("2", "b", 3.0), profiled("3", "y", 1.0), of=BRANCHES)
-    assert parallel_share(beside) == pytest.approx(3 / 8)
-    assert parallel_share(evidence()) == 0.0
-    chain = evidence(profiled("1", "a", 4.0), profiled("3", "y", 4.0), of=BRANCHES)
-    assert parallel_share(chain) == 0.0
-    with_branches, without = (
-        proposed(SETTING, situation(evidence=one))["aux_streams=1"] for one in (beside, chain)
-    )
-    assert gain(with_branches) > gain(without)
-
-
-def test_harder_search_promises_more_the_further_layers_are_above_their_floor() -> None:
-    layer = profiled("1", "y", 10.0)
-    near, far = (evidence(layer, floor_ms=floor) for floor in (9.0, 1.0))
-    gains = [gain(proposed(SETTING, situation(evidence=one))["opt_level=5"]) for one in (near, far)]
-    assert gains[0] < gains[1]
 
 
 def test_level_4_is_not_tried_from_level_5() -> None:
@@ -310,58 +256,25 @@ def test_harder_search_takes_longer_builds() -> None:
     assert SETTING.builds < builds[0] < builds[1]  # type: ignore[operator]
 
 
-def priors(name: str, backend: str, version: str, *layers: ProfiledLayer) -> Prior:
-    prior = proposed(SETTING, situation(backend, version, evidence=evidence(*layers)))[name].prior
-    assert prior is not None
-    return prior
-
-
-def test_libraries_of_products_promise_more_where_these_take_the_time() -> None:
-    name = "tactic_sources=" + ",".join(target("tensorrt-10.16.1.11").tactic_sources)
-    conv, relu = profiled("1", "Conv", 9.0), profiled("2", "Relu", 1.0)
-    both = priors(name, "tensorrt", "10.16.1.11", conv, relu).gain
-    assert both > priors(name, "tensorrt", "10.16.1.11", relu).gain == 0.0
-
-
 def test_a_latency_has_use_for_neither_other_batches_nor_streams() -> None:
     given = situation(batches=(8, 32))
     assert proposed(BATCH, given) == {}
     assert proposed(STREAMS, given) == {}
 
 
-def test_a_larger_batch_promises_more_the_more_of_a_query_does_not_grow_with_it() -> None:
-    idle, busy = (
-        situation(is_rate=True, batches=(8, 32, 1), evidence=evidence(latency_ms=1.0, floor_ms=floor))
-        for floor in (0.5, 0.9)
-    )
-    found = [proposed(BATCH, one) for one in (idle, busy)]
-    assert [*found[0]] == ["batch=32", "batch=1"]
-    assert gain(found[0]["batch=32"]) == pytest.approx(0.5 * (1 - 8 / 32))
-    assert gain(found[0]["batch=32"]) > gain(found[1]["batch=32"])
-    smaller = found[0]["batch=1"].prior
-    assert smaller is not None
-    assert smaller.risk > smaller.probability
+def test_a_larger_batch_promises_more_than_a_smaller_one() -> None:
+    found = proposed(BATCH, situation(is_rate=True, batches=(8, 32, 1)))
+    assert [*found] == ["batch=32", "batch=1"]
+    assert gain(found["batch=32"]) > gain(found["batch=1"])
 
 
-@given(share=st.floats(0, 1), before=st.integers(1, 512), after=st.integers(1, 512))
-def test_two_steps_of_the_batch_save_what_one_step_saves(share: float, before: int, after: int) -> None:
-    whole = 1 - per_sample_gain(share, before, after)
-    assert whole == pytest.approx(share + (1 - share) * before / after)
-
-
-def test_streams_fill_what_one_leaves_idle() -> None:
-    found = proposed(STREAMS, situation(is_rate=True, evidence=evidence(latency_ms=1.0, floor_ms=0.4)))
-    assert [change.streams for change in found.values()] == [2, 4]
-    assert all(gain(change) == pytest.approx(0.3) for change in found.values())
+def test_streams_need_no_build() -> None:
+    found = proposed(STREAMS, situation(is_rate=True, streams=2))
+    assert [change.streams for change in found.values()] == [4]
     assert not any(change.builds_engine for change in found.values())
     assert proposed(STREAMS, situation("onnxruntime", "1", is_rate=True)) == {}
 
 
-def test_another_build_is_worth_the_more_the_more_builds_differ() -> None:
-    calm, wild = (proposed(LOTTERY, situation(build_spread=spread)) for spread in (0.001, 0.05))
-    assert all(change.fresh for change in wild.values())
-    assert gain(wild["build 2"]) > gain(calm["build 2"])
-    prior = better_build(0.01, 0.01)
-    assert prior.probability == pytest.approx(0.2398, abs=1e-4)  # beyond 0.7071 of a standard normal
-    assert prior.gain > 0.01
+def test_builds_of_onnx_runtime_are_all_alike() -> None:
+    assert all(change.fresh for change in proposed(LOTTERY, situation()).values())
     assert proposed(LOTTERY, situation("onnxruntime", "1")) == {}

@@ -16,15 +16,13 @@ from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings
 from trtopt.records.tune import CandidateKind
 from trtopt.requests.recipe import check_recipe
-from trtopt.workflows.tune.candidates import Change, Prior, Queued, Situation, predict
+from trtopt.workflows.tune.candidates import Change, Prediction, Queued, Situation
 from trtopt.workflows.tune.kinds import KINDS, SETTING
 from trtopt.workflows.tune.tune import LEAST_EXPECTED, next_of
 
 
 def queued(name: str, gain: float, cost_s: float) -> Queued:
-    return Queued(
-        "builder-setting", Change(name), predict(name, Prior(gain, 0.5), Prior(gain, 0.5), [], 0.015), cost_s
-    )
+    return Queued("builder-setting", Change(name), Prediction(gain, 0.5), cost_s)
 
 
 WAITING = st.lists(

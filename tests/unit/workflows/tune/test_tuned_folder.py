@@ -13,7 +13,7 @@ from tests.support import examples
 from tests.support.ledgers import entry, ledger, won
 from trtopt.errors import ArtifactError
 from trtopt.recipe import Recipe, recipe_json
-from trtopt.records import Backend, Ledger, from_json, to_json
+from trtopt.records import Backend, FinalRace, Ledger, from_json, to_json
 from trtopt.workflows.provenance import check_same_terms
 from trtopt.workflows.tune.candidates import score_of
 from trtopt.workflows.tune.tuned_folder import (
@@ -39,7 +39,9 @@ def test_a_ledger_survives_its_json_form() -> None:
 
 def test_a_longer_ledger_takes_the_place_of_the_shorter_one_of_its_run(tmp_path: Path) -> None:
     first, other = ledger(entry()), at("2026-11-24", ledger(won(0.2)))
-    for one in (first, ledger(entry(), won(0.1)), other):
+    raced = FinalRace(changes=("opt_level=5",), gain=0.1, low=0.0, high=0.2, is_faster=True)
+    longer = msgspec.structs.replace(ledger(entry(), won(0.1)), lost_s=9.0, final=raced)
+    for one in (first, longer, other):
         store_ledger(one, tmp_path)
     device, backend = first.terms.device, first.terms.backend.name
     found = stored_ledgers(device, backend, tmp_path)
