@@ -3,13 +3,15 @@
     python forms.py prepare MODEL WORK --light FOLDER --peers FOLDER     # graphs with weights, and samples
     python forms.py form MODEL FORMS WORK                                # WORK/MODEL.FORMS.onnx
     python forms.py build MODEL SIDE BATCH WORK [--int8]                 # WORK/MODEL-BATCH-SIDE.plan, .json
+    python forms.py select MODEL BATCH WORK                              # what `trtopt build` selects
     python forms.py measure MODEL BATCH WORK OUT SIDE …                  # OUT/MODEL-BATCH.json
+    python forms.py table OUT                                            # Markdown of what was measured
 
-SIDE is `plain` (the float graph), `mo` (Model Optimizer's) or FORMS, `default` for none. The light graphs are
-those of models.py, `bert` and `r50` those of ../int8-vs-modelopt. All engines of a model and batch size are
-loaded in one process and take turns in random order: a CUDA graph, one replay at a time between two events,
-nothing copied. Outputs are compared with the float graph's on ONNX Runtime, on samples that were not
-calibrated on.
+SIDE is `plain` (the float graph), `mo` (Model Optimizer's), `sel` (what was selected) or FORMS, `default` for
+none. The light graphs are those of models.py, `bert` and `r50` those of ../int8-vs-modelopt. All engines of a
+model and batch size are loaded in one process and take turns in random order: a CUDA graph, one replay at a
+time between two events, nothing copied. Outputs are compared with the float graph's on ONNX Runtime, on
+samples that were not calibrated on.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -33,6 +38,8 @@ from peer_graphs import recalibrated, refilled
 
 from models import OPSET, fill, samples
 
+SOURCES = "EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS"
+"""TensorRT 8.6's tactics that need neither cuDNN nor cuBLAS."""
 PEERS = {"bert": "bert_mo_int8_32", "r50": "r50_mo_int8_32"}
 ROUNDS, TURN_S = 12, 0.25
 
@@ -69,6 +76,33 @@ def build(model: str, side: str, batch: int, work: Path, flags: list[str]) -> No
     told = {"seconds": round(time.monotonic() - began, 1), "bytes": plan.stat().st_size}
     plan.with_suffix(".json").write_text(json.dumps(told))
     print(plan.name, told, flush=True)
+
+
+def select(model: str, batch: int, work: Path) -> None:
+    """Let `trtopt build --precision int8` select, with an empty store of timings, and keep its engine."""
+    began = time.monotonic()
+    folder = work / f"{model}-{batch}.trtopt"
+    shapes = [
+        word
+        for name, (_, *axes) in shapes_of(model, batch).items()
+        for word in ("--shape", f"{name}:N{''.join(f'x{axis}' for axis in axes)}")
+    ]
+    command = [
+        sys.executable, "-m", "trtopt", "build", work / f"{model}.onnx", "-o", folder, "--precision", "int8",
+        "--batch", batch, "--data", work / f"{model}.npz", *shapes, "--tactic-sources", SOURCES,
+        "--cache-dir", work / f"store-{model}-{batch}", "-v",
+    ]  # fmt: skip
+    subprocess.run([*map(str, command)], check=True)
+    seconds = round(time.monotonic() - began, 1)
+    judged = json.loads((folder / "manifest.json").read_text())["verdict"]["batches"][0]
+    plan = work / f"{model}-{batch}-sel.plan"
+    shutil.copyfile(folder / f"batch{batch}.engine", plan)
+    candidates = {
+        one["candidate"]: {key: round(one[key], 4) for key in ("latency_ms", "build_seconds")}
+        for one in judged["times"]
+    }
+    about = {"seconds": seconds, "bytes": plan.stat().st_size, "selected": judged["chosen"]}
+    plan.with_suffix(".json").write_text(json.dumps({**about, "candidates": candidates}))
 
 
 def reference(model: str, batch: int, work: Path) -> None:
@@ -135,6 +169,28 @@ def measure(model: str, batch: int, work: Path, out: Path, names: list[str]) -> 
         print(f"{model} {batch} {name}: {json.dumps(shown)}", flush=True)
 
 
+def table(out: Path) -> str:
+    """Each side's time, its change against plain FP16 and its SQNR."""
+    rows = ["| ms | batch | plain FP16 | Model Optimizer | trtopt | selected, seconds |"]
+    rows.append("|---|--:|--:|--:|--:|---|")
+    names = [place.stem.rsplit("-", 1) for place in out.glob("*-*.json")]
+    for model, batch in sorted(names, key=lambda name: (name[0], int(name[1]))):
+        found = json.loads((out / f"{model}-{batch}.json").read_text())
+        cells = [cell(found.get(side)) for side in ("plain", "mo", "sel")]
+        chosen = found.get("sel", {})
+        about = f"{chosen.get('selected', '–')}, {chosen.get('seconds', '–')} s"
+        rows.append(f"| {model} | {batch} | {' | '.join(cells)} | {about} |")
+    return "\n".join(rows)
+
+
+def cell(side: Mapping[str, Any] | None) -> str:
+    """One of the table."""
+    if side is None or "ms" not in side:
+        return "–"
+    accuracies = ", ".join(f"{one['sqnr_db']:.1f} dB" for one in side["accuracy"])
+    return f"{side['ms']:.4f} ({side['ratio'] - 1:+.1%}), {accuracies}"
+
+
 def accuracy(got: np.ndarray, want: np.ndarray) -> dict[str, float]:
     """Cosine and SQNR over all samples."""
     result, expected = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
@@ -183,6 +239,12 @@ def main() -> None:
     four.add_argument("work", type=Path)
     four.add_argument("out", type=Path)
     four.add_argument("sides", nargs="+")
+    five = steps.add_parser("select")
+    five.add_argument("model")
+    five.add_argument("batch", type=int)
+    five.add_argument("work", type=Path)
+    six = steps.add_parser("table")
+    six.add_argument("out", type=Path)
     args = parser.parse_args()
     if args.step == "prepare":
         prepare(args.model, args.work, args.light, args.peers)
@@ -190,6 +252,10 @@ def main() -> None:
             reference(args.model, batch, args.work)
     elif args.step == "form":
         place_forms(args.model, args.forms, args.work)
+    elif args.step == "select":
+        select(args.model, args.batch, args.work)
+    elif args.step == "table":
+        print(table(args.out))
     elif args.step == "build":
         build(args.model, args.side, args.batch, args.work, ["FP16", "INT8"] if args.int8 else ["FP16"])
     else:
