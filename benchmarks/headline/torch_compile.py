@@ -1,4 +1,4 @@
-"""torch.compile on ResNet-50 and BERT-base in FP16, for the table of headline.py.
+"""torch.compile on ResNet-50 and BERT-base in FP16, for the table of figures in README.md.
 
     python torch_compile.py --out OUT --budget 300 [--mode max-autotune] [--warm] [--dry-run]
 

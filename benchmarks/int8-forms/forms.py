@@ -30,16 +30,15 @@ from typing import Any
 import numpy as np
 import onnx
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "headline"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "plain"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import replay
 from peer_graphs import recalibrated, refilled
+from turns import SOURCES
 
 from models import OPSET, fill, samples
 
-SOURCES = "EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS"
-"""TensorRT 8.6's tactics that need neither cuDNN nor cuBLAS."""
 PEERS = {"bert": "bert_mo_int8_32", "r50": "r50_mo_int8_32"}
 ROUNDS, TURN_S = 12, 0.25
 
@@ -89,7 +88,7 @@ def select(model: str, batch: int, work: Path) -> None:
     ]
     command = [
         sys.executable, "-m", "trtopt", "build", work / f"{model}.onnx", "-o", folder, "--precision", "int8",
-        "--batch", batch, "--data", work / f"{model}.npz", *shapes, "--tactic-sources", SOURCES,
+        "--batch", batch, "--data", work / f"{model}.npz", *shapes, "--tactic-sources", ",".join(SOURCES),
         "--cache-dir", work / f"store-{model}-{batch}", "-v",
     ]  # fmt: skip
     subprocess.run([*map(str, command)], check=True)

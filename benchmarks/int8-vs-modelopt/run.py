@@ -38,7 +38,6 @@ import onnx
 from trtopt.onnxio.graph_walk import WEAK_TYPES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "headline"))
 import turns
 from peer_graphs import fill_biases
 from turns import SOURCES

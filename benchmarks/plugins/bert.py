@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "headline"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 from peer_graphs import largest_values, refilled, samples_of
 
 LAYERS, HIDDEN, HEADS, INNER, TOKENS = 12, 768, 12, 3072, 128

@@ -137,7 +137,7 @@ def prepared(graph: str, args: argparse.Namespace) -> tuple[Path, Path]:
         shutil.copyfile(DIGITS, model)
         shutil.copyfile(DIGITS.with_name("heldout.npz"), samples)
     elif not samples.is_file():
-        sys.path.insert(0, str(HERE.parent / "headline"))
+        sys.path.insert(0, str(HERE.parent / "shared"))
         from peer_graphs import refilled, samples_of
 
         filled = refilled(args.peers, graph)

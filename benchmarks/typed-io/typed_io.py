@@ -32,7 +32,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "headline"))
 from cells import FailedError, OutOfTimeError, read, run_python, write
 from peer_graphs import SAMPLES, refilled
 from turns import SOURCES

@@ -14,8 +14,6 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 
-from trtopt.onnxio.graph_walk import WEAK_TYPES
-
 SAMPLES = 32
 _TOKENS = 128
 _NEWEST_OPSET = 17
@@ -57,15 +55,6 @@ def seeded(name: str, shape: Sequence[int], deviation: float) -> np.ndarray:
     random = np.random.default_rng(zlib.crc32(name.encode()))
     values: np.ndarray = random.standard_normal(tuple(shape), dtype=np.float32) * np.float32(deviation)
     return values
-
-
-def allow_half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy that TensorRT 8.6 reads, and may run in FP16."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    copy.opset_import[0].version = min(copy.opset_import[0].version, _NEWEST_OPSET)
-    copy.metadata_props.add(key=WEAK_TYPES, value="float16")
-    return copy
 
 
 def samples_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
