@@ -89,7 +89,12 @@ TRIALS = (
     ),
     Trial(
         "command",
-        {"optimize": "probe", "optimizing": "probing", "Optimized": "Probe", "OPTIMIZE": "PROBE"},
+        {
+            "optimize": "probe",
+            "Optimized": "Probed",
+            "OptimizeRequest": "ProbeRequest",
+            "OPTIMIZE_SCHEMA": "PROBE_SCHEMA",
+        },
         ("--help",),
         "probe ",
     ),

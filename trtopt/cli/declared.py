@@ -139,6 +139,17 @@ def option(name: str, hint: Any, default: Any = None) -> Callable[[Callable[...,
     return decorate
 
 
+def name_required_options(command: click.Command) -> None:
+    """In its usage line: a usage error prints the line, and thereby all that is missing at once."""
+    context = click.Context(command)
+    needed = [
+        f"{option.opts[0]} {option.make_metavar(context).strip('[]')}"
+        for option in command.params
+        if isinstance(option, click.Option) and option.required
+    ]
+    command.options_metavar = " ".join([*needed, "[OPTIONS]"])
+
+
 def _switch(one: Declared) -> dict[str, Any]:
     if str(one.flag).startswith("--no-"):  # flag_value=False is the default too with click 8.3.0 and 8.3.1
         return {"is_flag": True, "callback": lambda context, parameter, is_off: not is_off}

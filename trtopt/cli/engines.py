@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 @command(OptimizeRequest)
 @json_option("trtopt.optimize", "the result")
 def optimize(request: OptimizeRequest, json: JsonOutput | None) -> None:
-    """Find the fastest engine of MODEL, an ONNX file, that meets a latency and an accuracy bound.
+    """Find the fastest engine within your latency and accuracy bounds.
 
-    Lints and rewrites the model, builds engines, measures them, compares their outputs with those of MODEL
-    and writes report.html into the build folder. With --data the precision is chosen too, where engines can
-    be measured. Exits with 3 if a bound is missed.
+    Lints and rewrites MODEL, an ONNX file, builds engines, measures them, compares their outputs with those
+    of MODEL and writes report.html into the build folder. With --data the precision is chosen too, where
+    engines can be measured. Exits with 3 if a bound is missed.
     """
     from trtopt.cli.console import listening, show_result
     from trtopt.workflows.optimize import optimize as run
@@ -101,12 +101,12 @@ def build(
     strict: bool,
     locked: Path | None,
 ) -> None:
-    """Build engines from MODEL, an ONNX file, into a folder.
+    """Build one engine per batch size from an ONNX file.
 
-    The folder holds one engine per batch size (or one dynamic engine), the ONNX file they were built from,
-    their logs and manifest.json. Fails if more than 1 % of an engine's weights run in a wider type than the
-    graph requests, where TensorRT reports types. For FP16 on TensorRT 8.6 the limit is half of the weights,
-    because it may choose FP32 where that is faster. What measured fastest fails only with --strict.
+    The build folder holds one engine per batch size (or one dynamic engine), the ONNX file they were built
+    from, their logs and manifest.json. Fails if more than 1 % of an engine's weights run in a wider type than
+    the graph requests, where TensorRT reports types. For FP16 on TensorRT 8.6 the limit is half of the
+    weights, because it may choose FP32 where that is faster. What measured fastest fails only with --strict.
     """
     from trtopt.cli.console import listening, show_notes, show_result
     from trtopt.report.build import build_view, engine_lines, engine_notes
@@ -197,9 +197,10 @@ def bench(
     export_times: Path | None,
     export_profile: Path | None,
 ) -> None:
-    """Measure PATH: a build folder, one engine of it, or an ONNX file.
+    """Measure latency and throughput of engines or of an ONNX file.
 
-    With `--json -` the table goes to standard error. If an engine fails, earlier measurements are kept.
+    PATH is a build folder, one engine of it, or an ONNX file. With `--json -` the table goes to standard
+    error. If an engine fails, earlier measurements are kept.
     """
     from trtopt.cli.console import listening, show_result
     from trtopt.report.bench import bench_view, distrust, is_trustworthy
@@ -265,10 +266,10 @@ def profile_files(folder: Path) -> Mapping[Path, Kind]:
 )
 @json_option("trtopt.profile", "the profile")
 def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json: JsonOutput | None) -> None:
-    """Profile PATH: a build folder, one engine of it, or an ONNX file.
+    """Show where an engine's time goes, layer by layer, and why.
 
-    Shows where the time goes, layer by layer, with the names of the ONNX file; which types ran; what fused,
-    what did not and why; and how far each layer is from the device's limits.
+    PATH is a build folder, one engine of it, or an ONNX file, whose names the layers have. Shows also which
+    types ran; what fused, what did not and why; and how far each layer is from the device's limits.
     """
     from trtopt.cli.console import listening, note, show_result
     from trtopt.errors import UsageError
@@ -299,10 +300,10 @@ def profile(request: ProfileRequest, output: Path | None, with_trace: bool, json
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 @json_option("trtopt.compare", "the comparison, raw samples included,")
 def compare(request: CompareRequest, markdown: bool, json: JsonOutput | None) -> None:
-    """Compare B with the baseline A, batch by batch.
+    """Compare results, engines or builds: faster, slower or the same.
 
-    A and B are result files of `trtopt bench` or trtexec, or build folders or engines, which take turns in
-    one process. With --builds K the engines of two build folders are built K times again.
+    A, the baseline, and B are result files of `trtopt bench` or trtexec, or build folders or engines, which
+    take turns in one process. With --builds K the engines of two build folders are built K times again.
 
     Verdicts on latency: FASTER, SLOWER, SAME or UNDECIDED, each with its reasons. Exits with 3 if B is slower
     at any batch size, and with 5 if B is not shown to be within --fail-on of A, so that it can gate a CI.
@@ -332,7 +333,9 @@ def exit_code_of(outcome: Outcome) -> int:
 @click.argument("models", metavar="MODEL…", nargs=-1, required=True, type=OnnxFile())
 @json_option("trtopt.sweep")
 def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | None) -> None:
-    """Build and measure each MODEL, an ONNX file, at every combination of the given values.
+    """Build and measure many batch sizes and precisions.
+
+    Each MODEL, an ONNX file, is built and measured at every combination of the given values.
 
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
     continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
@@ -368,13 +371,13 @@ def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | No
 @json_option("trtopt.tuned", "the result")
 @click.pass_context
 def tune(context: click.Context, request: TuneRequest | None, score: bool, json: JsonOutput | None) -> None:
-    """Find a faster engine of MODEL, an ONNX file, within a budget of time.
+    """Search for a faster engine within a budget of time.
 
-    Tries candidates one by one, the highest expected gain per second first: precisions and forms of INT8;
-    types of inputs and outputs; builder settings; rewrite rules; batch sizes, streams; further
-    builds. Each is checked for accuracy and raced against the best so far. Deploy the folder: a build folder
-    of the best engine. ledger.json in it lists every candidate with the predicted and the measured gain.
-    Exits with 3 if the baseline misses the accuracy bound.
+    Tries candidates for MODEL, an ONNX file, one by one, the highest expected gain per second first:
+    precisions and forms of INT8; types of inputs and outputs; builder settings; rewrite rules; batch sizes,
+    streams; further builds. Each is checked for accuracy and raced against the best so far. Deploy the
+    folder: a build folder of the best engine. ledger.json in it lists every candidate with the predicted and
+    the measured gain. Exits with 3 if the baseline misses the accuracy bound.
     """
     from trtopt.cli.console import listening, say, show_result, show_view
     from trtopt.report.tuning import score_view
@@ -413,11 +416,11 @@ def page_file(path: Path) -> Mapping[Path, Kind]:
     "FILE", "HTML file to write [default: DIR.html next to DIR; of two, A-and-B.html next to A].", page_file
 )
 def report(folder: Path, other: Path | None, output: Path | None) -> None:
-    """Write the contents of DIR as one HTML page that needs no network.
+    """Write a folder's builds, results and profiles as an HTML page.
 
-    DIR holds what `trtopt build -o DIR`, `trtopt bench --json DIR/result.json` and `trtopt profile -o DIR`
-    write, all of it or some; or it is a sweep's folder. With a second folder the page shows both side by
-    side, DIR_B against the baseline DIR.
+    The page needs no network. DIR holds what `trtopt build -o DIR`, `trtopt bench --json DIR/result.json` and
+    `trtopt profile -o DIR` write, all of it or some; or it is a sweep's folder. With a second folder the page
+    shows both side by side, DIR_B against the baseline DIR.
     """
     from trtopt.errors import UsageError
     from trtopt.report.html.pages import pair_page, report_page, sweep_page
@@ -497,10 +500,11 @@ def trtexec(
     written_for: str | None,
     data: str | None,
 ) -> None:
-    """Translate ARGS, a command line of trtexec 8.6, 10 or 11, and run what it means in trtopt.
+    """Translate a trtexec command line, and run it.
 
-    `trtopt trtexec --onnx=model.onnx --fp16 --saveEngine=model.engine` builds and measures. Options that have
-    no effect here are listed; those that cannot be translated are refused, with what to do instead.
+    ARGS is a command line of trtexec 8.6, 10 or 11: `trtopt trtexec --onnx=model.onnx --fp16
+    --saveEngine=model.engine` builds and measures. Options that have no effect here are listed; those that
+    cannot be translated are refused, with what to do instead.
     """
     from trtopt.cli.console import say
     from trtopt.trtexec.translation import translate
@@ -532,9 +536,10 @@ _BRIEFLY = ("--duration", "0.5")
 )
 @click.pass_context
 def demo(context: click.Context, output: Path | None) -> None:
-    """Build engines of a small trained model that ships with trtopt, measure them and write a report.
+    """Build and measure a small model that ships with trtopt.
 
-    Uses what is installed: TensorRT or TensorRT-RTX to build, a GPU or ONNX Runtime to measure.
+    Writes a report too. Uses what is installed: TensorRT or TensorRT-RTX to build, a GPU or ONNX Runtime to
+    measure.
     """
     from trtopt.cli.console import say
     from trtopt.errors import OutputError

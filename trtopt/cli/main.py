@@ -1,128 +1,79 @@
-"""The `trtopt` command: imports subcommands on demand, so that `--help` and completion are quick."""
+"""The `trtopt` command: its sections, and how it ends."""
 
 from __future__ import annotations
 
 import codecs
 import difflib
 import errno
-import importlib
 import os
 import signal
 import sys
 import traceback
-from functools import cache
 from io import TextIOWrapper
-from types import FrameType
+from types import FrameType, ModuleType
 
 import click
 
+from trtopt.cli import engines, manage, models, serve
+from trtopt.cli.declared import name_required_options
 from trtopt.cli.outputs import add_log_options, check_outputs_first
 from trtopt.errors import OutputError, TrtoptError, UsageError
 from trtopt.printable import spelled_out, visible_lines
 from trtopt.version import __version__
 
-SECTIONS = {
-    "Optimise": {
-        "optimize": "Find the fastest engine within your latency and accuracy bounds.",
-        "build": "Build one engine per batch size from an ONNX file.",
-        "bench": "Measure latency and throughput of engines or of an ONNX file.",
-        "profile": "Show where an engine's time goes, layer by layer, and why.",
-        "compare": "Compare results, engines or builds: faster, slower or the same.",
-        "sweep": "Build and measure many batch sizes and precisions.",
-        "tune": "Search for a faster engine within a budget of time.",
-        "report": "Write a folder's builds, results and profiles as an HTML page.",
-        "trtexec": "Translate a trtexec command line, and run it.",
-        "demo": "Build and measure a small model that ships with trtopt.",
-    },
-    "Inspect and edit models": {
-        "models": "List the model collection, or show one model.",
-        "export": "Export a PyTorch model to ONNX and compare it with PyTorch.",
-        "lint": "Show what slows a model down on TensorRT, and what to do.",
-        "rewrite": "Rewrite an ONNX file so that TensorRT fuses more of it.",
-        "cast": "Write FP16 or BF16 into an ONNX file where that is safe.",
-        "quantize": "Quantise an ONNX file to INT8, FP8 or INT4 with Q/DQ.",
-        "check": "Compare a model or its engines with a reference: SQNR, top-1.",
-        "bisect": "Find which nodes must keep a higher precision for accuracy.",
-    },
-    "Serve": {
-        "plan": "Choose engines, workers and delay for a latency under a load.",
-        "deploy": "Write a plan as a Triton model repository.",
-    },
-    "Manage": {
-        "verify": "Check a build folder's hashes.",
-        "cache": "Manage the timing caches that builds share.",
-        "doctor": "Show what is installed and which commands work here.",
-        "completion": "Print the script that completes commands in a shell.",
-    },
-}
-"""The commands by section of the help, those first that users reach for first."""
-MODULES = {
-    "Optimise": "engines",
-    "Inspect and edit models": "models",
-    "Serve": "manage",
-    "Manage": "manage",
-}
-"""Of `trtopt.cli`, by section: which has the commands."""
+SECTIONS = {"Optimise": engines, "Inspect and edit models": models, "Serve": serve, "Manage": manage}
+"""The sections of the help; each command of a module stands in its section, in the module's order."""
 INTERRUPTED = 130
 BY_SIGNAL = 128
 """Exit codes; the signal's number is added to this one."""
-COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
 
 
-class LateGroup(click.Group):
-    """A group that imports a command when it is called."""
+def commands_in(module: ModuleType) -> dict[str, click.Command]:
+    """The commands of a module; those of a group belong to the group."""
+    found = [one for one in vars(module).values() if isinstance(one, click.Command)]
+    inner = [own for one in found if isinstance(one, click.Group) for own in one.commands.values()]
+    return {str(one.name): one for one in found if one not in inner}
+
+
+COMMANDS = {name: one for module in SECTIONS.values() for name, one in commands_in(module).items()}
+for _command in COMMANDS.values():  # every one logs, and checks first
+    for _one in _command.commands.values() if isinstance(_command, click.Group) else [_command]:
+        add_log_options(_one)
+        check_outputs_first(_one)
+        name_required_options(_one)
+
+
+class Commands(click.Group):
+    """All commands, by section."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands, in the order of the help."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command."""
-        return _load(cmd_name) if cmd_name in COMMANDS else None
+        """In the order of the help."""
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that `args` begin with; a mistyped one is an error with the nearest."""
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
+        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, self.commands, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by section without importing them."""
-        for title, commands in SECTIONS.items():
+        """By section, each with the first sentence of its own help."""
+        for title, module in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl(list(commands.items()))
-
-
-@cache
-def _load(name: str) -> click.Command:
-    """Import the module of its section and take its function; every command in it logs, and checks first."""
-    section = next(title for title, commands in SECTIONS.items() if name in commands)
-    command: click.Command = getattr(importlib.import_module(f"trtopt.cli.{MODULES[section]}"), name)
-    for one in command.commands.values() if isinstance(command, click.Group) else [command]:
-        add_log_options(one)
-        check_outputs_first(one)
-        _name_required_options(one)
-    return command
-
-
-def _name_required_options(command: click.Command) -> None:
-    """In its usage line: a usage error prints the line, and thereby all that is missing at once."""
-    context = click.Context(command)
-    needed = [
-        f"{option.opts[0]} {option.make_metavar(context).strip('[]')}"
-        for option in command.params
-        if isinstance(option, click.Option) and option.required
-    ]
-    command.options_metavar = " ".join([*needed, "[OPTIONS]"])
+                rows = [
+                    (name, one.get_short_help_str(limit=200)) for name, one in commands_in(module).items()
+                ]
+                formatter.write_dl([(name, f"{text.removesuffix('.')}.") for name, text in rows])
 
 
 @click.group(
-    cls=LateGroup,
+    cls=Commands,
+    commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="First steps: trtopt demo needs no GPU; trtopt doctor shows what to install; trtopt COMMAND -h "
     "lists a command's options.",

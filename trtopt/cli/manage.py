@@ -1,4 +1,4 @@
-"""The commands that serve engines, and those that look after what is installed and built."""
+"""The commands that look after what is installed and built."""
 
 from __future__ import annotations
 
@@ -13,63 +13,22 @@ from trtopt.cli.outputs import (
     JsonOutput,
     Output,
     json_option,
-    output_option,
     takes_stdout,
     write_json,
 )
 from trtopt.requests.build import VerifyRequest
-from trtopt.requests.serve import PlanRequest
 from trtopt.requests.shared import CacheDir
 
 if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
 
 
-@command(PlanRequest)
-@json_option("trtopt.plan", "the plan")
-def plan(request: PlanRequest, json: JsonOutput | None) -> None:
-    """Choose engines, workers, batch sizes and a delay for a latency under a load, by simulation.
-
-    SWEEP is a folder of `trtopt sweep`, or a build folder with results of `trtopt bench --json` in it;
-    with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
-    """
-    from trtopt.cli.console import phases, show_result
-    from trtopt.workflows.plan.plan import plan as make
-    from trtopt.workflows.plan.trials import require_goal
-
-    with phases("planning") as enter:
-        made = make(request, enter)
-    show_result(json, made)
-    require_goal(made)
-
-
-@click.group()
-def deploy() -> None:
-    """Deploy a plan to a server."""
-
-
-@deploy.command()
-@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@output_option("FOLDER", "The model repository's folder.", required=True)
-@click.option("--name", metavar="NAME", help="The model's name [default: that of PLAN's file].")
-def triton(plan: Path, output: Path, name: str | None) -> None:
-    """Write PLAN into a Triton model repository, as the next version of a model.
-
-    Writes the engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README
-    with the commands to start a server and to load it. PLAN is what `trtopt plan --for triton` wrote.
-    """
-    from trtopt.cli.console import say
-    from trtopt.workflows.plan.plan import deploy_triton
-
-    say(f"trtopt: written: {deploy_triton(plan, output, name=name)}", err=True)
-
-
 @command(VerifyRequest)
 @json_option("trtopt.verify", "the findings")
 def verify(request: VerifyRequest, json: JsonOutput | None) -> None:
-    """Hash every file of the build FOLDER again.
+    """Check a build folder's hashes.
 
-    Exits with 1 if something is missing or has changed.
+    Hashes every file of the build FOLDER again. Exits with 1 if something is missing or has changed.
     """
     from trtopt.cli.console import show_result
     from trtopt.report.build import check_lines
@@ -86,7 +45,10 @@ _MIB = 2**20
 
 @click.group()
 def cache() -> None:
-    """Manage the timing caches that builds share, one for each TensorRT, GPU, driver and settings."""
+    """Manage the timing caches that builds share.
+
+    There is one for each TensorRT, GPU, driver and settings.
+    """
 
 
 @cache.command("ls")
@@ -133,11 +95,12 @@ def bundle_file(path: Path) -> Mapping[Path, Kind]:
     help="Pack the data for a bug report, with the build folder DIR; read it before you send it.",
 )
 def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) -> None:
-    """Show what is installed, which commands work here and what to install for the others.
+    """Show what is installed and which commands work here.
 
-    With --bundle all of that is packed, with the versions of all packages, the names (never the values) of
-    environment variables and the manifest, logs and layers of DIR. The home folder, the names of user and
-    host and apparent secrets of the environment are removed from every file.
+    Shows what to install for the others too. With --bundle all of that is packed, with the versions of all
+    packages, the names (never the values) of environment variables and the manifest, logs and layers of DIR.
+    The home folder, the names of user and host and apparent secrets of the environment are removed from every
+    file.
     """
     from trtopt.cli.console import say, say_wrapped
     from trtopt.errors import UsageError
@@ -167,9 +130,9 @@ _COMPLETION_FILES = {
 @click.argument("shell", type=click.Choice(list(_COMPLETION_FILES)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that completes trtopt's commands, options and files in SHELL.
+    """Print the script that completes commands in a shell.
 
-    Standard error shows how to install it; a new shell then has it.
+    It completes options and files too. Standard error shows how to install it; a new shell then has it.
     """
     from click.shell_completion import get_completion_class
 

@@ -35,7 +35,10 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 @click.command(name="models")
 @click.argument("name", required=False, shell_complete=offer(model_names, files=True))
 def models(name: str | None) -> None:
-    """List the model collection, or print the model file (TOML) of NAME."""
+    """List the model collection, or show one model.
+
+    NAME is one of the collection, whose model file (TOML) is printed.
+    """
     from trtopt.cli.console import say, say_wrapped
     from trtopt.export.spec import files, find, read_spec
 
@@ -81,7 +84,7 @@ def _short(count: int | None) -> str:
 
 @command(ExportRequest)
 def export(request: ExportRequest) -> None:
-    """Export MODEL to ONNX and compare the file with PyTorch.
+    """Export a PyTorch model to ONNX and compare it with PyTorch.
 
     MODEL is a name of the collection (see `trtopt models`), a model file (TOML), or package.module:callable
     (or FILE.py:callable) that returns (module, {input name: example tensor}).
@@ -117,7 +120,10 @@ _FINDINGS_SHOWN = 5
     help="Exit with 3 if one of these checks (or `any`) finds something.",
 )
 def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> None:
-    """Show what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
+    """Show what slows a model down on TensorRT, and what to do.
+
+    MODEL is an ONNX file.
+    """
     from trtopt.cli.console import is_verbose, show_result
     from trtopt.errors import UsageError
     from trtopt.rewrite.lint import CHECKS, finding_lines
@@ -148,7 +154,10 @@ def lint(request: LintRequest, json: JsonOutput | None, fail_on: str | None) -> 
 def rewrite(
     request: RewriteRequest | None, listing: bool, explain: str | None, json: JsonOutput | None
 ) -> None:
-    """Rewrite the ONNX file MODEL for TensorRT and check that it still computes the same function."""
+    """Rewrite an ONNX file so that TensorRT fuses more of it.
+
+    What is written is checked to compute the same function as MODEL.
+    """
     from trtopt.cli.console import note, phases, show_result
     from trtopt.errors import UsageError
     from trtopt.rewrite import explain as words
@@ -178,7 +187,10 @@ def rewrite(
 @strict_option
 @json_option("trtopt.cast")
 def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
-    """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
+    """Write FP16 or BF16 into an ONNX file where that is safe.
+
+    Shows which nodes of MODEL stay FP32, and why.
+    """
     from trtopt.cli.console import note, phases, show_result
     from trtopt.report.precision import explain_cast
     from trtopt.workflows.precision.cast import cast as run
@@ -196,7 +208,10 @@ def cast(request: CastRequest, explain: str | None, strict: bool, json: JsonOutp
 @strict_option
 @json_option("trtopt.quantization")
 def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: JsonOutput | None) -> None:
-    """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
+    """Quantise an ONNX file to INT8, FP8 or INT4 with Q/DQ.
+
+    They are written where TensorRT profits from them.
+    """
     from trtopt.cli.console import phases, show_result
     from trtopt.report.precision import explain_quantization
     from trtopt.workflows.listener import Listener
@@ -218,9 +233,10 @@ def quantize(request: QuantizeRequest, explain: str | None, strict: bool, json: 
 @command(CheckRequest)
 @json_option("trtopt.check")
 def check(request: CheckRequest, json: JsonOutput | None) -> None:
-    """Compare MODEL, an ONNX file, a build folder or an engine in one, with a reference ONNX file.
+    """Compare a model or its engines with a reference: SQNR, top-1.
 
-    Exits with 3 if a bound is not met.
+    MODEL is an ONNX file, a build folder or an engine in one; the reference is an ONNX file. Exits with 3 if
+    a bound is not met.
     """
     from trtopt.cli.console import listening, show_result
     from trtopt.workflows.precision.check import check as run
@@ -235,9 +251,10 @@ def check(request: CheckRequest, json: JsonOutput | None) -> None:
 @command(BisectRequest)
 @json_option("trtopt.bisect", "the report, with the front and all nodes,")
 def bisect(request: BisectRequest, json: JsonOutput | None) -> None:
-    """Find the fewest nodes of MODEL to keep in higher precision so that the bounds are met.
+    """Find which nodes must keep a higher precision for accuracy.
 
-    Exits with 3 if they are not met even with all nodes kept.
+    They are the fewest of MODEL that meet the bounds. Exits with 3 if these are not met even with all nodes
+    kept.
     """
     from trtopt.cli.console import listening, show_result
     from trtopt.workflows.precision.bisect import bisect as run

@@ -74,5 +74,7 @@ def test_values_are_named_by_what_they_are_and_not_by_their_type(name: str) -> N
 
 def test_the_list_of_commands_takes_one_line_each() -> None:
     lines = CliRunner().invoke(cli, ["--help"], terminal_width=80).output.splitlines()
-    for name, summary in COMMANDS.items():
+    for name, command in COMMANDS.items():
+        summary = (command.help or "").splitlines()[0]
+        assert summary.endswith(".")
         assert any(line.split() == [name, *summary.split()] for line in lines), name

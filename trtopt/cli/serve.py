@@ -1,0 +1,51 @@
+"""The commands that serve engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trtopt.cli.declared import command
+from trtopt.cli.outputs import JsonOutput, json_option, output_option
+from trtopt.requests.serve import PlanRequest
+
+
+@command(PlanRequest)
+@json_option("trtopt.plan", "the plan")
+def plan(request: PlanRequest, json: JsonOutput | None) -> None:
+    """Choose engines, workers and delay for a latency under a load.
+
+    Setups are simulated, batch sizes included. SWEEP is a folder of `trtopt sweep`, or a build folder with
+    results of `trtopt bench --json` in it; with several folders, the engines of all are candidates.
+    `trtopt.serving.EnginePool.open` loads the plan.
+    """
+    from trtopt.cli.console import phases, show_result
+    from trtopt.workflows.plan.plan import plan as make
+    from trtopt.workflows.plan.trials import require_goal
+
+    with phases("planning") as enter:
+        made = make(request, enter)
+    show_result(json, made)
+    require_goal(made)
+
+
+@click.group()
+def deploy() -> None:
+    """Write a plan as a Triton model repository."""
+
+
+@deploy.command()
+@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@output_option("FOLDER", "The model repository's folder.", required=True)
+@click.option("--name", metavar="NAME", help="The model's name [default: that of PLAN's file].")
+def triton(plan: Path, output: Path, name: str | None) -> None:
+    """Write PLAN into a Triton model repository, as the next version of a model.
+
+    Writes the engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README
+    with the commands to start a server and to load it. PLAN is what `trtopt plan --for triton` wrote.
+    """
+    from trtopt.cli.console import say
+    from trtopt.workflows.plan.plan import deploy_triton
+
+    say(f"trtopt: written: {deploy_triton(plan, output, name=name)}", err=True)
