@@ -20,8 +20,6 @@ for streams in 1 2 4 8; do
     --json "$out/streams-$streams.json"
 done
 step contracts-serving python -m trtopt bench "$r50" --contract serving --duration 1 --json "$out/serving.json"
-step contracts-consumed python -m trtopt bench "$r50" --contract serving --no-graph --duration 1 \
-  --json "$out/serving-no-graph.json"
 step contracts-pageable python -m trtopt bench "$r50" --contract trtexec-10 --no-pinned --duration 1 \
   --json "$out/pageable.json"
 step noise python -m trtopt bench "$r50" --duration 3 --json "$out/noise.json"

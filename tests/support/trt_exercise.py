@@ -195,7 +195,7 @@ def run(surface: Surface, *, track: bool = False) -> list[Any]:
     session = load(surface, track=tracked, device=device)
     context = session.context(SHAPES)
     buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
-    context.bind(buffers, device.event())
+    context.bind(buffers)
     stream, layers = device.stream(), []
     context.enqueue(stream)
     context.bind(buffers)

@@ -48,10 +48,6 @@ class Held(Protocol):
 class Event(Held, Protocol):
     """A mark on a stream."""
 
-    @property
-    def handle(self) -> int | None:
-        """The event as TensorRT takes it; None where the CUDA binding does not give it."""
-
     def record(self, stream: Stream) -> None:
         """Mark the stream's present end."""
 
@@ -329,12 +325,8 @@ class Context(Held, Protocol):
     def bindings(self) -> tuple[Binding, ...]:
         """All inputs and outputs."""
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
-        """Use these buffers from the next enqueue on; every binding of fixed size needs one.
-
-        Every enqueue records `consumed` where its inputs have been read and may be overwritten. The event
-        must have a handle, and none may be bound while a graph is captured.
-        """
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        """Use these buffers from the next enqueue on; every binding of fixed size needs one."""
 
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one inference."""

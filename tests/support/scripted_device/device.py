@@ -238,32 +238,25 @@ class ScriptedContext(Owned):
         self._bindings = bindings
         self._report: Callable[[str, float], None] | None = None
         self._on_request = False
-        self._consumed: Event | None = None
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
         """All inputs and outputs."""
         return self._bindings
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
         """Every binding must have its buffer."""
         self.device.call("bind")
-        self._consumed = consumed
         assert set(buffers) == {binding.name for binding in self._bindings}
 
     def enqueue(self, stream: Stream) -> None:
         """One inference of scripted length, or one more in the graph being captured."""
         self.device.call("enqueue")
         if self.device.recorded is not None:
-            assert self._consumed is None, "an event is bound while a graph is captured"
             self.device.recorded.append(lambda: next(self.device.compute))
             return
         self.device.host_s += next(self.device.enqueue) / 1e3
-        compute_ms = next(self.device.compute)
-        run_on(stream, compute_ms)
-        if isinstance(self._consumed, ScriptedEvent):
-            started_s = scripted_stream(stream).ready_s - compute_ms / 1e3
-            self._consumed.at_s = started_s + min(self.device.script.input_read_ms, compute_ms) / 1e3
+        run_on(stream, next(self.device.compute))
         if self._report is not None and not self._on_request:
             self._tell()
 

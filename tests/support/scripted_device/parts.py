@@ -67,7 +67,6 @@ def run_on(stream: Stream, ms: float) -> None:
 class ScriptedEvent(Owned):
     """A point on a timeline."""
 
-    handle = 1
     at_s = 0.0
 
     def __init__(self, device: ScriptedDevice, *, timed: bool) -> None:

@@ -17,7 +17,6 @@ class Script:
 
     Before a copy from pageable memory the host copies for `staging_ms`; after one into it the host waits.
     An event that notes the time keeps the stream busy for `timing_ms`.
-    Inputs have been read `input_read_ms` after computing began, at the latest when it ends.
     `replayed_layers` tells whether replays of graphs have layer times.
     `fail_at` makes the named call (as in `calls`, say "enqueue") raise on its n-th time, counted from 1.
     `holders` are said to have what is not free.
@@ -34,7 +33,6 @@ class Script:
     d2d_ms: float = 0.1
     staging_ms: float = 0.05
     timing_ms: float = 0.0
-    input_read_ms: float = 0.5
     graphs: bool = True
     memory_bytes: int = 1 << 30
     holders: tuple[Holder, ...] = ()

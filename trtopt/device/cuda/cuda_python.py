@@ -139,7 +139,6 @@ class _Event:
         if not timed:
             flags |= runtime.cudaEventDisableTiming
         self.raw = checked(runtime, runtime.cudaEventCreateWithFlags(flags), "making an event")
-        self.handle = int(self.raw)
 
     def record(self, stream: Stream) -> None:
         checked(self._runtime, self._runtime.cudaEventRecord(self.raw, stream.handle), "recording an event")

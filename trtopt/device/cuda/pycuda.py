@@ -79,8 +79,6 @@ class _Stream:
 class _Event:
     """See `device.api.Event`."""
 
-    handle = None  # pycuda does not give it
-
     @_checked("making an event")
     def __init__(self, driver: Any, blocking: bool, timed: bool) -> None:
         self._driver = driver

@@ -82,8 +82,6 @@ class HostStream:
 class HostEvent:
     """A reading of the host clock."""
 
-    handle = 0
-
     def __init__(self) -> None:
         self.at_s = 0.0
 

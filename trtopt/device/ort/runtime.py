@@ -18,7 +18,6 @@ from trtopt.device.api import (
     Binding,
     Context,
     DeviceBuffer,
-    Event,
     Inputs,
     Session,
     SizedOutput,
@@ -263,8 +262,8 @@ class OnnxRuntimeContext:
         self._capacity = dict.fromkeys((one.name for one in self._sized), 0)
         self.output_growths = 0
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
-        """Use these buffers; no `consumed` is recorded: the inputs have been read when an enqueue returns."""
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        """Use these buffers."""
         fixed = [one for one in self.bindings if not one.is_data_dependent]
         addresses = tuple([buffers[one.name].address for one in fixed])
         self._bound = self._known.get(addresses) or self._known.setdefault(addresses, [self._made(addresses)])

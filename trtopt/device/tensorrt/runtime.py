@@ -12,7 +12,6 @@ from trtopt.device.api import (
     Context,
     Device,
     DeviceBuffer,
-    Event,
     Inputs,
     Session,
     SizedOutput,
@@ -208,7 +207,6 @@ class TensorRTContext:
         self.bindings = bindings
         self._errors = errors
         self._execute = context.execute_async_v3
-        self._consumed = 0
         self._profiler: Any = None
         self._sized = {one.name: OutputMemory(device, one.dtype) for one in bindings if one.is_data_dependent}
         self._allocators = {
@@ -221,8 +219,8 @@ class TensorRTContext:
                     "give the model outputs of a fixed size with a count",
                 )
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
-        """Use these buffers from the next enqueue on; TensorRT records `consumed` itself."""
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        """Use these buffers from the next enqueue on."""
         for binding in self.bindings:
             if binding.is_data_dependent:
                 continue
@@ -231,14 +229,6 @@ class TensorRTContext:
                     f"TensorRT took no buffer for {binding.name!r}: {_last(self._errors)}",
                     "see the messages above; TensorRT wants buffers aligned to 256 bytes",
                 )
-        handle = (consumed.handle if consumed is not None else None) or 0  # 0 takes an event away
-        if handle != self._consumed:
-            if not self._context.set_input_consumed_event(handle):
-                raise DeviceError(
-                    f"TensorRT took no event for its inputs: {_last(self._errors)}",
-                    "measure with --queue 1, which needs none",
-                )
-            self._consumed = handle
 
     def enqueue(self, stream: Stream) -> None:
         self.launcher(stream)()

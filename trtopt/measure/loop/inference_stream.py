@@ -1,17 +1,8 @@
-"""One inference stream: a context, its buffers, streams and events.
+"""One inference stream: a context, its memory, streams and events.
 
 An inference stream has `queue_ahead + 1` in-flight queries, each with events and, if there are transfers,
-host memory of its own. Of device memory two sets are enough with transfers: one query is copied while another
-one computes, and queries alternate between them. Whatever overwrites a set waits for the previous query on
-it, on the device and not on the host:
-
-- an input is refilled as soon as its input-consumed event has been recorded (see `Context.bind`). Under a
-  CUDA graph that event cannot be used: recorded while a graph is captured, it is an edge within the graph,
-  which nothing outside can wait for. There, and where the binding gives no handle of an event, an input is
-  refilled once computing has ended.
-- an output is written again once it has been copied to the host.
-
-Without transfers nothing is overwritten, and all in-flight queries share one set.
+memory of its own on the host and on the device: none waits for the memory of another. Without transfers
+nothing is overwritten, and all share one set.
 
 Between the two readings of the clock lie a query's own calls and nothing else: they are listed beforehand,
 each with its arguments, once for every way in which a query can run. On a synchronous device that leaves the
@@ -21,9 +12,8 @@ copies and the library's call: no event is recorded or waited for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
-from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
@@ -44,12 +34,10 @@ from trtopt.errors import GraphCaptureError
 from trtopt.measure.loop.buffers import Bindings, Inputs, array_in, device_buffers, fill, fixed, host_buffers
 from trtopt.records import Contract, Shape
 
-MAX_SETS = 2
-
 
 def sets_of(contract: Contract) -> int:
     """How many sets of device memory an inference stream has."""
-    return min(contract.queue_ahead + 1, MAX_SETS) if contract.transfers else 1
+    return contract.queue_ahead + 1 if contract.transfers else 1
 
 
 Calls = tuple[Callable[[], object], ...]
@@ -70,26 +58,10 @@ class Query(NamedTuple):
     d2h_ms: float | None = None
 
 
-class DeviceSet:
-    """Device memory that one query at a time computes on, and the slot of the last one that did.
-
-    `launch` enqueues one inference on it. `consumed` is recorded when that query's inputs have been read;
-    None where no such event can be had.
-    """
-
-    launch: Callable[[], None]
-
-    def __init__(self, buffers: Mapping[str, DeviceBuffer]) -> None:
-        self.buffers = buffers
-        self.consumed: Event | None = None
-        self.last: InFlightQuery | None = None
-
-
 class InferenceStream:
     """Runs queries on one context; `close` releases everything, in reverse order of creation.
 
-    `graph_refused`: why there is no CUDA graph although the contract requests one. `refills_late`: why inputs
-    are refilled only once computing has ended.
+    `graph_refused`: why there is no CUDA graph although the contract requests one.
     """
 
     def __init__(
@@ -99,7 +71,6 @@ class InferenceStream:
         self._device = device
         self.contract = contract
         self.graph_refused: str | None = None
-        self.refills_late: str | None = None
         try:
             self._open(session, shapes, data)
         except BaseException:
@@ -110,64 +81,56 @@ class InferenceStream:
         device, contract, resources = self._device, self.contract, self._resources
         self._context = session.context(shapes)
         resources.callback(self._context.close)
-        self._streams = Streams(device, contract.transfers, resources)
+        # a context has one place for outputs of data-dependent size: its queries run one after the other
+        is_shared = fixed(self.bindings) != self.bindings
+        self._streams = Streams(device, resources, copies_apart=contract.transfers and not is_shared)
         slots = contract.queue_ahead + 1
         self._hosts = [
             host_buffers(device, self.bindings, data, resources, pinned=contract.pinned)
             for _ in range(slots if contract.transfers else 1)
         ]
-        self._sets = [
-            DeviceSet(device_buffers(device, self.bindings, resources)) for _ in range(self._set_count())
+        self._memory = [
+            device_buffers(device, self.bindings, resources)
+            for _ in range(1 if is_shared else sets_of(contract))
         ]
-        for device_set in self._sets:
-            fill(device, self.bindings, device_set.buffers, self._hosts[0], self._streams.compute)
-        self._prepare()
-        turns = BufferRing(self._context, self._sets, rebind=len(self._sets) > 1 and not self._is_captured)
+        for buffers in self._memory:
+            fill(device, self.bindings, buffers, self._hosts[0], self._streams.compute)
+        launches, is_captured = self._launches()
+        self._first_launch = launches[0]
         self.slots = [
             InFlightQuery(
-                device, turns, self._streams, self._hosts[index % len(self._hosts)], contract, resources
+                device,
+                self._context,
+                self._memory[index % len(launches)],
+                launches[index % len(launches)],
+                self._streams,
+                self._hosts[index % len(self._hosts)],
+                contract,
+                resources,
+                rebinds=len(launches) > 1 and not is_captured,
             )
             for index in range(slots)
         ]
 
-    def _set_count(self) -> int:
-        """A context has one place for outputs of data-dependent size: queries take turns on one set."""
-        return sets_of(self.contract) if fixed(self.bindings) == self.bindings else 1
+    def _launches(self) -> tuple[list[Callable[[], None]], bool]:
+        """What enqueues one inference on each set of memory, and whether these are graphs.
 
-    def _prepare(self) -> None:
-        """Run on each set once (the first enqueue after a shape change is slow), then capture it."""
-        compute, replays = self._streams.compute, list[Callable[[], None]]()
-        for device_set in self._sets:
-            self._context.bind(device_set.buffers)
-            device_set.launch = self._context.launcher(compute)
-            device_set.launch()
+        Each runs once before (the first enqueue after a shape change is slow), and is captured then.
+        """
+        compute = self._streams.compute
+        plain, replays = list[Callable[[], None]](), list[Callable[[], None]]()
+        for buffers in self._memory:
+            self._context.bind(buffers)
+            plain.append(self._context.launcher(compute))
+            plain[-1]()
             compute.synchronize()
             if self.contract.graph and self.graph_refused is None:
                 try:
                     replays.append(capture_inference(self._device, self._context, compute, self._resources))
                 except GraphCaptureError as error:
                     self.graph_refused = error.problem
-        self._is_captured = len(replays) == len(self._sets)
-        if self._is_captured:
-            for device_set, replay in zip(self._sets, replays, strict=True):
-                device_set.launch = replay
-        if self.contract.transfers and self.contract.queue_ahead + 1 > len(self._sets):
-            self._follow_reading()
-
-    def _follow_reading(self) -> None:
-        """Set the input-consumed events: more queries are in flight than there are sets."""
-        if self._device.is_synchronous:
-            return
-        if self._is_captured:
-            self.refills_late = "nothing can wait for an event within a CUDA graph"
-            return
-        for device_set in self._sets:
-            event = self._device.event(timed=False)
-            self._resources.callback(event.close)
-            if event.handle is None:
-                self.refills_late = "the CUDA binding does not give the handles of events"
-                return
-            device_set.consumed = event
+        is_captured = len(replays) == len(plain)
+        return replays if is_captured else plain, is_captured
 
     @property
     def bindings(self) -> Bindings:
@@ -179,25 +142,17 @@ class InferenceStream:
 
         Without stages and events, all on one stream; only a host that sleeps waits for an event.
         """
-        stream, first, host = self._streams.compute, self._sets[0], self._hosts[0]
-        self._context.bind(first.buffers)
+        stream, memory, host = self._streams.compute, self._memory[0], self._hosts[0]
+        self._context.bind(memory)
         wait: Callable[[], object] = stream.synchronize
-        calls: list[Callable[[], object]] = [first.launch]
+        calls: list[Callable[[], object]] = [self._first_launch]
         if self.contract.transfers:
             copies = fixed(self.bindings)
             to_device, to_host = self._device.copy_to_device, self._device.copy_to_host
             calls = [
-                *(
-                    partial(to_device, first.buffers[i.name], host[i.name], stream)
-                    for i in copies
-                    if i.is_input
-                ),
-                first.launch,
-                *(
-                    partial(to_host, host[o.name], first.buffers[o.name], stream)
-                    for o in copies
-                    if not o.is_input
-                ),
+                *(partial(to_device, memory[i.name], host[i.name], stream) for i in copies if i.is_input),
+                self._first_launch,
+                *(partial(to_host, host[o.name], memory[o.name], stream) for o in copies if not o.is_input),
             ]
         if self.contract.sync == "blocking":
             wait = self.slots[0].plain_end.wait
@@ -213,7 +168,7 @@ class InferenceStream:
         if not self.contract.transfers:
             stream = self._streams.compute
             for binding in outputs:
-                source = self._sets[0].buffers[binding.name]
+                source = self._memory[0][binding.name]
                 self._device.copy_to_host(self._hosts[0][binding.name], source, stream)
             self.slots[0].sized.enqueue(stream)
             stream.synchronize()
@@ -238,40 +193,12 @@ class InferenceStream:
 
 
 class Streams:
-    """Compute and, with transfers, one stream for each direction."""
+    """One for computing; with `copies_apart` one for each direction beside it, else copies are on it too."""
 
-    def __init__(self, device: Device, transfers: bool, resources: ExitStack) -> None:
-        self.compute = self._make(device, resources)
-        self.to_device = self._make(device, resources) if transfers else None
-        self.to_host = self._make(device, resources) if transfers else None
-
-    @staticmethod
-    def _make(device: Device, resources: ExitStack) -> Stream:
-        stream = device.stream()
-        resources.callback(stream.close)
-        return stream
-
-
-class BufferRing:
-    """Hands a context's device sets to its queries, one after the other.
-
-    `rebind`: the context is to use the set; a graph keeps the one that it was captured with.
-    """
-
-    def __init__(self, context: Context, sets: list[DeviceSet], *, rebind: bool) -> None:
-        self.bindings = context.bindings
-        self.context = context
-        self._rebind = rebind
-        self._next = cycle(sets).__next__
-
-    def take(self, slot: InFlightQuery) -> tuple[DeviceSet, InFlightQuery | None]:
-        """The next set, and the slot whose query still uses it."""
-        device_set = self._next()
-        before, device_set.last = device_set.last, slot
-        in_use = before is not None and before.busy and before.device_set is device_set
-        if self._rebind:
-            self.context.bind(device_set.buffers, device_set.consumed)
-        return device_set, before if in_use else None
+    def __init__(self, device: Device, resources: ExitStack, *, copies_apart: bool) -> None:
+        count = 3 if copies_apart else 1
+        made = [resources.enter_context(closing(device.stream())) for _ in range(count)]
+        self.compute, self.to_device, self.to_host = made if copies_apart else made * 3
 
 
 class Stage:
@@ -326,32 +253,38 @@ class InFlightQuery:
     """One query in flight at most: `start` hands it over, `finish` waits for it; `run` does both.
 
     Its stages are timed only on demand: an event that notes the time keeps the GPU for a few microseconds.
+    With `rebinds` the context is first given this query's memory; a graph keeps what it was captured with.
     """
 
     def __init__(
         self,
         device: Device,
-        turns: BufferRing,
+        context: Context,
+        memory: Mapping[str, DeviceBuffer],
+        launch: Callable[[], None],
         streams: Streams,
         host: Mapping[str, HostBuffer],
         contract: Contract,
         resources: ExitStack,
+        *,
+        rebinds: bool,
     ) -> None:
         self._device = device
         self._now = device.now
-        self._turns = turns
-        self._streams = streams
-        self._host = host
-        self._plain = Stages(device, contract, resources, timed=False)
-        self._timed = Stages(device, contract, resources, timed=True)
-        self._stages = self._plain  # of the query in flight
-        self._inputs = [binding.name for binding in turns.bindings if binding.is_input]
-        self._outputs = [binding.name for binding in fixed(turns.bindings) if not binding.is_input]
-        self.sized = SizedCopies(device, turns.context)
+        self._context, self._memory, self._launch, self._rebinds = context, memory, launch, rebinds
+        self._streams, self._host = streams, host
+        self._stages = {timed: Stages(device, contract, resources, timed=timed) for timed in (False, True)}
+        self._inputs = [binding.name for binding in context.bindings if binding.is_input]
+        self._outputs = [binding.name for binding in fixed(context.bindings) if not binding.is_input]
+        self.sized = SizedCopies(device, context)
         resources.callback(self.sized.close)
-        self._calls: dict[tuple[DeviceSet, Stages | None, Stages, bool], Calls] = {}
+        self._calls = {
+            (timed, waits): tuple(self._listed(stages, timed=timed, waits=waits))
+            for timed, stages in self._stages.items()
+            for waits in (False, True)
+        }
+        self._is_timed = False  # the query in flight
         self._start_s = self._enqueue_ms = 0.0
-        self.device_set: DeviceSet | None = None  # of the query in flight
         self.busy = False
 
     def start(self, *, timed: bool = False) -> None:
@@ -379,9 +312,9 @@ class InFlightQuery:
         return self._query(start_s, end_s)
 
     def _query(self, start_s: float, end_s: float) -> Query:
-        stages = self._stages
-        if stages is self._plain:
+        if not self._is_timed:
             return Query(start_s, end_s)
+        stages = self._stages[True]
         return Query(
             start_s,
             end_s,
@@ -392,59 +325,39 @@ class InFlightQuery:
         )
 
     def _prepared(self, *, timed: bool, waits: bool) -> Calls:
-        """Take the next set, and list the calls that hand a query on it over, or also wait for it."""
-        device_set, before = self._turns.take(self)
-        self.device_set = device_set
-        self._stages = stages = self._timed if timed else self._plain
-        way = device_set, before._stages if before is not None else None, stages, waits
-        calls = self._calls.get(way)
-        if calls is None:
-            calls = self._calls[way] = tuple(self._listed(*way))
-        return calls
+        """The calls that hand a query over, or also wait for it."""
+        self._is_timed = timed
+        if self._rebinds:
+            self._context.bind(self._memory)
+        return self._calls[timed, waits]
 
-    def _listed(
-        self, device_set: DeviceSet, before: Stages | None, stages: Stages, waits: bool
-    ) -> Iterator[Callable[[], object]]:
-        """`before` are those of the query that still uses the set."""
-        compute, launch = self._streams.compute, device_set.launch
+    def _listed(self, stages: Stages, *, timed: bool, waits: bool) -> Iterator[Callable[[], object]]:
+        compute, launch = self._streams.compute, self._launch
         if stages.h2d is not None:
-            yield from self._copies_in(device_set, before, stages.h2d)
+            yield from self._copies_in(stages.h2d)
         yield from stages.compute.begin(compute)
-        yield launch if stages is self._plain else partial(self._enqueue_timed, launch)
+        yield partial(self._enqueue_timed, launch) if timed else launch
         yield from stages.compute.finish(compute)
         if stages.d2h is not None:
-            yield from self._copies_out(device_set, stages.compute, stages.d2h)
+            yield from self._copies_out(stages.compute, stages.d2h)
         if waits and not self._device.is_synchronous:
             yield stages.last.end.wait
 
-    def _copies_in(
-        self, device_set: DeviceSet, before: Stages | None, h2d: Stage
-    ) -> Iterator[Callable[[], object]]:
-        device, stream, compute = self._device, self._streams.to_device, self._streams.compute
-        assert stream is not None
-        if before is not None:
-            if device_set.consumed is None:
-                yield from before.compute.hold(stream)
-            else:
-                yield partial(stream.wait_for, device_set.consumed)
+    def _copies_in(self, h2d: Stage) -> Iterator[Callable[[], object]]:
+        device, stream = self._device, self._streams.to_device
         yield from h2d.begin(stream)
         for name in self._inputs:
-            yield partial(device.copy_to_device, device_set.buffers[name], self._host[name], stream)
+            yield partial(device.copy_to_device, self._memory[name], self._host[name], stream)
         yield from h2d.finish(stream)
-        yield from h2d.hold(compute)
-        if before is not None:
-            yield from before.last.hold(compute)
+        yield from h2d.hold(self._streams.compute)
 
-    def _copies_out(
-        self, device_set: DeviceSet, computed: Stage, d2h: Stage
-    ) -> Iterator[Callable[[], object]]:
+    def _copies_out(self, computed: Stage, d2h: Stage) -> Iterator[Callable[[], object]]:
         device, stream = self._device, self._streams.to_host
-        assert stream is not None
         yield from computed.hold(stream)
         yield from d2h.begin(stream)
         for name in self._outputs:
-            yield partial(device.copy_to_host, self._host[name], device_set.buffers[name], stream)
-        if len(self._outputs) + len(self._inputs) < len(self._turns.bindings):
+            yield partial(device.copy_to_host, self._host[name], self._memory[name], stream)
+        if len(self._outputs) + len(self._inputs) < len(self._context.bindings):
             yield partial(self.sized.enqueue, stream)
         yield from d2h.finish(stream)
 
@@ -456,9 +369,9 @@ class InFlightQuery:
     @property
     def plain_end(self) -> Event:
         """The one behind a query's computing whose stages are not timed."""
-        return self._plain.compute.end
+        return self._stages[False].compute.end
 
     @property
     def completion(self) -> Event:
         """Reached when the query in flight has finished."""
-        return self._stages.last.end
+        return self._stages[self._is_timed].last.end

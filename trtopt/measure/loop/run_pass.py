@@ -90,11 +90,6 @@ def terms_of(mode: Mode, contract: Contract) -> Contract:
 def _notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
     """What the streams do otherwise than the contract's words would have it."""
     notes = []
-    if inference_stream.refills_late is not None:
-        notes.append(
-            "an input buffer is refilled when computing has ended, not when it has been read: "
-            f"{inference_stream.refills_late}"
-        )
     if sized := inference_stream.sized_outputs:
         shapes = ", ".join(f"{name} {list(output.shape)}" for name, output in sized.items())
         notes.append(

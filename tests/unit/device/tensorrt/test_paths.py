@@ -442,29 +442,10 @@ def test_a_shape_outside_the_engines_range_is_refused_before_a_context_is_made(d
 
 
 @each_version
-def test_the_event_of_consumed_inputs_is_set_where_it_changes_and_taken_away_again(dump: str) -> None:
-    surface, device = Surface(dump), ScriptedDevice(Script())
-    session = load(surface, device=device)
-    context = session.context(SHAPES)
-    buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
-    event = device.event()
-    for consumed in (None, event, event, None, None):
-        context.bind(buffers, consumed)
-    told = surface.called("IExecutionContext.set_input_consumed_event")
-    assert [call["event"] for call in told] == [event.handle, 0]
-
-
-@each_version
-@pytest.mark.parametrize(
-    ("refused", "words"),
-    [("set_tensor_address", "took no buffer for 'images'"), ("set_input_consumed_event", "took no event")],
-)
-def test_a_buffer_or_an_event_that_tensorrt_does_not_take_is_an_error(
-    dump: str, refused: str, words: str
-) -> None:
+def test_a_buffer_that_tensorrt_does_not_take_is_an_error(dump: str) -> None:
     device = ScriptedDevice(Script())
-    surface = Surface(dump, {f"IExecutionContext.{refused}": False})
+    surface = Surface(dump, {"IExecutionContext.set_tensor_address": False})
     context = load(surface, device=device).context(SHAPES)
     buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
-    with pytest.raises(DeviceError, match=words):
-        context.bind(buffers, device.event())
+    with pytest.raises(DeviceError, match="took no buffer for 'images'"):
+        context.bind(buffers)

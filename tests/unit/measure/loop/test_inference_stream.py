@@ -24,7 +24,7 @@ from trtopt.errors import GraphCaptureError
 from trtopt.measure.contracts import CONTRACTS
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import measure
-from trtopt.records import Contract, Shape
+from trtopt.records import Shape
 
 # ── graphs ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -110,8 +110,8 @@ class TracingDevice(ScriptedDevice):
 class TracingContext(ScriptedContext):
     device: TracingDevice
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
-        super().bind(buffers, consumed)
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        super().bind(buffers)
         self.device.bound = buffers["x"].address
 
     def enqueue(self, stream: Stream) -> None:
@@ -213,55 +213,26 @@ def test_on_a_synchronous_device_only_a_query_with_timed_stages_has_events(
     session.close()
 
 
-# ── serving: three queries in flight on two device sets ─────────────────────────────────────────────────
+# ── serving: three queries in flight, each with memory of its own ───────────────────────────────────────
 
 
-def gap_of_a_pair(contract: Contract) -> float:
-    """Milliseconds that a pair of queries takes in mid-run: one computes for 2 ms, the other for 0.125 ms."""
+@pytest.mark.parametrize("graph", [False, True])
+def test_no_query_waits_for_the_memory_of_another(graph: bool) -> None:
+    """Of each pair one computes for 2 ms, the other for 0.125 ms: the next input arrives meanwhile."""
     script = Script(compute_ms=[1.0, 1.0, *[2.0, 0.125] * 50], enqueue_ms=[0.0], h2d_ms=1.0, d2h_ms=0.0625)
     limits = counted(queries=40, warmups=0)
-    ends = run(ScriptedDevice(script), contract, "throughput", limits).samples.end_ms
-    return ends[20] - ends[18]
+    measured = run(ScriptedDevice(script), terms("serving", graph=graph), "throughput", limits)
+    ends = measured.samples.end_ms
+    assert ends[20] - ends[18] == pytest.approx(2.0 + 0.125, rel=1e-9)
 
 
-def test_an_input_is_refilled_as_soon_as_it_has_been_read() -> None:
-    """The next input arrives while the long query computes: computing never waits."""
-    assert gap_of_a_pair(terms("serving", graph=False)) == pytest.approx(2.0 + 0.125, rel=1e-9)
-
-
-def test_under_a_graph_an_input_is_refilled_when_computing_has_ended() -> None:
-    """The input after the long query is copied only then, while the short one computes."""
-    assert gap_of_a_pair(terms("serving")) == pytest.approx(2.0 + 1.0, rel=1e-9)
-
-
-@pytest.mark.parametrize(("graph", "told"), [(True, True), (False, False)])
-def test_a_late_refill_is_noted(graph: bool, told: bool) -> None:
-    measured = run(ScriptedDevice(SCRIPT), terms("serving", graph=graph), "throughput", counted(queries=5))
-    late = "an input buffer is refilled when computing has ended, not when it has been read"
-    assert any(note.startswith(late) for note in measured.notes) == told
-    latency = run(ScriptedDevice(SCRIPT), terms("serving", graph=graph), "latency", counted(queries=5))
-    assert latency.notes == ()  # with one query in flight nothing is refilled early
-
-
-def test_a_binding_that_tells_no_handles_of_events_refills_late_and_reports_it() -> None:
-    class NoHandle(ScriptedEvent):
-        handle = None  # type: ignore[assignment]
-
-    class Silent(ScriptedDevice):
-        def event(self, *, blocking: bool = False, timed: bool = True) -> ScriptedEvent:
-            return NoHandle(self, timed=timed)
-
-    measured = run(Silent(SCRIPT), terms("serving", graph=False), "throughput", counted(queries=5))
-    assert measured.notes[0].endswith("the CUDA binding does not give the handles of events")
-
-
-def test_three_queries_in_flight_have_two_sets_on_the_device_and_three_on_the_host() -> None:
+def test_three_queries_in_flight_have_three_sets_on_the_device_and_on_the_host() -> None:
     device = ScriptedDevice(SCRIPT)
     session = ScriptedSession(device)
     inference_stream = InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, terms("serving"))
-    assert device.calls.count("device_buffer") == 2 * len(inference_stream.bindings)
+    assert device.calls.count("device_buffer") == 3 * len(inference_stream.bindings)
     assert device.calls.count("pinned_buffer") == 3 * len(inference_stream.bindings)
-    assert device.calls.count("capture") == 2
+    assert device.calls.count("capture") == 3
     inference_stream.close()
     session.close()
     assert device.open == 0
@@ -288,9 +259,8 @@ class Watched(ScriptedDevice):
         end_s = stream.ready_s  # type: ignore[attr-defined]
         self.use(source.address, end_s - self.script.d2h_ms / 1e3, end_s, writes=False)
 
-    def compute_on(self, bound: Mapping[str, int], start_s: float, end_s: float, *, event: bool) -> None:
-        read_s = min(end_s, start_s + self.script.input_read_ms / 1e3) if event else end_s
-        self.use(bound["x"], start_s, read_s, writes=False)
+    def compute_on(self, bound: Mapping[str, int], start_s: float, end_s: float) -> None:
+        self.use(bound["x"], start_s, end_s, writes=False)
         self.use(bound["y"], start_s, end_s, writes=True)
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
@@ -300,12 +270,7 @@ class Watched(ScriptedDevice):
         def watched(stream: Stream) -> None:
             before_s = stream.ready_s  # type: ignore[attr-defined]
             launch(stream)
-            self.compute_on(
-                bound,
-                max(before_s, self.host_s),
-                stream.ready_s,
-                event=False,  # type: ignore[attr-defined]
-            )
+            self.compute_on(bound, max(before_s, self.host_s), stream.ready_s)  # type: ignore[attr-defined]
 
         graph.launch = watched  # type: ignore[method-assign]
         return graph
@@ -324,8 +289,8 @@ class Watched(ScriptedDevice):
 class WatchedContext(ScriptedContext):
     device: Watched
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
-        super().bind(buffers, consumed)
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        super().bind(buffers)
         self.device.bound = {name: buffer.address for name, buffer in buffers.items()}
 
     def enqueue(self, stream: Stream) -> None:
@@ -333,7 +298,7 @@ class WatchedContext(ScriptedContext):
         super().enqueue(stream)
         if self.device.recorded is None:
             start_s = max(before_s, self.device.host_s)
-            self.device.compute_on(self.device.bound, start_s, stream.ready_s, event=True)  # type: ignore[attr-defined]
+            self.device.compute_on(self.device.bound, start_s, stream.ready_s)  # type: ignore[attr-defined]
 
 
 class WatchedSession(ScriptedSession):
@@ -350,18 +315,17 @@ DURATIONS = st.floats(0.01, 5.0)
     compute_ms=st.lists(DURATIONS, min_size=1, max_size=8),
     h2d_ms=DURATIONS,
     d2h_ms=DURATIONS,
-    input_read_ms=DURATIONS,
     queue=st.integers(0, 5),
     graph=st.booleans(),
 )
 def test_nothing_is_overwritten_while_it_is_read_or_written(
-    compute_ms: list[float], h2d_ms: float, d2h_ms: float, input_read_ms: float, queue: int, graph: bool
+    compute_ms: list[float], h2d_ms: float, d2h_ms: float, queue: int, graph: bool
 ) -> None:
-    script = Script(compute_ms=compute_ms * 8, h2d_ms=h2d_ms, d2h_ms=d2h_ms, input_read_ms=input_read_ms)
+    script = Script(compute_ms=compute_ms * 8, h2d_ms=h2d_ms, d2h_ms=d2h_ms)
     device = Watched(script)
     session = WatchedSession(device)
     contract = terms("serving", queue_ahead=queue, graph=graph)
     measure(device, session, SUBJECT, contract, "throughput", counted(queries=20, warmups=3))
-    assert len(device.uses) == 2 * min(queue + 1, 2)
+    assert len(device.uses) == 2 * (queue + 1)
     assert device.conflicts() == []
     session.close()

@@ -10,7 +10,7 @@ from tests.support.scripted_device.device import (
     ScriptedTarget,
 )
 from tests.support.scripted_runs import DATA, INPUT_BYTES, OUTPUT_BYTES, SUBJECT
-from trtopt.device.api import AllocationTracker, Binding, DeviceBuffer, Event, HostBuffer, Stream
+from trtopt.device.api import AllocationTracker, Binding, DeviceBuffer, HostBuffer, Stream
 from trtopt.errors import DeviceMemoryError
 from trtopt.measure.loop import profiling_passes as passes
 from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
@@ -145,7 +145,7 @@ class ReadingDevice(ScriptedDevice):
 class ReadingContext(ScriptedContext):
     device: ReadingDevice
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
         super().bind(buffers)
         self.device.bound = buffers["x"]
 
