@@ -33,7 +33,7 @@ from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import changed, contract_named
 from trtopt.measure.load.arrivals import Load, arrivals_s, keeps_up
 from trtopt.measure.loop.inference_stream import InferenceStream
-from trtopt.records import EngineArtifact, Terms
+from trtopt.records import EngineArtifact
 
 
 def _engine(folder: Path, label: str) -> bytes:
@@ -52,7 +52,7 @@ def _engine(folder: Path, label: str) -> bytes:
     ],
 )
 def test_an_engine_computes_what_onnx_runtime_computes(
-    built: Path, binding: str, contract: str, changes: Terms
+    built: Path, binding: str, contract: str, changes: dict[str, object]
 ) -> None:
     """In every slot and on every device set: a hundred queries, each slot's last output is looked at."""
     images = np.load(HELDOUT)["images"][:8]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from tests.support.scripted_device.device import Script, ScriptedDevice, Scripte
 from trtopt.measure.contracts import changed, contract_named
 from trtopt.measure.loop.run_pass import Subject, measure
 from trtopt.measure.loop.stopping import Limits
-from trtopt.records import Contract, EngineRef, Measurement, Terms
+from trtopt.records import Contract, EngineRef, Measurement
 
 BATCH = 8
 DATA = np.arange(BATCH * 4, dtype=np.float32).reshape(BATCH, 4)
@@ -40,7 +40,7 @@ def counted(queries: int, warmups: int = 1) -> Limits:
 def terms(name: str, **changes: Any) -> Contract:
     """A contract with other terms; None leaves a term as it is."""
     given = {term: value for term, value in changes.items() if value is not None}
-    return changed(contract_named(name), cast(Terms, given))
+    return changed(contract_named(name), given)
 
 
 def run(device: ScriptedDevice, contract: Contract, mode: Mode, limits: Limits) -> Measurement:

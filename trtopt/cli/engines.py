@@ -160,14 +160,14 @@ def _refuse_other_options(context: click.Context) -> None:
 
 def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
     from trtopt.cli.console import listening, say, show_result
-    from trtopt.report.build import build_view, change_lines
+    from trtopt.report.build import build_view
     from trtopt.workflows.build.folder import rebuild_locked, rebuilt_name
 
     target = output or rebuilt_name(source)
     with listening() as listener:
         manifest, changes = rebuild_locked(source, target, listener, plugins)
     show_result(None, manifest, build_view(manifest, str(target)))
-    say(*change_lines(changes))
+    say(*(changes or ["the rebuild is the same in versions, machine, settings and hashes"]))
 
 
 times_file = file_beginning("bench's times", TIMES_BEGIN)

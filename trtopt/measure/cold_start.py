@@ -15,17 +15,7 @@ from trtopt.errors import GraphCaptureError
 from trtopt.measure.engine import check_fits, input_batch, vouched_engine
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
 from trtopt.records import Contract, EngineArtifact, Job, Record, Shape
-from trtopt.records.bench import (
-    CONTEXT,
-    DESERIALISE,
-    FIRST_INFERENCE,
-    GRAPH_CAPTURE,
-    LIBRARY_LOAD,
-    PROCESS_START,
-    READ,
-    SECOND_INFERENCE,
-    ColdStart,
-)
+from trtopt.records.bench import ColdStart, StartPhase
 
 _MODULE_LOADING = "CUDA_MODULE_LOADING"
 
@@ -54,7 +44,7 @@ class ColdStartJob(Job[ColdStarted], frozen=True, kw_only=True, tag="cold_start"
 
 
 @contextmanager
-def _timed(ms: dict[str, float], phase: str) -> Iterator[None]:
+def _timed(ms: dict[StartPhase, float], phase: StartPhase) -> Iterator[None]:
     """Note how long the block takes; a block that fails has no time."""
     began_s = time.monotonic()
     yield
@@ -63,32 +53,33 @@ def _timed(ms: dict[str, float], phase: str) -> Iterator[None]:
 
 def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdStarted:
     """Load the backend and the engine, run it twice and capture it, timing each phase."""
-    ms = {PROCESS_START: (time.monotonic() - job.began_s) * 1e3}
+    ms: dict[StartPhase, float] = {"process start": (time.monotonic() - job.began_s) * 1e3}
     with ExitStack() as resources:
-        with _timed(ms, LIBRARY_LOAD):
+        with _timed(ms, "library load"):
             target = resources.enter_context(closing(open_target()))
             check_fits(job.artifact, target)  # what loads its library late does so here
-        with _timed(ms, READ):
+        with _timed(ms, "read"):
             Path(job.path).read_bytes()
         engine = vouched_engine(target, Path(job.path), job.artifact, job.shapes)
-        with _timed(ms, DESERIALISE):
+        with _timed(ms, "deserialise"):
             session = resources.enter_context(closing(target.load(engine)))
         data = input_batch(session, job.shapes, job.data, job.sample_axes)
-        with _timed(ms, CONTEXT):
+        with _timed(ms, "context"):
             context = resources.enter_context(closing(session.context(job.shapes)))
             stream = resources.enter_context(closing(target.device.stream()))
             buffers = device_buffers(target.device, context.bindings, resources)
             context.bind(buffers)
         host = host_buffers(target.device, context.bindings, data, resources)
         fill(target.device, context.bindings, buffers, host, stream)
-        for phase in (FIRST_INFERENCE, SECOND_INFERENCE):
+        inferences: tuple[StartPhase, ...] = ("first inference", "second inference")
+        for phase in inferences:
             with _timed(ms, phase):
                 context.enqueue(stream)
                 stream.synchronize()
         refused = None
         if job.contract.graph:
             try:
-                with _timed(ms, GRAPH_CAPTURE):
+                with _timed(ms, "graph capture"):
                     capture_inference(target.device, context, stream, resources)
             except GraphCaptureError as error:
                 refused = error.problem

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Mapping
 
 import msgspec
 
 from trtopt.errors import UsageError
-from trtopt.records import Contract, Terms
+from trtopt.records import Contract
 
 _TABLE = (
     # trtexec's defaults up to 10.x: plain enqueue, copies in and out, one query ahead, a sleeping host.
@@ -33,6 +33,7 @@ _TABLE = (
 )
 """Each contract and what it stands for: the one place to add one."""
 
+TERMS = tuple(name for name in Contract.__struct_fields__ if name != "name")
 CONTRACTS = {contract.name: contract for contract, _ in _TABLE}
 SUMMARIES = {contract.name: summary for contract, summary in _TABLE}
 DEFAULT = "trtexec-11"
@@ -52,9 +53,9 @@ def contract_named(name: str) -> Contract:
     """A contract by name, or by the name that `changed` gives one: `trtexec-11+no-graph`."""
     base, *changes = name.split("+")
     terms = dict(map(_change, changes))
-    if base not in CONTRACTS or not terms.keys() <= Terms.__annotations__.keys():
+    if base not in CONTRACTS or not {*terms} <= {*TERMS}:
         raise UsageError(f"--contract {name}: no such contract", f"choose among {', '.join(CONTRACTS)}")
-    return changed(CONTRACTS[base], cast(Terms, terms))
+    return changed(CONTRACTS[base], terms)
 
 
 def _change(text: str) -> tuple[str, object]:
@@ -66,36 +67,31 @@ def _change(text: str) -> tuple[str, object]:
     return term.removeprefix("no-"), not term.startswith("no-")
 
 
-def changed(contract: Contract, terms: Terms) -> Contract:
+def changed(contract: Contract, terms: Mapping[str, object]) -> Contract:
     """The contract with other terms; its name shows all that differs: `trtexec-11+no-graph+streams=2`."""
     _check_ranges(terms)
     try:
-        new = msgspec.convert(msgspec.to_builtins(contract) | terms, Contract)
+        new = msgspec.convert({**msgspec.to_builtins(contract), **terms}, Contract)
     except msgspec.ValidationError as error:
-        raise UsageError(f"terms {dict(terms)}: {error}", f"terms are {_listed_terms()}") from None
+        raise UsageError(f"terms {dict(terms)}: {error}", f"terms are {', '.join(TERMS)}") from None
     if "pinned" in terms and not (new.pinned or new.transfers):
         raise UsageError(
             "--no-pinned: without transfers nothing is copied from or to the host's memory",
             "add --transfers, or choose a contract with transfers",
         )
     named = CONTRACTS.get(contract.name.partition("+")[0], contract)
-    values = {term: getattr(new, term) for term in Terms.__annotations__}
+    values = {term: getattr(new, term) for term in TERMS}
     differing = [flag(term, value) for term, value in values.items() if value != getattr(named, term)]
     return msgspec.structs.replace(new, name="+".join((named.name, *differing)))
 
 
-def _check_ranges(terms: Terms) -> None:
-    values: dict[str, Any] = dict(terms)
+def _check_ranges(terms: Mapping[str, object]) -> None:
     for term, (low, high) in _LIMITS.items():
-        value = values.get(term, low)
+        value = terms.get(term, low)
         if isinstance(value, int) and not low <= value <= high:
             raise UsageError(
                 f"--{flag(term, value).replace('=', ' ')}: out of range", f"give {low} to {high}"
             )
-
-
-def _listed_terms() -> str:
-    return ", ".join(Terms.__annotations__)
 
 
 def flag(term: str, value: object) -> str:

@@ -34,8 +34,8 @@ from trtopt.precision.placement.draft import PlacementOptions, Plan
 from trtopt.precision.qdq import QdqFormat, Scales, check_weight, write
 from trtopt.precision.ranges import AUTO, MAX, METHODS, Ranges, ranges
 from trtopt.precision.running import open_proto, passing, with_weights_dequantized
-from trtopt.records import TensorSpec, from_json, to_json
-from trtopt.records.precision import CALIBRATION_SCHEMA, CalibrationTable, MethodScore, TensorRange
+from trtopt.records import TensorSpec, from_json, read_versioned, to_json
+from trtopt.records.precision import CalibrationTable, MethodScore, TensorRange
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = float(np.finfo(np.float32).tiny)
@@ -90,13 +90,11 @@ def read_table(path: Path) -> CalibrationTable:
     """A table from its file."""
     remedy = "make one with trtopt quantize --data DATA"
     try:
-        table = from_json(read_bounded(path), CalibrationTable)
+        table = read_versioned(read_bounded(path), CalibrationTable)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})", remedy) from None
     except ValueError as error:
         raise ArtifactError(f"{path}: not a calibration table: {error}", remedy) from None
-    if table.schema != CALIBRATION_SCHEMA:
-        raise ArtifactError(f"{path}: schema {table.schema!r}, expected {CALIBRATION_SCHEMA!r}", remedy)
     for name, row in table.tensors.items():
         for value in (row.chosen, *row.amax.values()):
             if not 0 <= value <= _LARGEST:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Literal, TypedDict
+from typing import Any, Literal, get_args
 
 from trtopt.records.base import Record, Result, Shape
 from trtopt.records.machine import ClockReading, ClockReference, Environment
-
-BENCH_SCHEMA = "trtopt.bench/5"
-
 
 # ── terms ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -29,17 +26,6 @@ class Contract(Record, frozen=True, kw_only=True):
     queue_ahead: int
     sync: Literal["blocking", "spin"]
     streams: int = 1
-
-
-class Terms(TypedDict, total=False):
-    """Changes to a contract's terms; None keeps the contract's; see `Contract` for their meaning."""
-
-    graph: bool
-    transfers: bool
-    pinned: bool
-    queue_ahead: int
-    sync: Literal["blocking", "spin"]
-    streams: int
 
 
 class EngineRef(Record, frozen=True, kw_only=True):
@@ -332,24 +318,34 @@ ActivityKind = Literal["kernel", "copy", "memset"]
 Dim = tuple[int, int, int]
 
 
-class KernelActivity(Record, frozen=True, kw_only=True):
-    """One kernel, copy or memset as the device's tracer reports it; times in nanoseconds on its clock.
-
-    `graph_node` is 0 for what no CUDA graph launched. `nbytes` is what a copy or memset moves.
-    """
+class Launch(Record, frozen=True, kw_only=True):
+    """What a kernel, copy or memset was launched with; `nbytes` is what a copy or memset moves."""
 
     kind: ActivityKind
     name: str
-    start_ns: int
-    end_ns: int
-    correlation_id: int = 0
     stream: int = 0
-    graph_node: int = 0
     grid: Dim = (1, 1, 1)
     block: Dim = (1, 1, 1)
     registers: int = 0
     shared_bytes: int = 0
     nbytes: int = 0
+
+    @property
+    def launch(self) -> dict[str, Any]:
+        """These fields, for another record of the same launch."""
+        return {name: getattr(self, name) for name in Launch.__struct_fields__}
+
+
+class KernelActivity(Launch, frozen=True, kw_only=True):
+    """One launch as the device's tracer reports it; times in nanoseconds on its clock.
+
+    `graph_node` is 0 for what no CUDA graph launched.
+    """
+
+    start_ns: int
+    end_ns: int
+    correlation_id: int = 0
+    graph_node: int = 0
 
 
 class LaunchCall(Record, frozen=True, kw_only=True):
@@ -379,19 +375,11 @@ class TracedRun(Record, frozen=True, kw_only=True):
     ranges: tuple[NvtxRange, ...] = ()
 
 
-class KernelLaunch(Record, frozen=True, kw_only=True):
+class KernelLaunch(Launch, frozen=True, kw_only=True):
     """One launch of an inference over all recorded runs; `start_ms` counts from the run's first launch."""
 
-    kind: ActivityKind
-    name: str
     start_ms: list[float]
     ms: list[float]
-    stream: int = 0
-    grid: Dim = (1, 1, 1)
-    block: Dim = (1, 1, 1)
-    registers: int = 0
-    shared_bytes: int = 0
-    nbytes: int = 0
 
 
 class KernelPass(Record, frozen=True, kw_only=True):
@@ -413,45 +401,31 @@ class KernelPass(Record, frozen=True, kw_only=True):
 
 # ── starts and pauses ───────────────────────────────────────────────────────────────────────────────────
 
-PROCESS_START = "process start"
-
-LIBRARY_LOAD = "library load"
-
-READ = "read"
-
-DESERIALISE = "deserialise"
-
-CONTEXT = "context"
-
-FIRST_INFERENCE = "first inference"
-
-SECOND_INFERENCE = "second inference"
-
-GRAPH_CAPTURE = "graph capture"
-
-START_PHASES = (
-    *(PROCESS_START, LIBRARY_LOAD, READ, DESERIALISE, CONTEXT),
-    *(FIRST_INFERENCE, SECOND_INFERENCE, GRAPH_CAPTURE),
-)
+StartPhase = Literal[
+    "process start", "library load", "read", "deserialise", "context",
+    "first inference", "second inference", "graph capture",
+]  # fmt: skip
 """In the order in which they happen. `context` has the buffers as well; an engine that cannot be captured, or
 a contract without a CUDA graph, has no `graph capture`."""
 
+START_PHASES: tuple[StartPhase, ...] = get_args(StartPhase)
+
 
 class ColdStart(Record, frozen=True, kw_only=True):
-    """One start in a fresh process: milliseconds by phase, of `START_PHASES`.
+    """One start in a fresh process: milliseconds by phase.
 
     `page_cache` is that of the engine's file; Python and the libraries were always in it. The check of the
     file's hash and the making of the input belong to no phase.
     """
 
     page_cache: Literal["warm", "cold"]
-    ms: dict[str, float]
+    ms: dict[StartPhase, float]
     graph_refused: str | None = None
 
     @property
     def first_result_ms(self) -> float:
         """From the start of the process to the first output."""
-        after = (SECOND_INFERENCE, GRAPH_CAPTURE)
+        after = ("second inference", "graph capture")
         return sum(ms for phase, ms in self.ms.items() if phase not in after)
 
 
@@ -493,7 +467,7 @@ class BenchPoint(Record, frozen=True, kw_only=True):
 class BenchReport(Result, Record, frozen=True, kw_only=True):
     """The result file of `trtopt bench`."""
 
-    schema: str = BENCH_SCHEMA
+    schema: str = "trtopt.bench/5"
     created: str
     argv: tuple[str, ...] = ()
     environment: Environment

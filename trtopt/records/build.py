@@ -21,7 +21,6 @@ from trtopt.records.tensors import (
     spans_of,
 )
 
-BUILD_SCHEMA = "trtopt.build/6"
 _MAX_NAME_BYTES = 255
 
 
@@ -196,7 +195,7 @@ class TuningChoice(Record, frozen=True, kw_only=True):
 class Manifest(Result, Record, frozen=True, kw_only=True):
     """`manifest.json` of a build folder: its contents and how it was made."""
 
-    schema: str = BUILD_SCHEMA
+    schema: str = "trtopt.build/6"
     trtopt: str
     created: str
     argv: tuple[str, ...] = ()
@@ -307,14 +306,6 @@ class FolderCheck(Result, Record, frozen=True, kw_only=True):
     def is_whole(self) -> bool:
         """Whether every file is present and unchanged."""
         return not self.missing and not self.changed
-
-
-class RebuildDifference(Record, frozen=True, kw_only=True):
-    """A difference between a build and its rebuild; `what` names the place."""
-
-    what: str
-    before: str
-    after: str
 
 
 # ── timing caches ───────────────────────────────────────────────────────────────────────────────────────

@@ -10,10 +10,6 @@ from trtopt.records.build import EngineArtifact
 from trtopt.records.machine import ClockReading, ClockReference, DeviceInfo, Environment
 from trtopt.records.precision import ComparisonVerdict
 
-COMPARE_SCHEMA = "trtopt.compare/6"
-
-RUN_SPREAD_SCHEMA = "trtopt.runspread/1"
-
 
 class TurnSamples(Record, frozen=True, kw_only=True):
     """One subject's blocks of samples, in the order in which they were taken.
@@ -75,7 +71,7 @@ class MeasuredRunSpread(Record, frozen=True, kw_only=True):
     `deviation` is the standard deviation of the logarithm of a run's median latency.
     """
 
-    schema: str = RUN_SPREAD_SCHEMA
+    schema: str = "trtopt.runspread/1"
     created: str
     device: DeviceInfo
     deviation: float
@@ -89,7 +85,7 @@ class CompareReport(Record, frozen=True, kw_only=True):
     that do not say.
     """
 
-    schema: str = COMPARE_SCHEMA
+    schema: str = "trtopt.compare/6"
     created: str
     argv: tuple[str, ...] = ()
     threshold: float

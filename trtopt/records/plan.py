@@ -75,8 +75,6 @@ class PoolUsage(Record, frozen=True, kw_only=True):
 
 # ── plans ───────────────────────────────────────────────────────────────────────────────────────────────
 
-PLAN_SCHEMA = "trtopt.plan/8"
-
 
 class PlannedEngine(Record, frozen=True, kw_only=True):
     """An engine to load, if its hash matches. The artifact's path is relative to the plan's file.
@@ -185,7 +183,7 @@ class BatchPlan(Result, Record, frozen=True, kw_only=True):
     folders with the measurements. `verification` is None until it has been run.
     """
 
-    schema: str = PLAN_SCHEMA
+    schema: str = "trtopt.plan/8"
     created: str
     argv: tuple[str, ...] = ()
     sources: tuple[str, ...]

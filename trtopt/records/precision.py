@@ -11,8 +11,6 @@ from trtopt.records.base import Record, Result
 
 # ── checks ──────────────────────────────────────────────────────────────────────────────────────────────
 
-CHECK_SCHEMA = "trtopt.check/1"
-
 
 class OutputDifference(Record, frozen=True, kw_only=True):
     """The difference of one tensor from its reference over all samples.
@@ -92,7 +90,7 @@ class LayerDifference(Record, frozen=True, kw_only=True):
 class CheckReport(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt check`."""
 
-    schema: str = CHECK_SCHEMA
+    schema: str = "trtopt.check/1"
     created: str
     argv: tuple[str, ...] = ()
     model: str
@@ -114,7 +112,6 @@ class CheckReport(Result, Record, frozen=True, kw_only=True):
 
 # ── casts ───────────────────────────────────────────────────────────────────────────────────────────────
 
-CAST_SCHEMA = "trtopt.cast/1"
 
 CastPrecision = Literal["fp16", "bf16"]
 
@@ -143,7 +140,7 @@ class VanishingWeight(Record, frozen=True, kw_only=True):
 class CastReport(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt cast`. `lowered` names the nodes that became 16-bit."""
 
-    schema: str = CAST_SCHEMA
+    schema: str = "trtopt.cast/1"
     source: str
     out: str
     precision: CastPrecision
@@ -169,10 +166,6 @@ class CastReport(Result, Record, frozen=True, kw_only=True):
 
 
 # ── quantisation ────────────────────────────────────────────────────────────────────────────────────────
-
-CALIBRATION_SCHEMA = "trtopt.calibration/1"
-
-QUANTIZATION_SCHEMA = "trtopt.quantization/1"
 
 
 class Decision(Record, frozen=True, kw_only=True):
@@ -205,7 +198,7 @@ class CalibrationTable(Record, frozen=True, kw_only=True):
     Of `samples`, `held` were held out to choose the method and did not enter the ranges.
     """
 
-    schema: str = CALIBRATION_SCHEMA
+    schema: str = "trtopt.calibration/1"
     model_sha256: str
     data_sha256: str
     random_data: bool
@@ -226,7 +219,7 @@ class QuantizeReport(Result, Record, frozen=True, kw_only=True):
     `samples` and `held` are the table's; `compared` is the number of samples for comparing outputs.
     """
 
-    schema: str = QUANTIZATION_SCHEMA
+    schema: str = "trtopt.quantization/1"
     source: str
     out: str
     calibration_table: str | None = msgspec.field(name="table")
@@ -305,7 +298,6 @@ def parse_forms(text: str) -> Forms:
 
 # ── bisection ───────────────────────────────────────────────────────────────────────────────────────────
 
-BISECT_SCHEMA = "trtopt.bisect/1"
 
 Verdict = Literal["nothing to keep", "found", "not met"]
 
@@ -332,7 +324,7 @@ class KeptSet(Record, frozen=True, kw_only=True):
 class BisectReport(Result, Record, frozen=True, kw_only=True, rename={"table_file": "table"}):
     """The result of `trtopt bisect`."""
 
-    schema: str = BISECT_SCHEMA
+    schema: str = "trtopt.bisect/1"
     created: str
     argv: tuple[str, ...] = ()
     model: str

@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from trtopt.records.base import Record, Result, Shape
-from trtopt.records.bench import ActivityKind, BenchReport, Dim, EngineRef
+from trtopt.records.bench import BenchReport, EngineRef, Launch
 from trtopt.records.build import Manifest
 from trtopt.records.machine import Environment
 from trtopt.records.precision import CheckReport
 from trtopt.records.tune import Ledger
-
-PROFILE_SCHEMA = "trtopt.profile/3"
-
-PEAKS_SCHEMA = "trtopt.peaks/1"
-
 
 # ── the engine as its inspector describes it ────────────────────────────────────────────────────────────
 
@@ -196,7 +191,7 @@ class DevicePeaks(Record, frozen=True, kw_only=True):
 class MeasuredPeaks(Record, frozen=True, kw_only=True):
     """Probe measurements of one device, by its UUID; `notes` say which types gave no rate, and why."""
 
-    schema: str = PEAKS_SCHEMA
+    schema: str = "trtopt.peaks/1"
     created: str
     uuid: str
     peaks: DevicePeaks
@@ -279,7 +274,7 @@ KernelFamily = Literal[
 ]  # fmt: skip
 
 
-class KernelRow(Record, frozen=True, kw_only=True):
+class KernelRow(Launch, frozen=True, kw_only=True):
     """One launch: medians over the runs, what its name says, and what it belongs to.
 
     `gap_ms` is how long the device had nothing to do before it, `overlap_ms` for how much of `ms` an earlier
@@ -289,8 +284,6 @@ class KernelRow(Record, frozen=True, kw_only=True):
     `peak_share` its rate against the device's peak.
     """
 
-    kind: ActivityKind
-    name: str
     family: KernelFamily
     start_ms: float
     ms: float
@@ -299,12 +292,6 @@ class KernelRow(Record, frozen=True, kw_only=True):
     dtype: str = ""
     tile: tuple[int, ...] = ()
     tensor_cores: bool | None = None
-    stream: int = 0
-    grid: Dim = (1, 1, 1)
-    block: Dim = (1, 1, 1)
-    registers: int = 0
-    shared_bytes: int = 0
-    nbytes: int = 0
     layer: str = ""
     layer_confidence: Confidence = "unknown"
     nodes: tuple[str, ...] = ()
@@ -446,7 +433,7 @@ class EngineDifference(Record, frozen=True, kw_only=True):
 class ProfileReport(Result, Record, frozen=True, kw_only=True):
     """The result file of `trtopt profile`. `missing` lists what is unknown, and why."""
 
-    schema: str = PROFILE_SCHEMA
+    schema: str = "trtopt.profile/3"
     created: str
     argv: tuple[str, ...] = ()
     environment: Environment | None

@@ -10,8 +10,6 @@ from trtopt.records.base import Record, Result, Shape
 from trtopt.records.bench import Contract, EngineRef, Spread, Trust
 from trtopt.records.machine import Backend, DeviceInfo, Environment
 
-SWEEP_SCHEMA = "trtopt.sweep/2"
-
 
 class SweepTerms(Record, frozen=True, kw_only=True):
     """The terms that all points of a sweep share; points on other terms belong to another sweep.
@@ -120,7 +118,7 @@ class SweepPoint(Record, frozen=True, kw_only=True):
 class SweepReport(Result, Record, frozen=True, kw_only=True):
     """`sweep.json` of a sweep's folder; `points` by precision, axes, streams and batch."""
 
-    schema: str = SWEEP_SCHEMA
+    schema: str = "trtopt.sweep/2"
     created: str
     argv: tuple[str, ...] = ()
     model: str

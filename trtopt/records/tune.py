@@ -14,8 +14,6 @@ from trtopt.records.machine import Backend, DeviceInfo
 from trtopt.records.precision import Violation
 from trtopt.records.tensors import TensorSpec
 
-LEDGER_SCHEMA = "trtopt.ledger/4"
-
 Seconds = Annotated[float, Meta(ge=0)]
 
 Objective = Literal["latency", "throughput", "p99"]
@@ -125,7 +123,7 @@ class Ledger(Record, frozen=True, kw_only=True):
     `run_spread` is how much separate runs of one engine differ on the device; None: not measured there.
     """
 
-    schema: str = LEDGER_SCHEMA
+    schema: str = "trtopt.ledger/4"
     created: str
     argv: tuple[str, ...] = ()
     model: str
@@ -208,8 +206,6 @@ class TuneScore(Record, frozen=True, kw_only=True):
 
 # ── optimize ────────────────────────────────────────────────────────────────────────────────────────────
 
-OPTIMIZE_SCHEMA = "trtopt.optimize/1"
-
 
 class OptimizedPoint(Record, frozen=True, kw_only=True):
     """A measured batch size.
@@ -236,7 +232,7 @@ class Optimized(Result, Record, frozen=True, kw_only=True):
     engines from being accurate, and `alarms` what to see before they are used.
     """
 
-    schema: str = OPTIMIZE_SCHEMA
+    schema: str = "trtopt.optimize/1"
     model: str
     folder: str
     backend: str

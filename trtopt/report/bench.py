@@ -23,8 +23,6 @@ from trtopt.measure.load.arrivals import achieved_rate, keeps_up, offered_rate
 from trtopt.measure.statistics.intervals import percentile_interval
 from trtopt.measure.statistics.summaries import FIGURES, figures_of, percentile, summarise
 from trtopt.records import (
-    FIRST_INFERENCE,
-    SECOND_INFERENCE,
     STAGES,
     START_PHASES,
     Backend,
@@ -68,7 +66,6 @@ _LAZY_SHARE = 0.1
 
 _BINS = 60
 _WIDTHS = 5
-_WHOLE = "to the first output"
 _LIBRARIES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
 _Row = tuple[BenchPoint, dict[str, float | None]]
 
@@ -366,12 +363,19 @@ def _cold_starts(batch: int, cold: ColdStarts) -> Table:
     by_state: dict[str, list[ColdStart]] = {}
     for start in cold.starts:
         by_state.setdefault(start.page_cache, []).append(start)
-    phases = [phase for phase in START_PHASES if any(phase in start.ms for start in cold.starts)]
-    columns: list[Column[str]] = [
-        Column("phase", str),
+    rows: dict[str, list[float | None]] = {
+        phase: [_median(one.ms.get(phase) for one in starts) for starts in by_state.values()]
+        for phase in START_PHASES
+        if any(phase in start.ms for start in cold.starts)
+    }
+    rows["to the first output"] = [
+        _median(one.first_result_ms for one in starts) for starts in by_state.values()
+    ]
+    columns: list[Column[tuple[str, list[float | None]]]] = [
+        Column("phase", lambda row: row[0]),
         *columns_of(
             [f"{state} page cache ({len(starts)} starts)" for state, starts in by_state.items()],
-            lambda phase: [_median_of(phase, starts) for starts in by_state.values()],
+            lambda row: row[1],
             ".2f",
         ),
     ]
@@ -381,11 +385,7 @@ def _cold_starts(batch: int, cold: ColdStarts) -> Table:
     caption = (
         "process start: Python and trtopt; the page cache held all libraries, the engine's file where warm"
     )
-    return table(title, columns, [*phases, _WHOLE], caption=caption)
-
-
-def _median_of(phase: str, starts: Sequence[ColdStart]) -> float | None:
-    return _median(one.first_result_ms if phase == _WHOLE else one.ms.get(phase) for one in starts)
+    return table(title, columns, rows.items(), caption=caption)
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -400,7 +400,7 @@ def cold_start_lines(batch: int, cold: ColdStarts) -> list[str]:
     refused = {start.graph_refused for start in cold.starts if start.graph_refused is not None}
     lines += [f"batch {batch}: no graph capture: {reason}" for reason in sorted(refused)]
     first, second = (
-        median(one.ms[phase] for one in cold.starts) for phase in (FIRST_INFERENCE, SECOND_INFERENCE)
+        median(one.ms[phase] for one in cold.starts) for phase in ("first inference", "second inference")
     )
     whole = median(one.first_result_ms for one in cold.starts)
     if cold.module_loading == "LAZY" and first - second > _LAZY_SHARE * whole:

@@ -1,4 +1,4 @@
-"""Builds: the engines of a folder, what became of its files, a rebuild's differences, and timing caches."""
+"""Builds: the engines of a folder, what became of its files, and timing caches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from trtopt.records import (
     EngineArtifact,
     FolderCheck,
     Manifest,
-    RebuildDifference,
 )
 from trtopt.records.base import Row
 from trtopt.report.bench import backend_text
@@ -136,13 +135,6 @@ def check_lines(folder: str, check: FolderCheck) -> list[str]:
     bad = len(check.missing) + len(check.changed)
     whole = f"{check.checked - bad} of {check.checked}" if bad else f"all {check.checked}"
     return [f"{folder}: {whole} files are unchanged since the build", *lines]
-
-
-def change_lines(changes: Sequence[RebuildDifference]) -> list[str]:
-    """The differences of a rebuild."""
-    if not changes:
-        return ["the rebuild is the same in versions, machine, settings and hashes"]
-    return [f"{change.what}: {change.before}, now {change.after}" for change in changes]
 
 
 # ── timing caches ───────────────────────────────────────────────────────────────────────────────────────

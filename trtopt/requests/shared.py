@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 from trtopt.errors import UsageError
-from trtopt.measure.contracts import DEFAULT, SUMMARIES
+from trtopt.measure.contracts import DEFAULT, SUMMARIES, TERMS
 from trtopt.options import Argument, Checked, Option, parse_names
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import MAX_AXIS, axis_length, parse_shape_flag, recipe_names
-from trtopt.records import Terms
 from trtopt.records.tensors import split_io, split_normalize
 from trtopt.targets import target_names
 from trtopt.workflows.listener import SILENT, Listener
@@ -328,13 +327,10 @@ class SweptTerms(Request):
     sync: Annotated[Literal["blocking", "spin"] | None, Option("How the host waits for the GPU.")] = None
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> dict[str, object]:
         """What is given of them."""
         given = {name: getattr(self, name) for name in TERMS if name != "streams"}
-        return cast("Terms", {name: value for name, value in given.items() if value is not None})
-
-
-TERMS = tuple(Terms.__annotations__)
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,7 +340,7 @@ class TermsOptions(SweptTerms):
     streams: Annotated[int | None, Option("Streams, each with its own context.")] = None
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> dict[str, object]:
         """What is given of them."""
         return super().terms if self.streams is None else {**super().terms, "streams": self.streams}
 

@@ -21,8 +21,6 @@ from trtopt.rewrite.rules.normalisation import BETTER_PLAIN, layer_norm
 from trtopt.rewrite.scope import STANDARD, Scope
 from trtopt.targets import INTEGER_ARITHMETIC, target_named
 
-LINT_SCHEMA = "trtopt.lint/1"
-
 
 class Advice(Record, frozen=True, kw_only=True):
     """One finding: at which node, why it matters, what it costs, what would help."""
@@ -38,7 +36,7 @@ class Advice(Record, frozen=True, kw_only=True):
 class LintReport(Result, Record, frozen=True, kw_only=True):
     """All findings for a model and a target."""
 
-    schema: str = LINT_SCHEMA
+    schema: str = "trtopt.lint/1"
     source: str
     target: str
     opset: int

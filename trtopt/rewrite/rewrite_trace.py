@@ -8,8 +8,6 @@ from typing import Literal
 from trtopt.records import Record, RewriteSummary
 from trtopt.records.base import Result
 
-TRACE_SCHEMA = "trtopt.rewrite/1"
-
 
 class Applied(Record, frozen=True, kw_only=True):
     """A rule that was applied, and the node (of the graph as it then was) where."""
@@ -61,7 +59,7 @@ class RewriteTrace(Result, Record, frozen=True, kw_only=True):
     `alarms` are about weights that hold NaN or infinity.
     """
 
-    schema: str = TRACE_SCHEMA
+    schema: str = "trtopt.rewrite/1"
     source: str
     out: str
     target: str

@@ -147,8 +147,7 @@ def _rows(
             served[place] = one
     rows = tuple(
         KernelRow(
-            kind=one.kind,
-            name=one.name,
+            **one.launch,
             family="weight copy" if served[index].copies_weights else traits[index].family,
             start_ms=intervals[index][0],
             ms=ms[index],
@@ -157,12 +156,6 @@ def _rows(
             dtype=traits[index].dtype,
             tile=traits[index].tile,
             tensor_cores=traits[index].tensor_cores,
-            stream=one.stream,
-            grid=one.grid,
-            block=one.block,
-            registers=one.registers,
-            shared_bytes=one.shared_bytes,
-            nbytes=one.nbytes,
             layer=layers[homes[index][0]].name if homes[index][0] >= 0 else "",
             layer_confidence=homes[index][1],
             nodes=_names(served[index], homes[index][1]),

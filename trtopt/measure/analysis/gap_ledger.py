@@ -17,16 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, stdev
-from typing import cast
 
 import msgspec
 
-from trtopt.measure.contracts import changed, one_in_flight
+from trtopt.measure.contracts import TERMS, changed, one_in_flight
 from trtopt.measure.loop.interleaved import Variant
 from trtopt.measure.loop.rounds import ValidRounds
 from trtopt.measure.statistics.intervals import student
 from trtopt.measure.statistics.loads import by_load
-from trtopt.records import Contract, Samples, Terms, TurnSamples
+from trtopt.records import Contract, Samples, TurnSamples
 
 START = "start"
 _ONLY_WITH_TRANSFERS = "pinned"
@@ -43,17 +42,17 @@ class Step:
 def steps_between(start: Contract, end: Contract) -> tuple[Step, ...]:
     """The contracts to measure, `start` and `end` among them; only terms that differ get a step.
 
-    Terms change in the order of `records.Terms`. What means nothing without transfers changes while they
+    Terms change in the order of `Contract`. What means nothing without transfers changes while they
     are on: after they are turned on, or before they are turned off.
     """
-    order = list(Terms.__annotations__)
+    order = list(TERMS)
     if start.transfers and not end.transfers:
         order.remove("transfers")
         order.insert(order.index(_ONLY_WITH_TRANSFERS) + 1, "transfers")
     steps, current = [Step(START, start)], start
     changing = [term for term in order if getattr(start, term) != getattr(end, term)]
     for term in changing[:-1]:
-        current = changed(current, cast(Terms, {term: getattr(end, term)}))
+        current = changed(current, {term: getattr(end, term)})
         steps.append(Step(term, current))
     if changing:
         steps.append(Step(changing[-1], end))

@@ -36,18 +36,10 @@ def merge_runs(runs: Sequence[Sequence[KernelActivity]]) -> tuple[tuple[KernelLa
 
 
 def _launch(index: int, runs: Sequence[Sequence[KernelActivity]]) -> KernelLaunch:
-    first = runs[0][index]
     return KernelLaunch(
-        kind=first.kind,
-        name=first.name,
+        **runs[0][index].launch,
         start_ms=[(run[index].start_ns - run[0].start_ns) * _NS for run in runs],
         ms=[(run[index].end_ns - run[index].start_ns) * _NS for run in runs],
-        stream=first.stream,
-        grid=first.grid,
-        block=first.block,
-        registers=first.registers,
-        shared_bytes=first.shared_bytes,
-        nbytes=first.nbytes,
     )
 
 

@@ -34,7 +34,7 @@ from trtopt.records import (
     OnnxArtifact,
     PrecisionReceipt,
 )
-from trtopt.records.build import FolderCheck, RebuildDifference
+from trtopt.records.build import FolderCheck
 from trtopt.requests.build import VerifyRequest
 from trtopt.targets import target_of
 from trtopt.version import __version__
@@ -167,7 +167,7 @@ def rebuilt_name(source: Path) -> Path:
 
 def rebuild_locked(
     source: Path, output: Path | None = None, listener: Listener = SILENT, plugins: Sequence[str] = ()
-) -> tuple[Manifest, tuple[RebuildDifference, ...]]:
+) -> tuple[Manifest, list[str]]:
     """Build a folder's engines again, from its graphs, plans and timing cache; returns the differences.
 
     Args:
@@ -195,8 +195,8 @@ def rebuild_locked(
             _copy(source / name, folder / name)
         engines = _engines_again(source, manifest, folder, listener)
         made = stamp(msgspec.structs.replace(manifest, engines=engines))
-        changes = tuple(differences(manifest, made))
-        notes = [f"rebuilt: {change.what}: {change.before}, now {change.after}" for change in changes]
+        changes = differences(manifest, made)
+        notes = [f"rebuilt: {change}" for change in changes]
         made = write_manifest(folder, msgspec.structs.replace(made, notes=(*manifest.notes, *notes)))
     return made, changes
 
@@ -209,7 +209,7 @@ def _is_rebuild_of(source: Manifest, target: Path) -> bool:
     return "--locked" in there.argv and there.source_sha256 == source.source_sha256
 
 
-def differences(before: Manifest, after: Manifest) -> list[RebuildDifference]:
+def differences(before: Manifest, after: Manifest) -> list[str]:
     """What differs between two builds of the same plans: versions, machine, settings, hashes; pure."""
     pairs = [("trtopt", before.trtopt, after.trtopt)]
     for old, new in zip(before.engines, after.engines, strict=True):
@@ -223,7 +223,7 @@ def differences(before: Manifest, after: Manifest) -> list[RebuildDifference]:
             pairs.append((f"{name}: {setting}", then, now_))
         pairs.append((f"{name}: timing cache", old.timing_cache_out or "–", new.timing_cache_in or "–"))
         pairs.append((f"{name}: SHA-256", old.sha256, new.sha256))
-    return [RebuildDifference(what=what, before=then, after=new) for what, then, new in pairs if then != new]
+    return [f"{what}: {then}, now {new}" for what, then, new in pairs if then != new]
 
 
 def _engines_again(

@@ -10,13 +10,12 @@ from trtopt.errors import UsageError
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.gap_ledger import evaluate_gap, gap_variants
 from trtopt.measure.analysis.outcomes import Compared, Comparisons, Gaps, Outcome
-from trtopt.measure.contracts import DEFAULT, DURATION_S, changed, contract_named
+from trtopt.measure.contracts import DEFAULT, DURATION_S, TERMS, changed, contract_named
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
 from trtopt.options import declared_in
 from trtopt.recipe import WHERE, batch_sizes
 from trtopt.records import CompareReport, Contract, EngineArtifact, InterleavedRun
 from trtopt.requests.measure import CompareRequest
-from trtopt.requests.shared import TERMS
 from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.compare.engines import compare_engines, compare_recipes
 from trtopt.workflows.compare.result_files import compare_files, is_result_file
