@@ -169,7 +169,7 @@ class Tuned(Result, Record, frozen=True, kw_only=True):
     `changes` are the accepted candidates; `stopped` is why no further candidate was tried.
     """
 
-    schema: str = "trtopt.tuned/1"
+    schema: str = "trtopt.tuned/2"
     folder: str
     changes: tuple[str, ...]
     batch: int
@@ -197,7 +197,7 @@ class PredictionScore(Record, frozen=True, kw_only=True):
 class TuneScore(Record, frozen=True, kw_only=True):
     """The predictor's score over all ledgers of a machine."""
 
-    schema: str = "trtopt.tuned/1"
+    schema: str = "trtopt.tunescore/1"
     device: str
     ledgers: int
     all: PredictionScore | None
