@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,18 @@ from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 from tests.support.selection_builds import PAIRS, TRANSFORMER, build, quantised, script
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.files.manifests import read_manifest
+from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.precision.compare import open_model
+from trtopt.records import from_json
+from trtopt.records.precision import CastReport
 from trtopt.report.precision import verdict_view
 from trtopt.requests.models import QuantizeOptions
 from trtopt.workflows.build import precision_selection as select_precision
+from trtopt.workflows.build.candidates import Candidates, Entry
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import quantize
+from trtopt.workflows.workbench import Workbench
 
 LOSERS = ("blocks.0.qkv/MatMul", "blocks.1.qkv/MatMul", "blocks.2.qkv/MatMul")
 
@@ -148,6 +155,68 @@ def test_times_are_reported_before_layers_are_looked_at(
     )  # fmt: skip
     times = "batch8, before layers are profiled: fp16 1.000 ms, int8 0.800 ms (FASTER)"
     assert told.index(times) < told.index("batch8: layers of int8")
+
+
+def test_where_no_build_is_left_layers_are_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    times = script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=1.05)
+    manifest = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,), selection_budget=1)
+    assert times.in_turns == [(1, ("fp16", "int8"))]
+    assert manifest.verdict is not None
+    assert manifest.verdict.batches[0].regions == {}
+
+
+def test_a_cast_is_compared_once(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    script(monkeypatch, layer_ms, fp16_8=1.0, int8_8=1.2)
+    manifest = build(DIGITS, tmp_path / "out", calib, batch=(8,))
+    report = from_json((tmp_path / "out" / "cast.json").read_bytes(), CastReport)
+    assert manifest.verdict is not None
+    assert manifest.verdict.candidates[0].differences == report.differences
+
+
+def test_int8_is_made_while_fp16_is_built(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    script(monkeypatch, layer_ms, fp16_8=1.0, int8_8=0.8)
+    made, build_engines, make = threading.Event(), Workbench.build, Candidates.make_int8
+
+    def making(self: Candidates, *request: Any) -> Entry:
+        entry = make(self, *request)
+        made.set()
+        return entry
+
+    def building(self: Workbench, *request: Any) -> Any:
+        assert made.wait(300)
+        return build_engines(self, *request)
+
+    monkeypatch.setattr(Candidates, "make_int8", making)
+    monkeypatch.setattr(Workbench, "build", building)
+    build(DIGITS, tmp_path / "out", calib, batch=(8,))
+
+
+def test_an_interrupted_build_does_not_wait_for_the_graph_that_is_being_made(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    began = threading.Event()
+
+    def make_for_ever(*_: object) -> Entry:
+        model = open_model(model_file.load(DIGITS))
+        while True:
+            model.run({"images": np.zeros((1, 1, 8, 8), np.float32)})
+            began.set()
+
+    def interrupt(*_: object) -> Any:
+        assert began.wait(300)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Candidates, "make_int8", make_for_ever)
+    monkeypatch.setattr(Workbench, "build", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build(DIGITS, tmp_path / "out", calib, batch=(8,))
+    assert not list(tmp_path.iterdir())
 
 
 def test_where_int8_never_pays_nothing_of_it_is_left(

@@ -275,10 +275,11 @@ def _forget() -> None:
     _current, _starting = None, threading.Lock()
 
 
-def _stop() -> None:
+def end_ort_process() -> None:
+    """End what it does for whichever thread, with an OrtDeath there."""
     if _current is not None:
         _current.stop()
 
 
 os.register_at_fork(after_in_child=_forget)
-atexit.register(_stop)
+atexit.register(end_ort_process)

@@ -6,6 +6,7 @@ Native code can crash on a model: here it takes no command along. See `ort_proce
 from __future__ import annotations
 
 import ctypes
+import os
 from socket import socket
 from typing import Any
 
@@ -27,6 +28,8 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.processes.messages import frame_for_reading, receive, send
 
 _ERRORS_ONLY = 4
+_NICENESS = 10
+"""An engine may be being built, whose builder times kernels: that goes before what can wait."""
 _ONNX_BFLOAT16 = 16
 _BFLOAT16, _FLOAT8 = "tensor(bfloat16)", "tensor(float8e4m3fn)"
 _NOT_NUMPYS = {_BFLOAT16, _FLOAT8}
@@ -108,6 +111,7 @@ def _reply(sessions: dict[int, _Session], request: Open | Run) -> Reply:
 
 def main(channel: socket) -> None:
     """Answer requests until the client is gone."""
+    os.nice(_NICENESS)
     onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
     sessions: dict[int, _Session] = {}
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
-from trtopt.data import SampleSource, open_data
+from trtopt.data import open_data
 from trtopt.data.feeds import seeded_source, specs_of
+from trtopt.data.fit import samples_in
 from trtopt.errors import TrtoptError
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.onnxio import model_file, prepare
@@ -22,6 +23,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibrate import table_beside
 from trtopt.precision.compare import at_most, compare_outputs, open_model
+from trtopt.precision.observe import Reference
 from trtopt.precision.placement.draft import View
 from trtopt.precision.placement.evidence import Expected, minor_differences
 from trtopt.precision.placement.place import applicable
@@ -164,7 +166,7 @@ class Entry:
 
 
 class Candidates:
-    """Makes them from one model, whose outputs are cached.
+    """Makes them from one model, whose outputs are computed once for all that are quantised.
 
     What keeps one from being made is raised as `prepare_graph` raises it.
     """
@@ -179,12 +181,10 @@ class Candidates:
     ):
         self._base, self._folder, self._backend = base, folder, backend
         self._request, self._bounds = request, bounds
+        self._int8: list[Entry] = []
         model = model_file.load(Path(base.path))
-        model = replace(model, proto=prepare.prepare(model.proto)[0])
-        self._specs, self._reference = specs_of(model.proto), open_model(model)
-        self._source: SampleSource = (
-            open_data(request.data) if request.data is not None else seeded_source(model)
-        )
+        self._model = replace(model, proto=prepare.prepare(model.proto)[0])
+        self._session = open_model(self._model)
 
     def make(self, precision: Precision) -> Entry:
         """The model in a precision; `fp32` is the unchanged model."""
@@ -193,17 +193,20 @@ class Candidates:
         if precision == AS_GIVEN:
             return self._entry(precision, precision, self._base, folder, None)
         if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
-            onnx = apply_cast(self._base, precision, self._request.data, self._backend, folder).onnx
-            return self._entry(precision, precision, onnx, folder, None)
+            made = apply_cast(self._base, precision, self._request.data, self._backend, folder)
+            return self._entry(precision, precision, made.onnx, folder, None, differences=made.differences)
         return self._quantize(precision, replace(self._request, precision=precision, forms=None))
 
-    def make_int8(self, name: str, forms: Forms, others: Sequence[Entry] = ()) -> Entry:
-        """The model in INT8 in a form, on the ranges of one of the `others` that is smoothed alike."""
+    def make_int8(self, name: str, forms: Forms) -> Entry:
+        """The model in INT8 in a form, on the ranges of an earlier one that is smoothed alike."""
         request = replace(self._request, precision="int8", forms=str(forms))
         alike = (
-            one for one in others if one.request and _is_smoothed_as(one.request.graph_forms or PLAIN, forms)
+            one
+            for one in self._int8
+            if one.request and _is_smoothed_as(one.request.graph_forms or PLAIN, forms)
         )
-        return self._quantize(name, request, next(alike, None))
+        self._int8.append(entry := self._quantize(name, request, next(alike, None)))
+        return entry
 
     def reduce(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
         """A quantised candidate with some nodes left in float, on the ranges that are there already."""
@@ -222,7 +225,8 @@ class Candidates:
         if ranges is not None and ranges.is_file() and request.data is not None:
             request = replace(request, table=ranges)  # it lists what is smoothed
         onnx = apply_quantization(self._base, request, name, folder).onnx
-        return self._entry(name, request.precision, onnx, folder, request, left)
+        differences = compare_outputs(self._reference.pairs(), model_file.load(Path(onnx.path)))
+        return self._entry(name, request.precision, onnx, folder, request, left, differences)
 
     def _entry(
         self,
@@ -232,8 +236,8 @@ class Candidates:
         folder: Path,
         request: QuantizeOptions | None,
         left: tuple[str, ...] = (),
+        differences: tuple[OutputDifference, ...] = (),
     ) -> Entry:
-        differences = () if precision == AS_GIVEN else self._differences(Path(onnx.path))
         candidate = Candidate(
             name=name,
             precision=precision,
@@ -244,10 +248,18 @@ class Candidates:
         )
         return Entry(candidate, onnx, folder, request, {})
 
-    def _differences(self, onnx: Path) -> tuple[OutputDifference, ...]:
-        feeds = at_most(self._source.batches(self._specs, 8), _COMPARED, self._specs)
-        pairs = ((feed, self._reference.run(feed)) for feed in feeds)
-        return compare_outputs(pairs, model_file.load(onnx))
+    @cached_property
+    def _reference(self) -> Reference:
+        """The model's outputs on the first samples."""
+        data, proto = self._request.data, self._model.proto
+        source = open_data(data) if data is not None else seeded_source(self._model)
+        specs, first = specs_of(proto), 0
+        reference = Reference(proto, self._folder, _COMPARED)
+        for feed in at_most(source.batches(specs, 8), _COMPARED, specs):
+            for name, values in (feed | self._session.run(feed)).items():
+                reference.visit(name, values, first)
+            first += samples_in(feed, specs)
+        return reference
 
 
 def _is_smoothed_as(one: Forms, other: Forms) -> bool:

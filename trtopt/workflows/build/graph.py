@@ -17,6 +17,7 @@ from trtopt.onnxio.disk_space import gib
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.recipe import Recipe, Rewriting, io_request
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
+from trtopt.records.precision import OutputDifference
 from trtopt.records.tensors import IoRequest, TypedTensor, has_int8
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.build.folder import in_folder
@@ -219,7 +220,7 @@ Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
 class PreparedGraph:
     """A graph to build from, all typed tensors with their scales, and the graphs that it was made of.
 
-    With notes, and why it should not be used without a look at it.
+    With notes, why it should not be used without a look at it, and how far outputs were seen to differ.
     """
 
     onnx: OnnxArtifact
@@ -227,6 +228,7 @@ class PreparedGraph:
     intermediates: tuple[OnnxArtifact, ...] = ()
     notes: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
+    differences: tuple[OutputDifference, ...] = ()
 
 
 def prepare_graph(
@@ -277,7 +279,8 @@ def apply_cast(
         f"cast to {precision.upper()}: {len(report.lowered)} nodes, {len(report.kept)} stay FP32, "
         f"values from {values}; {CAST_FILE} lists them with reasons"
     )
-    return _made_of(kept, out, (note, *report.notes), report.alarms)
+    made = _made_of(kept, out, (note, *report.notes), report.alarms)
+    return replace(made, differences=report.differences)
 
 
 def request_for(kept: OnnxArtifact, recipe: Recipe, backend: Backend) -> QuantizeOptions:

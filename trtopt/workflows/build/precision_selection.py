@@ -9,7 +9,8 @@ interleaved run of all candidates at that batch size.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ import msgspec
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.data.fit import sample_axes
+from trtopt.device.ort.client import end_ort_process
 from trtopt.errors import (
     BuildError,
     DeviceError,
@@ -79,6 +81,8 @@ from trtopt.workflows.workbench import Workbench
 _DURATION_S = 2.0
 """Seconds of sampling for each candidate at each batch size."""
 _LAYERS_S = 0.3
+_BREAK_S = 0.2
+_MAKING = "making the graph and comparing its outputs"
 _BESIDE = "candidates"
 
 
@@ -130,14 +134,23 @@ def select_precision(
     try:
         held = _PrecisionSelection(base, plans, beside, workbench, terms)
         held.prepare()
-        held.build([entry for entry in held.entries if not entry.broken], plans)
         first = held.try_forms()
-        held.report_times(first)
         held.leave_out_what_loses(first)
         last = held.run_in_turns(known=first)
         return held.select(last, folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _name_of(forms: Forms) -> str:
+    return f"int8.{forms}" if forms != PLAIN else "int8"
+
+
+def _abandon(coming: Iterable[Future[Entry]], error: BaseException) -> None:
+    """Make no more graphs; where the user does not wait for the one that is being made, break it off."""
+    running = [one for one in coming if not one.cancel()]
+    while isinstance(error, KeyboardInterrupt) and wait(running, _BREAK_S).not_done:
+        end_ort_process()  # it may start another, to go on in another way
 
 
 class _PrecisionSelection:
@@ -177,6 +190,7 @@ class _PrecisionSelection:
         for precision in self._terms.precisions:
             if precision != "int8":
                 own = partial(self._candidates.make, precision)
+                self._listener.note(f"{precision}: {_MAKING}")
                 self._make(precision, own, is_required=precision == self._terms.requested)
         self.entries.sort(key=lambda entry: entry.is_quantized)
         if all(entry.broken for entry in self.entries if not entry.is_quantized):
@@ -185,7 +199,6 @@ class _PrecisionSelection:
 
     def _make(self, name: str, make: Callable[[], Entry], *, is_required: bool) -> Entry | None:
         """Make and evaluate a graph; None, with a note, where one that is not required cannot be made."""
-        self._listener.note(f"{name}: making the graph and comparing its outputs")
         try:
             entry = make()
         except (ModelError, UsageError) as error:
@@ -223,23 +236,41 @@ class _PrecisionSelection:
     def try_forms(self) -> dict[str, InterleavedRun]:
         """Build and measure, at every plan, forms of INT8 as long as one may be faster than what is there."""
         runs: dict[str, InterleavedRun] = {}
+        made = [entry for entry in self.entries if not entry.broken]
         while True:
             wanted: dict[Forms, list[BuildPlan]] = {}
             for plan in self._plans:
                 search = self._searches.get(plan.label)
                 if search is not None and (forms := search.next()) is not None:
                     wanted.setdefault(forms, []).append(plan)
-            for forms, plans in wanted.items():
-                self._try_form(forms, plans)
+            self._build_and_try(made, wanted)
+            made = []
             runs = self.run_in_turns(known=runs)
             self._learn(runs)
             if not wanted:
                 self._note_untried()
                 return runs
 
-    def _try_form(self, forms: Forms, plans: Sequence[BuildPlan]) -> None:
-        """Make and build one, unless it cannot be, or misses a bound."""
-        entry = self._made.get(forms) or self._make_form(forms)
+    def _build_and_try(self, made: Sequence[Entry], wanted: Mapping[Forms, Sequence[BuildPlan]]) -> None:
+        """Build what is made, then forms; the graph of each form is made while the one before is built."""
+        with ThreadPoolExecutor(1, "graphs") as beside:
+            coming = {
+                forms: beside.submit(self._candidates.make_int8, _name_of(forms), forms)
+                for forms in wanted
+                if forms not in self._made
+            }
+            self._listener.notes(f"{_name_of(forms)}: {_MAKING}" for forms in coming)
+            try:
+                self.build(made, self._plans)
+                for forms, plans in wanted.items():
+                    self._try_form(forms, coming.get(forms), plans)
+            except BaseException as error:
+                _abandon(coming.values(), error)
+                raise
+
+    def _try_form(self, forms: Forms, coming: Future[Entry] | None, plans: Sequence[BuildPlan]) -> None:
+        """Build one, unless it cannot be made, or misses a bound."""
+        entry = self._made.get(forms) if coming is None else self._made_form(forms, coming)
         searches = [self._searches[plan.label] for plan in plans]
         for search in searches:
             search.measured[forms] = None
@@ -259,12 +290,10 @@ class _PrecisionSelection:
         for search in searches:
             search.built += 1
 
-    def _make_form(self, forms: Forms) -> Entry | None:
+    def _made_form(self, forms: Forms, coming: Future[Entry]) -> Entry | None:
         """INT8 in a form; None where it cannot be made, if that was not requested or others were."""
-        name = f"int8.{forms}" if forms != PLAIN else "int8"
-        own = partial(self._candidates.make_int8, name, forms, list(self._made.values()))
         is_required = self._terms.requested == "int8" and not self._made
-        entry = self._make(name, own, is_required=is_required)
+        entry = self._make(_name_of(forms), coming.result, is_required=is_required)
         if entry is not None:
             self._made[forms] = entry
         return entry
@@ -340,15 +369,14 @@ class _PrecisionSelection:
                 )
         return runs | {plan.label: run for plan, run in zip(stale, found, strict=True)}
 
-    def report_times(self, runs: dict[str, InterleavedRun]) -> None:
+    def _report_times(self, plan: BuildPlan, run: InterleavedRun) -> None:
         """Report the first result early: the layer pass takes as long again, and the user may stop there."""
-        for plan in self._plans:
-            times = [
-                f"{one.candidate} {one.latency_ms:.3f} ms"
-                + (f" ({one.against_baseline.verdict})" if one.against_baseline else "")
-                for one in self._verdict(plan, runs[plan.label]).times
-            ]
-            self._listener.note(f"{plan.label}, before layers are profiled: {', '.join(times)}")
+        times = [
+            f"{one.candidate} {one.latency_ms:.3f} ms"
+            + (f" ({one.against_baseline.verdict})" if one.against_baseline else "")
+            for one in self._verdict(plan, run).times
+        ]
+        self._listener.note(f"{plan.label}, before layers are profiled: {', '.join(times)}")
 
     def _profiles(self, plan: BuildPlan, entries: Sequence[Entry]) -> list[tuple[EngineProfile, Graph]]:
         """Each one's layers with their times, and its graph at the plan's shapes."""
@@ -385,22 +413,24 @@ class _PrecisionSelection:
     # ── regions ─────────────────────────────────────────────────────────────────────────────────────────
 
     def leave_out_what_loses(self, runs: dict[str, InterleavedRun]) -> None:
-        """For every plan: find the regions that lose, and build the fastest of a precision without them."""
+        """For every plan with a build left: find the regions that lose, and build the fastest without them.
+
+        The fastest of each precision, for forms share what loses.
+        """
         made: dict[tuple[str, tuple[str, ...]], list[BuildPlan]] = {}
         for plan in self._plans:
-            entries = [entry for entry in self._entries_of(plan) if entry.is_quantized]
+            search = self._searches.get(plan.label)
+            if search is not None and not search.has_budget:
+                continue
+            entries = self._fastest(plan, runs[plan.label])
             if not entries:
                 continue
-            ahead = self._ahead(entries, runs[plan.label])
+            self._report_times(plan, runs[plan.label])
             (floats, _), *others = self._profiles(plan, [self._baseline, *entries])
             for entry, (profile, graph) in zip(entries, others, strict=True):
                 regions = find_regions(graph)
                 times = region_times(regions, floats, profile, THRESHOLD)
                 self._regions[plan.label][entry.name] = times
-                search = self._searches.get(plan.label)
-                is_spent = search is not None and not search.has_budget
-                if entry.name not in ahead or is_spent:  # a build takes minutes, and forms share what loses
-                    continue
                 vectors = losing_vectors(graph, regions, floats, profile, THRESHOLD)
                 if left := tuple(dict.fromkeys((*losing(times, profile.sum_ms, THRESHOLD), *vectors))):
                     made.setdefault((entry.name, left), []).append(plan)
@@ -417,14 +447,14 @@ class _PrecisionSelection:
             if not entry.broken:
                 self.build([entry], plans)
 
-    @staticmethod
-    def _ahead(entries: Sequence[Entry], run: InterleavedRun) -> set[str]:
-        """The fastest entry of each precision."""
+    def _fastest(self, plan: BuildPlan, run: InterleavedRun) -> list[Entry]:
+        """Of each precision that is quantised."""
         ms = {turns.name: pooled_ms(turns) for turns in valid_rounds(run).turns}
-        fastest: dict[str, str] = {}
+        entries = [entry for entry in self._entries_of(plan) if entry.is_quantized]
+        fastest: dict[str, Entry] = {}
         for entry in sorted(entries, key=lambda entry: ms[entry.name]):
-            fastest.setdefault(entry.candidate.precision, entry.name)
-        return set(fastest.values())
+            fastest.setdefault(entry.candidate.precision, entry)
+        return list(fastest.values())
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 
