@@ -98,8 +98,14 @@ def bench_job(model: Path, folder: Path) -> BenchJob:
 
 def doing_nothing(job: Job) -> tuple[Callable[..., Any], int]:
     """What sends one message and the same real result each time; and the result's bytes."""
-    packed = pack(job, limit_s=None, hash_of=sha256_of)
-    result = carry_out(packed.parcel, lambda sha256: packed.files[sha256].read_bytes(), SILENT.progress)
+    files: dict[str, Path] = {}
+
+    def hash_of(file: Path) -> str:
+        files[sha256 := sha256_of(file)] = file
+        return sha256
+
+    packed = pack(job, limit_s=None, hash_of=hash_of)
+    result = carry_out(packed.parcel, lambda sha256: files[sha256].read_bytes(), SILENT.progress)
 
     def work(_: bytes, files: dict[str, Any], mailbox: Any, number: int, _level: int) -> Any:
         node = ray.get_runtime_context().get_node_id()

@@ -298,7 +298,6 @@ def point_of(folder: Path, point: SweepPoint) -> dict[str, Any]:
         "build_s": point.build_seconds,
         "gpu": environment.device.uuid,
         "node": environment.node,
-        "beside": len(environment.beside),
         "untrustworthy": point.untrustworthy,
     }
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from threading import Lock
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from trtopt.errors import DeviceError
 from trtopt.records import Backend, Identity
 
 MEASURING = "trtopt_measuring"
-"""A host offers 1 of this resource, which a measurement takes whole: so there is one at a time."""
+"""A host offers 1 of this resource. A measurement takes all of it, and is alone; a build takes a share."""
+_SHARE = 0.001
 
 KILLED_FOR_MEMORY = "killed for memory"
 """What a reason begins with where Ray ended its worker because the node was running out of memory."""
@@ -33,12 +33,16 @@ class Needs:
 
     gpus: int
     is_alone: bool
-    cpus: int = 1
 
     @property
     def resources(self) -> dict[str, float]:
         """Under the names that Ray has for them."""
-        return {"CPU": self.cpus, "GPU": self.gpus, MEASURING: float(self.is_alone)}
+        return {"CPU": 1, "GPU": self.gpus, MEASURING: 1.0 if self.is_alone else _SHARE}
+
+    def room_on(self, node: Node) -> int:
+        """How many such jobs the node has room for at the same time."""
+        taken = ((name, amount) for name, amount in self.resources.items() if amount)
+        return min(int(node.offers.get(name, 0) / amount) for name, amount in taken)
 
 
 @dataclass(frozen=True)
@@ -106,23 +110,14 @@ def difference(found: Identity, identity: Identity, others: str = "the others") 
     )
 
 
-def able(nodes: Iterable[Node], needs: Needs) -> list[Node]:
-    """The nodes that offer enough for a job."""
-    return [
-        node
-        for node in nodes
-        if all(node.offers.get(name, 0) >= amount for name, amount in needs.resources.items())
-    ]
-
-
 def check_offers(nodes: Sequence[Node], needs: Needs, refused: Sequence[Refusal] = ()) -> None:
     """Find out that a job can run nowhere, before it waits for ever; `refused` as in `Fleet`."""
-    if needs.is_alone and (shared := [node.name for node in nodes if node.offers.get(MEASURING, 0) > 1]):
+    if shared := [node.name for node in nodes if node.offers.get(MEASURING, 0) > 1]:
         raise DeviceError(
             f"{', '.join(shared)}: offers more than 1 of {MEASURING}: measurements would disturb each other",
             f"start the node with {_OFFER}",
         )
-    if able(nodes, needs):
+    if any(map(needs.room_on, nodes)):
         return
     lacking = next(
         name
@@ -136,9 +131,10 @@ def check_offers(nodes: Sequence[Node], needs: Needs, refused: Sequence[Refusal]
     raise DeviceError(f"no node of the Ray cluster offers the resource {lacking}{left_out}", remedy)
 
 
-def candidates(nodes: Sequence[Node], failed_on: Collection[str]) -> list[Node]:
+def candidates(nodes: Sequence[Node], needs: Needs, failed_on: Collection[str]) -> list[Node]:
     """Where a job may be tried: where it has not been lost yet, if there is such a node."""
-    return [node for node in nodes if node.id not in failed_on] or list(nodes)
+    able = [node for node in nodes if needs.room_on(node)]
+    return [node for node in able if node.id not in failed_on] or able
 
 
 def exhausted(doing: str, reasons: Sequence[str], retries: int) -> DeviceError | None:
@@ -153,35 +149,3 @@ def exhausted(doing: str, reasons: Sequence[str], retries: int) -> DeviceError |
         "again; --retries N tries more often"
     )
     return DeviceError(f"{doing}: lost {times}: {'; '.join(dict.fromkeys(reasons))}", remedy)
-
-
-@dataclass
-class Neighbours:
-    """Which submissions are on each node at the moment; several threads may tell of theirs."""
-
-    _running: dict[str, dict[int, str]] = field(default_factory=dict)
-    _beside: dict[int, dict[str, None]] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
-
-    def began(self, number: int, node: str, doing: str) -> None:
-        """Submission `number` is on `node` now."""
-        with self._lock:
-            there = self._running.setdefault(node, {})
-            if number in there:
-                return
-            self._beside[number] = dict.fromkeys(there.values())
-            for other in there:
-                self._beside[other][doing] = None
-            there[number] = doing
-
-    def finished(self, number: int) -> None:
-        """Submission `number` is not at work any more."""
-        with self._lock:
-            for there in self._running.values():
-                there.pop(number, None)
-
-    def ended(self, number: int) -> tuple[str, ...]:
-        """Submission `number` has ended; returns what else ran on its host meanwhile, in words."""
-        self.finished(number)
-        with self._lock:
-            return tuple(self._beside.pop(number, ()))

@@ -24,7 +24,6 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import (
     ArtifactError,
     DeviceError,
-    IncompatibleEngineError,
     OutputError,
     TrtoptError,
 )
@@ -36,7 +35,6 @@ from trtopt.measure.outputs import OutputsJob
 from trtopt.onnxio.model_file import load
 from trtopt.processes import OnProgress
 from trtopt.records import EngineArtifact, Job, Record
-from trtopt.version import __version__
 from trtopt.workers.jobs import ANY_JOB
 from trtopt.workers.protocol import Done, Ending, Failure, IdentifyJob, ending_of
 
@@ -55,7 +53,6 @@ Fetch = Callable[[str], bytes]
 class Parcel(Record, frozen=True, kw_only=True):
     """A job on its way: `files` are the hashes of what it reads, by their places."""
 
-    trtopt: str
     job: msgspec.Raw
     files: dict[str, str]
     limit_s: float | None
@@ -71,10 +68,9 @@ class Reply(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Packed:
-    """A job that is ready to travel: its record, the files by hash, and what its places stand for here."""
+    """A job that is ready to travel: its record, and what its places stand for here."""
 
     parcel: bytes
-    files: dict[str, Path]
     names: dict[str, str]
 
 
@@ -83,31 +79,28 @@ def pack(
     *,
     limit_s: float | None,
     hash_of: Callable[[Path], str],
-    timings: Path | None = None,
-    has_timings: bool = False,
+    timings: Timings | None = None,
 ) -> Packed:
-    """A job as it travels; with `has_timings` a build has a timing cache, which begins as `timings`."""
+    """A job as it travels; `hash_of` hears of each file. With `timings` a build has a timing cache."""
     files: dict[str, Path] = {}
     names: dict[str, str] = {}
     for number, (path, own) in enumerate(_read_by(job).items()):
         names[f"{_FILES}/{number}/{Path(path).name}"] = path
         files |= {f"{number}/{file.relative_to(Path(path).parent).as_posix()}": file for file in own}
-    if timings is not None:
-        files[_CACHE] = timings
+    if timings is not None and timings.file is not None:
+        files[_CACHE] = timings.file
     if isinstance(job, BuildJob | OutputsJob):
         job = msgspec.structs.replace(job, folder=f"{_FILES}/{_OUT}")
     if isinstance(job, BuildJob):
-        cache = f"{_FILES}/{_CACHE}" if has_timings else None
+        cache = f"{_FILES}/{_CACHE}" if timings is not None else None
         job = msgspec.structs.replace(job, timing_cache=cache, store=None)
     travelling = _with_places(msgspec.to_builtins(job), {path: place for place, path in names.items()})
-    hashes = {place: hash_of(file) for place, file in files.items()}
     parcel = Parcel(
-        trtopt=__version__,
         job=msgspec.Raw(msgspec.json.encode(travelling)),
-        files=hashes,
+        files={place: hash_of(file) for place, file in files.items()},
         limit_s=limit_s,
     )
-    return Packed(msgspec.json.encode(parcel), {hashes[place]: file for place, file in files.items()}, names)
+    return Packed(msgspec.json.encode(parcel), names)
 
 
 def _read_by(job: Job[Any]) -> dict[str, Sequence[Path]]:
@@ -151,11 +144,6 @@ def _with_places(value: Any, places: Mapping[str, str]) -> Any:
 def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[bytes, dict[str, bytes]]:
     """Run a job that has arrived, in a worker process; returns the reply and the files by their hashes."""
     arrived = msgspec.json.decode(parcel, type=Parcel)
-    if arrived.trtopt != __version__:
-        raise IncompatibleEngineError(
-            f"{socket.gethostname()} has trtopt {__version__}, the job comes from trtopt {arrived.trtopt}",
-            "install one version of trtopt on all nodes",
-        )
     with scratch_folder() as folder:
         here, placeholder = _json_text(str(folder)), _FILES.encode()
         for place, sha256 in arrived.files.items():

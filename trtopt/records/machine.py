@@ -47,8 +47,6 @@ class Environment(Record, frozen=True, kw_only=True):
     """The cores that the host threads were allowed to run on, by number; empty where unknown."""
     node: str | None = None
     """The host of a cluster that it was taken on; None: this one."""
-    beside: tuple[str, ...] = ()
-    """What trtopt ran on that host meanwhile."""
 
 
 class ClockReading(Record, frozen=True, kw_only=True):

@@ -7,9 +7,7 @@ from trtopt.executors.placement import (
     KILLED_FOR_MEMORY,
     MEASURING,
     Needs,
-    Neighbours,
     Node,
-    able,
     candidates,
     check_offers,
     exhausted,
@@ -66,14 +64,15 @@ def test_a_node_that_comes_later_must_be_like_those_that_are_there() -> None:
     assert late.nodes == ()
 
 
-def test_a_measurement_needs_the_resource_and_a_build_does_not() -> None:
-    without = node("plain", **{MEASURING: 0})
-    assert able([A, without], BUILD) == [A, without]
-    assert able([A, without], MEASURE) == [A]
-    check_offers([without], BUILD)
-    with pytest.raises(DeviceError, match=MEASURING) as raised:
-        check_offers([without], MEASURE)
-    assert f"--resources='{{\"{MEASURING}\": 1}}'" in raised.value.remedy
+def test_a_host_has_room_for_a_build_on_each_gpu_or_for_one_measurement_alone() -> None:
+    two, without = node("two", GPU=2), node("plain", **{MEASURING: 0})
+    assert [BUILD.room_on(two), MEASURE.room_on(two)] == [2, 1]
+    assert BUILD.resources[MEASURING] + MEASURE.resources[MEASURING] > 1  # a measurement is alone
+    for needs in (BUILD, MEASURE):
+        assert candidates([A, without], needs, ()) == [A]
+        with pytest.raises(DeviceError, match=MEASURING) as raised:
+            check_offers([without], needs)
+        assert f"--resources='{{\"{MEASURING}\": 1}}'" in raised.value.remedy
 
 
 def test_a_cluster_without_gpus_is_refused_for_gpu_work() -> None:
@@ -87,8 +86,8 @@ def test_a_host_that_would_run_two_measurements_at_a_time_is_refused() -> None:
 
 
 def test_a_lost_job_goes_to_another_node_while_there_is_one() -> None:
-    assert candidates([A, B], {A.id}) == [B]
-    assert candidates([A], {A.id}) == [A]
+    assert candidates([A, B], MEASURE, {A.id}) == [B]
+    assert candidates([A], MEASURE, {A.id}) == [A]
 
 
 def test_a_job_is_given_up_after_its_retries_with_every_reason() -> None:
@@ -108,24 +107,3 @@ def test_a_job_that_was_only_killed_for_memory_is_not_to_be_tried_more_often() -
     assert error.remedy == "use a smaller batch or model, or nodes with more memory"
     assert mixed is not None
     assert "--retries" in mixed.remedy
-
-
-def test_neighbours_are_those_of_the_same_host_at_the_same_time() -> None:
-    hosts = Neighbours()
-    hosts.began(0, "a", "building x")
-    hosts.began(1, "a", "measuring y")
-    hosts.began(2, "b", "building elsewhere")
-    assert hosts.ended(0) == ("measuring y",)
-    hosts.began(3, "a", "building z")
-    assert hosts.ended(1) == ("building x", "building z")
-    hosts.began(4, "a", "building last")
-    assert hosts.ended(4) == ("building z",)
-    assert hosts.ended(2) == ()
-
-
-def test_what_has_finished_its_work_is_no_neighbour_of_what_begins() -> None:
-    hosts = Neighbours()
-    hosts.began(0, "a", "measuring x")
-    hosts.finished(0)
-    hosts.began(1, "a", "measuring y")
-    assert hosts.ended(0) == hosts.ended(1) == ()

@@ -9,9 +9,9 @@ import pytest
 from tests.support.paths import ROOT
 from trtopt.builder.engine import BuildJob
 from trtopt.device.backends import open_builder
-from trtopt.errors import ArtifactError, DeviceError, IncompatibleEngineError, TrtoptError
+from trtopt.errors import ArtifactError, DeviceError, TrtoptError
 from trtopt.executors import transfer
-from trtopt.executors.transfer import Packed, Parcel, Reply, carry_out, checked, pack, unpack
+from trtopt.executors.transfer import Packed, Reply, carry_out, checked, pack, unpack
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
@@ -35,19 +35,26 @@ def build_job(folder: Path, plan: BuildPlan) -> BuildJob:
     )
 
 
-def packed_job(job: BuildJob) -> Packed:
-    return pack(job, limit_s=60, hash_of=sha256_of)
+def packed_job(job: BuildJob) -> tuple[Packed, dict[str, Path]]:
+    """And its files by hash."""
+    files: dict[str, Path] = {}
+
+    def hash_of(file: Path) -> str:
+        files[sha256 := sha256_of(file)] = file
+        return sha256
+
+    return pack(job, limit_s=60, hash_of=hash_of), files
 
 
-def sent(packed: Packed) -> tuple[bytes, dict[str, bytes]]:
-    return carry_out(packed.parcel, lambda sha256: packed.files[sha256].read_bytes(), lambda *_: None)
+def sent(packed: Packed, files: dict[str, Path]) -> tuple[bytes, dict[str, bytes]]:
+    return carry_out(packed.parcel, lambda sha256: files[sha256].read_bytes(), lambda *_: None)
 
 
 def test_a_build_comes_back_with_its_files_and_the_users_own_paths(tmp_path: Path) -> None:
     job = build_job(tmp_path, plan_for())
-    packed = packed_job(job)
+    packed, files = packed_job(job)
     assert str(MODEL.parent).encode() not in packed.parcel
-    reply, contents = sent(packed)
+    reply, contents = sent(packed, files)
     assert b"/tmp" not in reply
     outcome = unpack(job, packed, reply, contents).outcome
     assert isinstance(outcome, EngineArtifact)
@@ -59,8 +66,8 @@ def test_a_build_comes_back_with_its_files_and_the_users_own_paths(tmp_path: Pat
 
 def test_an_error_names_the_users_folder_and_keeps_its_type_and_remedy(tmp_path: Path) -> None:
     job = build_job(tmp_path, plan_for(version="0.1"))
-    packed = packed_job(job)
-    outcome = unpack(job, packed, *sent(packed)).outcome
+    packed, files = packed_job(job)
+    outcome = unpack(job, packed, *sent(packed, files)).outcome
     assert isinstance(outcome, TrtoptError)
     assert outcome.remedy == "plan and build in one environment"
     reply = Reply(
@@ -86,17 +93,17 @@ def test_a_model_travels_with_its_external_weights(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     job = msgspec.structs.replace(build_job(out, plan_for()), onnx=str(path))
-    packed = packed_job(job)
-    assert sorted(file.name for file in packed.files.values()) == ["large.data", "large.onnx"]
-    assert isinstance(unpack(job, packed, *sent(packed)).outcome, EngineArtifact)
+    packed, files = packed_job(job)
+    assert sorted(file.name for file in files.values()) == ["large.data", "large.onnx"]
+    assert isinstance(unpack(job, packed, *sent(packed, files)).outcome, EngineArtifact)
 
 
 def test_a_file_that_arrives_damaged_is_refused_on_both_ways(tmp_path: Path) -> None:
     job = build_job(tmp_path, plan_for())
-    packed = packed_job(job)
+    packed, files = packed_job(job)
     with pytest.raises(ArtifactError, match="arrived damaged"):
         carry_out(packed.parcel, lambda sha256: b"other bytes", lambda *_: None)
-    reply, contents = sent(packed)
+    reply, contents = sent(packed, files)
     with pytest.raises(ArtifactError, match="arrived damaged"):
         unpack(job, packed, reply, {sha256: content + b"!" for sha256, content in contents.items()})
     with pytest.raises(ArtifactError, match="arrived damaged"):
@@ -110,10 +117,10 @@ def test_what_fails_on_a_full_disk_of_the_node_is_no_fault_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = build_job(tmp_path, plan_for(version="0.1"))
-    packed = packed_job(job)
+    packed, files = packed_job(job)
     monkeypatch.setattr(transfer, "_FULL_BYTES", 1 << 60)  # so this disk counts as full
     with pytest.raises(DeviceError, match="is full: the plan is for"):
-        sent(packed)
+        sent(packed, files)
 
 
 def test_what_is_undamaged_passes() -> None:
@@ -123,18 +130,10 @@ def test_what_is_undamaged_passes() -> None:
 @pytest.mark.parametrize("place", ["out/../../evil", "/etc/evil"])
 def test_a_file_cannot_leave_the_folder_it_arrives_in(tmp_path: Path, place: str) -> None:
     job = build_job(tmp_path / "folder", plan_for())
-    packed = packed_job(job)
+    packed, _ = packed_job(job)
     sha256 = hashlib.sha256(b"x").hexdigest()
     built = msgspec.Raw(msgspec.json.encode(Failure(name="BuildError", problem="", remedy="")))
     reply = msgspec.json.encode(Reply(node="n", outcome=built, files={place: sha256}))
     with pytest.raises(ArtifactError, match="leaves the folder"):
         unpack(job, packed, reply, {sha256: b"x"})
     assert not (tmp_path / "evil").exists()
-
-
-def test_a_job_of_another_trtopt_is_refused_with_both_versions(tmp_path: Path) -> None:
-    job = build_job(tmp_path, plan_for())
-    packed = packed_job(job)
-    other = msgspec.structs.replace(msgspec.json.decode(packed.parcel, type=Parcel), trtopt="0.0.1")
-    with pytest.raises(IncompatibleEngineError, match=r"has trtopt .*, the job comes from trtopt 0\.0\.1"):
-        carry_out(msgspec.json.encode(other), lambda sha256: b"", lambda *_: None)

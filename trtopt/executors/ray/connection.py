@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -87,16 +87,26 @@ def connected(address: str) -> Iterator[None]:
     if ray.is_initialized():  # by the workflow that this one is a part of, or by the user
         yield
         return
-    termination = _Termination()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    requested: list[SystemExit] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        try:
+            handlers[signal.Signals(number)](number, frame)  # type: ignore[operator,misc]
+        except SystemExit as error:
+            requested.append(error)
+            raise
+
     try:
         _start(ray, there, is_own=is_own)
-        termination.take_back()
+        # Ray's print a stack trace, and an exit from within Ray gets a status of its own.
+        _set_handlers({number: handle if callable(old) else old for number, old in handlers.items()})
         yield
     except SystemExit as error:
-        raise termination.requested or error from None
+        raise (requested or [error])[0] from None
     finally:
         ray.shutdown()
-        termination.give_back()
+        _set_handlers(handlers)
 
 
 def _start(ray: Any, there: str, *, is_own: bool) -> None:
@@ -129,41 +139,11 @@ def _remedy(address: str) -> str:
     )
 
 
-class _Termination:
-    """SIGTERM and SIGHUP end this process as they would without Ray.
-
-    Ray would print a stack trace, and replace the status of the exit that a handler requests.
-    """
-
-    def __init__(self) -> None:
-        """Note whose the signals are."""
-        self._handlers: dict[int, Any] = {
-            number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)
-        }
-        self.requested: SystemExit | None = None
-
-    def take_back(self) -> None:
-        """Have them again, after Ray has started."""
-        for number, handler in self._handlers.items():
-            _handle_by(self._handle if callable(handler) else handler, number)
-
-    def give_back(self) -> None:
-        """Leave them as they were found."""
-        for number, handler in self._handlers.items():
-            _handle_by(handler, number)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        try:
-            self._handlers[number](number, frame)
-        except SystemExit as error:
-            self.requested = error
-            raise
-
-
-def _handle_by(handler: Any, number: int) -> None:
-    """Have a handler, if it is Python's; only the main thread may."""
-    if handler is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(number, handler)
+def _set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
+    """Have signals handled so, where that is Python's to say; only the main thread may."""
+    for number, handler in handlers.items():
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(number, handler)
 
 
 def _reach(address: str) -> None:

@@ -6,6 +6,7 @@ where a node runs out of memory, Ray would do it without end, there again, and w
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -13,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,8 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import ArtifactError, DeviceError, TrtoptError
 from trtopt.executors.api import shares_a_host
 from trtopt.executors.placement import (
-    MEASURING,
     Needs,
-    Neighbours,
     Node,
-    able,
     candidates,
     check_offers,
     difference,
@@ -48,7 +46,6 @@ from trtopt.executors.ray.node import (
 )
 from trtopt.executors.ray.nodes import Nodes
 from trtopt.executors.transfer import Packed, Timings, pack, unpack
-from trtopt.files.bounded_reading import sha256_of
 from trtopt.logs import LOG, Logged, log_relayed
 from trtopt.measure.engine import Benched
 from trtopt.processes import DONE, OnProgress
@@ -57,8 +54,6 @@ from trtopt.records.base import JobResult
 from trtopt.workers.jobs import git_revision, type_of
 from trtopt.workers.protocol import Message, Progress
 
-_IN_FLIGHT = 256
-"""So many tasks are submitted at a time: enough for Ray to place, few enough for the driver's memory."""
 _LOOK_S = 2.0
 _FAREWELL_S = 20.0
 """So long is waited for the end of what is cancelled, and then for the removal of its files."""
@@ -66,22 +61,12 @@ _PATIENCE_S = 60.0
 """So long jobs wait while no node can run them: a cluster may replace those that it has lost."""
 
 
+@dataclass(frozen=True, eq=False)
 class _Stored:
     """A file in the object store; it leaves when nothing holds this any more."""
 
-    def __init__(self, ref: Any) -> None:
-        self.ref = ref
-
-
-@cache
-def _hash(path: str, _inode: int, _size: int, _mtime_ns: int) -> str:
-    return sha256_of(Path(path))
-
-
-def _hash_of(path: Path) -> str:
-    """A file's SHA-256, computed again only if the file has changed."""
-    status = path.stat()
-    return _hash(str(path), status.st_ino, status.st_size, status.st_mtime_ns)
+    sha256: str
+    ref: Any
 
 
 @dataclass
@@ -103,7 +88,8 @@ class _Submission:
     failed_on: set[str] = field(default_factory=set)
     packed: Packed | None = None
     timings: Timings | None = None
-    stored: list[_Stored] = field(default_factory=list)
+    stored: dict[str, _Stored] = field(default_factory=dict)
+    """Its files, by their hashes."""
 
     @property
     def doing(self) -> str:
@@ -136,12 +122,11 @@ class RayExecutor:
         self.nodes = Nodes(builder.backend, gpu_model, home, note)
         self.task = self._ray.remote(work)
         self.numbers = count(1)
-        self.neighbours = Neighbours()
         self.retries, self.note = retries, note
         self.is_cancelled = threading.Event()
         self._builder, self._git_revision = builder, git_revision()
         self._here = identity_of(builder.backend, builder.device)
-        self._stored: WeakValueDictionary[str, _Stored] = WeakValueDictionary()
+        self._stored: WeakValueDictionary[tuple[Any, ...], _Stored] = WeakValueDictionary()
         self._lock = threading.Lock()
         if builder.uses_timing_cache and (
             unlike := difference(self.nodes.identity, self._here, "this machine")
@@ -191,42 +176,41 @@ class RayExecutor:
     def send(self, one: _Submission, to: Sequence[Node], limit_s: float | None) -> Any:
         """Send a job to one of `to`; returns Ray's reference to its result."""
         if one.packed is None:
-            job, is_like_this_machine = one.job, self._here == self.nodes.identity
-            if isinstance(job, BuildJob) and self._builder.uses_timing_cache and is_like_this_machine:
-                one.timings = Timings(self._builder, job)
+            is_like_this_machine = self._here == self.nodes.identity
+            if isinstance(one.job, BuildJob) and self._builder.uses_timing_cache and is_like_this_machine:
+                one.timings = Timings(self._builder, one.job)
             one.packed = pack(
-                job,
-                limit_s=limit_s,
-                hash_of=_hash_of,
-                timings=one.timings.file if one.timings else None,
-                has_timings=one.timings is not None,
+                one.job, limit_s=limit_s, hash_of=lambda file: self._store(file, one), timings=one.timings
             )
         one.number, one.node, one.at_work_since = next(self.numbers), None, None
         one.nodes = frozenset(node.id for node in to)
-        one.stored = [self._store(sha256, file) for sha256, file in one.packed.files.items()]
-        refs = dict(zip(one.packed.files, (stored.ref for stored in one.stored), strict=True))
+        refs = {stored.sha256: stored.ref for stored in one.stored.values()}
+        resources = one.needs.resources
         return self.task.options(
-            num_cpus=one.needs.cpus,
-            num_gpus=one.needs.gpus,
-            resources={MEASURING: 1.0} if one.needs.is_alone else {},
+            num_cpus=resources.pop("CPU"),
+            num_gpus=resources.pop("GPU"),
+            resources=resources,
             max_retries=0,
             label_selector={NODE_LABEL: f"in({','.join(sorted(one.nodes))})"},
         ).remote(one.packed.parcel, refs, self.mailbox, one.number, LOG.getEffectiveLevel())
 
-    def _store(self, sha256: str, file: Path) -> _Stored:
-        """Put a file into the object store, once however many jobs read it."""
+    def _store(self, file: Path, by: _Submission) -> str:
+        """Put a file that a job reads into the object store, once however many do; returns its hash."""
+        status = file.stat()
+        version = (str(file), status.st_ino, status.st_size, status.st_mtime_ns)
         with self._lock:
-            stored = self._stored.get(sha256)
+            stored = self._stored.get(version)
             if stored is None:
+                content = file.read_bytes()
                 try:
-                    stored = self._stored[sha256] = _Stored(self._ray.put(file.read_bytes()))
+                    stored = _Stored(sha256(content).hexdigest(), self._ray.put(content))
                 except (self._ray.exceptions.ObjectStoreFullError, self._ray.exceptions.OutOfDiskError):
                     raise is_full(str(file)) from None
-            return stored
+                self._stored[version] = stored
+        by.stored[stored.sha256] = stored
+        return stored.sha256
 
-    def receive(
-        self, one: _Submission, reply: bytes, contents: dict[str, bytes], beside: tuple[str, ...]
-    ) -> Any:
+    def receive(self, one: _Submission, reply: bytes, contents: dict[str, bytes]) -> Any:
         """A submission's outcome, with what only the driver knows; its files are in the user's folder."""
         assert one.packed is not None
         arrived = unpack(one.job, one.packed, reply, contents)
@@ -234,7 +218,7 @@ class RayExecutor:
         if isinstance(result, EngineArtifact) and one.timings is not None:
             return one.timings.add(result, arrived.timings)
         if isinstance(result, Benched | InterleavedRun):
-            known = {"node": arrived.node, "beside": beside, "git_revision": self._git_revision}
+            known = {"node": arrived.node, "git_revision": self._git_revision}
             return replace(result, environment=replace(result.environment, **known))
         return result
 
@@ -272,15 +256,13 @@ class _Run:
                 for ref in done:
                     one = self._sent.pop(ref)
                     yield from self._settled(one, self._outcome(one, ref))
-                for ref in self._silent():
+                for ref, why in self._stuck():
                     one = self._sent.pop(ref)
-                    self._executor.neighbours.ended(one.number)
                     self._ray.cancel(ref, force=True)
-                    yield from self._settled(one, self._lost(one, "its node does not end it in time"))
+                    yield from self._settled(one, self._lost(one, why))
                 if time.monotonic() - self._looked >= _LOOK_S:
                     self._looked = time.monotonic()
                     self._nodes.look()
-                    self._recall()
                 if self._sent or (self._waiting and self._places(self._waiting[0])):
                     could_run = time.monotonic()
                 elif time.monotonic() - could_run > _PATIENCE_S:
@@ -290,12 +272,16 @@ class _Run:
 
     def _places(self, one: _Submission) -> list[Node]:
         """Where a job may run now."""
-        return candidates(able(self._nodes.alive, one.needs), one.failed_on)
+        return candidates(self._nodes.alive, one.needs, one.failed_on)
 
     def _send(self) -> Iterator[tuple[int, TrtoptError]]:
-        """Send what waits; yields what cannot be sent."""
-        while self._waiting and len(self._sent) < _IN_FLIGHT and (to := self._places(self._waiting[0])):
-            one = self._waiting.popleft()
+        """Send as many as there is room for, so that a later node gets the others; yields what cannot be."""
+        while self._waiting:
+            one = self._waiting[0]
+            to = self._places(one)
+            if len(self._sent) >= sum(map(one.needs.room_on, to)):
+                return
+            self._waiting.popleft()
             try:
                 self._sent[self._executor.send(one, to, self._limit_s)] = one
             except TrtoptError as error:
@@ -319,11 +305,9 @@ class _Run:
             one.node = node
             if message.phase == DONE:
                 one.at_work_since = None
-                self._executor.neighbours.finished(number)
                 continue
             if message.phase != RECEIVING and one.at_work_since is None:
                 one.at_work_since = time.monotonic()
-            self._executor.neighbours.began(number, node, one.doing)
             self._on_progress(one.index, f"{message.phase} on {self._nodes.name_of(node)}", message.fraction)
 
     def _outcome(self, one: _Submission, ref: Any) -> Any:
@@ -332,11 +316,9 @@ class _Run:
             reply, contents = self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
             self._read_reports([one])
-            self._executor.neighbours.ended(one.number)
             return self._lost(one, reason_of(error))
-        beside = self._executor.neighbours.ended(one.number)
         try:
-            return self._executor.receive(one, reply, contents, beside)
+            return self._executor.receive(one, reply, contents)
         except ArtifactError as error:  # on its way back
             return self._lost(one, error.problem)
         except TrtoptError as error:
@@ -362,26 +344,15 @@ class _Run:
             self._on_progress(one.index, DONE, 1.0)
             yield one.index, outcome
 
-    def _silent(self) -> list[Any]:
-        """What its node should have ended long ago, which it does when a job's time is up."""
-        if self._limit_s is None:
-            return []
-        latest = time.monotonic() - self._limit_s - _PATIENCE_S
-        return [ref for ref, one in self._sent.items() if (one.at_work_since or latest) < latest]
-
-    def _recall(self) -> None:
-        """Take back what waits for its turn where its nodes are gone, or others may have it too."""
-        self._read_reports(self._sent.values())  # what has begun stays where it is
-        recalled = [ref for ref, one in self._sent.items() if one.node is None and self._has_moved(one)]
-        for ref in recalled:
-            with suppress(self._ray.exceptions.RayError):
-                self._ray.cancel(ref)
-        self._waiting.extendleft(reversed([self._sent.pop(ref) for ref in recalled]))
-
-    def _has_moved(self, one: _Submission) -> bool:
-        """Whether a job has places that it had not when it was sent, or none any more of those."""
-        places = {node.id for node in self._places(one)}
-        return bool(places - one.nodes) or not one.nodes & places
+    def _stuck(self) -> list[tuple[Any, str]]:
+        """What will not end by itself, and why: a node ends a job whose time is up."""
+        alive = {node.id for node in self._nodes.alive}
+        latest = -math.inf if self._limit_s is None else time.monotonic() - self._limit_s - _PATIENCE_S
+        overdue = [ref for ref, one in self._sent.items() if (one.at_work_since or latest) < latest]
+        gone = [ref for ref, one in self._sent.items() if one.node is None and not one.nodes & alive]
+        return [(ref, "its node does not end it in time") for ref in overdue] + [
+            (ref, "the nodes that it waited for are gone") for ref in gone
+        ]
 
     def _give_up(self) -> Iterator[tuple[int, TrtoptError]]:
         """All that can run nowhere any more."""
@@ -402,8 +373,6 @@ class _Run:
             return
         alive = {node.id for node in self._nodes.alive}
         nodes = alive & frozenset[str]().union(*(one.nodes for one in self._sent.values()))
-        for one in self._sent.values():
-            self._executor.neighbours.ended(one.number)
         with suppress(self._ray.exceptions.RayError):
             for ref in self._sent:
                 self._ray.cancel(ref, force=True)

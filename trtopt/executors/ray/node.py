@@ -14,7 +14,6 @@ from trtopt.executors.ray.connection import is_full, load_ray
 from trtopt.executors.transfer import carry_out, ending
 from trtopt.files.atomic import scratch_folder
 from trtopt.logs import relaying
-from trtopt.processes import DONE
 from trtopt.workers.protocol import IdentifyJob, Message, Progress
 
 REPORT_S = 0.2
@@ -41,10 +40,7 @@ class Mailbox:
         self._reports.append(report)
 
     def take(self, numbers: list[int]) -> list[Report]:
-        """What has come of submissions since the last time, in the order in which it came.
-
-        The order shows which jobs ran at the same time.
-        """
+        """What has come of submissions since the last time."""
         wanted, reports = set(numbers), self._reports
         self._reports = [report for report in reports if report[0] not in wanted]
         return [report for report in reports if report[0] in wanted]
@@ -67,7 +63,7 @@ class Reporter:
             return
         self._phase, self._sent = phase, now
         sent = self.report(Progress(phase=phase, fraction=fraction))
-        if phase in (RECEIVING, DONE):  # is there before the next job on this node can report
+        if phase == RECEIVING:
             with suppress(self._ray.exceptions.RayError):  # the job continues where the mailbox is lost
                 self._ray.get(sent, timeout=DELIVERY_S)
 

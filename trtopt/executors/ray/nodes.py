@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -27,15 +26,6 @@ _SHOW_GPUS = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
 """Some versions of Ray hide GPUs from tasks that take none."""
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """What a node is, or why that cannot be found out; `is_lost`: it may be asked again."""
-
-    node: Node
-    found: Identity | str
-    is_lost: bool = False
-
-
 class Nodes:
     """The nodes that are there, as last looked at."""
 
@@ -47,8 +37,11 @@ class Nodes:
         self._home, self._note = home, note
         self._question = self._ray.remote(_question(backend.name))
         self._open: dict[Any, tuple[Node, float]] = {}
-        self._asked: set[str] = set()
-        self._answers: dict[str, _Answer] = {}
+        """Nodes that have been asked, and until when each may answer."""
+        self._answers: dict[str, tuple[Node, Identity | str]] = {}
+        """What each node is, or why that cannot be found out."""
+        self._lost: set[str] = set()
+        """Those whose answers were lost on the way."""
         self._present: dict[str, Node] = {}
         self._lock = threading.Lock()
         self.fleet = Fleet()
@@ -76,7 +69,7 @@ class Nodes:
 
     def name_of(self, node: str) -> str:
         """The host name of the node with an id."""
-        return self._answers[node].node.name if node in self._answers else node
+        return self._answers[node][0].name if node in self._answers else node
 
     def look(self) -> None:
         """Find out which nodes are there; new ones are asked what they are, and join once they say it."""
@@ -85,12 +78,10 @@ class Nodes:
             self._admit()
 
     def ask_again(self) -> None:
-        """Ask those again whose answers were lost."""
+        """Ask those whose answers were lost."""
         with self._lock:
-            for id_, answer in self._answers.items():
-                if answer.is_lost:
-                    self._asked.discard(id_)
-                    self._answers[id_] = replace(answer, is_lost=False)
+            while self._lost:
+                self._ask(self._answers[self._lost.pop()][0])
 
     def _gather(self, wait_s: float) -> None:
         """Ask new nodes, each on itself, and take what has been answered, or not in time, within `wait_s`."""
@@ -99,38 +90,40 @@ class Nodes:
             for one in self._ray.nodes()
             if one["Alive"]
         }
-        for id_, node in self._present.items():
-            if id_ not in self._asked:
-                self._asked.add(id_)
-                shown = _SHOW_GPUS if node.offers.get("GPU") else None
-                ref = on_node(self._question, id_, runtime_env=shown).remote()
-                self._open[ref] = node, time.monotonic() + _ANSWER_S
+        asked = self._answers.keys() | {node.id for node, _ in self._open.values()}
+        for id_ in self._present.keys() - asked:
+            self._ask(self._present[id_])
         for ref in finished(list(self._open), wait_s):
             node, _ = self._open.pop(ref)
-            self._answers[node.id] = self._answer(node, ref)
+            self._answers[node.id] = node, self._answer(node, ref)
         for ref, (node, until) in list(self._open.items()):
             if until < time.monotonic():
                 self._ray.cancel(ref, force=True)
                 del self._open[ref]
-                silent = f"does not answer within {_ANSWER_S:g} s"
-                self._answers[node.id] = _Answer(node, silent, is_lost=True)
+                self._lost.add(node.id)
+                self._answers[node.id] = node, f"does not answer within {_ANSWER_S:g} s"
 
-    def _answer(self, node: Node, ref: Any) -> _Answer:
+    def _ask(self, node: Node) -> None:
+        shown = _SHOW_GPUS if node.offers.get("GPU") else None
+        ref = on_node(self._question, node.id, runtime_env=shown).remote()
+        self._open[ref] = node, time.monotonic() + _ANSWER_S
+
+    def _answer(self, node: Node, ref: Any) -> Identity | str:
         try:
             theirs, identified = self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
-            is_lost = not isinstance(error, self._ray.exceptions.RayTaskError)
-            return _Answer(node, reason_of(error), is_lost=is_lost)
+            if not isinstance(error, self._ray.exceptions.RayTaskError):
+                self._lost.add(node.id)
+            return reason_of(error)
         if theirs != __version__:
-            return _Answer(node, f"has trtopt {theirs}, this machine has trtopt {__version__}")
+            return f"has trtopt {theirs}, this machine has trtopt {__version__}"
         outcome = msgspec.json.decode(identified, type=Done[Identity] | Failure)
-        return _Answer(node, outcome.problem if isinstance(outcome, Failure) else outcome.result)
+        return outcome.problem if isinstance(outcome, Failure) else outcome.result
 
     def _judged(self) -> Fleet:
         """What all answers come to."""
-        in_order = sorted(self._answers.values(), key=lambda one: (one.node.id != self._home, one.node.id))
-        surveyed = [(answer.node, answer.found) for answer in in_order]
-        return fleet_of(surveyed, self._backend, self._gpu_model, self.fleet.identity)
+        in_order = sorted(self._answers.values(), key=lambda one: (one[0].id != self._home, one[0].id))
+        return fleet_of(in_order, self._backend, self._gpu_model, self.fleet.identity)
 
     def _admit(self) -> None:
         """Let those take part that may, and say which others do not."""

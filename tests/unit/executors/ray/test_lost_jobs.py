@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trtopt.errors import DeviceError
-from trtopt.executors.placement import MEASURING, Needs, Neighbours, Node
+from trtopt.executors.placement import MEASURING, Needs, Node
 from trtopt.executors.ray import connection, executor as running
 from trtopt.workers.protocol import IdentifyJob
 
@@ -55,7 +55,7 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Any], 
         nodes = SimpleNamespace(alive=NODES, look=lambda: None, name_of=str)
         cluster: Any = SimpleNamespace(
             nodes=nodes, mailbox=mailbox, send=send, retries=retries, note=lambda text: None,
-            is_cancelled=threading.Event(), neighbours=Neighbours(), receive=lambda one, reply, *_: reply,
+            is_cancelled=threading.Event(), receive=lambda one, reply, *_: reply,
         )  # fmt: skip
         for module in (running, connection):
             monkeypatch.setattr(module, "load_ray", lambda: ray)
