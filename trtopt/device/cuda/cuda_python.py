@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import (
-    DeviceBuffer,
-    Event,
-    Graph,
-    HostBuffer,
-    Stream,
-)
+from trtopt.device.api import DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.cuda.device import CudaDevice, failure
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
@@ -48,30 +42,20 @@ def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> Gra
     """Capture work on any stream of the primary context, whichever binding made it."""
     mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
     checked(runtime, runtime.cudaStreamBeginCapture(stream.handle, mode), "beginning a capture")
-    try:
-        work()
-    except BaseException as error:
-        _abandon_capture(runtime, stream)
-        if isinstance(error, DeviceError):
+    with ExitStack() as resources:
+        try:
+            work()
+        except DeviceError as error:
             raise _not_captured(error.problem) from None
-        raise
-    status, graph = runtime.cudaStreamEndCapture(stream.handle)
-    if status != runtime.cudaError_t.cudaSuccess:
-        runtime.cudaGetLastError()  # a failed capture leaves an error that is not the next call's
-        raise _not_captured(status.name)
-    try:
+        finally:  # whatever ends the work: a stream that is still capturing refuses what comes after
+            status, graph = runtime.cudaStreamEndCapture(stream.handle)
+            if status == runtime.cudaError_t.cudaSuccess:
+                resources.callback(runtime.cudaGraphDestroy, graph)
+            runtime.cudaGetLastError()  # a failed capture leaves an error that is not the next call's
+        if status != runtime.cudaError_t.cudaSuccess:
+            raise _not_captured(status.name)
         executable = checked(runtime, runtime.cudaGraphInstantiate(graph, 0), "instantiating a graph")
-    finally:
-        runtime.cudaGraphDestroy(graph)
     return _CapturedGraph(runtime, executable)
-
-
-def _abandon_capture(runtime: Any, stream: Stream) -> None:
-    """End a capture that broke off: a stream that is still capturing refuses whatever comes after."""
-    status, graph = runtime.cudaStreamEndCapture(stream.handle)
-    if status == runtime.cudaError_t.cudaSuccess:
-        runtime.cudaGraphDestroy(graph)
-    runtime.cudaGetLastError()  # a failed capture leaves an error that is not the next call's
 
 
 def _not_captured(reason: str) -> GraphCaptureError:
@@ -111,90 +95,91 @@ class _CapturedGraph:
 class _Stream:
     """See `device.api.Stream`."""
 
-    def __init__(self, runtime: Any) -> None:
-        self._runtime = runtime
-        made = runtime.cudaStreamCreateWithFlags(runtime.cudaStreamNonBlocking)
-        self._stream = checked(runtime, made, "making a stream")
+    def __init__(self, cuda: CudaDevice) -> None:
+        self._cuda, runtime = cuda, cuda.library
+        make = runtime.cudaStreamCreateWithFlags
+        self._stream = cuda.call("making a stream", make, runtime.cudaStreamNonBlocking)
         self.handle = int(self._stream)
 
     def wait_for(self, event: Event) -> None:
         assert isinstance(event, _Event)
-        checked(self._runtime, self._runtime.cudaStreamWaitEvent(self._stream, event.raw, 0), "waiting")
+        self._cuda.call("waiting", self._cuda.library.cudaStreamWaitEvent, self._stream, event.raw, 0)
 
     def synchronize(self) -> None:
-        checked(self._runtime, self._runtime.cudaStreamSynchronize(self._stream), "waiting for a stream")
+        self._cuda.call("waiting for a stream", self._cuda.library.cudaStreamSynchronize, self._stream)
 
     def close(self) -> None:
         if self._stream is not None:
-            self._runtime.cudaStreamDestroy(self._stream)
+            self._cuda.library.cudaStreamDestroy(self._stream)
             self._stream = None
 
 
 class _Event:
     """See `device.api.Event`."""
 
-    def __init__(self, runtime: Any, blocking: bool, timed: bool) -> None:
-        self._runtime = runtime
+    def __init__(self, cuda: CudaDevice, blocking: bool, timed: bool) -> None:
+        self._cuda, runtime = cuda, cuda.library
         flags = runtime.cudaEventBlockingSync if blocking else runtime.cudaEventDefault
         if not timed:
             flags |= runtime.cudaEventDisableTiming
-        self.raw = checked(runtime, runtime.cudaEventCreateWithFlags(flags), "making an event")
+        self.raw = cuda.call("making an event", runtime.cudaEventCreateWithFlags, flags)
 
     def record(self, stream: Stream) -> None:
-        checked(self._runtime, self._runtime.cudaEventRecord(self.raw, stream.handle), "recording an event")
+        self._cuda.call("recording an event", self._cuda.library.cudaEventRecord, self.raw, stream.handle)
 
     def wait(self) -> None:
-        checked(self._runtime, self._runtime.cudaEventSynchronize(self.raw), "waiting for the device")
+        self._cuda.call("waiting for the device", self._cuda.library.cudaEventSynchronize, self.raw)
 
     def reached(self) -> bool:
         """Query; being not ready is no failure."""
-        (status,) = self._runtime.cudaEventQuery(self.raw)
-        if status == self._runtime.cudaError_t.cudaErrorNotReady:
+        runtime = self._cuda.library
+        (status,) = runtime.cudaEventQuery(self.raw)
+        if status == runtime.cudaError_t.cudaErrorNotReady:
             return False
-        checked(self._runtime, (status,), "querying an event")
+        checked(runtime, (status,), "querying an event")
         return True
 
     def elapsed_ms(self, since: Event) -> float:
         assert isinstance(since, _Event)
-        result = self._runtime.cudaEventElapsedTime(since.raw, self.raw)
-        return float(checked(self._runtime, result, "reading an event's time"))
+        elapsed = self._cuda.library.cudaEventElapsedTime
+        return float(self._cuda.call("reading an event's time", elapsed, since.raw, self.raw))
 
     def close(self) -> None:
         if self.raw is not None:
-            self._runtime.cudaEventDestroy(self.raw)
+            self._cuda.library.cudaEventDestroy(self.raw)
             self.raw = None
 
 
 class _Buffer:
     """See `device.api.DeviceBuffer`."""
 
-    def __init__(self, runtime: Any, nbytes: int) -> None:
-        self._runtime = runtime
+    def __init__(self, cuda: CudaDevice, nbytes: int) -> None:
+        self._free = cuda.library.cudaFree
         self.nbytes = nbytes
         doing = f"allocating {nbytes / 2**20:.1f} MiB on the device"
-        self.address = int(checked(runtime, runtime.cudaMalloc(nbytes), doing))
+        self.address = int(cuda.call(doing, cuda.library.cudaMalloc, nbytes))
 
     def close(self) -> None:
         if self.address:
-            self._runtime.cudaFree(self.address)
+            self._free(self.address)
             self.address = 0
 
 
 class _Pinned:
     """See `device.api.HostBuffer`."""
 
-    def __init__(self, runtime: Any, nbytes: int) -> None:
-        self._runtime = runtime
+    def __init__(self, cuda: CudaDevice, nbytes: int) -> None:
+        self._free = cuda.library.cudaFreeHost
         self.nbytes = nbytes
         doing = f"page-locking {nbytes / 2**20:.1f} MiB of host memory"
-        self.address = int(checked(runtime, runtime.cudaMallocHost(nbytes), doing))
+        self.address = int(cuda.call(doing, cuda.library.cudaMallocHost, nbytes))
         memory = (ctypes.c_uint8 * nbytes).from_address(self.address)
         self.array: NDArray[np.uint8] = np.ctypeslib.as_array(memory)
 
     def close(self) -> None:
         """Give it back; views of `array` must not be used afterwards."""
         if self.address:
-            self._runtime.cudaFreeHost(self.address)
+            self._free(self.address)
             self.address = 0
 
 
@@ -202,51 +187,41 @@ class CudaPythonDevice(CudaDevice):
     """See `device.api.Device`."""
 
     _streams, _events, _buffers, _pinned = _Stream, _Event, _Buffer, _Pinned
+    _memory_info, _profiler = "cudaMemGetInfo", ("cudaProfilerStart", "cudaProfilerStop")
 
     def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int, marks: NvtxMarks) -> None:
         super().__init__(runtime, info, marks)
         self._ordinal = ordinal
 
+    def call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        return checked(self.library, function(*arguments), doing)
+
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
-        kind = self._library.cudaMemcpyKind.cudaMemcpyHostToDevice
-        self._copy(target.address, source.address, source.nbytes, kind, stream)
+        self._copy(target.address, source.address, source.nbytes, "cudaMemcpyHostToDevice", stream)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        kind = self._library.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        self._copy(target.address, source.address, target.nbytes, kind, stream)
+        self._copy(target.address, source.address, target.nbytes, "cudaMemcpyDeviceToHost", stream)
 
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        kind = self._library.cudaMemcpyKind.cudaMemcpyDeviceToDevice
-        self._copy(target.address, source.address, source.nbytes, kind, stream)
+        self._copy(target.address, source.address, source.nbytes, "cudaMemcpyDeviceToDevice", stream)
 
-    def _copy(self, target: int, source: int, nbytes: int, kind: Any, stream: Stream) -> None:
-        result = self._library.cudaMemcpyAsync(target, source, nbytes, kind, stream.handle)
-        checked(self._library, result, "copying")
+    def _copy(self, target: int, source: int, nbytes: int, name: str, stream: Stream) -> None:
+        kind = getattr(self.library.cudaMemcpyKind, name)
+        self.call("copying", self.library.cudaMemcpyAsync, target, source, nbytes, kind, stream.handle)
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
-        return capture_graph(self._library, stream, work)
+        return capture_graph(self.library, stream, work)
 
     @contextmanager
     def adopt_thread(self) -> Iterator[None]:
         """The runtime's present device is a thread's own."""
-        checked(self._library, self._library.cudaSetDevice(self._ordinal), "choosing the device")
+        self.call("choosing the device", self.library.cudaSetDevice, self._ordinal)
         yield
 
-    def _memory(self) -> tuple[int, int]:
-        free, total = checked(self._library, self._library.cudaMemGetInfo(), "reading free memory")
-        return int(free), int(total)
-
     def _is_integrated(self) -> bool:
-        attribute = self._library.cudaDeviceAttr.cudaDevAttrIntegrated
-        requested = self._library.cudaDeviceGetAttribute(attribute, self._ordinal)
-        return bool(checked(self._library, requested, "querying whether its memory is the host's"))
-
-    def captured(self) -> AbstractContextManager[None]:
-        runtime = self._library
-        return self._marks.captured(
-            lambda: checked(runtime, runtime.cudaProfilerStart(), "starting the profiler"),
-            lambda: checked(runtime, runtime.cudaProfilerStop(), "stopping the profiler"),
-        )
+        doing, attribute = "querying whether its memory is the host's", self.library.cudaDeviceAttr
+        get = self.library.cudaDeviceGetAttribute
+        return bool(self.call(doing, get, attribute.cudaDevAttrIntegrated, self._ordinal))
 
     def close(self) -> None:
         """The primary context is shared with other libraries and stays."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -32,37 +32,40 @@ def failure(doing: str, name: str, *, is_out_of_memory: bool) -> DeviceError:
 
 
 class CudaDevice:
-    """See `device.api.Device`; what makes streams, events and buffers is the binding's."""
+    """See `device.api.Device`; what makes streams, events and buffers is the binding's, given the device."""
 
-    _streams: Any
-    _events: Any
-    _buffers: Any
-    _pinned: Any
+    _streams: Callable[..., Stream]
+    _events: Callable[..., Event]
+    _buffers: Callable[..., DeviceBuffer]
+    _pinned: Callable[..., HostBuffer]
+    _memory_info: str
+    _profiler: tuple[str, str]
+    """The names of the binding's functions for free and total memory, and to start and stop the profiler."""
 
     def __init__(self, library: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
-        self._library = library
+        self.library = library
         self.info = info
         self._marks = marks
+
+    def call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of the binding's; what it reports as failed is a DeviceError that says `doing`."""
+        raise NotImplementedError
 
     is_synchronous = False
     now = staticmethod(time.perf_counter)
 
     def stream(self) -> Stream:
         """A new non-blocking stream."""
-        stream: Stream = self._streams(self._library)
-        return stream
+        return self._streams(self)
 
     def event(self, *, blocking: bool = False, timed: bool = True) -> Event:
-        event: Event = self._events(self._library, blocking, timed)
-        return event
+        return self._events(self, blocking, timed)
 
     def device_buffer(self, nbytes: int) -> DeviceBuffer:
-        buffer: DeviceBuffer = self._buffers(self._library, nbytes)
-        return buffer
+        return self._buffers(self, nbytes)
 
     def pinned_buffer(self, nbytes: int) -> HostBuffer:
-        buffer: HostBuffer = self._pinned(self._library, nbytes)
-        return buffer
+        return self._pinned(self, nbytes)
 
     def pageable_buffer(self, nbytes: int) -> HostMemory:
         return HostMemory(nbytes)
@@ -72,7 +75,8 @@ class CudaDevice:
 
     def _memory(self) -> tuple[int, int]:
         """How many bytes of its memory are free, and how many there are."""
-        raise NotImplementedError
+        free, total = self.call("reading free memory", getattr(self.library, self._memory_info))
+        return int(free), int(total)
 
     def _is_integrated(self) -> bool:
         """Whether its memory is the host's."""
@@ -94,3 +98,10 @@ class CudaDevice:
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         return self._marks.range(name)
+
+    def captured(self) -> AbstractContextManager[None]:
+        start, stop = (getattr(self.library, name) for name in self._profiler)
+        return self._marks.captured(
+            lambda: self.call("starting the profiler", start),
+            lambda: self.call("stopping the profiler", stop),
+        )
