@@ -442,8 +442,5 @@ class AllocationTracker:
             self.events.append(event)
 
 
-class ProgressSink(Protocol):
-    """Receives the progress of a build."""
-
-    def __call__(self, phase: str, fraction: float | None) -> None:
-        """`phase` in words; `fraction` of the whole build from 0 to 1, or None if unknown."""
+ProgressSink = Callable[[str, float | None], None]
+"""Receives the progress of a build: the phase in words, and how much of the whole is done, or None."""

@@ -152,9 +152,9 @@ def open_clock_control(name: str) -> ClockControl:
     """The means to lock the clocks of the device that a backend runs on."""
     if name == ONNXRUNTIME:
         raise UsageError("--lock-clocks: a processor's clocks cannot be locked", "omit the flag")
-    from trtopt.device.nvml import open_control
+    from trtopt.device.nvml import NvmlGpu
 
-    return open_control(probe.gpu(0))
+    return NvmlGpu(probe.gpu(0))
 
 
 def open_cuda_device(marks: NvtxMarks = UNMARKED) -> Device:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -25,11 +25,8 @@ class BuiltEngine:
     """The engine's layers in the backend's own JSON, where it gives them without running the engine."""
 
 
-class LogSink(Protocol):
-    """Receives the backend's log."""
-
-    def __call__(self, severity: str, message: str) -> None:
-        """`severity` is one of `error`, `warning`, `info`, `verbose`."""
+LogSink = Callable[[str, str], None]
+"""Receives the backend's log: severity (`error`, `warning`, `info`, `verbose`) and message."""
 
 
 class EngineBuilder(Protocol):

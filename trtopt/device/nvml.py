@@ -1,17 +1,18 @@
 """NVML's readings of a GPU: clocks, power, temperature, throttle reasons, and other processes.
 
-Only `_Gpu` talks to the driver. Pure functions interpret its answers. Application clocks are
+Only `NvmlGpu` talks to the driver. Pure functions interpret its answers. Application clocks are
 deprecated since CUDA 13.0 (NVML, Deprecation and/or Removal Notices): a driver may refuse them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from trtopt.device.api import ClockControl, ClockSensor, DeviceMemory, Holder
+from trtopt.device.api import ClockSensor, DeviceMemory, Holder
 from trtopt.device.clocks import UnknownClocks
 from trtopt.errors import DeviceError, UsageError
 from trtopt.records import ClockReading, ClockReference, DeviceInfo
@@ -96,8 +97,11 @@ def refusal_of(error: str, doing: str) -> DeviceError | UsageError:
     return DeviceError(f"--lock-clocks: {doing}: {error}", "this GPU or driver cannot do it: omit the flag")
 
 
-class _Gpu:
-    """One GPU as NVML knows it, found by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's."""
+class NvmlGpu:
+    """One GPU as NVML knows it; see `device.api.ClockSensor` and `ClockControl`.
+
+    It is found by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's.
+    """
 
     def __init__(self, info: DeviceInfo) -> None:
         try:
@@ -131,6 +135,7 @@ class _Gpu:
         except (self._nvml.NVMLError, AttributeError) as error:
             raise refusal_of(str(error), doing) from None
 
+    @cached_property
     def reference(self) -> ClockReference:
         """What to compare the SM clock with."""
         return reference_of(
@@ -139,62 +144,41 @@ class _Gpu:
             self.query("GetMaxClockInfo", _SM),
         )
 
-
-class NvmlSensor:
-    """See `device.api.ClockSensor`."""
-
-    def __init__(self, gpu: _Gpu, reference: ClockReference) -> None:
-        self._gpu = gpu
-        self.reference = reference
-
     def read(self, at_ms: float) -> ClockReading:
         """Query NVML."""
-        return reading_of(self._gpu.query, at_ms)
+        return reading_of(self.query, at_ms)
+
+    def lock(self, mhz: int | None) -> int:
+        """Have the driver lock the clock; by default at the reference."""
+        target = self.reference.mhz if mhz is None else mhz
+        if target is None:
+            raise DeviceError("--lock-clocks: the driver reports no clock to lock at", "give one in MHz")
+        self.change(f"locking the clocks at {target} MHz", "SetGpuLockedClocks", target, target)
+        return target
+
+    def unlock(self) -> None:
+        """Release the clock to the driver."""
+        self.change("unlocking the clocks", "ResetGpuLockedClocks")
 
 
 def open_sensor(info: DeviceInfo) -> ClockSensor:
     """A sensor of that GPU; if NVML is missing or does not report its clock, one with the reason."""
     try:
-        gpu = _Gpu(info)
+        gpu = NvmlGpu(info)
     except DeviceError as error:
         return UnknownClocks(error.problem)
-    first, reference = reading_of(gpu.query, 0.0), gpu.reference()
-    if first.sm_mhz is None:
+    if gpu.read(0.0).sm_mhz is None:
         return UnknownClocks(f"NVML does not report the SM clock: {gpu.failures['GetClockInfo']}")
     if _OLDER_REASONS in gpu.failures:
         problem = f"NVML does not report throttle reasons: {gpu.failures[_OLDER_REASONS]}"
-        reference = msgspec.structs.replace(reference, problem=problem)
-    return NvmlSensor(gpu, reference)
-
-
-class NvmlControl:
-    """See `device.api.ClockControl`."""
-
-    def __init__(self, gpu: _Gpu) -> None:
-        self._gpu = gpu
-
-    def lock(self, mhz: int | None) -> int:
-        """Have the driver lock the clock; by default at the reference."""
-        target = self._gpu.reference().mhz if mhz is None else mhz
-        if target is None:
-            raise DeviceError("--lock-clocks: the driver reports no clock to lock at", "give one in MHz")
-        self._gpu.change(f"locking the clocks at {target} MHz", "SetGpuLockedClocks", target, target)
-        return target
-
-    def unlock(self) -> None:
-        """Release the clock to the driver."""
-        self._gpu.change("unlocking the clocks", "ResetGpuLockedClocks")
-
-
-def open_control(info: DeviceInfo) -> ClockControl:
-    """The means to lock that GPU's clocks."""
-    return NvmlControl(_Gpu(info))
+        gpu.reference = msgspec.structs.replace(gpu.reference, problem=problem)
+    return gpu
 
 
 def holders_of(info: DeviceInfo) -> tuple[Holder, ...]:
     """The processes that have memory of that GPU, the largest first; none where NVML does not report them."""
     try:
-        processes = _Gpu(info).query("GetComputeRunningProcesses_v3") or ()
+        processes = NvmlGpu(info).query("GetComputeRunningProcesses_v3") or ()
     except DeviceError:
         return ()
     holders = (Holder(process.pid, process.usedGpuMemory) for process in processes)
@@ -204,7 +188,7 @@ def holders_of(info: DeviceInfo) -> tuple[Holder, ...]:
 def device_memory_of(info: DeviceInfo) -> DeviceMemory | None:
     """That GPU's memory, without a CUDA context of one's own; None where NVML does not report it."""
     try:
-        memory = _Gpu(info).query("GetMemoryInfo")
+        memory = NvmlGpu(info).query("GetMemoryInfo")
     except DeviceError:
         return None
     return None if memory is None else DeviceMemory(memory.free, memory.total, holders_of(info))

@@ -11,7 +11,7 @@ from trtopt.device.clocks import IDLE, SLOWDOWNS
 from trtopt.device.cuda import probe
 from trtopt.device.nvml import (
     REASONS,
-    open_control,
+    NvmlGpu,
     open_sensor,
     others_of,
     reading_of,
@@ -155,7 +155,7 @@ def test_without_the_binding_the_clocks_are_unknown_and_it_says_which_is_missing
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert open_sensor(examples.GPU).reference.problem == "nvidia-ml-py is not installed"
     with pytest.raises(DeviceError) as caught:
-        open_control(examples.GPU)
+        NvmlGpu(examples.GPU)
     assert "pip install" in caught.value.remedy
 
 
@@ -163,4 +163,4 @@ def test_without_the_binding_the_clocks_are_unknown_and_it_says_which_is_missing
 def test_where_nvml_cannot_start_no_clock_can_be_locked() -> None:
     pytest.importorskip("pynvml")
     with pytest.raises(DeviceError, match="NVML: "):
-        open_control(examples.GPU)
+        NvmlGpu(examples.GPU)

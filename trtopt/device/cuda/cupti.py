@@ -9,14 +9,15 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version as release_of
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
+
+import msgspec
 
 from trtopt.errors import DeviceError
 from trtopt.extras import install
@@ -39,12 +40,6 @@ _REMEDIES = {
         "the driver admits profiling by administrators only",
         f"{_PLAIN}have NVreg_RestrictProfilingToAdminUsers=0 set for the driver's module",
     ),
-    "ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES": (
-        "the virtual GPU's host does not admit profiling",
-        f"{_PLAIN}have profiling enabled for this virtual machine",
-    ),
-    "ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED": ("a virtual GPU cannot be traced", "measure on a whole GPU"),
-    "ERROR_MIG_DEVICE_NOT_SUPPORTED": ("a part of a GPU (MIG) cannot be traced", "measure on a whole GPU"),
     "ERROR_NOT_INITIALIZED": (
         "CUPTI and the driver do not fit one another",
         "install the release of cupti-python that fits the driver, or a newer driver",
@@ -100,18 +95,6 @@ def have_nvtx_inject_cupti() -> None:
     os.environ[_INJECTION] = str(next(places, name))  # else where the loader finds it
 
 
-@dataclass(frozen=True)
-class _Marker:
-    """The start or the end of a range; only starts have a name."""
-
-    number: int
-    flags: int
-    at_ns: int
-    thread: int | None
-    name: str
-    domain: str
-
-
 class CuptiRecorder:
     """Records what the device runs; see `device.api.ActivityRecorder`. Open it before a graph is captured."""
 
@@ -119,7 +102,8 @@ class CuptiRecorder:
         self._cupti = _load()
         self._seen: list[KernelActivity] = []
         self._calls: list[LaunchCall] = []
-        self._markers: list[_Marker] = []
+        self._begun: dict[int, NvtxRange] = {}
+        self._ended_ns: dict[int, int] = {}
         self._enabled = ExitStack()
         try:
             self._checked("registering buffers", self._register)
@@ -141,9 +125,23 @@ class CuptiRecorder:
             if one.kind == int(kinds.DRIVER):
                 self._calls.append(_call(one))
             elif one.kind == int(kinds.MARKER):
-                self._markers.append(_marker(one))
+                self._mark(one)
             elif (activity := self._record(one)) is not None:
                 self._seen.append(activity)
+
+    def _mark(self, one: Any) -> None:
+        """Keep the start or the end of a range; only starts have a name, and either may come first."""
+        if one.flags_ & _RANGE_END:
+            self._ended_ns[int(one.id)] = int(one.timestamp)
+        elif one.flags_ & _RANGE_START:
+            thread = getattr(one.object_id, "threadId", None)
+            self._begun[int(one.id)] = NvtxRange(
+                name="" if one.name is None else str(one.name),
+                domain="" if one.domain is None else str(one.domain),
+                start_ns=int(one.timestamp),
+                end_ns=0,
+                thread=None if thread is None else int(thread),
+            )
 
     def _record(self, one: Any) -> KernelActivity | None:
         kinds = self._cupti.ActivityKind
@@ -182,12 +180,15 @@ class CuptiRecorder:
         return self._flushed()
 
     def _flushed(self) -> TracedRun:
-        """What was recorded since the last call."""
+        """What was recorded since the last call; a range of which only one end was is left out."""
         self._checked("reading records", lambda: self._cupti.activity_flush_all(_FORCED))
-        found = TracedRun(
-            activities=tuple(self._seen), calls=tuple(self._calls), ranges=_ranges(self._markers)
+        ranges = (
+            msgspec.structs.replace(one, end_ns=self._ended_ns[number])
+            for number, one in self._begun.items()
+            if number in self._ended_ns
         )
-        for kept in (self._seen, self._calls, self._markers):
+        found = TracedRun(activities=tuple(self._seen), calls=tuple(self._calls), ranges=tuple(ranges))
+        for kept in (self._seen, self._calls, self._begun, self._ended_ns):
             kept.clear()
         return found
 
@@ -220,30 +221,6 @@ def _call(one: Any) -> LaunchCall:
         start_ns=int(one.start),
         end_ns=int(one.end),
         thread=int(one.thread_id),
-    )
-
-
-def _marker(one: Any) -> _Marker:
-    thread = getattr(one.object_id, "threadId", None)
-    return _Marker(
-        number=int(one.id),
-        flags=int(one.flags_),
-        at_ns=int(one.timestamp),
-        thread=None if thread is None else int(thread),
-        name="" if one.name is None else str(one.name),
-        domain="" if one.domain is None else str(one.domain),
-    )
-
-
-def _ranges(markers: Sequence[_Marker]) -> tuple[NvtxRange, ...]:
-    """Starts and ends of one number together; what has only one of them is left out."""
-    ends = {one.number: one.at_ns for one in markers if one.flags & _RANGE_END}
-    return tuple(
-        NvtxRange(
-            name=one.name, domain=one.domain, start_ns=one.at_ns, end_ns=ends[one.number], thread=one.thread
-        )
-        for one in markers
-        if one.flags & _RANGE_START and one.number in ends
     )
 
 

@@ -9,7 +9,6 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,31 +28,8 @@ _FLOATS = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(bfl
 
 
 def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
-    """Load an ONNX file with no graph optimisation, so that failures name the file's own nodes.
-
-    Returns:
-        A function from inputs by name to outputs by name. It raises ModelError with the runtime's words.
-    """
-    process = ort_process()
-    try:
-        session, _ = process.open(path, {}, (), prepack=True)
-    except OrtRefusal as error:
-        raise ModelError(f"ONNX Runtime refuses the file: {error}", "this is a bug in the export") from error
-    except OrtDeath as death:
-        raise Crashed(death, f"loading {path}") from None
-
-    def run(inputs: Arrays) -> Arrays:
-        try:
-            return process.run(session, inputs)
-        except OrtRefusal as error:
-            raise ModelError(
-                f"ONNX Runtime failed: {error}", "see which node it names; export that part another way"
-            ) from error
-        except OrtDeath as death:
-            raise Crashed(death, f"running {path}") from None
-
-    weakref.finalize(run, process.drop, session).atexit = False
-    return run
+    """What runs an ONNX file with no graph optimisation, so that failures name the file's own nodes."""
+    return Unoptimised(path, prepack=True).run
 
 
 class CannotRun(ModelError):
@@ -88,7 +64,7 @@ def crash_context(what: str) -> Iterator[None]:
 
 
 class Unoptimised:
-    """A model in memory, opened to run unoptimised.
+    """A model in memory or in a file, opened to run unoptimised.
 
     Weights are initializers that the model has in the file `WEIGHTS_FILE` of `model_file`, `packed` the bytes
     of its PACKED_FILE. What is mapped from files is shared, not copied, and may be deleted once it is open.
@@ -97,7 +73,7 @@ class Unoptimised:
 
     def __init__(
         self,
-        model: bytes,
+        model: bytes | Path,
         weights: Mapping[str, NDArray[Any]] | None = None,
         packed: Sequence[NDArray[Any]] = (),
         *,
@@ -131,11 +107,12 @@ class Unoptimised:
             raise Crashed(death, "running it") from None
 
 
-def _cannot_load(told: str, model: bytes) -> CannotLoad:
+def _cannot_load(told: str, model: bytes | Path) -> CannotLoad:
     import onnx
 
-    if missing := missing_operator(told, onnx.ModelProto.FromString(model)):
-        return OperatorMissing(missing.problem, missing.remedy)
+    content = model.read_bytes() if isinstance(model, Path) else model
+    if missing := missing_operator(told, onnx.ModelProto.FromString(content)):
+        return OperatorMissing(*missing)
     problem = f"ONNX Runtime cannot run the model: {told.splitlines()[0]}"
     return CannotLoad(problem, "see what it names, and export the model again")
 
@@ -151,16 +128,8 @@ _OLDEST_OPSET = 7
 """ONNX Runtime has every standard operator of newer ones, though not for every type."""
 
 
-@dataclass(frozen=True)
-class MissingOperator:
-    """What is missing, and what gives the model an operator that ONNX Runtime has."""
-
-    problem: str
-    remedy: str
-
-
-def missing_operator(told: str, model: onnx.ModelProto) -> MissingOperator | None:
-    """The operator that ONNX Runtime lacks, with its first node, if that is what its message says."""
+def missing_operator(told: str, model: onnx.ModelProto) -> tuple[str, str] | None:
+    """If its message says that ONNX Runtime lacks an operator: which, with its first node, and the remedy."""
     old, unknown = _UNIMPLEMENTED.search(told), _UNKNOWN.search(told)
     if old and opset_of(model) < _OLDEST_OPSET:
         operator, version = old[1], f" of opset {opset_of(model)}"
@@ -172,4 +141,4 @@ def missing_operator(told: str, model: onnx.ModelProto) -> MissingOperator | Non
         return None
     nodes = (node for graph in graphs_of(model.graph) for node in graph.node)
     name = next((node.name for node in nodes if node.op_type == operator), "")
-    return MissingOperator(f"ONNX Runtime has no operator {operator!r}{version} (node {name!r})", remedy)
+    return f"ONNX Runtime has no operator {operator!r}{version} (node {name!r})", remedy

@@ -18,9 +18,9 @@ from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.profiles import add_profiles
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
 from trtopt.device.tensorrt.timing_cache import (
-    HitCounter,
     attach,
     detach,
+    hits_in,
     merge,
     require_unchanged,
     tactics_in,
@@ -104,12 +104,12 @@ class TensorRTBuilder:
     ) -> BuiltEngine:
         """Build one engine; see `device.building.EngineBuilder.build`."""
         errors: list[str] = []
-        hits = HitCounter()
+        hits: list[int] = []
 
         def remember(severity: str, message: str) -> None:
             if severity == "error":
                 errors.append(message)
-            hits(message)
+            hits.extend(hits_in(message))
             log(severity, message)
 
         target = self._library.target
@@ -122,7 +122,7 @@ class TensorRTBuilder:
             with self._marks.range("describe"):
                 text = describe_serialized(self._library.trt, logger, built.engine)
         # TensorRT logs the cache's hits when it deletes the cache, which it has done by now
-        return replace(built, timing_cache_hits=hits.hits, inspector=text)
+        return replace(built, timing_cache_hits=max(hits, default=None), inspector=text)
 
     def _build(
         self,
@@ -216,30 +216,26 @@ class TensorRTBuilder:
         if target.weakly_typed:
             for name in _precision_flags(trt, types):
                 config.set_flag(getattr(trt.BuilderFlag, name))
-        self._keep_entries(config)
+        if target.editable_cache:  # caches that name their entries
+            config.set_flag(trt.BuilderFlag.EDITABLE_TIMING_CACHE)
         if settings.reproducible:
             config.set_flag(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
         self._choose_compute_capabilities(config, settings.compute_capabilities)
         return self._report(config)
 
-    def _keep_entries(self, config: Any) -> None:
-        """Have the builder make caches that tell their entries, where this version has such."""
-        if self._library.target.editable_cache:
-            config.set_flag(self._library.trt.BuilderFlag.EDITABLE_TIMING_CACHE)
-
     def _choose_compute_capabilities(self, config: Any, wanted: tuple[str, ...]) -> None:
         trt = self._library.trt
         if not wanted:
             return  # TensorRT-RTX's own default: Ampere and newer
+        known = {name: one for name, one in _members(trt.ComputeCapability) if name.startswith("SM")}
         config.num_compute_capabilities = len(wanted)
         for index, name in enumerate(wanted):
-            known = {"SM" + "".join(filter(str.isdigit, name))} & set(trt.ComputeCapability.__members__)
-            if not known or not config.set_compute_capability(
-                getattr(trt.ComputeCapability, known.pop()), index
-            ):
+            chosen = known.get("SM" + "".join(filter(str.isdigit, name)))
+            if chosen is None or not config.set_compute_capability(chosen, index):
+                as_typed = sorted((f"{one[2:-1]}.{one[-1]}" for one in known), key=float)  # 8.9 of SM89
                 raise UsageError(
                     f"--compute-capability {name}: {self.backend} does not support it",
-                    f"choose among {', '.join(sorted(map(_as_typed, _all_capabilities(trt)), key=float))}",
+                    f"choose among {', '.join(as_typed)}",
                 )
 
     def _report(self, config: Any) -> dict[str, str]:
@@ -277,10 +273,6 @@ class TensorRTBuilder:
 
 def _members(enum: Any) -> list[tuple[str, Any]]:
     return sorted(enum.__members__.items())
-
-
-def _all_capabilities(trt: Any) -> tuple[str, ...]:
-    return tuple(name for name, _ in _members(trt.ComputeCapability) if name.startswith("SM"))
 
 
 def _mask(enum: Any, names: Sequence[str], flag: str = "") -> int:
@@ -353,11 +345,6 @@ def _node_in_file(onnx: Path, index: int) -> str:
     if not 0 <= index < len(nodes):
         return f"node {index}"
     return f"node {nodes[index].name!r} ({nodes[index].op_type})"
-
-
-def _as_typed(capability: str) -> str:
-    """`8.9` of `SM89`."""
-    return f"{capability[2:-1]}.{capability[-1]}"
 
 
 def _failure(problem: str, errors: list[str], workspace_bytes: int | None = None) -> Exception:

@@ -24,7 +24,7 @@ from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineErro
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Backend, Plugin, Shape, TensorSpec
 from trtopt.records.tensors import VECTORS
-from trtopt.targets import NUMPY_TYPES, Target
+from trtopt.targets import NUMPY_TYPES
 
 Errors = deque[str]
 """What TensorRT logged last as errors, whichever engine it was about."""
@@ -54,22 +54,21 @@ class TensorRTTarget:
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         """Deserialise an engine that the caller has vouched for."""
         trt = self._library.trt
-        logger, errors = self._logger, self._errors
-        errors.clear()
-        load_plugins(self._library, logger, self._plugins)
-        runtime = make(trt.Runtime, logger)
+        self._errors.clear()
+        load_plugins(self._library, self._logger, self._plugins)
+        runtime = make(trt.Runtime, self._logger)
         allocator = None
         if track is not None:
             allocator = make_allocator(trt, self._library.target, self.device, track)
             runtime.gpu_allocator = allocator
         loaded = runtime.deserialize_cuda_engine(engine)
         if loaded is None:
-            raise _load_failure(self.backend, errors)
+            raise _load_failure(self.backend, self._errors)
         # Python keeps no reference to loggers and allocators: the session does.
-        keep_alive = (logger, allocator, runtime)
-        return TensorRTSession(
-            trt, self._library.target, self.device, loaded, errors, keep_alive, nvtx=self._nvtx
-        )
+        keep_alive = (self._logger, allocator, runtime)
+        verbosity = trt.ProfilingVerbosity
+        nvtx = verbosity.DETAILED if self._nvtx else verbosity.NONE
+        return TensorRTSession(self._library, self.device, loaded, self._errors, keep_alive, nvtx)
 
     def close(self) -> None:
         self.device.close()
@@ -97,23 +96,20 @@ class TensorRTSession:
 
     def __init__(
         self,
-        trt: Any,
-        target: Target,
+        library: Library,
         device: Device,
         engine: Any,
         errors: Errors,
         keep_alive: tuple[object, ...],
-        *,
-        nvtx: bool,
+        nvtx: Any,
     ) -> None:
-        self._trt = trt
-        self._target = target
+        self._library = library
         self._device = device
         self._engine = engine
         self._errors = errors
         self._keep_alive = keep_alive
-        verbosity = trt.ProfilingVerbosity
-        self._nvtx = verbosity.DETAILED if nvtx else verbosity.NONE
+        self._nvtx = nvtx
+        trt = library.trt
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         is_input = {name: engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
         self.inputs = tuple(self._spec(name) for name in names if is_input[name])
@@ -131,7 +127,7 @@ class TensorRTSession:
 
     @property
     def device_memory_bytes(self) -> int | None:
-        return int(getattr(self._engine, self._target.device_memory))
+        return int(getattr(self._engine, self._library.target.device_memory))
 
     def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> None:
         """None: a context's profiler reports layers."""
@@ -171,9 +167,7 @@ class TensorRTSession:
             )
             for spec in (*self.inputs, *self.outputs)
         )
-        return TensorRTContext(
-            self._trt, self._target, self._device, self._engine, context, bindings, self._errors
-        )
+        return TensorRTContext(self._library, self._device, self._engine, context, bindings, self._errors)
 
     def close(self) -> None:
         """Give the engine back; contexts must be closed before."""
@@ -193,15 +187,14 @@ class TensorRTContext:
 
     def __init__(
         self,
-        trt: Any,
-        target: Target,
+        library: Library,
         device: Device,
         engine: Any,
         context: Any,
         bindings: tuple[Binding, ...],
         errors: Errors,
     ) -> None:
-        self._trt = trt
+        self._trt, target = library.trt, library.target
         self._engine = engine
         self._context = context
         self.bindings = bindings
@@ -210,7 +203,7 @@ class TensorRTContext:
         self._profiler: Any = None
         self._sized = {one.name: OutputMemory(device, one.dtype) for one in bindings if one.is_data_dependent}
         self._allocators = {
-            name: make_output_allocator(trt, target, memory) for name, memory in self._sized.items()
+            name: make_output_allocator(self._trt, target, memory) for name, memory in self._sized.items()
         }
         for name, allocator in self._allocators.items():
             if not context.set_output_allocator(name, allocator):

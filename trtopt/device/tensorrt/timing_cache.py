@@ -94,14 +94,6 @@ def require_unchanged(before: Mapping[str, str], after: Mapping[str, str]) -> No
         )
 
 
-class HitCounter:
-    """Reads from the log how often the cache was of use. TensorRT logs it when it deletes the cache."""
-
-    def __init__(self) -> None:
-        self.hits: int | None = None
-
-    def __call__(self, message: str) -> None:
-        """One log message; the busiest cache of the build is the one that counts."""
-        match = _HITS.search(message)
-        if match:
-            self.hits = max(self.hits or 0, int(match.group(1)))
+def hits_in(message: str) -> list[int]:
+    """How often a cache was of use, where the log says so: TensorRT logs it when it deletes the cache."""
+    return [int(hits) for hits in _HITS.findall(message)]

@@ -187,7 +187,7 @@ def test_dropped_records_are_counted(cupti: Cupti) -> None:
     [
         ("ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", "another profiler uses CUPTI", "CUDA_INJECTION64_PATH"),
         ("ERROR_INSUFFICIENT_PRIVILEGES", "administrators only", "NVreg_RestrictProfilingToAdminUsers=0"),
-        ("ERROR_MIG_DEVICE_NOT_SUPPORTED", "MIG", "whole GPU"),
+        ("ERROR_MIG_DEVICE_NOT_SUPPORTED", "MIG", "omit --kernels"),
         ("ERROR_HARDWARE", "ERROR_HARDWARE", "omit --kernels"),
     ],
 )
