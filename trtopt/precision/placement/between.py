@@ -88,13 +88,14 @@ def _read_shared_pair(draft: Draft, node: Node, index: int) -> None:
 
 
 def _is_product(draft: Draft, tensor: str) -> bool:
-    """Whether a quantised matrix product makes it, for it alone, perhaps with a bias and in another shape."""
+    """Whether a quantised matrix product makes it, for it alone, with a bias, scaled or transposed."""
     view, maker = draft.view, draft.view.maker.get(tensor)
     while maker is not None and view.only_use(maker.output[0]) is not None:
         if is_op(maker, "MatMul", "Gemm"):
             return draft.is_quantized(maker)
         computed = view.computed_inputs(maker)
-        is_passed = is_op(maker, *RESHAPES) or (is_op(maker, "Add") and len(computed) == 1)
+        is_by_constant = is_op(maker, "Add", "Mul") and len(computed) == 1
+        is_passed = is_by_constant or is_op(maker, *RESHAPES, "Transpose")
         maker = view.maker.get(maker.input[computed[0]]) if is_passed and computed else None
     return False
 

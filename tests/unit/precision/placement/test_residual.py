@@ -153,6 +153,21 @@ def test_behind_products_a_residual_reads_what_is_asked_for(
     assert edges(plan_of(net, y, residual)) == layers | read
 
 
+def test_behind_products_of_another_layout_a_residual_reads_the_skip_of_a_depthwise_convolution() -> None:
+    """ConvNeXt's block: channels go last for its products, and back, scaled by channel, for the sum."""
+    net = Net(x=MAPS)
+    skip = net.node("Relu", "stem", net.conv("first", "x", WIDTH, WIDTH))
+    last = net.node(
+        "Transpose", "last", net.conv("depthwise", skip, WIDTH, WIDTH, group=WIDTH), perm=[0, 2, 3, 1]
+    )
+    down = product(net, "down", net.node("Relu", "relu", product(net, "up", norm(net, "norm", last))))
+    scaled = net.node("Mul", "gamma", down, net.constant("gamma.w", WIDTH))
+    y = net.node("Add", "add", net.node("Transpose", "back", scaled, perm=[0, 3, 1, 2]), skip)
+    added = {residual: edges(plan_of(net, y, residual)) for residual in CHOICES["residual"]}
+    assert added["skip"] - added["none"] == {("stem", "add")}
+    assert added["both"] - added["none"] == {("stem", "add"), ("back", "add")}
+
+
 @pytest.mark.parametrize("residual", ["skip", "both"])
 def test_a_skip_that_no_layer_reads_in_int8_gets_no_pair_for_the_add_alone(residual: str) -> None:
     net, y = encoder(2, is_pre_norm=True)
