@@ -118,23 +118,6 @@ def _odd_product(scope: Scope) -> Iterator[Finding]:
                 yield Finding(node, f"{kind} = {size} is not a multiple of {unit}")
 
 
-@check(
-    "bound by memory, not by arithmetic: INT8 or FP8 compute gains nothing",
-    "raise the batch, or quantise the weight alone",
-)
-def _vector_product(scope: Scope) -> Iterator[Finding]:
-    for node in scope.nodes("MatMul", "Gemm"):
-        left, weight = node.inputs[0].shape, _weight(scope, node)
-        if node.op == "Gemm" and node.attrs.get("transA", 0):
-            continue
-        rows = left[-2] if left is not None and len(left) >= 2 else None
-        columns = None
-        if weight is not None and len(weight.shape) >= 2:
-            columns = weight.shape[-2] if node.attrs.get("transB", 0) else weight.shape[-1]
-        if rows == 1 or columns == 1:
-            yield Finding(node, f"{'M' if rows == 1 else 'N'} = 1: a matrix times a vector")
-
-
 @check("a copy, and no fusion across it", "join along channels in the model")
 def _batch_concat(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Concat"):
@@ -218,10 +201,8 @@ def _is_of_values(scope: Scope, tensor: Any) -> bool:
     return False
 
 
-# ── structure: control flow, types, operators that fall back, attention that does not fuse ────────────────
+# ── structure: control flow, operators that are not read, types, attention that does not fuse ─────────────────
 
-_MATH = ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "ReduceSum", "ReduceMean", "ReduceMax", "Where",
-         "Equal", "CumSum", "Mod")  # fmt: skip
 _HEAD_MIN, _HEAD_MAX, _HEAD_UNIT = 16, 256, 8
 
 
@@ -232,50 +213,6 @@ _HEAD_MIN, _HEAD_MAX, _HEAD_UNIT = 16, 256, 8
 def _control_flow(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Loop", "If", "Scan"):
         yield Finding(node, f"{node.op} runs its body as a separate graph")
-
-
-def _is_shape_math(scope: Scope, tensor: Any, depth: int = 6) -> bool:
-    """Whether an integer comes from Shape or Size nodes, as far as `depth` steps show."""
-    maker = scope.producer(tensor)
-    if maker is None or not depth:
-        return False
-    return maker.op in ("Shape", "Size") or any(
-        _is_shape_math(scope, item, depth - 1) for item in maker.inputs
-    )
-
-
-@check(
-    "TensorRT 8.6 turns it into INT32; later versions have few INT64 kernels",
-    "use INT32 in the model where the range allows",
-)
-def _int64_math(scope: Scope) -> Iterator[Finding]:
-    for node in scope.nodes(*_MATH):
-        out = node.outputs[0]
-        computed = node.inputs[0] if node.op == "Equal" else out  # axes and exponents may be INT64 anywhere
-        if (
-            scope.dtype(computed) == np.int64
-            and (scope.rank(out) or 0) > 1
-            and not _is_shape_math(scope, out)
-        ):
-            yield Finding(node, "it computes in INT64 on data, not on shapes")
-
-
-@check(
-    "a slow generic kernel, or a mode that the parser refuses",
-    "use nearest or linear with half_pixel, align_corners or asymmetric, and constant scales",
-)
-def _resize(scope: Scope) -> Iterator[Finding]:
-    for node in scope.nodes("Resize", "Upsample"):
-        mode = node.attrs.get("mode", "nearest")
-        place = node.attrs.get("coordinate_transformation_mode", "half_pixel")
-        if (
-            mode == "cubic"
-            or place in ("tf_crop_and_resize", "half_pixel_symmetric")
-            or node.attrs.get("antialias")
-        ):
-            yield Finding(node, f"mode {mode}, coordinates {place}")
-        elif any(not item.is_empty() and not scope.is_constant(item) for item in node.inputs[1:]):
-            yield Finding(node, "its size is computed")
 
 
 def _form(op: str, opset: int) -> Any:
