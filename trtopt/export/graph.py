@@ -127,15 +127,14 @@ def name_axes(model: onnx.ModelProto, shapes: dict[str, tuple[int | str, ...]]) 
 
 # From opset 18, which PyTorch's exporter writes, to 17, the newest that TensorRT 8.6 reads.
 #
-# Opset 18 moved the `axes` of reductions from an attribute to an input, gave Split `num_outputs`, and Pad and
-# Resize options. Each is put back where it means the same; what has no form in 17 is refused by name. Shape's
-# `start` and `end`, which 8.6's parser passes over, become a Slice.
+# Opset 18 moved the `axes` of reductions from an attribute to an input, and gave operators options. Each is
+# put back where it means the same; what has no form in 17 is refused by name. Shape's `start` and `end`,
+# which 8.6's parser passes over, become a Slice.
 
 
 _REDUCTIONS = {
     f"Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 }
-_IR_VERSION = {17: 8, 18: 8}
 
 
 def lower_to_17(model: onnx.ModelProto) -> None:
@@ -152,26 +151,35 @@ def lower_to_17(model: onnx.ModelProto) -> None:
     for node in [node for part in parts for node in part.node if node.domain in OWN_DOMAINS]:
         if not onnx.defs.has(node.op_type, 17, ""):
             raise _refused(node, "does not exist in opset 17")
-        if node.op_type in _REDUCTIONS:
-            _reduction(node, constants)
-        elif node.op_type == "Split":
-            _split(node)
+        if node.op_type in _REDUCTIONS and len(node.input) > 1:
+            axes = [int(axis) for axis in _constant(node, 1, constants)] if node.input[1] else []
+            node.attribute.extend([onnx.helper.make_attribute("axes", axes)] if axes else [])
+            del node.input[1:]
         elif node.op_type == "Pad" and len(node.input) > 3 and node.input[3]:
             _pad(node, constants, ranks, model)
-        elif node.op_type == "Resize":
-            _drop_defaults(node, {"antialias": 0, "keep_aspect_ratio_policy": b"stretch"}, refused={"axes"})
-        elif node.op_type == "LpPool":
-            _drop_defaults(node, {"ceil_mode": 0}, refused={"dilations"})
         elif node.op_type in ("ScatterElements", "ScatterND") and any(
             entry.name == "reduction" and entry.s in (b"max", b"min") for entry in node.attribute
         ):
             raise _refused(node, "reduces with max or min, which opset 17 has not")
+        _drop_options(node)
     for part in reversed(parts):  # inner ones first: nodes of the outer are copied with them
         _slice_whole_shapes(part)
     for entry in model.opset_import:
         if entry.domain in OWN_DOMAINS:
             entry.version = 17
-    model.ir_version = _IR_VERSION[17]
+    model.ir_version = 8
+
+
+def _drop_options(node: onnx.NodeProto) -> None:
+    """Take off attributes that opset 17 has not: its own way is their default; ONNX checks that a Split is even."""
+    import onnx
+
+    known, newer = (onnx.defs.get_schema(node.op_type, opset, "").attributes for opset in (17, 18))
+    for entry in [entry for entry in node.attribute if entry.name not in known]:
+        usual = newer[entry.name].default_value
+        if entry.name != "num_outputs" and (entry.type, entry.i, entry.s) != (usual.type, usual.i, usual.s):
+            raise _refused(node, f"uses {entry.name!r}, which opset 17 has not")
+        node.attribute.remove(entry)
 
 
 def _slice_whole_shapes(graph: onnx.GraphProto) -> None:
@@ -195,23 +203,6 @@ def _slice_whole_shapes(graph: onnx.GraphProto) -> None:
         graph.node.append(node)
 
 
-def _reduction(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> None:
-    import onnx
-
-    if len(node.input) > 1 and node.input[1]:
-        axes = _constant(node, 1, constants)
-        node.attribute.append(onnx.helper.make_attribute("axes", [int(axis) for axis in axes]))
-    elif any(entry.name == "noop_with_empty_axes" and entry.i for entry in node.attribute):
-        raise _refused(node, "reduces over no axes, which opset 17 cannot say")
-    del node.input[1:]
-    _remove(node, "noop_with_empty_axes")
-
-
-def _split(node: onnx.NodeProto) -> None:
-    """Without sizes opset 17 splits into equal parts, as many as there are outputs; ONNX checks the size."""
-    _remove(node, "num_outputs")
-
-
 def _pad(
     node: onnx.NodeProto,
     constants: dict[str, onnx.TensorProto],
@@ -233,26 +224,12 @@ def _pad(
     node.input[:] = kept if node.input[2] else kept[:2]
 
 
-def _drop_defaults(node: onnx.NodeProto, defaults: dict[str, int | bytes], refused: set[str]) -> None:
-    for entry in list(node.attribute):
-        if entry.name in refused or (entry.name in defaults and (entry.s or entry.i) != defaults[entry.name]):
-            raise _refused(node, f"uses {entry.name!r}, which opset 17 has not")
-        if entry.name in defaults:
-            node.attribute.remove(entry)
-
-
 def _constant(node: onnx.NodeProto, index: int, constants: dict[str, onnx.TensorProto]) -> np.ndarray:
     import onnx
 
     if node.input[index] not in constants:
         raise _refused(node, f"computes its input {index} at run time, which opset 17 does not allow")
     return onnx.numpy_helper.to_array(constants[node.input[index]]).reshape(-1)
-
-
-def _remove(node: onnx.NodeProto, name: str) -> None:
-    for entry in list(node.attribute):
-        if entry.name == name:
-            node.attribute.remove(entry)
 
 
 def _refused(node: onnx.NodeProto, reason: str) -> UnsupportedOpError:
