@@ -5,7 +5,6 @@ TensorRT's parser accepts empty files and plain text without complaint, so a fil
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import onnx
@@ -16,13 +15,15 @@ from trtopt.onnxio.external_data import tensors_of
 from trtopt.onnxio.graph_walk import (
     TYPE_ATTRIBUTES,
     WEAK_TYPES,
+    name_apart,
     names_length,
     opset_of,
     parts_of,
     unknown_ops,
 )
 from trtopt.onnxio.model_file import load, read_message
-from trtopt.onnxio.shape_inference import check
+from trtopt.onnxio.prepare import sort_nodes
+from trtopt.onnxio.shape_inference import check, skeleton
 from trtopt.records import OnnxArtifact, TensorSpec
 
 
@@ -32,9 +33,7 @@ def read_onnx(path: Path) -> OnnxArtifact:
     model = file.proto
     _check_graph(model, path)
     _check_opset(model, path)
-    _check_names(model, path)
-    _check_sources(model, path)
-    _check_with_onnx(model, path)
+    _check_soundness(model, path)
     return OnnxArtifact(
         path=str(path),
         sha256=sha256_of(*file.files),
@@ -121,37 +120,14 @@ def _check_opset(model: onnx.ModelProto, path: Path) -> None:
         )
 
 
-def _check_names(model: onnx.ModelProto, path: Path) -> None:
-    """Each tensor is made once: by a node, or as an input; and each output is listed once."""
-    inputs = [value.name for value in model.graph.input]
-    made = Counter([*(name for node in model.graph.node for name in node.output if name), *set(inputs)])
-    listed = (made, Counter(inputs), Counter(value.name for value in model.graph.output))
-    twice = sorted(name for names in listed for name, count in names.items() if count > 1)
-    if twice:
-        raise InvalidModelError(
-            f"{path}: tensor name {twice[0]!r} is given to more than one tensor",
-            "tensor names must be unique: export the model again, or rename in the tool that merged graphs",
-        )
-
-
-def _check_sources(model: onnx.ModelProto, path: Path) -> None:
-    """What a node reads is an input, a weight or what a node makes."""
-    graph = model.graph
-    known = {item.name for item in (*graph.input, *graph.initializer)}
-    known |= {item.values.name for item in graph.sparse_initializer}
-    known |= {name for node in graph.node for name in node.output}
-    for node in graph.node:
-        for name in node.input:
-            if name and name not in known:
-                raise InvalidModelError(
-                    f"{path}: node {node.name!r} ({node.op_type}) reads {name!r}, which is no input of the "
-                    "model, no initializer and no output of a node",
-                    "export the model again: its initializer or node was lost",
-                )
-
-
-def _check_with_onnx(model: onnx.ModelProto, path: Path) -> None:
-    """ONNX's own checker, with its message; operators it does not know are named with their nodes."""
+def _check_soundness(model: onnx.ModelProto, path: Path) -> None:
+    """Names and order, then ONNX's own checker; operators it does not know are named with their nodes."""
+    wiring = skeleton(model)
+    name_apart(wiring.graph)
+    try:
+        sort_nodes(wiring.graph)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{path}: {error.problem}", error.remedy) from None
     foreign = unknown_ops(model)
     if foreign and not _may_be_plugins(foreign):
         operator, node = foreign[0]

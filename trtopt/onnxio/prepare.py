@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from copy import deepcopy
 
+import numpy as np
 import onnx
 import onnx.inliner
 
@@ -31,16 +33,9 @@ _CARRIED = {
     onnx.AttributeProto.INTS,
     onnx.AttributeProto.STRINGS,
 }
-_SCALARS = ("value_float", "value_int", "value_string")
-_PLAIN = {
-    "value_float": onnx.TensorProto.FLOAT,
-    "value_int": onnx.TensorProto.INT64,
-    "value_string": onnx.TensorProto.STRING,
-    "value_floats": onnx.TensorProto.FLOAT,
-    "value_ints": onnx.TensorProto.INT64,
-    "value_strings": onnx.TensorProto.STRING,
-}
-"""A Constant's attributes that hold no tensor, and the type of element that they mean."""
+_PLAIN = {"float": np.float32, "int": np.int64, "string": object}
+"""What elements a Constant's attributes hold that are no tensors: `value_float`, `value_ints` and so on."""
+_RENAME = "tensor names must be unique: export the model again, or rename in the tool that merged graphs"
 _OPSET_OF_NONE = 17
 """What every TensorRT and ONNX Runtime reads."""
 
@@ -52,6 +47,10 @@ def count_nodes(model: onnx.ModelProto) -> int:
 
 def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> None:
     """Put nodes after those they read from, in place; nodes in order stay in order, subgraphs included."""
+    for values in (graph.input, graph.output):
+        name, count = next(iter(Counter(item.name for item in values).most_common(1)), ("", 0))
+        if count > 1:
+            raise InvalidModelError(f"tensor name {name!r} is given to more than one tensor", _RENAME)
     known = set(outer) | {item.name for item in (*graph.input, *graph.initializer)}
     known |= {item.values.name for item in graph.sparse_initializer}
     maker: dict[str, int] = {}
@@ -59,7 +58,8 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
         for name in filter(None, node.output):
             if name in maker or name in known:
                 raise InvalidModelError(
-                    f"tensor {name!r} is produced twice, the second time by node {node.name!r}", EXPORT_AGAIN
+                    f"tensor name {name!r} is given to more than one tensor, again by node {node.name!r}",
+                    _RENAME,
                 )
             maker[name] = index
     waiting, readers = [0] * len(graph.node), [[] for _ in graph.node]  # type: list[int], list[list[int]]
@@ -67,9 +67,9 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
         for name in sorted(reads_of(node) - known):
             if name not in maker:
                 raise InvalidModelError(
-                    f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing produces: "
-                    "an initializer or a node is missing",
-                    EXPORT_AGAIN,
+                    f"node {node.name!r} ({node.op_type}) reads {name!r}, which is no input of the model, no "
+                    "initializer and no output of a node",
+                    "export the model again: its initializer or node was lost",
                 )
             readers[maker[name]].append(index)
             waiting[index] += 1
@@ -104,24 +104,22 @@ def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
         )
     attribute = node.attribute[0]
     value = onnx.helper.get_attribute_value(attribute)
-    tensor = onnx.TensorProto()
+    kind = attribute.name.removeprefix("value_").removesuffix("s")
     if attribute.name == "value":
+        tensor = onnx.TensorProto()
         tensor.CopyFrom(value)
         tensor.name = node.output[0]
-    elif attribute.name == "sparse_value":
+        return tensor
+    if attribute.name == "sparse_value":
         raise UnsupportedOpError(
             f"Constant {node.name or node.output[0]!r} holds a sparse tensor",
             "export the model with dense constants, or use it without rewriting",
         )
-    elif attribute.name in _PLAIN:
-        kind, shape = _PLAIN[attribute.name], () if attribute.name in _SCALARS else (len(value),)
-        values = [value] if attribute.name in _SCALARS else list(value)
-        tensor = onnx.helper.make_tensor(node.output[0], kind, shape, values)
-    else:
+    if kind not in _PLAIN:
         raise InvalidModelError(
             f"Constant {node.name or node.output[0]!r} holds {attribute.name!r}", EXPORT_AGAIN
         )
-    return tensor
+    return onnx.numpy_helper.from_array(np.array(value, _PLAIN[kind]), node.output[0])
 
 
 def lower_constants(graph: onnx.GraphProto) -> int:

@@ -263,7 +263,7 @@ def _broken(kind: str) -> onnx.ModelProto:
     [
         ("cycle", "cycle"),
         ("missing initializer", "'w'"),
-        ("made twice", "twice"),
+        ("made twice", "more than one tensor"),
         ("no output", "output 'z'"),
     ],
 )
