@@ -171,7 +171,7 @@ def lower_to_17(model: onnx.ModelProto) -> None:
 
 
 def _drop_options(node: onnx.NodeProto) -> None:
-    """Take off attributes that opset 17 has not: it does what they say by default. ONNX checks even Splits."""
+    """Take off attributes that opset 17 has not: it does what they say by default."""
     import onnx
 
     known, newer = (onnx.defs.get_schema(node.op_type, opset, "").attributes for opset in (17, 18))

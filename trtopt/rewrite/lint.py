@@ -201,7 +201,7 @@ def _is_of_values(scope: Scope, tensor: Any) -> bool:
     return False
 
 
-# ── structure: control flow, operators that are not read, types, attention that does not fuse ─────────────────
+# ── structure: control flow, operators that are not read, types, attention that does not fuse ───────────────
 
 _HEAD_MIN, _HEAD_MAX, _HEAD_UNIT = 16, 256, 8
 
