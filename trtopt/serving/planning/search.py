@@ -227,8 +227,13 @@ class Search:
         chosen = simplest([one for one in finalists if one.keeps(bounds.goal)])
         return SearchResult(chosen, finalists[0] if finalists else None)
 
-    def highest_rate(self, demand: Demand, bounds: Bounds) -> tuple[float, SearchResult] | None:
-        """The highest rate at which a setup keeps the bounds for certain, within 5 %; None: there is none."""
+    def highest_rate(
+        self, demand: Demand, bounds: Bounds, failed: float = math.inf
+    ) -> tuple[float, SearchResult] | None:
+        """The highest rate at which a setup keeps the bounds for certain, within 5 %; None: there is none.
+
+        It is below one at which none does: what the search doubles to first.
+        """
         within = self._within(demand, bounds)
         capacities = (
             setup.capacity(shares) for setup, shares in within if setup.fleet.least_ms <= bounds.goal.limit_ms
@@ -236,7 +241,8 @@ class Search:
         capacity = max(capacities, default=0.0)
         if not capacity:
             return None
-        search, choices = RateSearch(bounds.goal, capacity / 2, resolution=_RATE_STEP), {}
+        beyond = min(capacity, failed)
+        search, choices = RateSearch(bounds.goal, beyond / 2, resolution=_RATE_STEP), {}
         while (rate := search.next_rate) is not None:
             choices[rate] = self.best(demand.at(rate), bounds)
             chosen = choices[rate].chosen
@@ -334,8 +340,8 @@ def nothing_keeps(
     """The error with the cost of each bound: the best setup without it, the others being kept."""
     lines = [f"{bounds.goal}: {_at_best(found)}"]
     if rate_given:
-        highest = search.highest_rate(demand, bounds)
-        kept = "no rate keeps" if highest is None else f"up to {highest[0]:,.0f}/s keep"
+        highest = search.highest_rate(demand, bounds, demand.rate)
+        kept = "no rate keeps" if highest is None else f"up to {_rate(highest[0])}/s keep"
         lines.append(f"rate {demand.rate:g}/s: {kept} the other bounds")
     for bound, relaxed in _relaxed(bounds, search).items():
         free = search.best(demand, relaxed).chosen
@@ -376,6 +382,10 @@ def _needs(free: Outcome) -> str:
     memory = free.setup.memory_bytes()
     takes = f"{_size(memory)}, " if memory is not None else ""
     return f"{free.setup.name} ({takes}{free.prediction.goal.value:.3g} ms)"
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def _size(nbytes: int) -> str:

@@ -161,19 +161,26 @@ def test_the_highest_rate_is_below_the_capacity_and_beyond_it_nothing_keeps_the_
 
 
 class Doubtful(Search):
-    """Where the bounds are kept up to 50/s."""
+    """Where the bounds are kept up to 50/s, but by chance not at 4/s."""
 
     def best(self, demand: Demand, bounds: Bounds) -> SearchResult:
         """Nothing is simulated."""
         setup = Setup(Fleet(ENGINES[:1]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
         kept = Outcome(setup, predict(setup, at(50), GOAL, runs=2))
-        return SearchResult(kept if demand.rate <= 50 else None, kept)
+        return SearchResult(kept if demand.rate <= 50 and demand.rate != 4 else None, kept)
 
 
 def test_the_highest_rate_is_found_however_far_it_lies_below_the_capacity() -> None:
     found = Doubtful(ENGINES).highest_rate(at(1), Bounds(GOAL))
     assert found is not None
     assert 50 / 1.05 < found[0] <= 50
+
+
+def test_where_a_rate_has_failed_a_lower_one_is_named() -> None:
+    search, bounds = Doubtful(ENGINES), Bounds(GOAL)
+    error = nothing_keeps(search, at(4), bounds, search.best(at(4), bounds), rate_given=True)
+    (named,) = re.findall(r"rate 4/s: up to (\S+)/s keep", str(error))
+    assert 4 / 1.05 < float(named) < 4
 
 
 def test_no_rate_keeps_a_latency_that_one_request_exceeds() -> None:
