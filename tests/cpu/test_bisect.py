@@ -26,7 +26,7 @@ from trtopt.precision.calibrate import read_table
 from trtopt.records import from_json
 from trtopt.records.precision import BisectReport
 from trtopt.requests.models import BisectRequest, QuantizeOptions
-from trtopt.workflows.precision.bisect import EngineEvaluator, EngineTerms, bisect
+from trtopt.workflows.precision.bisect import bisect, judge_engines
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.quantize import quantize
 
@@ -216,8 +216,9 @@ def test_engines_are_built_of_the_model_as_it_is_and_evaluated_at_each_batch(
 ) -> None:
     """With ONNX Runtime's own engines; TensorRT's are in tests/gpu."""
     checker = Checker(DIGITS, None, Bounds(min_sqnr=30))
-    evaluator = EngineEvaluator(checker, data, open_builder("onnxruntime"), "", EngineTerms(batch=(4, 8)))
-    subjects = evaluator.evaluated(model_file.load(outlier), tmp_path)
+    request = BisectRequest(DIGITS, precision="fp16", data=data, batch=(4, 8))
+    builder, model = open_builder("onnxruntime"), model_file.load(outlier)
+    subjects = judge_engines(checker, builder, request, model, tmp_path)
     assert [(item.batch, item.samples) for item in subjects] == [(4, SAMPLES), (8, SAMPLES)]
     assert all(item.outputs[0].cosine > 0.99999 for item in subjects)
 

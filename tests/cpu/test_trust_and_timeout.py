@@ -16,7 +16,8 @@ from trtopt.errors import DeviceError
 from trtopt.files.manifests import read_plan
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
-from trtopt.workflows.precision.bisect import EngineEvaluator, EngineTerms
+from trtopt.requests.models import BisectRequest
+from trtopt.workflows.precision.bisect import judge_engines
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.peaks import probe_peaks
 
@@ -116,11 +117,9 @@ def test_a_bisections_engines_have_a_time_limit(
     trtopt_cli: CommandLine, cpu_build: Path, tmp_path: Path
 ) -> None:
     checker = Checker(DIGITS, None, Bounds(min_sqnr=30))
-    evaluator = EngineEvaluator(
-        checker, str(HELDOUT), open_builder("onnxruntime"), "", EngineTerms((1,), timeout=0.01)
-    )
+    request = BisectRequest(DIGITS, precision="fp16", data=HELDOUT, batch=(1,), timeout=0.01)
     with pytest.raises(DeviceError, match=r"batch1\.onnx: not done after 0\.01 s"):
-        evaluator.evaluated(model_file.load(DIGITS), tmp_path)
+        judge_engines(checker, open_builder("onnxruntime"), request, model_file.load(DIGITS), tmp_path)
     asked = ("bisect", DIGITS, "--precision", "fp16", "--min-sqnr", "30", "--data", HELDOUT)
     told = trtopt_cli.fails(2, *asked, "--backend", "onnxruntime", *SHORT)
     assert "--batch, --recipe and --timeout are for engines, and none are built" in told

@@ -5,8 +5,9 @@ from __future__ import annotations
 import glob
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -32,7 +33,7 @@ from trtopt.precision.casting.decide import CastOptions, Decision
 from trtopt.precision.existing_qdq import is_quantized
 from trtopt.precision.observe import measure_peaks
 from trtopt.precision.quantize import make_rest_half, peaks_for_rest, quantize_graph, write_pairs
-from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
+from trtopt.precision.search import ALLOWED, FEWEST, Evaluate, Names, Trial, front, search
 from trtopt.recipe import batch_sizes
 from trtopt.records.precision import BisectReport, CalibrationTable, CheckedSubject, KeptSet, Sensitivity
 from trtopt.requests.models import BisectRequest, QuantizeOptions
@@ -45,16 +46,17 @@ from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.quantize import job_of, rewrite_in_fp32, save
 from trtopt.workflows.provenance import command_line, now
 
-Evaluator: TypeAlias = "RuntimeEvaluator | EngineEvaluator"
+JudgeModel = Callable[[ModelFile, Path], tuple[CheckedSubject, ...]]
+"""How far a model lies from the reference; the folder is empty and for this one model."""
 Variants: TypeAlias = "CastVariants | QuantizedVariants"
 
 
 class Trials:
     """Evaluates sets of kept nodes. `subjects` is what was measured of each, `notes` what is to be said."""
 
-    def __init__(self, variants: Variants, evaluator: Evaluator, bounds: Bounds, scratch: Path) -> None:
+    def __init__(self, variants: Variants, judge: JudgeModel, bounds: Bounds, scratch: Path) -> None:
         self.subjects: dict[Names, tuple[CheckedSubject, ...]] = {}
-        self._variants, self._evaluate, self._bounds, self._scratch = variants, evaluator, bounds, scratch
+        self._variants, self._judge, self._bounds, self._scratch = variants, judge, bounds, scratch
         self._unbuilt: list[str] = []
         self._notes: list[str] = []
 
@@ -71,7 +73,7 @@ class Trials:
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:  # its weights live as long as it does
             made = self._variants.variant(kept, Path(folder))
             try:
-                self.subjects[kept] = self._evaluate.evaluated(made.model, Path(folder))
+                self.subjects[kept] = self._judge(made.model, Path(folder))
             except BuildError as error:
                 if len(self.subjects) < FEWEST:
                     raise
@@ -88,7 +90,7 @@ class Trials:
         made = self._variants.tidied(kept, spool)
         if made is not None:
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-                subjects = self._evaluate.evaluated(made.model, Path(folder))
+                subjects = self._judge(made.model, Path(folder))
             if self.used(subjects) <= ALLOWED:
                 return made, subjects
             self._notes.append(
@@ -107,75 +109,12 @@ def bisect(request: BisectRequest, listener: Listener = SILENT) -> BisectReport:
     source, target = Path(request.model), Path(request.output) if request.output is not None else None
     _check(source, target, request)
     checker = Checker(source, None, request.bounds)
-    data = str(request.data or request.calib)
-    terms = EngineTerms(batch_sizes(request.batch), request.profile, request.timeout)
-    evaluator = evaluator_for(checker, data, request.backend, request.target, terms)
+    evaluator = evaluator_for(checker, request)
     listener.note(f"evaluating with {evaluator.backend}: {evaluator.reason}")
-    done = _searched(source, target, checker, evaluator, data, request, listener)
-    best, written = done.best, target is not None and done.found.best is not None
-    return BisectReport(
-        created=now(),
-        argv=command_line(),
-        model=str(source),
-        model_sha256=checker.artifact.sha256,
-        out=str(target) if written else None,
-        table_file=str(done.table) if done.table is not None else None,
-        precision=request.precision,
-        target=evaluator.target,
-        backend=evaluator.backend,
-        data=data,
-        bounds=request.bounds.given,
-        candidates=done.nodes,
-        verdict="not met" if done.found.best is None else "found" if best.kept else "nothing to keep",
-        best=done.kept_set(best),
-        patterns=tuple(map(pattern_for, done.in_order(best.kept))),
-        minimal=done.found.minimal,
-        subjects=done.subjects,
-        sensitivities=tuple(
-            Sensitivity(nodes=done.in_order(group), error=error) for group, error in done.found.alone
-        ),
-        front=tuple(map(done.kept_set, front(done.found.trials))),
-        evaluations=len(done.found.trials),
-        most_evaluations=request.max_evaluations,
-        notes=done.notes,
-        seconds=round(time.perf_counter() - began, 3),
-    )
-
-
-@dataclass(frozen=True)
-class _Searched:
-    """What was found. `best` is the search's answer, or everything kept; `nodes` are all candidates."""
-
-    found: Found
-    best: Trial
-    nodes: tuple[str, ...]
-    subjects: tuple[CheckedSubject, ...]
-    table: Path | None
-    notes: tuple[str, ...]
-
-    def in_order(self, names: frozenset[str]) -> tuple[str, ...]:
-        """Names in the order of the graph."""
-        return tuple(name for name in self.nodes if name in names)
-
-    def kept_set(self, trial: Trial) -> KeptSet:
-        """A trial as a record."""
-        return KeptSet(error=trial.error, cost=min(1.0, trial.cost), nodes=self.in_order(trial.kept))
-
-
-def _searched(
-    source: Path,
-    target: Path | None,
-    checker: Checker,
-    evaluator: Evaluator,
-    data: str,
-    request: BisectRequest,
-    listener: Listener,
-) -> _Searched:
-    """Search, and write what was found to `target`."""
     with scratch_folder() as scratch:
         variants, file = _variants(source, checker, request, evaluator.target, scratch, listener)
-        shares, notes = _shares(file, variants.nodes, data)
-        trials = Trials(variants, evaluator, request.bounds, scratch)
+        shares, notes = _shares(file, variants.nodes, _data_of(request))
+        trials = Trials(variants, evaluator.judge, request.bounds, scratch)
         watched = _watched(trials.error, request.max_evaluations, listener)
         found = search(shares, watched, request.max_evaluations)
         best = found.best or next(trial for trial in found.trials if len(trial.kept) == len(shares))
@@ -184,7 +123,44 @@ def _searched(
             made, subjects = trials.final(best.kept, scratch)
             best = replace(best, error=trials.used(subjects))
             table = save(made.model, made.table, target) if target is not None else None
-    return _Searched(found, best, variants.nodes, subjects, table, (*variants.notes, *notes, *trials.notes))
+
+    def in_order(names: Names) -> tuple[str, ...]:
+        """Names in the order of the graph."""
+        return tuple(name for name in variants.nodes if name in names)
+
+    def kept_set(trial: Trial) -> KeptSet:
+        return KeptSet(error=trial.error, cost=min(1.0, trial.cost), nodes=in_order(trial.kept))
+
+    return BisectReport(
+        created=now(),
+        argv=command_line(),
+        model=str(source),
+        model_sha256=checker.artifact.sha256,
+        out=str(target) if target is not None and found.best is not None else None,
+        table_file=str(table) if table is not None else None,
+        precision=request.precision,
+        target=evaluator.target,
+        backend=evaluator.backend,
+        data=_data_of(request),
+        bounds=request.bounds.given,
+        candidates=variants.nodes,
+        verdict="not met" if found.best is None else "found" if best.kept else "nothing to keep",
+        best=kept_set(best),
+        patterns=tuple(map(pattern_for, in_order(best.kept))),
+        minimal=found.minimal,
+        subjects=subjects,
+        sensitivities=tuple(Sensitivity(nodes=in_order(group), error=error) for group, error in found.alone),
+        front=tuple(map(kept_set, front(found.trials))),
+        evaluations=len(found.trials),
+        most_evaluations=request.max_evaluations,
+        notes=(*variants.notes, *notes, *trials.notes),
+        seconds=round(time.perf_counter() - began, 3),
+    )
+
+
+def _data_of(request: BisectRequest) -> str:
+    """What accuracy is evaluated on."""
+    return str(request.data or request.calib)
 
 
 def _check(source: Path, target: Path | None, request: BisectRequest) -> None:
@@ -286,91 +262,80 @@ def _watched(error: Evaluate, most: int, listener: Listener) -> Evaluate:
 
 
 @dataclass(frozen=True)
-class EngineTerms:
-    """How engines are built, `batch` None by the recipe's sizes; running one may take `timeout` seconds."""
+class Evaluator:
+    """What judges models, for which target they are written, and why it was chosen."""
 
-    batch: Sequence[int] | None = None
-    profile: str | None = None
-    timeout: float | None = None
+    backend: str
+    target: str
+    reason: str
+    judge: JudgeModel
 
 
-def evaluator_for(
-    checker: Checker, data: str, backend: str, target: str | None, terms: EngineTerms
-) -> Evaluator:
-    """Engines where a GPU and TensorRT are here, or where `backend` asks for them; else ONNX Runtime."""
-    choice = choose_for_running(backend)
+def evaluator_for(checker: Checker, request: BisectRequest) -> Evaluator:
+    """Engines where a GPU and TensorRT are here, or where the request asks for them; else ONNX Runtime.
+
+    ONNX Runtime emulates 16-bit arithmetic.
+    """
+    choice = choose_for_running(request.backend)
     if choice.name != ONNXRUNTIME:
         try:
             builder = open_builder(choice.name)
         except BackendMissingError as error:
-            if backend != "auto":
+            if request.backend != "auto":
                 raise
             choice = BackendChoice(ONNXRUNTIME, error.problem)
         else:
-            _check_terms(builder, target, terms)
-            return EngineEvaluator(checker, data, builder, choice.reason, terms)
-    if terms != EngineTerms():
+            own = target_of(builder.backend).name
+            _check_terms(builder, own, request)
+            judge = partial(judge_engines, checker, builder, request)
+            return Evaluator(str(builder.backend), own, choice.reason, judge)
+    if request.batch is not None or request.profile is not None or request.timeout is not None:
         raise UsageError(
             f"--batch, --recipe and --timeout are for engines, and none are built: {choice.reason}",
             "omit them",
         )
-    return RuntimeEvaluator(checker, data, choice.reason, target or DEFAULT)
+    data = _data_of(request)
+    return Evaluator(
+        ONNXRUNTIME,
+        request.target or DEFAULT,
+        choice.reason,
+        lambda model, _: (checker.model_file("emulated", model, open_data(data)),),
+    )
 
 
-def _check_terms(builder: EngineBuilder, target: str | None, terms: EngineTerms) -> None:
-    own = target_of(builder.backend).name
-    if target not in (None, own):
+def _check_terms(builder: EngineBuilder, own: str, request: BisectRequest) -> None:
+    if request.target not in (None, own):
         raise UsageError(
-            f"--target {target}: the engines are built by {builder.backend}, whose target is {own}",
+            f"--target {request.target}: the engines are built by {builder.backend}, whose target is {own}",
             "omit --target, or evaluate without engines: --backend onnxruntime",
         )
-    if make_recipe(terms.profile, {}).precision is not None:
-        raise UsageError(f"--recipe {terms.profile} names a precision", "take it out: --precision says which")
-
-
-class RuntimeEvaluator:
-    """ONNX Runtime runs the models, their 16-bit arithmetic emulated; they are written for `target`."""
-
-    backend = ONNXRUNTIME
-
-    def __init__(self, checker: Checker, data: str, reason: str, target: str) -> None:
-        self.reason, self.target = reason, target
-        self._checker, self._data = checker, data
-
-    def evaluated(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
-        """How far the model lies from the reference; `folder` is empty and for this one model."""
-        return (self._checker.model_file("emulated", model, open_data(self._data)),)
-
-
-class EngineEvaluator:
-    """Engines are built of the models as they are and run; all builds share one timing cache."""
-
-    def __init__(
-        self, checker: Checker, data: str, builder: EngineBuilder, reason: str, terms: EngineTerms
-    ) -> None:
-        self.backend, self.target, self.reason = str(builder.backend), target_of(builder.backend).name, reason
-        self._name, self._uses_cache = builder.backend.name, builder.uses_timing_cache
-        self._checker, self._data, self._terms = checker, data, terms
-
-    def evaluated(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
-        """How far the model's engines lie from the reference; `folder` is empty and for this one model."""
-        source, built = folder / "variant.onnx", folder / "engines"
-        model_file.save(model, source)
-        recipe = make_recipe(
-            self._terms.profile,
-            {
-                "batch": self._terms.batch or None,
-                "backend": self._name,
-                "rewrite": "none",
-                "timing_cache": str(folder.parent / "timing.cache") if self._uses_cache else None,
-            },
+    if make_recipe(request.profile, {}).precision is not None:
+        raise UsageError(
+            f"--recipe {request.profile} names a precision", "take it out: --precision says which"
         )
-        manifest = build(source, built, recipe)
-        there = engines_of_build(built, manifest, manifest.engines)
-        return tuple(
-            self._checker.engine(there, engine, size, self._data, SILENT, self._terms.timeout)
-            for engine, size in points(manifest.engines, None)
-        )
+
+
+def judge_engines(
+    checker: Checker, builder: EngineBuilder, request: BisectRequest, model: ModelFile, folder: Path
+) -> tuple[CheckedSubject, ...]:
+    """By the engines that are built of a model as it is and run; all builds share one timing cache."""
+    source, built = folder / "variant.onnx", folder / "engines"
+    model_file.save(model, source)
+    recipe = make_recipe(
+        request.profile,
+        {
+            "batch": batch_sizes(request.batch) or None,
+            "backend": builder.backend.name,
+            "rewrite": "none",
+            "timing_cache": str(folder.parent / "timing.cache") if builder.uses_timing_cache else None,
+        },
+    )
+    manifest = build(source, built, recipe)
+    there = engines_of_build(built, manifest, manifest.engines)
+    return tuple(
+        checker.engine(there, engine, size, _data_of(request), SILENT, request.timeout)
+        for engine, size in points(manifest.engines, None)
+    )
 
 
 # The models that a bisection tries: a precision written into a graph, but for the nodes that are kept.
