@@ -176,7 +176,7 @@ def test_json_on_standard_output_leaves_the_table_on_standard_error(
     cpu_build: Path, trtopt_cli: CommandLine
 ) -> None:
     done = trtopt_cli("bench", cpu_build, "--duration", "0.1", "--json", "-", "--batch", "1")
-    assert json.loads(done.stdout)["schema"] == "trtopt.bench/5"
+    assert json.loads(done.stdout)["schema"] == "trtopt.bench/6"
     assert "samples/s" in done.stderr
 
 

@@ -467,7 +467,7 @@ class BenchPoint(Record, frozen=True, kw_only=True):
 class BenchReport(Result, Record, frozen=True, kw_only=True):
     """The result file of `trtopt bench`."""
 
-    schema: str = "trtopt.bench/5"
+    schema: str = "trtopt.bench/6"
     created: str
     argv: tuple[str, ...] = ()
     environment: Environment

@@ -118,7 +118,7 @@ class SweepPoint(Record, frozen=True, kw_only=True):
 class SweepReport(Result, Record, frozen=True, kw_only=True):
     """`sweep.json` of a sweep's folder; `points` by precision, axes, streams and batch."""
 
-    schema: str = "trtopt.sweep/2"
+    schema: str = "trtopt.sweep/3"
     created: str
     argv: tuple[str, ...] = ()
     model: str
