@@ -14,7 +14,6 @@ from trtopt.records import (
     Fusion,
     LayerChange,
     MemoryTimeline,
-    PhaseMemory,
     PrecisionReceipt,
     ProfiledLayer,
     ProfileReport,
@@ -34,7 +33,6 @@ from trtopt.report.view import (
     Table,
     View,
     cells_of,
-    mib,
     mib_text,
     names_text,
     plain,
@@ -125,7 +123,6 @@ def engine_parts(engine: EngineProfile, peaks: DevicePeaks | None) -> Iterator[B
     yield from receipt_blocks(engine.receipt)
     if engine.memory is not None:
         yield Lines(memory_lines(engine.memory))
-        yield _phases(engine.memory, "By phase; a peak includes allocations of earlier phases")
 
 
 # ── where the time goes ─────────────────────────────────────────────────────────────────────────────
@@ -281,18 +278,6 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
 
 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _phases(memory: MemoryTimeline, title: str) -> Table:
-    """Of a run or of a build."""
-    columns: list[Column[PhaseMemory]] = [
-        Column("phase", lambda one: one.phase),
-        Column("peak MiB", lambda one: mib(one.peak_bytes), ".2f"),
-        Column("allocated MiB", lambda one: mib(one.allocated_bytes), ".2f"),
-        Column("freed MiB", lambda one: mib(one.freed_bytes), ".2f"),
-        Column("calls", lambda one: one.calls, ","),
-    ]
-    return table(title, columns, memory.phases, face="page")
 
 
 def memory_lines(memory: MemoryTimeline) -> list[str]:

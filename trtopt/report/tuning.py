@@ -102,15 +102,9 @@ def ledger_table(ledger: Ledger) -> Table:
     columns: list[Column[LedgerEntry]] = [
         Column("candidate", lambda one: one.candidate),
         Column("kind", lambda one: one.kind, face="page"),
-        Column("expected", lambda one: _share(one.expected_gain), "", face="terminal"),
-        Column("measured", lambda one: _share(one.measured_gain), "", face="terminal"),
-        Column("95 % interval", lambda one: _span(one.measured_low, one.measured_high), "", "terminal"),
-        *columns_of(  # the page sorts them
-            ("expected gain", "measured gain", "95 % from", "95 % to"),
-            lambda one: (one.expected_gain, one.measured_gain, one.measured_low, one.measured_high),
-            "+.1%",
-            face="page",
-        ),
+        Column("expected", lambda one: one.expected_gain, "+.1%"),
+        Column("measured", lambda one: one.measured_gain, "+.1%"),
+        *columns_of(("95 % from", "to"), lambda one: (one.measured_low, one.measured_high), "+.1%"),
         Column("cosine", lambda one: one.accuracy, ".6f", face="page"),
         Column("s", lambda one: one.cost_s, ".0f"),
         Column("verdict", lambda one: one.verdict),
@@ -137,26 +131,6 @@ def score_view(found: TuneScore) -> View:
         f"{found.all.count} candidates in {found.ledgers} ledgers"
     )
     return View(title, [table("", columns, (*found.kinds, found.all))])
-
-
-def _share(value: float | None) -> str | None:
-    """A gain; what costs twice as much or more is said in times."""
-    if value is None:
-        return None
-    return f"{value:+.1%}" if value >= -1 else f"{_times(value)} cost"
-
-
-def _times(gain: float) -> str:
-    """What a gain leaves of the cost, in times."""
-    return f"{1 - gain:,.0f}×" if gain < -99 else f"{1 - gain:.3g}×"
-
-
-def _span(low: float | None, high: float | None) -> str | None:
-    if low is None or high is None:
-        return None
-    if low < -1:  # both ends in one unit
-        return f"{_times(low)} to {_times(high)} cost"
-    return f"{_share(low)} to {_share(high)}"
 
 
 def _duration(seconds: float) -> str:

@@ -14,7 +14,6 @@ from trtopt.measure.analysis.result_comparison import compare_reports
 from trtopt.measure.analysis.sweep_points import Choices, choices_of
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.summaries import figures_of
-from trtopt.printable import counted
 from trtopt.records import (
     BatchVerdict,
     BenchPoint,
@@ -102,7 +101,7 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
         mark=_mark(collected),
         figures=figures,
         answer=[Lines(why), Lines(_warnings(collected), are_warnings=True)],
-        steps=list(_steps(collected, deployed, engines[inside][1] if inside else None))[:_STEPS],
+        steps=list(_steps(collected, deployed))[:_STEPS],
         charts=charts,
         sections=list(_filled(sections)),
     )
@@ -223,8 +222,8 @@ def _warnings(collected: Collected) -> list[str]:
     return [*distrust(reports), *grouped(shown, in_full=True), *collected.notes, *missed]
 
 
-def _steps(collected: Collected, deployed: Deployment | None, engine: EngineProfile | None) -> Iterator[str]:
-    """What is not measured yet, the hints on what is, then where more may be gained; the worthiest first."""
+def _steps(collected: Collected, deployed: Deployment | None) -> Iterator[str]:
+    """What is not measured yet or not trustworthy, then the hints on what is; the worthiest first."""
     manifest, folder = collected.manifest, shlex.quote(collected.folder)
     model = shlex.quote(_model_file(collected) or "MODEL.onnx")
     source = model if manifest is None else folder
@@ -253,16 +252,8 @@ def _steps(collected: Collected, deployed: Deployment | None, engine: EngineProf
     for report in collected.reports.values():
         notes += bench_notes(report) if isinstance(report, BenchReport) else profile_notes(report)
     yield from grouped(note for note in notes if note.severity is Severity.HINT)
-    has_fixed_batch = manifest is not None and manifest.onnx.fixed_batch is not None
-    if deployed is not None and not stands_in and not has_fixed_batch:
-        largest = max(one.batch for one in deployed.points)
-        if deployed.point.batch == largest:
-            sizes = ",".join(str(largest * factor) for factor in (1, 2, 4))
-            yield f"Throughput may rise beyond batch {largest}: trtopt sweep {model} --batch {sizes}"
     if manifest is not None and manifest.verdict is None and not collected.checks:
         yield f"See whether it is accurate: trtopt check {folder} --against {model} {into('check.json')}"
-    if engine is not None and engine.unfused:
-        yield f"See what keeps {counted(len(engine.unfused), 'fusion')} from happening: trtopt lint {model}"
 
 
 def _mark(collected: Collected) -> Mark:

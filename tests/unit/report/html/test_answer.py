@@ -156,10 +156,9 @@ def steps(found: Collected, **fields: Any) -> list[str]:
 
 def test_what_is_not_measured_comes_with_its_command_then_the_hints_with_their_remedies() -> None:
     waiting = point(8, 1.0, enqueue=0.9)
-    profile, hint, larger = steps(folder(waiting), folder="my d")
+    profile, hint = steps(folder(waiting), folder="my d")
     assert profile == "Find where the time goes: trtopt profile MODEL.onnx -o 'my d'"
     assert hint == "enqueue-bound at batch 8: launch the engine as a CUDA graph with --graph"
-    assert larger == "Throughput may rise beyond batch 8: trtopt sweep MODEL.onnx --batch 8,16,32"
     manifest = on_another_backend()
     bench, _, check = steps(Collected(folder="d", name="d", manifest=manifest))
     assert bench == "Measure it: trtopt bench d --json d/result.json"
@@ -170,10 +169,7 @@ def test_three_steps_are_named_at_most_and_none_where_nothing_is_open() -> None:
     waiting = point(8, 1.0, enqueue=0.9, untrustworthy=("too hot",))
     assert len(steps(folder(waiting), manifest=on_another_backend())) == 3
     settled = folder(point(8, 1.0), point(16, 4.0)).results
-    profile = resnet().profiles["profile.json"]
-    fused = tuple(msgspec.structs.replace(engine, unfused=()) for engine in profile.engines)
-    fully = {"profile.json": msgspec.structs.replace(profile, engines=fused)}
-    assert steps(resnet(), results=settled, profiles=fully) == []
+    assert steps(resnet(), results=settled) == []
 
 
 def test_figures_that_cannot_be_believed_are_measured_again_first_on_their_terms_into_their_file() -> None:
