@@ -42,6 +42,8 @@ class Setting(Option):
     """Whether it decides which tactics compete: timing caches are kept apart by it."""
     backends: tuple[str, ...] = (TENSORRT, RTX)
     """Those that have it; the others refuse it."""
+    tried: tuple[Any, ...] = ()
+    """The values that tuning tries."""
     needs: str | None = None
     """The column of the table of targets that says which versions of these have it; None: all."""
 
@@ -85,6 +87,7 @@ class SweptSettings:
         Setting(
             "Builder optimisation level, 0 to 5.",
             range=(0, 5),
+            tried=(5, 4),
             attribute="builder_optimization_level",
             decides_tactics=True,
         ),
@@ -133,6 +136,7 @@ class SweptSettings:
         Setting(
             "Most auxiliary streams that an engine's layers may run on in parallel; 0: none.",
             range=(0, 16),
+            tried=(0, 1, 4),
             attribute="max_aux_streams",
         ),
     ] = None
@@ -147,6 +151,7 @@ class SweptSettings:
         Setting(
             "How hard to search for layers to run tile by tile within the L2 cache (TensorRT 10.8 and "
             "newer).",
+            tried=("full", "moderate", "fast"),
             decides_tactics=True,
             needs="tiling",
         ),

@@ -12,7 +12,7 @@ import msgspec
 
 from trtopt.errors import UsageError
 from trtopt.files.toml import read_toml, shipped_folder
-from trtopt.records import Record
+from trtopt.records.build import RecipeSettings
 from trtopt.records.tensors import IoRequest, read_io_request
 
 _MAX_DIGITS = 10
@@ -34,7 +34,7 @@ SELECTION_BUDGET = 3
 """Quantised engines that are built for a batch size at most, unless the user says otherwise."""
 
 
-class Recipe(Record, frozen=True, kw_only=True):
+class Recipe(RecipeSettings, frozen=True, kw_only=True):
     """All options of a build. Values are those of a recipe file or of options.
 
     `batch` holds batch sizes (None: the model's own if it fixes one, else 1), or MIN,OPT,MAX of a `dynamic`
@@ -71,19 +71,9 @@ class Recipe(Record, frozen=True, kw_only=True):
     shapes: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     axes: dict[str, tuple[int, ...]] = {}  # noqa: RUF012
     backend: str = "auto"
-    opt_level: int | None = None
     workspace_mib: int | None = None
-    tactic_sources: tuple[str, ...] | None = None
-    aux_streams: int | None = None
-    avg_timing: int | None = None
-    tiling: str | None = None
     l2_limit_mib: int | None = None
-    build_route: str | None = None
-    graph_optimization: str | None = None
-    intra_op_threads: int | None = None
-    execution_mode: str | None = None
     timing_cache: str | None = None
-    reproducible: bool = False
     compute_capability: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
     precision: Precision | None = None

@@ -139,14 +139,14 @@ def test_a_setting_that_is_declared_asks_for_its_row_in_the_page() -> None:
 
 
 def test_records_of_settings_are_as_they_were() -> None:
-    """Plans are named by a hash of this text, and so are the caches of the store."""
+    """Manifests hold them, and the caches of the store are named by a hash of their terms."""
     recipe = Recipe(opt_level=3, workspace_mib=64, tactic_sources=("CUBLAS",), reproducible=True)
     recorded = recorded_settings(recipe, BuildSettings)
     assert msgspec.json.encode(recorded) == (
-        b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],'
-        b'"compute_capabilities":[],"plugins":[],"reproducible":true,"aux_streams":null,"avg_timing":null,'
-        b'"tiling":null,"l2_limit_bytes":null,"build_route":null,'
-        b'"graph_optimization":null,"intra_op_threads":null,"execution_mode":null}'
+        b'{"opt_level":3,"tactic_sources":["CUBLAS"],"reproducible":true,"aux_streams":null,"avg_timing":null,'
+        b'"tiling":null,"build_route":null,'
+        b'"graph_optimization":null,"intra_op_threads":null,"execution_mode":null,'
+        b'"workspace_bytes":67108864,"compute_capabilities":[],"plugins":[],"l2_limit_bytes":null}'
     )
     assert msgspec.json.encode(cache_terms(recorded, CacheTerms)) == (
         b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],"plugins":[],"tiling":null,'

@@ -31,26 +31,31 @@ class Plugin(Record, frozen=True, kw_only=True):
     sha256: str
 
 
-class BuildSettings(Record, frozen=True, kw_only=True):
-    """What a recipe may set of a builder; None leaves the builder's own default."""
+class RecipeSettings(Record, frozen=True, kw_only=True):
+    """What a recipe sets of a builder and a manifest records alike; None leaves the builder's own default."""
 
     opt_level: int | None = None
-    workspace_bytes: int | None = None
     tactic_sources: tuple[str, ...] | None = None
-    compute_capabilities: tuple[str, ...] = ()
-    plugins: tuple[Plugin, ...] = ()
     reproducible: bool = False
     """Take every tactic from the timing cache; one that it does not have is an error."""
     aux_streams: int | None = None
     avg_timing: int | None = None
     """None: 8, where TensorRT's own default is 1."""
     tiling: str | None = None
-    l2_limit_bytes: int | None = None
     build_route: str | None = None
     graph_optimization: str | None = None
     """This and those below are ONNX Runtime's."""
     intra_op_threads: int | None = None
     execution_mode: str | None = None
+
+
+class BuildSettings(RecipeSettings, frozen=True, kw_only=True):
+    """All settings as a manifest records them."""
+
+    workspace_bytes: int | None = None
+    compute_capabilities: tuple[str, ...] = ()
+    plugins: tuple[Plugin, ...] = ()
+    l2_limit_bytes: int | None = None
 
 
 # ── engines ─────────────────────────────────────────────────────────────────────────────────────────────

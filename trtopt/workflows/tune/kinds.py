@@ -267,16 +267,17 @@ def propose_settings(situation: Situation) -> Iterator[Change]:
 
 
 def _tensorrt(situation: Situation) -> Iterator[tuple[str, Any]]:
-    target = target_of(situation.backend)
-    yield "opt_level", 5
-    if situation.recipe.opt_level != 5:  # which searches all that level 4 does
-        yield "opt_level", 4
-    yield from (("aux_streams", count) for count in (0, 1, 4))
-    if target.tiling:
-        choices = next(one.choices for one in SETTINGS if one.name == "tiling")
-        yield from (("tiling", level) for level in reversed(choices[-3:]))
-    if _EXTERNAL in target.tactic_sources:
-        yield "tactic_sources", target.tactic_sources
+    for one in SETTINGS:
+        for value in one.tried if one.is_of(situation.backend) else ():
+            if (one.name, value, situation.recipe.opt_level) != (
+                "opt_level",
+                4,
+                5,
+            ):  # 5 searches all that 4 does
+                yield one.name, value
+    sources = target_of(situation.backend).tactic_sources
+    if _EXTERNAL in sources:
+        yield "tactic_sources", sources
 
 
 def _onnxruntime(situation: Situation) -> Iterator[tuple[str, Any]]:
