@@ -58,7 +58,6 @@ class Option:
     flag: str | None = ""
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
-    aliases: tuple[str, ...] = ()
     names: Names | None = None
     is_path: bool = False
     must_exist: bool = False
@@ -389,8 +388,7 @@ def _flags(one: Declared) -> tuple[str, ...]:
     """Each spelling of an option."""
     if isinstance(one.declaration, Output):
         return ("--output", "-o")
-    is_option = isinstance(one.declaration, Option)
-    return (*(one.flag or "").split("/"), *one.declaration.aliases) if is_option else ()
+    return tuple((one.flag or "").split("/"))
 
 
 def choices_of(one: Declared) -> Iterator[Any]:

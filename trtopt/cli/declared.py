@@ -118,9 +118,8 @@ def _option(one: Declared, option: Option) -> click.Option:
     is_repeated = option.is_repeated
     if is_repeated is None:
         is_repeated = Mapping in kinds or (Sequence in kinds and option.parse is None)
-    return OptionWithAliases(
+    return click.Option(
         [str(one.flag), one.name],
-        aliases=option.aliases,
         multiple=is_repeated,
         shell_complete=_completion(option),
         callback=lambda context, parameter, given: _value(one, option, given, kinds),
@@ -180,20 +179,6 @@ def _completion(option: Option) -> Any:
 
 
 # ── kinds of options and arguments ──────────────────────────────────────────────────────────────────────
-
-
-class OptionWithAliases(click.Option):
-    """An option that goes by other names too, which help and completion do not show."""
-
-    def __init__(self, *arguments: Any, aliases: Sequence[str], **attributes: Any) -> None:
-        super().__init__(*arguments, **attributes)
-        self.aliases = tuple(aliases)
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """See `click.Option.add_to_parser`."""
-        super().add_to_parser(parser, ctx)
-        action = "append" if self.multiple else "store"
-        parser.add_option(obj=self, opts=self.aliases, dest=self.name, action=action, nargs=self.nargs)
 
 
 class OnnxFile(click.Path):

@@ -87,7 +87,6 @@ class BuildRequest(BoundsOptions, RecipeOptions):
             samples("Real inputs for --precision, which decide what stays FP32, and the scales"),
             metavar="DATA",
             is_path=True,
-            aliases=("--calib",),
         ),
     ] = None
     selection_budget: SelectionBudget = None

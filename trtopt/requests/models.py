@@ -206,7 +206,7 @@ class QuantizeOptions(GraphEnds):
     ]
     data: Annotated[
         Data,
-        Option(samples("Samples to calibrate on"), metavar="DATA", is_path=True, aliases=("--calib",)),
+        samples("Samples to calibrate on"),
     ] = None
     target: Target = DEFAULT
     method: Annotated[

@@ -118,13 +118,16 @@ def parse_shape(text: str) -> tuple[str, str]:
 def parse_share(flag: str, text: str) -> float:
     """`5%` or `0.05`; not `5`, which might be 5 % or five times."""
     number = text.strip().removesuffix("%").rstrip()
-    is_percent = number != text.strip()
     try:
-        share = float(number) / (100 if is_percent else 1)
+        share = float(number) / (100 if number != text.strip() else 1)
     except ValueError:
         share = 0.0
-    if not share > 0 or (share >= 1 and not is_percent):
-        raise UsageError(f"{flag} {text}: not a share above 0", "write 5% or 0.05")
+    least, greatest = SHARE
+    if not least <= share <= greatest:
+        raise UsageError(
+            f"{flag} {text}: not a share from {least:g} to {greatest:g} ({least:.2%} to {greatest:.2%})",
+            "write 5% or 0.05",
+        )
     return share
 
 

@@ -81,19 +81,12 @@ def test_json_goes_to_a_file_or_to_standard_output(name: str) -> None:
     assert [one.metavar for one in options] == ["FILE|-"]
 
 
-@pytest.mark.parametrize(
-    ("name", "older", "now", "parameter"),
-    [
-        ("build", "--calib", "--data", "data"),
-        ("quantize", "--calib", "--data", "data"),
-    ],
-)
-def test_another_name_sets_the_same_value(
-    name: str, older: str, now: str, parameter: str, model: str
-) -> None:
-    needed = ["-o", "out.onnx", "--precision", "int8"] if name == "quantize" else []
-    values = [parsed(name, model, *needed, flag, "quick")[parameter] for flag in (older, now)]
-    assert values[0] == values[1] != None  # noqa: E711
+@pytest.mark.parametrize("share", ["100%", "0.001%", "5", "nan", "five"])
+def test_a_share_is_answered_in_percent_too(share: str, model: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parsed("compare", model, model, "--threshold", share)
+    assert f"--threshold {share}" in error.value.problem
+    assert "99.99%" in error.value.problem
 
 
 @pytest.mark.parametrize(("name", "parameter"), [("rewrite", "check"), ("cast", "compare")])
