@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -171,53 +171,8 @@ def _view(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
 Outputs = dict[str, NDArray[np.generic]]
 
 
-_KNOWN = 256
-"""Most batches are of single rows, and of few sizes."""
-
-
-class Cut(NamedTuple):
-    """Rows `start` to `stop` of a part are rows `at` and on of a batch."""
-
-    part: int
-    start: int
-    stop: int
-    at: int
-
-
-@lru_cache(_KNOWN)
-def assign_rows(
-    rows_of_parts: tuple[int, ...], rows_of_batches: tuple[int, ...]
-) -> tuple[tuple[Cut, ...], ...]:
-    """Deal the parts' rows out to the batches, in order; there are as many rows in all of either."""
-    dealt: list[tuple[Cut, ...]] = []
-    part = start = 0
-    for rows in rows_of_batches:
-        cuts: list[Cut] = []
-        at = 0
-        while at < rows:
-            taken = min(rows - at, rows_of_parts[part] - start)
-            cuts.append(Cut(part, start, start + taken, at))
-            at += taken
-            start += taken
-            if start == rows_of_parts[part]:
-                part, start = part + 1, 0
-        dealt.append(tuple(cuts))
-    return tuple(dealt)
-
-
-SHARED_BYTES = 1 << 20
+_SHARED_BYTES = 1 << 20
 """What an answer may keep in memory of others that are gone: 128 rows of 4 KB take 30 µs so, else 420."""
-
-
-def own_rows(batch: NDArray[np.generic], spans: Sequence[tuple[int, int]]) -> list[NDArray[np.generic]]:
-    """Rows from the first to the last, exclusively, of each span, in memory of their own.
-
-    Those of a small batch share a copy of it, which lives as long as one of them does.
-    """
-    if len(spans) > 1 and batch.nbytes <= SHARED_BYTES:
-        batch = batch.copy()
-        return [batch[start:stop] for start, stop in spans]
-    return [batch[start:stop].copy() for start, stop in spans]
 
 
 class Worker:
@@ -244,20 +199,21 @@ class Worker:
         """
         key = parts[0].key
         choice = self._catalogue.choice(key)
-        rows = tuple([part.rows for part in parts])
-        pieces = choice.selector.pieces(sum(rows))
-        dealt = assign_rows(rows, tuple([piece.rows for piece in pieces]))
-        taken: list[list[Outputs]] = []
-        for piece, cuts in zip(pieces, dealt, strict=True):
-            outputs_of_all = self._run_on((choice.engines[piece.offer], piece.batch, key), parts, cuts)
-            taken.append(_taken_apart(outputs_of_all, cuts))
-        if len(taken) == 1:
-            return taken[0]
-        received: list[list[Outputs]] = [[] for _ in parts]
-        for cuts, outputs_of_cuts in zip(dealt, taken, strict=True):
-            for cut, outputs in zip(cuts, outputs_of_cuts, strict=True):
-                received[cut.part].append(outputs)
-        return [_joined(pieces_of_part) for pieces_of_part in received]
+        counts = [part.rows for part in parts]
+        pieces = choice.selector.pieces(sum(counts))
+        given = {name: [part.tensors[name] for part in parts] for name in parts[0].tensors}
+        if len(pieces) == 1:
+            outputs = self._run_on((choice.engines[pieces[0].offer], pieces[0].batch, key), given)
+            return _taken_apart(outputs, counts)
+        whole = {name: np.concatenate(arrays) for name, arrays in given.items()}
+        ran: list[Outputs] = []
+        begin = 0
+        for piece in pieces:
+            rows = {name: [array[begin : begin + piece.rows]] for name, array in whole.items()}
+            outputs = self._run_on((choice.engines[piece.offer], piece.batch, key), rows)
+            ran.append({name: output[: piece.rows].copy() for name, output in outputs.items()})
+            begin += piece.rows
+        return _taken_apart({name: np.concatenate([one[name] for one in ran]) for name in ran[0]}, counts)
 
     def _ready(self, name: tuple[int, int, Key]) -> Prepared:
         prepared = self._prepared.get(name)
@@ -266,13 +222,11 @@ class Worker:
         self._prepared.move_to_end(name)
         return prepared
 
-    def _run_on(self, name: tuple[int, int, Key], parts: Sequence[Part], cuts: Sequence[Cut]) -> Outputs:
+    def _run_on(
+        self, name: tuple[int, int, Key], rows: Mapping[str, Sequence[NDArray[np.generic]]]
+    ) -> Outputs:
         prepared = self._ready(name)
         had = prepared.graphs
-        rows = {
-            name: [parts[cut.part].tensors[name][cut.start : cut.stop] for cut in cuts]
-            for name in parts[0].tensors
-        }
         outputs = prepared.run(rows)
         self.graphs += prepared.graphs - had
         self.graph_refused = prepared.graph_refused or self.graph_refused
@@ -321,14 +275,17 @@ class Worker:
             self._prepared = OrderedDict()
 
 
-def _taken_apart(outputs: Outputs, cuts: Sequence[Cut]) -> list[Outputs]:
-    """What belongs to each of the cuts, in memory that no other run writes to."""
-    spans = [(cut.at, cut.at + cut.stop - cut.start) for cut in cuts]
-    owned = [own_rows(output, spans) for output in outputs.values()]
-    return [dict(zip(outputs, rows, strict=True)) for rows in zip(*owned, strict=True)]
+def _taken_apart(outputs: Outputs, counts: Sequence[int]) -> list[Outputs]:
+    """The rows of each part, in memory that no other run writes to.
 
-
-def _joined(pieces: list[Outputs]) -> Outputs:
-    if len(pieces) == 1:
-        return pieces[0]
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    Those of a small output share a copy of it, which lives as long as one of them does.
+    """
+    shared = {name: len(counts) > 1 and rows.nbytes <= _SHARED_BYTES for name, rows in outputs.items()}
+    outputs = {name: rows.copy() if shared[name] else rows for name, rows in outputs.items()}
+    return [
+        {
+            name: rows[end - count : end] if shared[name] else rows[end - count : end].copy()
+            for name, rows in outputs.items()
+        }
+        for count, end in zip(counts, accumulate(counts), strict=True)
+    ]
