@@ -1,9 +1,8 @@
 """Serving: engines selected for each batch, and single requests made into batches."""
 
 from trtopt.records import BatcherStatistics, BatchPolicy, PoolUsage
-from trtopt.serving.batcher import DynamicBatcher
+from trtopt.serving.batcher import DynamicBatcher, serve_promptly
 from trtopt.serving.pool import EnginePool
-from trtopt.serving.scheduling import serve_promptly
 
 __all__ = [
     "BatchPolicy",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
+import gc
 import logging
 import math
+import sys
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
+from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
 
@@ -30,8 +33,8 @@ from trtopt.serving.batching_policy import Run, Waiting, decide
 from trtopt.serving.engine_catalogue import Key, Part
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.pool_worker import Outputs
-from trtopt.serving.scheduling import wake_on_time
 
+_OUTCOMES = ("accepted", "rejected", "invalid", "answered", "failed", "cancelled")
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -61,17 +64,15 @@ class RequestQueue:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[Key, OrderedDict[Request, None]] = {}
-        self._count = 0
+        self._queues: dict[Key, OrderedDict[Request, None]] = {}  # none of them empty
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._queues.values()))
 
     def add(self, request: Request) -> int:
         """Put it last; the length of its queue."""
         queue = self._queues.setdefault(request.part.key, OrderedDict())
         queue[request] = None
-        self._count += 1
         return len(queue)
 
     def discard(self, request: Request) -> bool:
@@ -80,43 +81,27 @@ class RequestQueue:
         if queue is None or request not in queue:
             return False
         del queue[request]
-        self._have_left(request.part.key, 1)
+        if not queue:
+            del self._queues[request.part.key]
         return True
 
     def take(self, queue: int, count: int) -> list[Request]:
         """So many of the oldest of the queue with that index in `waiting`."""
         key = list(self._queues)[queue]
         requests = [self._queues[key].popitem(last=False)[0] for _ in range(count)]
-        self._have_left(key, count)
-        return requests
-
-    def _have_left(self, key: Key, count: int) -> None:
-        self._count -= count
         if not self._queues[key]:
             del self._queues[key]
+        return requests
 
     def take_all(self) -> list[Request]:
         """Every one."""
         requests = [request for queue in self._queues.values() for request in queue]
-        self._queues, self._count = {}, 0
+        self._queues = {}
         return requests
 
     def waiting(self) -> list[Waiting]:
         """Its queues, as a policy sees them."""
         return [Waiting(len(queue), next(iter(queue)).arrived_s) for queue in self._queues.values()]
-
-
-@dataclass
-class Tally:
-    """What became of requests. No thread's: its owner guards it."""
-
-    accepted: int = 0
-    rejected: int = 0
-    invalid: int = 0
-    answered: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    batch_sizes: Counter[int] = field(default_factory=Counter)
 
 
 class DynamicBatcher:
@@ -141,7 +126,8 @@ class DynamicBatcher:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._backlog = RequestQueue()
-        self._tally = Tally()
+        self._counts = Counter[str]()  # of requests, by the names of `BatcherStatistics`
+        self._batch_sizes = Counter[int]()
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._serve, name=f"trtopt-batcher-{number}", daemon=True)
@@ -177,7 +163,7 @@ class DynamicBatcher:
             part = self._pool.catalogue.sample(sample, copy=copy)
         except DataError:
             with self._lock:
-                self._tally.invalid += 1
+                self._counts["invalid"] += 1
             raise
         request = Request(part, time.perf_counter(), self._cancelled)
         with self._lock:
@@ -189,13 +175,13 @@ class DynamicBatcher:
             raise ClosedError("the batcher has been closed", "make another one")
         waiting = len(self._backlog)
         if waiting >= self.policy.max_waiting:
-            self._tally.rejected += 1
+            self._counts["rejected"] += 1
             raise QueueFullError(
                 f"{waiting} requests are waiting: the queue is full",
                 "try again later; more workers, larger batches or a larger max_waiting let more in",
             )
         in_queue = self._backlog.add(request)
-        self._tally.accepted += 1
+        self._counts["accepted"] += 1
         # Otherwise somebody knows already when to look again, or everybody is busy.
         if not waiting or in_queue == self.policy.max_batch:
             self._changed.notify()
@@ -204,7 +190,7 @@ class DynamicBatcher:
         with self._lock:
             if not self._backlog.discard(request):
                 return  # a worker has taken it out, and counts it
-            self._tally.cancelled += 1
+            self._counts["cancelled"] += 1
         request.set_running_or_notify_cancel()
 
     def _serve(self) -> None:
@@ -262,7 +248,7 @@ class DynamicBatcher:
                 continue
             if is_wanted:
                 begun.append(request)
-        self._tally.cancelled += len(taken) - len(begun)
+        self._counts["cancelled"] += len(taken) - len(begun)
         return begun
 
     def _run(self, batch: Sequence[Request]) -> None:
@@ -278,14 +264,14 @@ class DynamicBatcher:
             self._fail(batch, error)
         else:
             with self._lock:
-                self._tally.batch_sizes[len(batch)] += 1
-                self._tally.answered += len(batch)
+                self._batch_sizes[len(batch)] += 1
+                self._counts["answered"] += len(batch)
             for request, outputs in zip(batch, answers, strict=True):
                 _complete(request.set_result, {name: rows[0, ...] for name, rows in outputs.items()})
 
     def _fail(self, batch: Sequence[Request], error: BaseException) -> None:
         with self._lock:
-            self._tally.failed += len(batch)
+            self._counts["failed"] += len(batch)
         for request in batch:
             _complete(request.set_exception, _own(error))
 
@@ -297,18 +283,13 @@ class DynamicBatcher:
     def statistics(self) -> BatcherStatistics:
         """What became of the requests so far."""
         with self._lock:
-            tally, waiting = self._tally, len(self._backlog)
-            done = tally.answered + tally.failed + tally.cancelled
+            waiting, counts = len(self._backlog), self._counts
+            done = counts["answered"] + counts["failed"] + counts["cancelled"]
             return BatcherStatistics(
-                accepted=tally.accepted,
-                rejected=tally.rejected,
-                invalid=tally.invalid,
-                answered=tally.answered,
-                failed=tally.failed,
-                cancelled=tally.cancelled,
+                **{name: counts[name] for name in _OUTCOMES},
                 waiting=waiting,
-                running=tally.accepted - done - waiting,
-                batch_sizes=dict(sorted(tally.batch_sizes.items())),
+                running=counts["accepted"] - done - waiting,
+                batch_sizes=dict(sorted(self._batch_sizes.items())),
             )
 
     def close(self, *, drain: bool = True) -> None:
@@ -325,7 +306,7 @@ class DynamicBatcher:
             self._policy_now = msgspec.structs.replace(self.policy, max_delay_ms=0.0)
             if not drain:
                 given_up = self._begun(self._backlog.take_all())
-                self._tally.failed += len(given_up)
+                self._counts["failed"] += len(given_up)
             self._changed.notify_all()
         for request in given_up:
             error = ClosedError("the batcher was closed before its turn", "send it elsewhere")
@@ -364,3 +345,33 @@ def _own(error: BaseException) -> Exception:
         own = WorkerError(f"the batch failed: {type(error).__name__}: {error}", "send the request again")
     own.__cause__ = error.__cause__
     return own
+
+
+# ── threads that go on when it is their turn ────────────────────────────────────────────────────────────
+
+_SET_TIMER_SLACK = 29  # of prctl(2)
+_SLACK_NS = 1
+
+SWITCH_S = 0.0005
+"""A tenth of Python's own: a batch changes threads several times, and a request has milliseconds."""
+
+
+def serve_promptly() -> None:
+    """Have this process answer in time; to be called once its pool is open and warm.
+
+    Present objects are excluded from Python's garbage collections, which stop every thread for tens of
+    milliseconds. Threads that compute in Python yield after half a millisecond (`sys.setswitchinterval`)
+    instead of five.
+    """
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_S)
+
+
+def wake_on_time() -> None:
+    """Have Linux wake this thread when its timers run out, instead of up to 50 µs later; elsewhere nothing.
+
+    Delays of batches are a few hundred microseconds, and so are the gaps between requests of a busy service.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, ctypes.c_ulong(_SLACK_NS), 0, 0, 0)

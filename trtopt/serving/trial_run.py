@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -17,10 +17,9 @@ from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import ProgressSink
 from trtopt.errors import QueueFullError, TrtoptError
 from trtopt.records import BatchPolicy, Environment, Job, Record, Shape
-from trtopt.serving.batcher import DynamicBatcher
+from trtopt.serving.batcher import DynamicBatcher, serve_promptly, wake_on_time
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.pool_worker import Outputs
-from trtopt.serving.scheduling import on_schedule, serve_promptly
 
 Sample = dict[str, NDArray[np.generic]]
 
@@ -145,6 +144,18 @@ def _warm(pool: EnginePool, counts: Sequence[int], samples: Sequence[Sample]) ->
     with ThreadPoolExecutor(pool.workers) as threads:
         for done in [threads.submit(run) for _ in range(pool.workers)]:
             done.result()
+
+
+def on_schedule(at_s: Sequence[float], begin_s: float) -> Iterator[float]:
+    """For each time after `begin_s` (`time.perf_counter`'s), once it has come: how many ms late it is by now.
+
+    Asleep until then, and some 30 µs longer: a thread that spins keeps the interpreter from the others.
+    """
+    wake_on_time()
+    for due_s in at_s:
+        while (left_s := begin_s + due_s - time.perf_counter()) > 0:
+            time.sleep(left_s)
+        yield (time.perf_counter() - begin_s - due_s) * 1e3
 
 
 def _served(

@@ -9,7 +9,7 @@ from typing import Any
 
 from trtopt.errors import ArtifactError, BackendMissingError, UsageError
 from trtopt.extras import install
-from trtopt.records import Backend, BatchPlan, BuildPlan, EngineArtifact, PlannedLoad, TensorSpec
+from trtopt.records import Backend, BatchPlan, BuildPlan, EngineArtifact, TensorSpec
 from trtopt.records.tensors import TypedTensor
 from trtopt.targets import target_of
 
@@ -163,7 +163,7 @@ def readme(plan: BatchPlan, name: str, version: int, io: Sequence[TypedTensor] =
     built = f"{engine.plan.backend} for {engine.device.name}"
     cost = plan.prediction
     gpus = " --gpus=all" if engine.plan.backend.name == "tensorrt" else ""
-    prepared, sent = _sent(plan.load)
+    distribution = "constant" if plan.load.arrivals == "constant" else "poisson"
     percentile = plan.goal.partition("=")[0].removeprefix("p").partition(".")[0]
     p50, p99 = f"p50 {cost.p50.value:.3g} ms", f"p99 {cost.p99.value:.3g} ms"
     interval = f"({cost.p99.low:.3g} to {cost.p99.high:.3g})"
@@ -178,10 +178,10 @@ Start a server ({_containers(engine.plan.backend)}):
     docker run --rm{gpus} -p 8000:8000 -p 8001:8001 -p 8002:8002 \\
         -v "$PWD:/models" nvcr.io/nvidia/tritonserver:YY.MM-py3 tritonserver --model-repository=/models
 
-Load it as the plan was loaded (perf_analyzer comes with the SDK's image and from PyPI):
-{prepared}
+Load it at the plan's rate (perf_analyzer comes with the SDK's image and from PyPI):
+
     perf_analyzer -m {name} -u localhost:8001 -i grpc{_inputs(plan)} \\
-        {sent} \\
+        --request-rate-range={max(1, round(plan.load.rate))} --request-distribution={distribution} \\
         --percentile={percentile} --measurement-interval=10000
 
 {_typed(io)}The plan predicts, for trtopt's own runtime and without a network: {p50}, {p99}
@@ -216,23 +216,3 @@ def _containers(backend: Backend) -> str:
     if backend.name != "tensorrt":
         return "YY.MM: 24.05 or newer"
     return f"YY.MM: {target_of(backend).triton_releases}, the one whose notes name {backend}"
-
-
-def _sent(load: PlannedLoad) -> tuple[str, str]:
-    """What to do before perf_analyzer sends requests as in the plan, and its options."""
-    rate = max(1, round(load.rate))
-    if load.file_sha256 is not None:
-        return _INTERVALS.format(rate=load.rate, file=shlex.quote(load.arrivals)), _FROM_FILE
-    return "", f"--request-rate-range={rate} --request-distribution={load.arrivals}"
-
-
-_FROM_FILE = "--request-intervals=intervals.txt"
-_INTERVALS = """
-It takes recorded arrivals as intervals in microseconds, here at the plan's rate:
-
-    awk '{{ sub(/#.*/, ""); gsub(/,/, " ") }} NF {{ at[n++] = $1 }}
-        END {{ scale = 1e6 * (n - 1) / (at[n - 1] - at[0]) / {rate!r}
-              for (i = 1; i < n; last = now)
-                  {{ now = int((at[i++] - at[0]) * scale + 0.5); print now - last }} }}' \\
-        < {file} > intervals.txt
-"""

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trtopt.serving.scheduling import SWITCH_S, on_schedule, serve_promptly, wake_on_time
+from trtopt.serving.batcher import SWITCH_S, serve_promptly, wake_on_time
+from trtopt.serving.trial_run import on_schedule
 
 SET_TIMER_SLACK, GET_TIMER_SLACK = 29, 30
 USUAL_NS = 50_000

@@ -58,42 +58,29 @@ def parse_recorded(text: str, name: str) -> Recorded:
 
     Empty lines and what follows a # are left out. Times need not begin at zero.
     """
-    times: list[float] = []
-    lengths: list[int] = []
+    rows: list[tuple[float, ...]] = []
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.partition("#")[0].replace(",", " ").split()
         if not fields:
             continue
         try:
-            times.append(float(fields[0]))
-            lengths += [int(field) for field in fields[1:]]
+            time_s, *length = row = (float(fields[0]), *map(int, fields[1:]))
+            before = rows[-1] if rows else row
+            is_arrival = math.isfinite(time_s) and time_s >= before[0]
+            is_arrival &= len(row) == len(before) and (not length or (len(length) == 1 and length[0] >= 1))
         except ValueError:
+            is_arrival = False
+        if not is_arrival:
             raise DataError(
-                f"{name}:{number}: {line.strip()!r} is not a time in seconds, with an optional length",
-                "write one arrival per line, as 0.0125 or 0.0125,384",
-            ) from None
-        if fault := _against(times, lengths, len(fields)):
-            problem, remedy = fault
-            raise DataError(f"{name}:{number}: {line.strip()!r} {problem}", remedy)
-    if len(times) < 2 or times[-1] == times[0]:
-        raise DataError(f"{name}: {len(times)} arrivals are too few for a rate", "record more of them")
-    return Recorded(tuple(time - times[0] for time in times), tuple(lengths))
-
-
-def _against(times: Sequence[float], lengths: Sequence[int], fields: int) -> tuple[str, str] | None:
-    """What is wrong with the last arrival of so many fields, and what to do; None: nothing."""
-    if not math.isfinite(times[-1]):
-        return "has no time that is a number", "write each time in seconds, as 0.0125"
-    if len(times) > 1 and times[-1] < times[-2]:
-        return "goes back in time", "sort arrivals by time"
-    if fields > 2:
-        return f"has {fields} fields", "write one arrival per line: its time and, maybe, its length"
-    if len(lengths) not in (0, len(times)):
-        what = "has no length" if fields == 1 else "has a length"
-        return f"{what}, unlike those before it", "give all arrivals a length, or none"
-    if lengths and lengths[-1] < 1:
-        return f"has the length {lengths[-1]}", "give lengths of 1 at least, or none at all"
-    return None
+                f"{name}:{number}: {line.strip()!r} is no arrival: a time in seconds, no earlier than the "
+                "one before; and, in every line or in none, a length of 1 at least",
+                "write one arrival per line, as 0.0125 or 0.0125,384, sorted by time",
+            )
+        rows.append(row)
+    if len(rows) < 2 or rows[-1][0] == rows[0][0]:
+        raise DataError(f"{name}: {len(rows)} arrivals are too few for a rate", "record more of them")
+    lengths = tuple(int(length) for _, *lengths in rows for length in lengths)
+    return Recorded(tuple(row[0] - rows[0][0] for row in rows), lengths)
 
 
 def arrivals_at(process: Process, rate: float, count: int, seed: int) -> NDArray[np.float64]:
@@ -183,88 +170,46 @@ def simulate(
 
     A batch that begins while others run takes what it was measured to take among as many.
     """
-    state = _State(services, workers, policy, arrivals, seed, cost)
-    state.run()
-    return state.result()
-
-
-class _State:
-    def __init__(
-        self,
-        services: Sequence[Service],
-        workers: int,
-        policy: BatchPolicy,
-        arrivals: Arrivals,
-        seed: int,
-        cost: ServingCost,
-    ) -> None:
-        self._services, self._policy, self._arrivals, self._cost = services, policy, arrivals, cost
-        # after the last one none comes
-        self._at_s: list[float] = [*arrivals.at_s.tolist(), math.inf]
-        self._shape: list[int] = arrivals.shape.tolist()
-        self._slowness = Slowness(services, RandomState(seed))
-        self._waiting = self._next = 0
-        self._free_s = [-math.inf] * workers  # a heap of when workers are, or were, done
-        self._queues: dict[int, deque[int]] = {}  # requests by shape, the oldest first; none is empty
-        self._served: list[int] = []
-        self._counts: list[int] = []  # of each batch; and when it ran
-        self._start_s: list[float] = []
-        self._end_s: list[float] = []
-        self._busy_s = 0.0
-
-    def run(self) -> None:
-        at_s, free_s, queues = self._at_s, self._free_s, self._queues
-        now_s = -math.inf
-        while queues or at_s[self._next] < math.inf:
-            now_s = max(now_s, free_s[0])
-            if not queues:
-                now_s = max(now_s, at_s[self._next])
-            if at_s[self._next] <= now_s:
-                self._admit(now_s)
-            seen = [Waiting(len(queue), at_s[queue[0]]) for queue in queues.values()]
-            step = decide(now_s, seen, self._policy)
-            if isinstance(step, Wait):
-                now_s = min(step.until_s, at_s[self._next])
-            else:
-                self._take(list(queues)[step.queue], step.count, now_s)
-
-    def _admit(self, now_s: float) -> None:
-        """Nothing has left since the last decision: who finds too many waiting is rejected."""
-        index, at_s = self._next, self._at_s
-        while at_s[index] <= now_s:
-            if self._waiting < self._policy.max_waiting:
-                shape = self._shape[index]
-                if shape not in self._queues:
-                    self._queues[shape] = deque()
-                self._queues[shape].append(index)
-                self._waiting += 1
-            index += 1
-        self._next = index
-
-    def _take(self, shape: int, count: int, now_s: float) -> None:
-        running = 1
-        for free_s in self._free_s:
-            running += free_s > now_s
-        queue = self._queues[shape]
-        self._served += [queue.popleft() for _ in range(count)]
-        if not queue:
-            del self._queues[shape]  # as the batcher's: a queue that comes again comes last
-        self._waiting -= count
-        slow = (self._slowness.at(now_s) for _ in range(count))
-        seconds = added_ms(self._cost, count) / 1e3 + self._services[shape].takes_s(count, running, slow)
-        heapreplace(self._free_s, now_s + seconds)
-        self._busy_s += seconds
-        self._counts.append(count)
-        self._start_s.append(now_s)
-        self._end_s.append(now_s + seconds)
-
-    def result(self) -> Simulated:
-        """What has become of the requests, by what batches they were in."""
-        requests, counts = len(self._shape), np.asarray(self._counts, np.int64)
-        start_s, end_s = np.full(requests, math.nan), np.full(requests, math.nan)
-        batch = np.full(requests, -1, np.int64)
-        served = np.asarray(self._served, np.int64)
-        start_s[served] = np.repeat(self._start_s, counts)
-        end_s[served] = np.repeat(self._end_s, counts)
-        batch[served] = np.repeat(np.arange(len(counts)), counts)
-        return Simulated(self._arrivals.at_s, start_s, end_s, batch, self._busy_s)
+    at_s: list[float] = [*arrivals.at_s.tolist(), math.inf]  # after the last one none comes
+    shapes: list[int] = arrivals.shape.tolist()
+    slowness = Slowness(services, RandomState(seed))
+    free_s = [-math.inf] * workers  # a heap of when workers are, or were, done
+    queues: dict[int, deque[int]] = {}  # requests by shape, the oldest first; none is empty
+    served: list[int] = []
+    counts: list[int] = []  # of each batch; and when it ran
+    starts_s: list[float] = []
+    ends_s: list[float] = []
+    arrived = waiting = 0
+    busy_s, now_s = 0.0, -math.inf
+    while queues or at_s[arrived] < math.inf:
+        now_s = max(now_s, free_s[0])
+        if not queues:
+            now_s = max(now_s, at_s[arrived])
+        while at_s[arrived] <= now_s:
+            if waiting < policy.max_waiting:  # nothing has left since the last decision: else it is rejected
+                queues.setdefault(shapes[arrived], deque()).append(arrived)
+                waiting += 1
+            arrived += 1
+        step = decide(now_s, [Waiting(len(queue), at_s[queue[0]]) for queue in queues.values()], policy)
+        if isinstance(step, Wait):
+            now_s = min(step.until_s, at_s[arrived])
+            continue
+        shape, count = list(queues)[step.queue], step.count
+        served += [queues[shape].popleft() for _ in range(count)]
+        if not queues[shape]:
+            del queues[shape]  # as the batcher's: a queue that comes again comes last
+        waiting -= count
+        running = 1 + sum([one > now_s for one in free_s])
+        slow = (slowness.at(now_s) for _ in range(count))
+        seconds = added_ms(cost, count) / 1e3 + services[shape].takes_s(count, running, slow)
+        heapreplace(free_s, now_s + seconds)
+        busy_s += seconds
+        counts.append(count)
+        starts_s.append(now_s)
+        ends_s.append(now_s + seconds)
+    start_s, end_s = np.full(len(shapes), math.nan), np.full(len(shapes), math.nan)
+    batch = np.full(len(shapes), -1, np.int64)
+    start_s[served] = np.repeat(starts_s, counts)
+    end_s[served] = np.repeat(ends_s, counts)
+    batch[served] = np.repeat(np.arange(len(counts)), counts)
+    return Simulated(arrivals.at_s, start_s, end_s, batch, busy_s)
