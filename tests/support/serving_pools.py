@@ -10,7 +10,7 @@ import numpy as np
 from tests.support.scripted_device.device import ScriptedDevice, ScriptedSession, ScriptedTarget
 from tests.support.scripted_device.script import Script
 from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, EngineArtifact, ShapeRange
-from trtopt.serving.load_folder import Source
+from trtopt.serving.load_folder import Source, offers_of
 from trtopt.serving.pool import BOUND_BYTES, EnginePool
 
 ACTIVATIONS = ScriptedSession.device_memory_bytes
@@ -44,7 +44,7 @@ def artifact(low: int, high: int | None = None) -> EngineArtifact:
 
 
 def sources(batches: Iterable[int]) -> list[Source]:
-    return [Source(artifact(batch), b"engine") for batch in batches]
+    return [Source(artifact(batch), b"engine", offers_of(artifact(batch))) for batch in batches]
 
 
 def pool_on(

@@ -32,23 +32,6 @@ class Engine:
     artifact: EngineArtifact
     offers: tuple[Offer, ...]
 
-    @classmethod
-    def of(
-        cls,
-        session: Session,
-        artifact: EngineArtifact,
-        latency_ms: tuple[tuple[int, float], ...],
-        *,
-        only_measured: bool = False,
-    ) -> Engine:
-        """With what batches were measured to take; `only_measured` leaves other profiles out."""
-        offers = tuple(
-            Offer(low, high, tuple((batch, ms) for batch, ms in latency_ms if low <= batch <= high))
-            for low, high, _ in artifact.plan.spans
-        )
-        measured = tuple(offer for offer in offers if offer.latency_ms)
-        return cls(session, artifact, measured if measured and only_measured else offers)
-
 
 class Part(msgspec.Struct, frozen=True):
     """Rows that came together: every input's tensor with the batch axis first."""

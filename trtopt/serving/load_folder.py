@@ -13,6 +13,7 @@ from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST, read_manifest, read_plan, read_verified
 from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact, read_versioned
+from trtopt.serving.engine_selection import Offer
 
 _WANTED = "give a folder that `trtopt build` made, or a file that `trtopt plan -o` wrote"
 
@@ -23,12 +24,23 @@ Latencies = dict[str, tuple[tuple[int, float], ...]]
 
 @dataclass(frozen=True)
 class Source:
-    """An engine that may be loaded: somebody has vouched for `content`; see `Engine.of` for the rest."""
+    """An engine that may be loaded, and what it offers (see `Engine`): somebody has vouched for `content`."""
 
     artifact: EngineArtifact
     content: bytes
-    latency_ms: tuple[tuple[int, float], ...] = ()
-    only_measured: bool = False
+    offers: tuple[Offer, ...]
+
+
+def offers_of(
+    artifact: EngineArtifact, latency_ms: tuple[tuple[int, float], ...] = (), *, only_measured: bool = False
+) -> tuple[Offer, ...]:
+    """What batches were measured to take, by profile; `only_measured` leaves other profiles out."""
+    offers = tuple(
+        Offer(low, high, tuple((batch, ms) for batch, ms in latency_ms if low <= batch <= high))
+        for low, high, _ in artifact.plan.spans
+    )
+    measured = tuple(offer for offer in offers if offer.latency_ms)
+    return measured if measured and only_measured else offers
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,9 @@ class Opening:
         for engine in self.engines:
             content = read_verified(self.folder / engine.path, engine.sha256, self.vouching)
             latency_ms = self.latencies.get(engine.sha256, ())
-            yield Source(engine, content, latency_ms, only_measured=self.policy is not None)
+            yield Source(
+                engine, content, offers_of(engine, latency_ms, only_measured=self.policy is not None)
+            )
 
 
 def opening_of(path: Path) -> Opening:

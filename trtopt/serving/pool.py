@@ -122,7 +122,7 @@ class EnginePool:
         )
         session = target.load(source.content)
         self._sessions.callback(session.close)
-        return Engine.of(session, source.artifact, source.latency_ms, only_measured=source.only_measured)
+        return Engine(session, source.artifact, source.offers)
 
     def _new_worker(self) -> Worker:
         bound_bytes = self._bound_bytes // self._workers

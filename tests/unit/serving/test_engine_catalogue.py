@@ -13,6 +13,7 @@ from tests.support.serving_pools import artifact
 from trtopt.errors import DataError, UsageError
 from trtopt.records import ShapeRange, TensorSpec
 from trtopt.serving.engine_catalogue import Catalogue, Engine
+from trtopt.serving.load_folder import offers_of
 
 IMAGE = TensorSpec(name="x", dtype="int8", shape=("?", 3, 4, 4))
 OUTPUT = TensorSpec(name="y", dtype="float32", shape=("?", 2))
@@ -23,7 +24,8 @@ def engine(layouts: dict[str, str]) -> Engine:
     shape = ShapeRange(min=(8, 3, 4, 4), opt=(8, 3, 4, 4), max=(8, 3, 4, 4))
     plan = msgspec.structs.replace(built.plan, shapes={"x": shape}, io_layouts=layouts)
     session = cast("Any", SimpleNamespace(inputs=(IMAGE,), outputs=(OUTPUT,)))
-    return Engine.of(session, msgspec.structs.replace(built, plan=plan), ())
+    changed = msgspec.structs.replace(built, plan=plan)
+    return Engine(session, changed, offers_of(changed))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tests.support.serving_pools import (
 )
 from trtopt.errors import ClosedError, DataError, DeviceError, DeviceMemoryError, UsageError, WorkerError
 from trtopt.records import EngineArtifact, Profile
-from trtopt.serving.load_folder import Source
+from trtopt.serving.load_folder import Source, offers_of
 from trtopt.serving.pool import EnginePool
 
 ENQUEUED = ["copy_to_device", "enqueue", "copy_to_host"]
@@ -93,7 +93,7 @@ def profiled() -> EngineArtifact:
 
 def test_each_profile_of_an_engine_has_contexts_of_its_own_and_what_lies_between_is_padded_up() -> None:
     gpu = device()
-    with EnginePool(ScriptedTarget(gpu), [Source(profiled(), b"engine")]) as pool:
+    with EnginePool(ScriptedTarget(gpu), [Source(profiled(), b"engine", offers_of(profiled()))]) as pool:
         assert gpu.calls.count("load") == 1
         for count, made in ((2, 1), (4, 2), (5, 3), (8, 3), (20, 4)):  # 5 runs as 8; 20 is 8, 8 and 4
             assert pool.run(rows(count))["y"].shape == (count, 2)
@@ -106,7 +106,7 @@ def test_a_profile_that_was_not_measured_is_used_but_not_where_a_plan_has_left_i
     planned: bool, largest: int, batches: int
 ) -> None:
     gpu = device()
-    source = Source(profiled(), b"engine", ((4, 1.0),), only_measured=planned)
+    source = Source(profiled(), b"engine", offers_of(profiled(), ((4, 1.0),), only_measured=planned))
     with EnginePool(ScriptedTarget(gpu), [source]) as pool:
         assert pool.largest_batch == largest
         pool.run(rows(12))
@@ -302,7 +302,7 @@ def test_an_engine_whose_inputs_have_no_batch_axis_is_refused_and_everything_rel
     other.plan.shapes["x"] = artifact(4).plan.shapes["x"]
     gpu = device()
     with pytest.raises(UsageError, match="batch8: 'x' has no batch axis in front"):
-        EnginePool(ScriptedTarget(gpu), [Source(other, b"engine")])
+        EnginePool(ScriptedTarget(gpu), [Source(other, b"engine", offers_of(other))])
     assert (gpu.open, gpu.calls[-1]) == (0, "close device")
 
 
