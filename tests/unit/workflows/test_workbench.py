@@ -17,7 +17,6 @@ from trtopt.device.cuda import probe
 from trtopt.errors import ModelError
 from trtopt.records import Backend, BuildSettings, DeviceInfo, EngineArtifact
 from trtopt.requests.recipe import make_recipe
-from trtopt.workflows.sweep.sweep import SweepPlan
 from trtopt.workflows.workbench import Workbench, check_opset, notes_on
 
 H200 = DeviceInfo(kind="gpu", name="NVIDIA H200", compute_capability="9.0")
@@ -134,15 +133,3 @@ def test_engines_are_in_the_order_of_their_plans_and_settings_are_kept_for_their
     assert [plan.label for plan in built] == ["batch1", "batch8"]
     assert [plan.settings for plan in built] == [settings, BuildSettings()]
     assert {plan.backend for plan in built} == {builder.backend}
-
-
-def test_a_sweep_counts_engines_once_for_all_streams() -> None:
-    plan = SweepPlan(
-        precisions=("fp16", "int8"),
-        axes=({"seq": 32}, {"seq": 128}),
-        streams=(1, 2),
-        batches=(1, 8, 32),
-    )
-    settings = list(plan.settings())
-    assert len(settings) == 24
-    assert plan.engines == 12 == len({(one.precision, one.batch, one.axes["seq"]) for one in settings})

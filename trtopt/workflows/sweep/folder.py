@@ -11,7 +11,7 @@ A result file that carries a point's key is what makes a point measured; `sweep.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +144,7 @@ def draw_point(
     measured = report.points[0]
     if measured.failure is not None or measured.latency.engine.sha256 != engine.artifact.sha256:
         return None
-    return point_of(folder, path, setting, terms, engine, measured), report.environment
+    return point_of(folder, setting, terms, engine, measured), report.environment
 
 
 def job_of(setting: SweepSetting, terms: SweepTerms, engine: PointEngine, data: str | None) -> BenchJob:
@@ -175,7 +175,6 @@ def record_point(
             f"{'; '.join(measured.latency.untrustworthy)}",
             "sweep again when nothing slows the device down",
         )
-    path = result_path(folder, setting, terms)
     if measured.failure is None:
         report = BenchReport(
             created=now(),
@@ -185,20 +184,16 @@ def record_point(
             source_sha256=terms.model_sha256,
             points=(measured,),
         )
-        write_atomically(path, to_json(report, indent=None))
-    return point_of(folder, path, setting, terms, engine, measured), result.environment
+        write_atomically(result_path(folder, setting, terms), to_json(report, indent=None))
+    return point_of(folder, setting, terms, engine, measured), result.environment
 
 
 def point_of(
-    folder: Path,
-    path: Path,
-    setting: SweepSetting,
-    terms: SweepTerms,
-    engine: PointEngine,
-    measured: BenchPoint,
+    folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine, measured: BenchPoint
 ) -> SweepPoint:
     """A point's figures, drawn from its passes."""
     artifact, build = engine.artifact, engine.folder.relative_to(folder).as_posix()
+    result = result_path(folder, setting, terms).relative_to(folder).as_posix()
     doubts = doubts_of(measured, on_host=terms.device.kind == "cpu")
     rated = measured.throughput or measured.latency
     rates: dict[str, Any] = {}
@@ -214,7 +209,7 @@ def point_of(
         engine=EngineRef(path=f"{build}/{artifact.path}", sha256=artifact.sha256, label=artifact.plan.label),
         engine_bytes=artifact.size_bytes,
         build_seconds=artifact.build_seconds,
-        result=path.relative_to(folder).as_posix() if measured.failure is None else None,
+        result=result if measured.failure is None else None,
         queries=len(measured.latency.samples.start_ms),
         latency=spread_of(measured.latency.samples),
         memory=memory_of(measured.memory) if measured.memory is not None else None,
@@ -248,7 +243,7 @@ _UNTYPED = (None, "fp32")
 
 @dataclass(frozen=True)
 class Swept:
-    """What is swept: the model, where it lies, how it is built, and into which folder."""
+    """What is swept: the model, where it lies, how it is built, into which folder, and every combination."""
 
     onnx: OnnxArtifact
     source: Path
@@ -256,6 +251,8 @@ class Swept:
     builder: EngineBuilder
     folder: Path
     executor: Executor
+    settings: tuple[SweepSetting, ...]
+    terms: SweepTerms
 
     @property
     def recipe(self) -> Recipe:
@@ -299,7 +296,6 @@ class Builds:
         ).with_caches(swept.recipe, swept.folder, swept.request.cache_dir)
         self._graphs: dict[Path, list[OnnxArtifact]] = {}
         self._refused: dict[str | None, TrtoptError] = {}
-        self._failed: dict[str, TrtoptError] = {}
 
     def found(self, setting: SweepSetting) -> PointEngine | None:
         """The engine of an earlier run, if it is there and is what its manifest vouches for."""
@@ -314,39 +310,29 @@ class Builds:
             return None
         return PointEngine(folder, manifest.onnx, engine)
 
-    def build(
-        self, settings: Iterable[SweepSetting]
-    ) -> Generator[tuple[SweepSetting, PointEngine | TrtoptError]]:
-        """The engines of settings, or why there is none; as many are built at a time as the recipe says.
+    def build(self, settings: Sequence[SweepSetting]) -> Generator[tuple[int, PointEngine | TrtoptError]]:
+        """The engines of settings, each by its place, or why there is none.
 
-        They share a timing cache, and are entered into their folders' manifests.
+        As many are built at a time as the recipe says. They share a timing cache, and are entered into their
+        folders' manifests.
         """
-        requested: dict[tuple[Path, str], EngineRequest] = {}
-        sharing: dict[tuple[Path, str], list[SweepSetting]] = {}
-        for setting in settings:
+        requested: dict[int, EngineRequest] = {}
+        for place, setting in enumerate(settings):
             try:
-                one = self._request(setting)
+                requested[place] = self._request(setting)
             except OutputError:
                 raise
             except TrtoptError as error:
-                yield setting, error
-                continue
-            if (failed := self._failed.get(one.plan.key)) is not None:
-                yield setting, failed
-                continue
-            requested[one.folder, one.plan.key] = one
-            sharing.setdefault((one.folder, one.plan.key), []).append(setting)
-        self._listener.plans([first.label for first, *_ in sharing.values()])
+                yield place, error
         places = list(requested)
+        self._listener.plans([settings[place].label for place in places])
         with closing(self._workbench.build_each(list(requested.values()))) as outcomes:
             for index, outcome in outcomes:
-                first, *others = sharing[places[index]]
-                found: PointEngine | TrtoptError
+                place = places[index]
                 if isinstance(outcome, EngineArtifact):
-                    found = self._enter(first, outcome)
+                    yield place, self._enter(settings[place], outcome)
                 else:
-                    found = self._failed[requested[places[index]].plan.key] = outcome
-                yield from ((setting, found) for setting in (first, *others))
+                    yield place, outcome
 
     def _request(self, setting: SweepSetting) -> EngineRequest:
         """The engine that a setting needs; its folder is there, with the graph."""

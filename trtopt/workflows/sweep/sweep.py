@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 
 import msgspec
@@ -26,7 +26,6 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import (
     GRAPH_PRECISIONS,
     MAX_AXIS,
-    Recipe,
     batch_sizes,
     io_request,
     measured_on,
@@ -52,32 +51,9 @@ from trtopt.workflows.workbench import check_opset, make_plans, notes_on
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
 
 
-@dataclass(frozen=True)
-class SweepPlan:
-    """What is to be measured: every combination."""
-
-    precisions: tuple[str | None, ...]
-    axes: tuple[dict[str, int], ...]
-    streams: tuple[int, ...]
-    batches: tuple[int, ...]
-
-    @property
-    def engines(self) -> int:
-        """How many there are; streams share them."""
-        return len(self.precisions) * len(self.axes) * len(self.batches)
-
-    def settings(self) -> Iterator[SweepSetting]:
-        """All of them, curve by curve."""
-        for precision, axes, streams, batch in product(
-            self.precisions, self.axes, self.streams, self.batches
-        ):
-            yield SweepSetting(precision=precision, batch=batch, streams=streams, axes=axes)
-
-
-def plan_of(swept: Swept) -> SweepPlan:
-    """All that is to be measured."""
-    request, recipe = swept.request, swept.recipe
-    fixed = swept.onnx.fixed_batch
+def settings_of(onnx: OnnxArtifact, request: SweepRequest) -> tuple[SweepSetting, ...]:
+    """Every combination, engine by engine: numbers of streams share one."""
+    recipe, fixed = request.recipe, onnx.fixed_batch
     axes, streams = request.axes or {}, batch_sizes(request.streams) or ()
     batches = (
         batch_sizes(request.batch) or recipe.batch or ((fixed,) if fixed is not None else DEFAULT_BATCHES)
@@ -89,19 +65,20 @@ def plan_of(swept: Swept) -> SweepPlan:
             )
     lengths = [
         [(name, size) for size in sorted(set(sizes))]
-        for name, sizes in by_own_names(swept.onnx.inputs, axes).items()
+        for name, sizes in by_own_names(onnx.inputs, axes).items()
     ]
-    return SweepPlan(
-        precisions=tuple(dict.fromkeys(request.precisions or (recipe.precision,))),
-        axes=tuple(dict(chosen) for chosen in product(*lengths)),
-        streams=tuple(sorted(set(streams))),
-        batches=tuple(sorted(set(batches))),
+    return tuple(
+        SweepSetting(precision=precision, batch=batch, streams=count, axes=dict(chosen))
+        for precision in dict.fromkeys(request.precisions or (recipe.precision,))
+        for chosen in product(*lengths)
+        for batch in sorted(set(batches))
+        for count in sorted(set(streams))
     )
 
 
-def terms_of(swept: Swept) -> SweepTerms:
+def terms_of(onnx: OnnxArtifact, request: SweepRequest, builder: EngineBuilder) -> SweepTerms:
     """What all points share."""
-    request, recipe = swept.request, swept.recipe
+    recipe = request.recipe
     if request.data is not None:
         open_data(request.data)
     data = measured_on(recipe, request.data, lambda text: None)
@@ -118,9 +95,9 @@ def terms_of(swept: Swept) -> SweepTerms:
         "plugins": [fingerprint_of(path) for path in recipe.plugins],  # what they are, not where
     }
     return SweepTerms(
-        model_sha256=swept.onnx.sha256,
-        backend=swept.builder.backend,
-        device=swept.builder.device,
+        model_sha256=onnx.sha256,
+        backend=builder.backend,
+        device=builder.device,
         contract=changed(contract_named(request.contract or DEFAULT), request.terms),
         recipe=msgspec.json.encode(kept, order="deterministic").decode(),
         warmup_s=request.warmup,
@@ -129,30 +106,18 @@ def terms_of(swept: Swept) -> SweepTerms:
     )
 
 
-def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
-    """Validate all options before anything is built."""
-    recipe, backend = swept.recipe, swept.builder.backend
-    _check_recipe(recipe)
-    for precision in plan.precisions:
-        if precision is not None and precision not in GRAPH_PRECISIONS:
-            remedy = f"choose among {', '.join(GRAPH_PRECISIONS)}; the sweep itself finds the best"
-            raise UsageError(f"--precision {precision}: cannot be swept", remedy)
-        if precision in QUANTIZED:
-            request_for(swept.onnx, msgspec.structs.replace(recipe, precision=precision), backend)
-    has_begun = is_sweep(swept.folder)  # goes on with the data that it has, needed or not
-    is_needless = terms.data is None and all(swept.calib_for(one) is None for one in plan.precisions)
-    if recipe.calib is not None and is_needless and not has_begun:
-        raise UsageError(
-            "--data: nothing here needs data", "add --precision fp16, bf16, int8 or fp8, or omit it"
-        )
-    for streams in plan.streams:
-        with_streams(terms.contract, streams)
-    for setting in plan.settings():
-        recipe = swept.recipe_for(setting)
-        make_plans(with_typed_io(swept.onnx, io_request(recipe), backend), recipe, backend)
-
-
-def _check_recipe(recipe: Recipe) -> None:
+def check_sweep(
+    onnx: OnnxArtifact,
+    source: Path,
+    folder: Path,
+    request: SweepRequest,
+    builder: EngineBuilder,
+    executor: Executor,
+) -> Swept:
+    """Validate all options for a model before anything is built."""
+    settings, terms = settings_of(onnx, request), terms_of(onnx, request, builder)
+    swept = Swept(onnx, source, request, builder, folder, executor, settings, terms)
+    recipe, backend = swept.recipe, builder.backend
     if recipe.dynamic:
         raise UsageError(
             "--dynamic: a sweep builds an engine for each batch size", "omit it, or use `trtopt build`"
@@ -161,23 +126,32 @@ def _check_recipe(recipe: Recipe) -> None:
         raise UsageError("--compute-capability: engines for other GPUs cannot be measured here", "omit it")
     if recipe.bounds:
         raise UsageError("bounds: a sweep does not evaluate accuracy", "see `trtopt check`")
+    precisions = dict.fromkeys(setting.precision for setting in settings)
+    for precision in precisions:
+        if precision is not None and precision not in GRAPH_PRECISIONS:
+            remedy = f"choose among {', '.join(GRAPH_PRECISIONS)}; the sweep itself finds the best"
+            raise UsageError(f"--precision {precision}: cannot be swept", remedy)
+        if precision in QUANTIZED:
+            request_for(onnx, msgspec.structs.replace(recipe, precision=precision), backend)
+    has_begun = is_sweep(folder)  # goes on with the data that it has, needed or not
+    is_needless = terms.data is None and all(swept.calib_for(one) is None for one in precisions)
+    if recipe.calib is not None and is_needless and not has_begun:
+        raise UsageError(
+            "--data: nothing here needs data", "add --precision fp16, bf16, int8 or fp8, or omit it"
+        )
+    for setting in settings:
+        with_streams(terms.contract, setting.streams)
+        recipe = swept.recipe_for(setting)
+        make_plans(with_typed_io(onnx, io_request(recipe), backend), recipe, backend)
+    return swept
 
 
-@dataclass(frozen=True)
-class CheckedSweep:
-    """A sweep whose options have been validated."""
-
-    swept: Swept
-    plan: SweepPlan
-    terms: SweepTerms
-
-    def run(self, listener: Listener) -> SweepReport:
-        """Build and measure what is not there yet."""
-        with sweep_in_progress(self.swept.folder, self.swept.source.name, self.terms) as report:
-            run = _Run(self.swept, report, listener)
-            run.all(self.plan)
-            run.check_any()
-            return run.report
+def run_checked(swept: Swept, listener: Listener) -> SweepReport:
+    """Build and measure what is not there yet."""
+    with sweep_in_progress(swept.folder, swept.source.name, swept.terms) as report:
+        run = _Run(swept, report, listener)
+        run.all()
+        return run.report
 
 
 def sweep(request: SweepRequest, listener: Listener = SILENT) -> SweepReport:
@@ -186,7 +160,7 @@ def sweep(request: SweepRequest, listener: Listener = SILENT) -> SweepReport:
     folder = Path(request.output) if request.output is not None else Path(f"{source.stem}.sweep")
     onnx = read_onnx(source)
     with executor_for([onnx], request, listener) as (builder, executor):
-        return check_sweep(onnx, source, folder, request, builder, executor).run(listener)
+        return run_checked(check_sweep(onnx, source, folder, request, builder, executor), listener)
 
 
 @contextmanager
@@ -204,21 +178,6 @@ def executor_for(
         yield builder, executor
 
 
-def check_sweep(
-    onnx: OnnxArtifact,
-    source: Path,
-    folder: Path,
-    request: SweepRequest,
-    builder: EngineBuilder,
-    executor: Executor,
-) -> CheckedSweep:
-    """Validate all options for a model."""
-    swept = Swept(onnx, source, request, builder, folder, executor)
-    plan, terms = plan_of(swept), terms_of(swept)
-    check(plan, swept, terms)
-    return CheckedSweep(swept, plan, terms)
-
-
 _SAVE_S = 1.0
 
 
@@ -233,59 +192,64 @@ class _Run:
         self._own: dict[str, SweepPoint] = {}
         self._saved, self._saved_s = report, time.monotonic()
 
-    def all(self, plan: SweepPlan) -> None:
-        """Every point of the plan, one after the other where several cannot be built or measured at once."""
-        recipe = self._swept.recipe
-        self._listener.notes(notes_on(recipe, self._swept.builder, plan.engines))
-        settings = list(plan.settings())
-        together = recipe.jobs > 1 or self._swept.executor.has_many_hosts
-        for some in [settings] if together else [[one] for one in settings]:
-            self._measure(some)
+    def all(self) -> None:
+        """Every point, one engine after the other where several cannot be built or measured at once.
 
-    def check_any(self) -> None:
-        """Raises MeasurementError if none of this run's points has figures, whatever earlier runs left."""
+        Raises MeasurementError if none of this run's points has figures, whatever earlier runs left.
+        """
+        swept, recipe = self._swept, self._swept.recipe
+        engines = [
+            list(group)
+            for _, group in groupby(swept.settings, key=lambda one: (one.precision, one.axes, one.batch))
+        ]
+        self._listener.notes(notes_on(recipe, swept.builder, len(engines)))
+        together = recipe.jobs > 1 or swept.executor.has_many_hosts
+        for some in [engines] if together else [[one] for one in engines]:
+            self._measure(some)
         if all(point.failure is not None for point in self._own.values()):
             first = next(iter(self._own.values()))
             raise MeasurementError(
                 f"none of {len(self._own)} points could be measured; {first.label}: {first.failure}",
-                f"all reasons are in {self._swept.folder}; sweep again to try them again",
+                f"all reasons are in {swept.folder}; sweep again to try them again",
             )
 
-    def _measure(self, settings: Sequence[SweepSetting]) -> None:
-        """Enter a point for each setting: what its result file says, or it is built and measured.
+    def _measure(self, groups: Sequence[Sequence[SweepSetting]]) -> None:
+        """Enter a point for each setting of engines: what its result file says, or it is built and measured.
 
         As many at a time as the executor does; what cannot be built or measured leaves the others alone.
         """
-        terms, engines, missing = self.report.terms, dict[str, PointEngine](), list[SweepSetting]()
-        for setting in settings:
-            engine = self._builds.found(setting)
-            there = None if engine is None else draw_point(self._swept.folder, setting, terms, engine)
-            if there is not None:
-                self._add(*there)
-            elif engine is not None:
-                engines[setting.key(terms)] = engine
-            else:
-                missing.append(setting)
-        with closing(self._builds.build(missing)) as outcomes:
-            for setting, built in outcomes:
-                if isinstance(built, TrtoptError):
-                    self._add_failed(setting, built)
+        folder, terms = self._swept.folder, self._swept.terms
+        wanted: list[tuple[SweepSetting, PointEngine]] = []
+        missing: list[Sequence[SweepSetting]] = []
+        for group in groups:
+            engine = self._builds.found(group[0])
+            if engine is None:
+                missing.append(group)
+                continue
+            for setting in group:
+                if there := draw_point(folder, setting, terms, engine):
+                    self._add(*there)
                 else:
-                    engines[setting.key(terms)] = built
-        wanted = [setting for setting in settings if setting.key(terms) in engines]
-        self._listener.plans([setting.label for setting in wanted])
-        jobs = [job_of(setting, terms, engines[setting.key(terms)], self._data) for setting in wanted]
+                    wanted.append((setting, engine))
+        with closing(self._builds.build([group[0] for group in missing])) as outcomes:
+            for place, built in outcomes:
+                if isinstance(built, TrtoptError):
+                    for setting in missing[place]:
+                        self._add_failed(setting, built)
+                else:
+                    wanted += [(setting, built) for setting in missing[place]]
+        self._listener.plans([setting.label for setting, _ in wanted])
+        jobs = [job_of(setting, terms, engine, self._data) for setting, engine in wanted]
         results = self._swept.executor.run_all_jobs(
             jobs, limit_s=self._limit_s, on_progress=self._listener.progress
         )
         with closing(results):
             for index, outcome in results:
-                setting = wanted[index]
+                setting, engine = wanted[index]
                 try:
                     if isinstance(outcome, TrtoptError):
                         raise outcome
-                    engine = engines[setting.key(terms)]
-                    self._add(*record_point(self._swept.folder, setting, terms, engine, outcome))
+                    self._add(*record_point(folder, setting, terms, engine, outcome))
                 except OutputError:
                     raise
                 except TrtoptError as error:
@@ -295,7 +259,7 @@ class _Run:
 
     def _add_failed(self, setting: SweepSetting, error: TrtoptError) -> None:
         """Enter a point with what kept it from being one."""
-        key = setting.key(self.report.terms)
+        key = setting.key(self._swept.terms)
         self._add(SweepPoint(key=key, setting=setting, failure=error.problem), None)
 
     def _add(self, point: SweepPoint, environment: Environment | None) -> None:
@@ -331,7 +295,7 @@ def sweep_models(models: Sequence[Path], request: SweepRequest, listener: Listen
     graphs = {model: read_onnx(model) for model in models}
     outcomes: Outcomes = {}
     with executor_for(list(graphs.values()), request, listener) as (builder, executor):
-        sweeps: list[CheckedSweep] = []
+        sweeps: list[Swept] = []
         for model, onnx in graphs.items():
             with _naming(model):
                 folder = Path(request.output or "") / f"{model.stem}.sweep"
@@ -339,13 +303,13 @@ def sweep_models(models: Sequence[Path], request: SweepRequest, listener: Listen
         listener.plans([model.name for model in models])
         together = listener.for_threads()
 
-        def run(place: int, one: CheckedSweep) -> None:
+        def run(place: int, one: Swept) -> None:
             try:
-                outcomes[one.swept.source] = one.run(_of_model(together, place))
+                outcomes[one.source] = run_checked(one, _of_model(together, place))
             except OutputError:
                 raise
             except TrtoptError as error:
-                outcomes[one.swept.source] = error
+                outcomes[one.source] = error
             together.progress(place, DONE, 1.0)
 
         run_in_threads(executor, [partial(run, place, one) for place, one in enumerate(sweeps)])

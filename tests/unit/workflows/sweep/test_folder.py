@@ -39,7 +39,6 @@ def test_a_sweep_that_goes_on_removes_what_a_killed_one_left_and_nothing_else(tm
 FOLDER = Path("/sweep")
 ENGINE = PointEngine(FOLDER / "builds" / "fp16", examples.onnx(), examples.engine())
 SETTING = SweepSetting(precision="fp16", batch=8)
-PATH = result_path(FOLDER, SETTING, examples.sweep_terms())
 
 
 def measured(**changes: object) -> BenchPoint:
@@ -54,7 +53,7 @@ def measured(**changes: object) -> BenchPoint:
 
 
 def test_a_point_has_the_figures_of_its_passes_and_paths_within_the_sweep() -> None:
-    point = point_of(FOLDER, PATH, SETTING, examples.sweep_terms(), ENGINE, measured())
+    point = point_of(FOLDER, SETTING, examples.sweep_terms(), ENGINE, measured())
     samples = examples.samples()  # two queries of 2 and 2.5 ms, of two groups: 4.5 ms of wall time
     assert samples.wall_ms == 4.5
     assert point.queries_per_s == 2 / 4.5e-3
@@ -70,14 +69,14 @@ def test_a_point_has_the_figures_of_its_passes_and_paths_within_the_sweep() -> N
 
 
 def test_without_a_throughput_pass_the_rate_is_that_of_one_query_in_flight() -> None:
-    point = point_of(FOLDER, PATH, SETTING, examples.sweep_terms(), ENGINE, measured(throughput=None))
+    point = point_of(FOLDER, SETTING, examples.sweep_terms(), ENGINE, measured(throughput=None))
     assert point.queries_per_s == 2 / 4.5e-3
     assert point.busy_latency == point.latency
 
 
 def test_a_point_that_broke_off_keeps_what_it_has_and_no_result_file() -> None:
     broken = measured(throughput=None, failure="the device fell off")
-    point = point_of(FOLDER, PATH, SETTING, examples.sweep_terms(), ENGINE, broken)
+    point = point_of(FOLDER, SETTING, examples.sweep_terms(), ENGINE, broken)
     assert point.latency is not None
     assert (point.samples_per_s, point.busy_latency, point.result) == (None, None, None)
     assert point.failure == "the device fell off"
