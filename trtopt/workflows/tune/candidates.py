@@ -83,9 +83,10 @@ class Prediction:
 class Change:
     """One step away from the incumbent; what is empty or None stays what it is.
 
-    `recipe` are fields of the incumbent's `Recipe`; `fresh` builds again without a timing cache. The first
-    guess, and how many builds of the incumbent it takes, are the kind's own where they are None; `evidence`
-    says why it is tried. It takes the baseline's measurement so many times as `measurements` says.
+    `recipe` are fields of the incumbent's `Recipe`; `streams` run its engine as it is; `fresh` builds again
+    without a timing cache. The first guess, and how many builds of the incumbent it takes, are the kind's own
+    where they are None; `evidence` says why it is tried. It takes the baseline's measurement so many times as
+    `measurements` says.
     """
 
     name: str
@@ -96,11 +97,6 @@ class Change:
     builds: float | None = None
     measurements: float = 1.0
     evidence: str = ""
-
-    @property
-    def builds_engine(self) -> bool:
-        """Whether an engine has to be built for it."""
-        return self.streams is None
 
     @property
     def makes_graph(self) -> bool:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.errors import DeviceError, TrtoptError
-from trtopt.executors.api import Executor
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import write_manifest
 from trtopt.measure.loop.interleaved import LoadedEngine, Variant
@@ -23,6 +23,7 @@ from trtopt.measure.statistics.comparison import MIN_BLOCKS, Block, Comparison, 
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.recipe import Recipe
 from trtopt.records import (
+    EngineArtifact,
     FinalRace,
     InterleavedRun,
     Ledger,
@@ -151,8 +152,13 @@ class Maker:
         graphs = verified_graphs(folder, manifest)
         graph = next(one for one in graphs if one.sha256 == engine.plan.onnx_sha256)
         (plan,) = make_plans(graph, recipe, self.workbench.builder.backend)
-        if change.builds_engine:
-            engines = self._workbench_for(change, folder).build((graph,), (plan,), folder)
+        if change.streams is None:
+            workbench = self.workbench.with_caches(self.request.recipe, folder, self.request.cache_dir)
+            if change.fresh:  # a build that is to time everything again
+                workbench = self.workbench.with_cache_in(folder)
+            if change.recipe or change.fresh:  # other tactics compete than those of the incumbent's timings
+                (folder / TIMING_CACHE_FILE).unlink(missing_ok=True)
+            engines = workbench.build((graph,), (plan,), folder)
         else:
             engines = (engine,)
             for name in engine.files:
@@ -161,14 +167,6 @@ class Maker:
         return write_manifest(
             folder, stamp(msgspec.structs.replace(manifest, onnx=kept, graphs=(), engines=engines))
         )
-
-    def _workbench_for(self, change: Change, folder: Path) -> Workbench:
-        """With the incumbent's timings, but where others compete or a build is to time everything again."""
-        if change.recipe or change.fresh:
-            (folder / TIMING_CACHE_FILE).unlink(missing_ok=True)
-        if change.fresh:
-            return self.workbench.with_cache_in(folder)
-        return self.workbench.with_caches(self.request.recipe, folder, self.request.cache_dir)
 
 
 def _copy_without(source: Path, folder: Path, manifest: Manifest) -> None:
@@ -222,9 +220,12 @@ class Evaluation:
             self._checkers[io] = checker
         return self._checkers[io]
 
-    def measure(self, built: Built, limit_s: float) -> Cost:
-        """What it costs on its own."""
-        return self._track(built, limit_s, self._setup.listener).cost_of(_racer(built))
+    def measure(self, built: Built, limit_s: float) -> tuple[float, dict[str, float]]:
+        """What it typically costs on its own, and the share of a query that each copy takes."""
+        racer = _racer(built)
+        run = self._run((racer,), self._setting(built, limit_s), None, self._setup.listener)
+        (blocks,) = self._blocks(run, (racer,))
+        return typical(blocks), copy_shares(run, racer.engine.artifact)
 
     def race(self, built: Built, incumbent: Built, limit_s: float, own: Listener) -> Outcome:
         """What becomes of a candidate: checked, then measured in turns with the incumbent."""
@@ -237,7 +238,7 @@ class Evaluation:
         accuracy = lowest_cosine(checked)
         if checked.violations:
             return Outcome("inaccurate", checked.violations[0].text, accuracy=accuracy)
-        comparison = self._track(built, limit_s, own).race(_racer(incumbent), _racer(built))
+        comparison = self._compare((_racer(incumbent), _racer(built)), self._setting(built, limit_s), own)
         reason = comparison.reasons[0].text if comparison.reasons else ""
         return Outcome(_VERDICTS[comparison.verdict], reason, comparison, accuracy)
 
@@ -248,7 +249,8 @@ class Evaluation:
         (batch, *_) = given.terms.batch
         baseline = Racer(engine_at(incumbent.folder, start.inputs, start.engine, batch), batch, 1)
         try:
-            found = self._track(incumbent, limit_s, given.quiet).race(baseline, _racer(incumbent))
+            setting = self._setting(incumbent, limit_s)
+            found = self._compare((baseline, _racer(incumbent)), setting, given.quiet)
         except TrtoptError as error:
             given.notes.append(f"the result was not raced against the baseline: {error.problem}")
             return None
@@ -272,92 +274,35 @@ class Evaluation:
         try:
             report = profile(request, given.quiet)
         except TrtoptError as error:
-            given.notes.append(f"candidates are predicted without a profile: {error.summary}")
+            given.notes.append(f"candidates are proposed without a profile: {error.summary}")
         else:
             write_atomically(built.folder / PROFILE_FILE, to_json(report, indent=None))
 
-    def _track(self, built: Built, limit_s: float, listener: Listener) -> Track:
+    def _setting(self, built: Built, limit_s: float) -> Setting:
         """On the user's samples, if they have the engine's shapes; else on random input."""
         given, inputs = self._setup, built.manifest.onnx.inputs
         shapes = shapes_at(inputs, built.engine.plan, built.batch)
         data = fitting_data(given.samples.data, inputs, [shapes], given.notes.append)
-        setting = Setting(None, None, given.terms.contract, given.request.duration, data, timeout=limit_s)
-        return Track(given.measure, setting, given.terms.threshold, given.executor, listener)
+        return Setting(None, None, given.terms.contract, given.request.duration, data, timeout=limit_s)
 
-
-def lowest_cosine(checked: CheckedSubject) -> float:
-    """Of all outputs."""
-    return min(output.cosine for output in checked.outputs)
-
-
-def _racer(built: Built) -> Racer:
-    engine = engine_at(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)
-    return Racer(engine, built.batch, built.streams)
-
-
-# ── racing ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def cost_blocks(measure: Measure, turns: TurnSamples, batch: int) -> list[Block]:
-    """Each block's costs."""
-    size = batch if measure.per_sample else 1
-    return [[cost / size for cost in measure.costs(block)] for block in turns.blocks]
-
-
-def typical(blocks: Sequence[Block]) -> float:
-    """The median of all costs."""
-    return median(cost for block in blocks for cost in block)
-
-
-@dataclass(frozen=True)
-class Racer:
-    """An engine with the batch size and the streams that it is run with."""
-
-    engine: LoadedEngine
-    batch: int
-    streams: int
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What an engine costs on its own, and the share of a query that copying each input and output takes."""
-
-    cost: float
-    copied: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Track:
-    """What engines are raced on: an objective, how it is measured, where, and who hears of it."""
-
-    measure: Measure
-    setting: Setting
-    threshold: float
-    executor: Executor
-    listener: Listener
-
-    def race(self, incumbent: Racer, candidate: Racer) -> Comparison:
-        """The candidate's cost against the incumbent's; one slower after a few rounds gets no more."""
-        racers = (incumbent, candidate)
+    def _compare(self, racers: Sequence[Racer], setting: Setting, own: Listener) -> Comparison:
+        """The second one's cost against the first one's; one slower after a few rounds gets no more."""
         for rounds in (MIN_BLOCKS, None):
-            run = self._run(racers, rounds)
+            run = self._run(racers, setting, rounds, own)
             found = compare_turns(
                 valid_rounds(run),
-                threshold=self.threshold,
+                threshold=self._setup.terms.threshold,
                 blocks=self._blocks(run, racers),
-                what=self.measure.cost,
+                what=self._setup.measure.cost,
             )
             if found.verdict is Verdict.SLOWER:
                 break
         return found
 
-    def cost_of(self, racer: Racer) -> Cost:
-        """The typical cost of an engine on its own."""
-        run = self._run((racer,), None)
-        return Cost(typical(self._blocks(run, (racer,))[0]), _copy_shares(run, racer))
-
-    def _run(self, racers: Sequence[Racer], rounds: int | None) -> InterleavedRun:
-        names, measure, setting = ("incumbent", "candidate")[: len(racers)], self.measure, self.setting
+    def _run(
+        self, racers: Sequence[Racer], setting: Setting, rounds: int | None, own: Listener
+    ) -> InterleavedRun:
+        names, measure = ("incumbent", "candidate")[: len(racers)], self._setup.measure
         variants = tuple(
             Variant(
                 name=name,
@@ -379,38 +324,61 @@ class Track:
             block_s=setting.duration / ROUNDS,  # of a short race, too
             block_queries=measure.block_queries,
         )
-        (run,) = run_heats([one], self.listener, setting.timeout, self.executor)
+        (run,) = run_heats([one], own, setting.timeout, self._setup.executor)
         if run.failure is not None:
             raise DeviceError(run.failure, "check the GPU with nvidia-smi")
         return run
 
     def _blocks(self, run: InterleavedRun, racers: Sequence[Racer]) -> list[list[Block]]:
-        kept = valid_rounds(run).turns
-        return [cost_blocks(self.measure, turns, one.batch) for turns, one in zip(kept, racers, strict=True)]
+        kept, measure = valid_rounds(run).turns, self._setup.measure
+        return [cost_blocks(measure, turns, one.batch) for turns, one in zip(kept, racers, strict=True)]
 
 
-def _copy_shares(run: InterleavedRun, racer: Racer) -> dict[str, float]:
-    """By the bytes of each tensor; none under a contract without transfers."""
-    artifact, blocks = racer.engine.artifact, run.turns[0].blocks
+class Racer(NamedTuple):
+    """An engine with the batch size and the streams that it is run with."""
+
+    engine: LoadedEngine
+    batch: int
+    streams: int
+
+
+def _racer(built: Built) -> Racer:
+    engine = engine_at(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)
+    return Racer(engine, built.batch, built.streams)
+
+
+def lowest_cosine(checked: CheckedSubject) -> float:
+    """Of all outputs."""
+    return min(output.cosine for output in checked.outputs)
+
+
+def cost_blocks(measure: Measure, turns: TurnSamples, batch: int) -> list[Block]:
+    """Each block's costs."""
+    size = batch if measure.per_sample else 1
+    return [[cost / size for cost in measure.costs(block)] for block in turns.blocks]
+
+
+def typical(blocks: Sequence[Block]) -> float:
+    """The median of all costs."""
+    return median(cost for block in blocks for cost in block)
+
+
+def copy_shares(run: InterleavedRun, engine: EngineArtifact) -> dict[str, float]:
+    """Of a query, by the bytes of each tensor; none under a contract without transfers."""
+    blocks = run.turns[0].blocks
     whole = median(value for block in blocks for value in block.latency_ms)
     shares: dict[str, float] = {}
     for specs, times in (
-        (artifact.inputs, [value for block in blocks for value in block.h2d_ms]),
-        (artifact.outputs, [value for block in blocks for value in block.d2h_ms]),
+        (engine.inputs, [value for block in blocks for value in block.h2d_ms]),
+        (engine.outputs, [value for block in blocks for value in block.d2h_ms]),
     ):
-        if not times or whole <= 0:
-            continue
-        sizes = {spec.name: _bytes_at(spec, racer.batch) for spec in specs}
-        total = max(sum(sizes.values()), 1)
-        shares |= {name: median(times) / whole * size / total for name, size in sizes.items()}
+        if times and whole > 0:
+            sizes = {spec.name: _sample_bytes(spec) for spec in specs}
+            total = max(sum(sizes.values()), 1)
+            shares |= {name: median(times) / whole * size / total for name, size in sizes.items()}
     return shares
 
 
-def _bytes_at(spec: TensorSpec, batch: int) -> int:
-    """With the batch, and 1 for any other length that is open."""
-    first, *others = (*spec.shape, 1)
-    axes = [
-        first if isinstance(first, int) else batch,
-        *(one if isinstance(one, int) else 1 for one in others),
-    ]
-    return math.prod(axes) * numpy_dtype(spec.dtype).itemsize
+def _sample_bytes(spec: TensorSpec) -> int:
+    """Of what does not vary: inputs vary alike, and so do outputs."""
+    return math.prod(one for one in spec.shape if isinstance(one, int)) * numpy_dtype(spec.dtype).itemsize

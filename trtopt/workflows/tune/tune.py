@@ -15,7 +15,7 @@ import msgspec
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.ort.host import present_cores
 from trtopt.errors import BoundError, OutputError, TrtoptError, UsageError
-from trtopt.executors.api import Executor, run_in_threads
+from trtopt.executors.api import run_in_threads
 from trtopt.files.atomic import scratch_beside
 from trtopt.records import Ledger, TuneBaseline, Tuned, TuneScore
 from trtopt.requests.build import TuneRequest
@@ -45,21 +45,27 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
         scratch = temporary / "work"  # the outer one is locked, and builds lock the folder that they are in
         scratch.mkdir()
         evaluation = Evaluation(setup)
-        ledger, incumbent = _continue(setup) if setup.continues else _begin(setup, evaluation, scratch)
-        candidates, trials = Candidates(setup), Trials(setup, evaluation, scratch)
+        if setup.continues:
+            ledger, incumbent = _continue(setup)
+        else:
+            ledger, incumbent = _begin(setup, evaluation, scratch / "baseline")
+        trials = Trials(setup, evaluation, scratch)
+        if {"precision", "placement"} & {*request.kinds} and setup.samples.data is None:
+            setup.notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
         while True:
-            waiting, left_s = candidates.waiting(ledger, incumbent), setup.left_for_candidates_s(ledger)
+            waiting = waiting_candidates(setup, ledger, incumbent)
+            left_s = setup.left_for_candidates_s(ledger)
             chosen = next_of(waiting, left_s)
-            if chosen.candidate is None:
+            if isinstance(chosen, str):
                 break
             began_s = time.monotonic()
             try:
-                trial = trials.of(chosen.candidate, waiting, left_s, ledger, incumbent)
+                trial = trials.of(chosen, waiting, left_s, ledger, incumbent)
             except KeyboardInterrupt:
                 lost_s = ledger.lost_s + time.monotonic() - began_s
                 setup.folder.save(msgspec.structs.replace(ledger, lost_s=lost_s))
                 raise
-            entry = trial.outcome.entry(chosen.candidate, trial.cost_s)
+            entry = trial.outcome.entry(chosen, trial.cost_s)
             ledger = msgspec.structs.replace(ledger, entries=(*ledger.entries, entry))
             listener.note(f"{entry.candidate}: {entry.verdict}: {entry.reason}")
             if trial.better is not None:
@@ -68,26 +74,25 @@ def tune(request: TuneRequest, listener: Listener = SILENT) -> Tuned:
                 setup.folder.save(ledger)
         setup.folder.save(ledger)
         ledger = _race_result(setup, evaluation, ledger, incumbent)
-        candidates.note_barren_kinds()
+        with_any = {entry.kind for entry in ledger.entries} | {one.kind for one in waiting}
+        barren = [
+            f"--include {name}: nothing to try with this model, objective and backend"
+            for name in request.include
+            if name in request.kinds and name not in with_any
+        ]
         return Tuned(
             folder=str(setup.folder.path),
             changes=incumbent.changes,
             batch=incumbent.batch,
             streams=incumbent.streams,
             ledger=ledger,
-            stopped=chosen.stopped,
-            notes=tuple(dict.fromkeys(setup.notes)),
+            stopped=chosen,
+            notes=tuple(dict.fromkeys((*setup.notes, *barren))),
         )
 
 
-def _begin(setup: Setup, evaluation: Evaluation, scratch: Path) -> tuple[Ledger, Built]:
-    """The baseline in its place, with a ledger without entries."""
-    ledger, built = _build_baseline(setup, evaluation, scratch / "baseline")
-    return ledger, setup.folder.replace(built, ledger)
-
-
-def _build_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, Built]:
-    """The baseline in `folder`, which is to be made, and a ledger without entries."""
+def _begin(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple[Ledger, Built]:
+    """The baseline, made in `folder` and put in its place, with a ledger without entries."""
     samples, name = setup.samples, setup.source
     began_s, limit_s = time.monotonic(), setup.limit_s(setup.budget_s)
     built = evaluation.maker(limit_s, setup.listener).baseline(folder, setup.terms.batch[0])
@@ -101,7 +106,7 @@ def _build_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple
             f"loosen the bound, or see all outputs: trtopt build {name} -o baseline {where}; "
             f"trtopt check baseline --against {name}{on}",
         )
-    found = evaluation.measure(built, limit_s)
+    cost, copied = evaluation.measure(built, limit_s)
     evaluation.profile(built, limit_s)
     total_s = time.monotonic() - began_s + samples.seconds
     if total_s >= setup.budget_s:
@@ -111,8 +116,8 @@ def _build_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple
             f"give --budget {max(1, round(total_s * 10 / 60))}m or more, or use `trtopt build`",
         )
     baseline = TuneBaseline(
-        cost=found.cost,
-        copied=found.copied,
+        cost=cost,
+        copied=copied,
         engine=kept_baseline(built),
         inputs=built.manifest.onnx.inputs,
         unit=setup.measure.unit,
@@ -121,7 +126,7 @@ def _build_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple
         measure_s=total_s - build_s,
         total_s=total_s,
     )
-    setup.listener.note(f"baseline: {found.cost:.4g} {baseline.unit}, in {total_s:.0f} s")
+    setup.listener.note(f"baseline: {cost:.4g} {baseline.unit}, in {total_s:.0f} s")
     ledger = Ledger(
         created=now(),
         argv=command_line(),
@@ -130,7 +135,7 @@ def _build_baseline(setup: Setup, evaluation: Evaluation, folder: Path) -> tuple
         baseline=baseline,
         run_spread=setup.run_spread,
     )
-    return ledger, built
+    return ledger, setup.folder.replace(built, ledger)
 
 
 def _continue(setup: Setup) -> tuple[Ledger, Built]:
@@ -225,8 +230,8 @@ class Trials:
                 if trial.better is not None:
                     self._evaluation.profile(trial.better, limit_s)
 
-        _at_a_time(trials, build, self._setup.executor, self._setup.quiet)
-        _at_a_time(trials, evaluate, self._setup.executor, self._setup.quiet)
+        self._at_a_time(trials, build)
+        self._at_a_time(trials, evaluate)
         if any(trial.outcome.verdict == "failed" for trial in trials):
             self._setup.folder.check_undamaged("while it was tuned")  # or it is no fault of theirs
         share_s = (time.monotonic() - began_s) / len(trials)
@@ -234,141 +239,92 @@ class Trials:
             trial.cost_s = share_s
             self._ahead[trial.change.name] = trial
 
+    def _at_a_time(self, trials: Sequence[Trial], step: Callable[[Trial, Listener], None]) -> None:
+        """Take a step with all, as many at a time as the executor runs; a failure is a trial's outcome."""
 
-def _at_a_time(
-    trials: Sequence[Trial],
-    step: Callable[[Trial, Listener], None],
-    executor: Executor,
-    listener: Listener,
-) -> None:
-    """Take a step with all trials, as many at a time as the executor runs; a failure is a trial's outcome."""
+        def guarded(trial: Trial, own: Listener) -> None:
+            try:
+                step(trial, own)
+            except OutputError:
+                raise
+            except TrtoptError as error:
+                trial.outcome = Outcome("failed", error.summary)
 
-    def guarded(trial: Trial, own: Listener) -> None:
-        try:
-            step(trial, own)
-        except OutputError:
-            raise
-        except TrtoptError as error:
-            trial.outcome = Outcome("failed", error.summary)
-
-    if len(trials) == 1:
-        guarded(trials[0], listener)
-        return
-    listener.plans([trial.change.name for trial in trials])
-    together = listener.for_threads()
-    run_in_threads(
-        executor, [partial(guarded, one, together.of_job(place)) for place, one in enumerate(trials)]
-    )
+        listener = self._setup.quiet
+        if len(trials) == 1:
+            guarded(trials[0], listener)
+            return
+        listener.plans([trial.change.name for trial in trials])
+        together = listener.for_threads()
+        steps = [partial(guarded, one, together.of_job(place)) for place, one in enumerate(trials)]
+        run_in_threads(self._setup.executor, steps)
 
 
 LEAST_EXPECTED = 0.0005
 """An expected gain below it does not pay for a build."""
 
 
-@dataclass(frozen=True)
-class Next:
-    """The next candidate; or none, and why."""
-
-    candidate: Queued | None
-    stopped: str = ""
-
-
-def next_of(waiting: Sequence[Queued], left_s: float) -> Next:
-    """The candidate with the highest expected gain per second that fits into the seconds left.
+def next_of(waiting: Sequence[Queued], left_s: float) -> Queued | str:
+    """The candidate with the highest expected gain per second that fits into the seconds left, or why none.
 
     Equal ones in the order in which they wait.
     """
     if not waiting:
-        return Next(None, "no candidate is left to try")
+        return "no candidate is left to try"
     paying = [one for one in waiting if one.prediction.expected >= LEAST_EXPECTED]
     if not paying:
-        return Next(None, f"no candidate is expected to gain {LEAST_EXPECTED:.2%}")
+        return f"no candidate is expected to gain {LEAST_EXPECTED:.2%}"
     fitting = [one for one in paying if one.cost_s <= left_s]
     if not fitting:
-        least = min(one.cost_s for one in paying)
-        return Next(
-            None,
-            f"the budget has {max(left_s, 0.0):.0f} s left, and {_in_words(len(paying))} from "
-            f"{least:.0f} s each: continue with --resume and a larger --budget",
+        least, count = min(one.cost_s for one in paying), len(paying)
+        waits = "1 candidate waits that takes" if count == 1 else f"{count} candidates wait that take"
+        return (
+            f"the budget has {max(left_s, 0.0):.0f} s left, and {waits} from {least:.0f} s each: "
+            f"continue with --resume and a larger --budget"
         )
-    return Next(max(fitting, key=lambda one: one.gain_per_s))
+    return max(fitting, key=lambda one: one.gain_per_s)
 
 
 def first_of(waiting: Sequence[Queued], left_s: float, count: int) -> list[Queued]:
     """The candidates that would be next one after the other, at most `count`."""
     found: list[Queued] = []
     while len(found) < count:
-        rest = [one for one in waiting if one not in found]
-        following = next_of(rest, left_s).candidate
-        if following is None:
+        following = next_of([one for one in waiting if one not in found], left_s)
+        if isinstance(following, str):
             break
         found.append(following)
     return found
 
 
-def _in_words(waiting: int) -> str:
-    return "1 candidate waits that takes" if waiting == 1 else f"{waiting} candidates wait that take"
-
-
-_QUANTIZING = {"precision", "placement"}
-
-
-class Candidates:
-    """The changes that the kinds propose for the incumbent of the moment."""
-
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-        self._proposed: set[str] = set()
-        if _QUANTIZING & set(setup.request.kinds) and setup.samples.data is None:
-            setup.notes.append("INT8 was not tried: it needs samples to calibrate on; give --data DATA")
-
-    def waiting(self, ledger: Ledger, incumbent: Built) -> list[Queued]:
-        """Those that have not been tried."""
-        setup, baseline = self._setup, ledger.baseline
-        history = history_of(setup.earlier, ledger)
-        situation = self._situation(ledger, incumbent)
-        tried = {entry.candidate for entry in ledger.entries} | {f"batch={setup.terms.batch[0]}"}
-        build_s = max(baseline.build_s, incumbent.engine.build_seconds)
-        found = []
-        for kind in KINDS:
-            if kind.name not in setup.request.kinds:
-                continue
-            past = [entry for entry in history if entry.kind == kind.name]
-            for change in kind.changes(situation):
-                self._proposed.add(kind.name)
-                if change.name in tried:
-                    continue
+def waiting_candidates(setup: Setup, ledger: Ledger, incumbent: Built) -> list[Queued]:
+    """The changes that the kinds propose for the incumbent and that have not been tried."""
+    baseline, engine = ledger.baseline, incumbent.engine
+    situation = Situation(
+        backend=setup.builder.backend,
+        device=setup.builder.device,
+        cores=len(present_cores()),
+        batch=incumbent.batch,
+        batches=setup.terms.batch,
+        streams=incumbent.streams,
+        is_rate=setup.measure.per_sample,
+        recipe=incumbent.recipe,
+        selected=incumbent.selected,
+        data=setup.samples.data,
+        inputs=engine.inputs,
+        outputs=engine.outputs,
+        copied=baseline.copied,
+        evidence=evidence_of(incumbent),
+    )
+    history = history_of(setup.earlier, ledger)
+    tried = {entry.candidate for entry in ledger.entries} | {f"batch={setup.terms.batch[0]}"}
+    build_s = max(baseline.build_s, engine.build_seconds)
+    found = []
+    for kind in (one for one in KINDS if one.name in setup.request.kinds):
+        past = [entry for entry in history if entry.kind == kind.name]
+        for change in kind.changes(situation):
+            if change.name not in tried:
                 builds = kind.builds if change.builds is None else change.builds
                 seconds = builds * build_s + change.measurements * baseline.measure_s
-                cost_s = predicted_cost_s(seconds, past)
                 prediction = predict(change.name, change.guess or kind.guess, past)
-                found.append(Queued(kind.name, change, prediction, cost_s))
-        return found
-
-    def note_barren_kinds(self) -> None:
-        """Say which of the kinds that --include names had nothing to try."""
-        barren = [name for name in self._setup.request.include if name not in self._proposed]
-        for name in dict.fromkeys(barren):
-            if name in self._setup.request.kinds:
-                self._setup.notes.append(
-                    f"--include {name}: nothing to try with this model, objective and backend"
-                )
-
-    def _situation(self, ledger: Ledger, incumbent: Built) -> Situation:
-        setup, engine = self._setup, incumbent.engine
-        return Situation(
-            backend=setup.builder.backend,
-            device=setup.builder.device,
-            cores=len(present_cores()),
-            batch=incumbent.batch,
-            batches=setup.terms.batch,
-            streams=incumbent.streams,
-            is_rate=setup.measure.per_sample,
-            recipe=incumbent.recipe,
-            selected=incumbent.selected,
-            data=setup.samples.data,
-            inputs=engine.inputs,
-            outputs=engine.outputs,
-            copied=ledger.baseline.copied,
-            evidence=evidence_of(incumbent),
-        )
+                found.append(Queued(kind.name, change, prediction, predicted_cost_s(seconds, past)))
+    return found
