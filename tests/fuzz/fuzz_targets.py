@@ -152,17 +152,19 @@ def _result(path: Path) -> None:
 
     from trtopt.report.bench import bench_view
     from trtopt.report.comparison import comparison_view
+    from trtopt.requests.measure import CompareRequest
     from trtopt.workflows.compare.result_files import compare_files, read_result
 
     Console(quiet=True).print(bench_view(read_result(path)))
-    outcome = compare_files(path, path, batch=None, assumed=None, threshold=0.01, limit=None, force=True)
+    outcome = compare_files(path, path, CompareRequest(path, path, force=True))
     Console(quiet=True).print(comparison_view(outcome))
 
 
 def _trtexec(path: Path) -> None:
+    from trtopt.requests.measure import CompareRequest
     from trtopt.workflows.compare.result_files import compare_files
 
-    compare_files(path, path, batch=(1,), assumed="trtexec-11", threshold=0.01, limit=None, force=True)
+    compare_files(path, path, CompareRequest(path, path, batch=1, assume_contract="trtexec-11", force=True))
 
 
 def _page(path: Path) -> None:

@@ -232,9 +232,12 @@ class CompareRequest(TermsOptions):
     data: Inputs = None
     timeout: Timeout = None
     trust: Trust = ()
-    control: Annotated[int | None, Option("Measure A against itself K times.", metavar="K")] = None
+    control: Annotated[
+        int | None, Option("Measure A against itself K times.", metavar="K", range=(1, 1000))
+    ] = None
     builds: Annotated[
-        int | None, Option("Build each folder's engines K times again: compare recipes.", metavar="K")
+        int | None,
+        Option("Build each folder's engines K times again: compare recipes.", metavar="K", range=(2, 1000)),
     ] = None
     across_contracts: Annotated[
         str | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from trtopt.builder.shapes import shapes_at
@@ -45,27 +45,18 @@ ROUNDS = RUN_BLOCKS
 SHORT_TURN_S = 0.03
 """So short that most rounds lie within one spell of whatever else the machine does."""
 
-MAX_REPEATS = 1000
-
 
 @dataclass(frozen=True)
 class Setting:
     """How to measure: `duration` is seconds of sampling for each subject, over all of its turns.
 
-    `timeout` is seconds that a batch size may take, all turns of one process; `trust` as for `bench`.
+    `timeout` is seconds that a batch size may take, all turns of one process.
     """
 
-    batch: tuple[int, ...] | None
-    backend: str | None
     contract: Contract
     duration: float
     data: str | None
     timeout: float | None = None
-    trust: tuple[str, ...] = ()
-    force: bool = False
-    """Compare subjects that do different work too."""
-    sizes: Recipe = field(default_factory=Recipe)
-    """Shapes of inputs and lengths of axes, of engines that admit several."""
 
 
 def engine_at(
@@ -229,12 +220,6 @@ def verdict_record(batch: int | None, comparison: Comparison) -> ComparisonVerdi
         high=ratio.high if ratio is not None else None,
         reasons=tuple(reason.text for reason in comparison.reasons),
     )
-
-
-def check_repeats(flag: str, count: int, least: int) -> None:
-    """Validate the value of `--builds` or `--control`."""
-    if not least <= count <= MAX_REPEATS:
-        raise UsageError(f"{flag} {count}: out of range", f"give {least} to {MAX_REPEATS}")
 
 
 _NAME_DIGITS = 16

@@ -14,6 +14,7 @@ from trtopt.measure.contracts import contract_named
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.records import BenchReport, to_json
+from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.compare.result_files import compare_files
 from trtopt.workflows.listener import SILENT
 from trtopt.workflows.race import Setting, heat, keep_run_spread, measured_run_spread, race
@@ -54,7 +55,7 @@ def test_engines_of_two_backends_take_no_turns() -> None:
     backend = msgspec.structs.replace(ours.artifact.plan.backend, version="0.1")
     plan = msgspec.structs.replace(ours.artifact.plan, backend=backend)
     theirs = msgspec.structs.replace(ours, artifact=msgspec.structs.replace(ours.artifact, plan=plan))
-    setting = Setting((8,), None, contract_named("isolated"), duration=1.0, data=None)
+    setting = Setting(contract_named("isolated"), duration=1.0, data=None)
     mixed = heat("batch8", [ours, theirs], ["a", "b"], "comparison", 8, setting)
     with pytest.raises(UsageError, match=r"tensorrt 0\.1 .*cannot be interleaved in one process"):
         race([mixed], SILENT)
@@ -78,7 +79,7 @@ def test_result_files_are_compared_with_their_devices_spread(tmp_path: Path) -> 
     (a, report), (b, _) = written("a.json", 1.0), written("b.json", 0.95)
 
     def verdict() -> str:
-        outcome = compare_files(a, b, batch=None, assumed=None, threshold=0.01, limit=None, force=False)
+        outcome = compare_files(a, b, CompareRequest(a, b))
         return outcome.rows[0].comparison.verdict.value  # type: ignore[union-attr]
 
     assert verdict() == "FASTER"

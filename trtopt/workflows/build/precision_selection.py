@@ -168,7 +168,7 @@ class _PrecisionSelection:
         self._workbench, self._listener = workbench, workbench.listener
         self._candidates = Candidates(base, folder, plans[0].backend, terms.request, terms.bounds)
         data = self._fitting_data()
-        self._setting = Setting(None, None, contract_named(DEFAULT), _DURATION_S, data)
+        self._setting = Setting(contract_named(DEFAULT), _DURATION_S, data)
         self._regions: dict[str, dict[str, tuple[RegionTime, ...]]] = {plan.label: {} for plan in plans}
         self._searches: dict[str, FormSearch] = {}
         self._made: dict[Forms, Entry] = {}

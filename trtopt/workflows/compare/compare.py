@@ -40,10 +40,17 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
     """Judge B against the baseline A; see `trtopt.compare`."""
     first, second = Path(request.a), Path(request.b) if request.b is not None else None
     kind = _kind_of(first, second, request)
-    setting = _setting(kind, request)
+    _refuse_useless(kind, request)
+    if request.data is not None:
+        open_data(request.data)  # judged before anything is built
     if request.fail_on is not None and second is None:
         raise UsageError("--fail-on: there is no B that could fail", "give B, or omit --fail-on")
-    assumed = contract_named(request.assume_contract).name if request.assume_contract is not None else None
+    setting = Setting(
+        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
+        duration=DURATION_S if request.duration is None else request.duration,
+        data=None if request.data is None else str(request.data),
+        timeout=request.timeout,
+    )
     runs: tuple[InterleavedRun, ...] = ()
     built: tuple[EngineArtifact, ...] = ()
     outcome: Outcome
@@ -53,18 +60,10 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> Compared:
         outcome, runs = compare_engines(request, setting, listener)
     elif kind is Kind.CONTRACTS:
         ends = parse_contracts(request.across_contracts or "")
-        outcome, runs = explain_engines(first, ends, setting, listener)
+        outcome, runs = explain_engines(first, ends, request, setting, listener)
     else:
         assert second is not None
-        outcome = compare_files(
-            first,
-            second,
-            batch=setting.batch,
-            assumed=assumed,
-            threshold=request.threshold,
-            limit=request.fail_on,
-            force=request.force,
-        )
+        outcome = compare_files(first, second, request)
     return Compared(outcome, _report(outcome, request.threshold, runs, built))
 
 
@@ -130,27 +129,14 @@ def _is_model(path: Path) -> bool:
     return path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file()
 
 
-def _setting(kind: Kind, request: CompareRequest) -> Setting:
-    """How to measure."""
+def _refuse_useless(kind: Kind, request: CompareRequest) -> None:
+    """Refuse options that the kind of comparison has no use for."""
     what, useful = kind.value
     for one in declared_in(CompareRequest):
         is_given = getattr(request, one.name) not in (one.default, (), [], {})
         if is_given and one.name not in useful | {"a", "b", "listener"}:
             flag = str(one.flag).partition("/")[0]
             raise UsageError(f"{flag}: has no effect on a comparison of {what}", f"omit {flag}")
-    if request.data is not None:
-        open_data(request.data)  # judged before anything is built
-    return Setting(
-        batch=batch_sizes(request.batch),
-        backend=request.backend,
-        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
-        duration=DURATION_S if request.duration is None else request.duration,
-        data=None if request.data is None else str(request.data),
-        timeout=request.timeout,
-        trust=tuple(request.trust),
-        force=request.force,
-        sizes=request.sizes,
-    )
 
 
 def _report(
@@ -184,13 +170,16 @@ def parse_contracts(text: str) -> tuple[Contract, Contract]:
 
 
 def explain_engines(
-    path: Path, ends: tuple[Contract, Contract], setting: Setting, listener: Listener
+    path: Path,
+    ends: tuple[Contract, Contract],
+    request: CompareRequest,
+    setting: Setting,
+    listener: Listener,
 ) -> tuple[Gaps, tuple[InterleavedRun, ...]]:
     """The ledger between two contracts for every engine of a folder, or one engine, at every batch size."""
-    notes: list[str] = []
-    check_trust(setting.trust, [path])
-    variants = gap_variants(*ends)
-    with resolve_engines(path, setting.batch, setting.backend, notes, listener, setting.trust) as found:
+    notes, batch, variants = list[str](), batch_sizes(request.batch), gap_variants(*ends)
+    check_trust(request.trust, [path])
+    with resolve_engines(path, batch, request.backend, notes, listener, request.trust) as found:
         heats = [
             heat(
                 f"batch{size}",
@@ -202,7 +191,7 @@ def explain_engines(
                 variants=variants,
                 least_rounds=0,
             )
-            for engine, size in points(found.engines, setting.batch)
+            for engine, size in points(found.engines, batch)
         ]
         runs = race(heats, listener, setting.timeout)
     notes += notes_of(runs)

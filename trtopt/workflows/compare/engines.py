@@ -17,7 +17,7 @@ from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import latency_blocks, ms_by_load, notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.builds import compare_builds
 from trtopt.measure.statistics.control import Control, Pair, evaluate_control, run_spread
-from trtopt.recipe import Recipe
+from trtopt.recipe import batch_sizes
 from trtopt.records import EngineArtifact, InterleavedRun, TensorSpec
 from trtopt.requests.measure import CompareRequest
 from trtopt.requests.recipe import recipe_of
@@ -27,7 +27,6 @@ from trtopt.workflows.listener import Listener
 from trtopt.workflows.race import (
     Heat,
     Setting,
-    check_repeats,
     compare_turns,
     engine_at,
     heat,
@@ -41,6 +40,10 @@ from trtopt.workflows.workbench import Workbench
 
 _LONGER = 4
 """So many times the samples halve an interval."""
+_Build = dict[int, LoadedEngine]
+"""The engines of a build by batch size."""
+_Side = list[_Build]
+"""One recipe's builds."""
 TURNS_LIMIT = 0.02
 """The slowdown that a comparison in turns must rule out, unless --fail-on is given."""
 
@@ -53,16 +56,14 @@ def compare_engines(
     With `control` A is also measured against itself, as many times, each in a process of its own; what that
     finds is allowed for in the verdict on B. Without B there is only that.
     """
-    if request.control is not None:
-        check_repeats("--control", request.control, 1)
     paths, again = _paths(request), request.control or 0
-    check_trust(setting.trust, paths)
+    check_trust(request.trust, paths)
     notes: list[str] = []
     with ExitStack() as resources:
-        found = [_side_of(path, setting, notes, listener, resources) for path in paths]
+        found = [_side_of(path, request, notes, listener, resources) for path in paths]
         sides = [side for side, _ in found]
         sizes = paired_sizes(sides[0], sides[-1])
-        notes += require_alike(unlike_work(found[0][1], found[-1][1]), force=setting.force)
+        notes += require_alike(unlike_work(found[0][1], found[-1][1]), force=request.force)
         heats, rounds = list[Heat](), short_turns(setting.duration)
         for size in sizes:
             if len(sides) == 2:
@@ -128,23 +129,21 @@ def _keep_spread(runs: Sequence[InterleavedRun]) -> list[str]:
 
 
 def _side_of(
-    path: Path, setting: Setting, notes: list[str], listener: Listener, resources: ExitStack
-) -> tuple[dict[int, LoadedEngine], Work]:
-    found = resources.enter_context(
-        resolve_engines(path, setting.batch, setting.backend, notes, listener, setting.trust)
+    path: Path, request: CompareRequest, notes: list[str], listener: Listener, resources: ExitStack
+) -> tuple[_Build, Work]:
+    wanted = resolve_engines(
+        path, batch_sizes(request.batch), request.backend, notes, listener, request.trust
     )
-    side = _by_size(found.folder, found.inputs, found.engines, setting.batch, setting.sizes)
+    found = resources.enter_context(wanted)
+    side = _by_size(found.folder, found.inputs, found.engines, request)
     return side, work_of(found.source_sha256, side)
 
 
 def _by_size(
-    folder: Path,
-    inputs: Sequence[TensorSpec],
-    engines: Sequence[EngineArtifact],
-    batch: Sequence[int] | None,
-    sizes: Recipe,
-) -> dict[int, LoadedEngine]:
-    return {size: engine_at(folder, inputs, engine, size, sizes) for engine, size in points(engines, batch)}
+    folder: Path, inputs: Sequence[TensorSpec], engines: Sequence[EngineArtifact], request: CompareRequest
+) -> _Build:
+    found = points(engines, batch_sizes(request.batch))
+    return {size: engine_at(folder, inputs, engine, size, request.sizes) for engine, size in found}
 
 
 def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
@@ -170,29 +169,25 @@ _ROUNDS = 4
 """Turns that each build has in one process."""
 
 
-_Side = list[dict[int, LoadedEngine]]
-"""One recipe's builds: the engines of each by batch size."""
-Found = tuple[Comparisons, tuple[InterleavedRun, ...], tuple[EngineArtifact, ...]]
-
-
-def compare_recipes(request: CompareRequest, setting: Setting, listener: Listener) -> Found:
+def compare_recipes(
+    request: CompareRequest, setting: Setting, listener: Listener
+) -> tuple[Comparisons, tuple[InterleavedRun, ...], tuple[EngineArtifact, ...]]:
     """Build the plans of each folder as often as `builds` says, and judge the second recipe by the first."""
     paths, count, threshold = _paths(request), request.builds or 0, request.threshold
-    check_repeats("--builds", count, 2)
     notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
     own = read_manifest(paths[0]).engines[0].plan.backend.name
     where = recipe_of(request, batch=None, backend=None)
-    builder = open_builder(choose_for_running(setting.backend, own).name)
+    builder = open_builder(choose_for_running(request.backend, own).name)
     with scratch_folder() as scratch, open_executor(where, builder, listener.note) as executor:
         executor.require_measuring()
         sides = [
-            _build_side(path, count, setting, scratch / name, notes, listener, executor)
+            _build_side(path, request, scratch / name, notes, listener, executor)
             for name, path in zip("AB", paths, strict=True)
         ]
         sizes = paired_sizes(*(side[0] for side in sides))
         # the models may differ, for how they were written is part of a recipe
         works = [work_of("", {size: side[0][size] for size in sizes}) for side in sides]
-        notes += require_alike(unlike_work(*works), force=setting.force)
+        notes += require_alike(unlike_work(*works), force=request.force)
         heats = [_heat(sides, size, run, setting) for size in sizes for run in range(RUNS)]
         results = race(heats, listener, setting.timeout, executor)
     notes += notes_of(results)
@@ -218,8 +213,7 @@ def compare_recipes(request: CompareRequest, setting: Setting, listener: Listene
 
 def _build_side(
     folder: Path,
-    count: int,
-    setting: Setting,
+    request: CompareRequest,
     scratch: Path,
     notes: list[str],
     listener: Listener,
@@ -228,19 +222,19 @@ def _build_side(
     """All builds of one side: the folder's plans again and again."""
     manifest = read_manifest(folder)
     graphs = verified_graphs(folder, manifest)
-    wanted = list(dict.fromkeys(engine.path for engine, _ in points(manifest.engines, setting.batch)))
+    wanted = {engine.path for engine, _ in points(manifest.engines, batch_sizes(request.batch))}
     plans = [engine.plan for engine in manifest.engines if engine.path in wanted]
     own = plans[0].backend.name
-    choice = choose_for_running(setting.backend, own)
+    choice = choose_for_running(request.backend, own)
     if choice.name != own:
         notes.append(f"{folder.name} is built with {choice.name} instead of {own}: {choice.reason}")
     workbench = Workbench(builder=open_builder(choice.name), executor=executor, listener=listener)
     builds = []
-    for index in range(count):
+    for index in range(request.builds or 0):
         place = scratch / str(index)
         place.mkdir(parents=True)
         engines = workbench.with_cache_in(place).build_again(graphs, plans, place)
-        builds.append(_by_size(place, manifest.onnx.inputs, engines, setting.batch, setting.sizes))
+        builds.append(_by_size(place, manifest.onnx.inputs, engines, request))
     return builds
 
 

@@ -16,8 +16,11 @@ from trtopt.measure.analysis.result_comparison import (
     compare_times,
 )
 from trtopt.measure.analysis.trtexec_files import Times, read_trtexec
+from trtopt.measure.contracts import contract_named
 from trtopt.measure.statistics.comparison import RunSpread
+from trtopt.recipe import batch_sizes
 from trtopt.records import STAGES, BenchReport, Samples, read_versioned
+from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.race import measured_run_spread
 
 ResultFile = BenchReport | Times
@@ -29,18 +32,11 @@ def is_result_file(path: Path) -> bool:
     return not path.is_dir() and path.suffix == ".json" and path.name != MANIFEST
 
 
-def compare_files(
-    a: Path,
-    b: Path,
-    *,
-    batch: tuple[int, ...] | None,
-    assumed: str | None,
-    threshold: float,
-    limit: float | None,
-    force: bool,
-) -> Comparisons:
+def compare_files(a: Path, b: Path, request: CompareRequest) -> Comparisons:
     """Compare the latencies that two files hold."""
+    assumed = contract_named(request.assume_contract).name if request.assume_contract is not None else None
     first, second = _read(a), _read(b)
+    batch, limit = batch_sizes(request.batch), request.fail_on or FILES_LIMIT
     if isinstance(first, BenchReport) and isinstance(second, BenchReport):
         if assumed is not None:
             raise UsageError(
@@ -49,19 +45,17 @@ def compare_files(
         return compare_reports(
             first,
             second,
-            threshold=threshold,
-            force=force,
+            threshold=request.threshold,
+            force=request.force,
             batch=batch,
-            limit=limit or FILES_LIMIT,
+            limit=limit,
             run_spread=RunSpread.of(measured_run_spread(second.environment.device)),
             again=_in_turns(first, second),
         )
     if batch is not None and len(batch) != 1:
         raise UsageError("--batch: trtexec's files hold one batch size", "name one")
     size = batch[0] if batch is not None else None
-    return compare_times(
-        first, second, batch=size, assumed=assumed, threshold=threshold, limit=limit or FILES_LIMIT
-    )
+    return compare_times(first, second, batch=size, assumed=assumed, threshold=request.threshold, limit=limit)
 
 
 def _in_turns(a: BenchReport, b: BenchReport) -> str:

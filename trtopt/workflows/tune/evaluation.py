@@ -283,7 +283,7 @@ class Evaluation:
         given, inputs = self._setup, built.manifest.onnx.inputs
         shapes = shapes_at(inputs, built.engine.plan, built.batch)
         data = fitting_data(given.samples.data, inputs, [shapes], given.notes.append)
-        return Setting(None, None, given.terms.contract, given.request.duration, data, timeout=limit_s)
+        return Setting(given.terms.contract, given.request.duration, data, timeout=limit_s)
 
     def _compare(self, racers: Sequence[Racer], setting: Setting, own: Listener) -> Comparison:
         """The second one's cost against the first one's; one slower after a few rounds gets no more."""
