@@ -27,6 +27,7 @@ from trtopt.workflows.listener import Listener
 from trtopt.workflows.workbench import Workbench
 
 _ANY_SIZES = Recipe()
+_ANY_ENGINE = "a folder that `trtopt build` made, an engine in one, or an ONNX file"
 _WEIGHTS = (
     "is a file of weights",
     "write its model as ONNX with trtopt export, which takes it as --checkpoint {}",
@@ -127,23 +128,28 @@ def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
 
 
 def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
-    """Validate `--trust` before anything is built: engines, plugins of `paths`, engines by path."""
-    known: dict[str, None] = {}
+    """Validate `--trust` before anything is built: it names engines or plugins of `paths`."""
+    there: list[Path] = []
     libraries: set[str] = set()
     for path in paths if names else ():
-        engines = () if is_external(path, names) else find_engines(path)[2]
-        known |= dict.fromkeys([engine.path for engine in engines] or [path.name])
+        folder, engines = path.parent, tuple[EngineArtifact, ...]()
+        if not is_external(path, names):
+            folder, _, engines = find_engines(path)
+        there += [folder / engine.path for engine in engines] or [path]
         libraries |= plugin_libraries(engines)
-    there = {path.resolve() for path in paths}
     for name in names:
-        if any(is_library(name, library) for library in libraries):
-            continue
-        if name not in known and Path(name).resolve() not in there and not _is_engine(Path(name)):
-            choices = ", ".join(sorted(known)) or "those of a build folder"
+        is_plugin = any(is_library(name, library) for library in libraries)
+        if not is_plugin and not any(_is_named(engine, [name]) for engine in there):
+            choices = ", ".join(sorted({engine.name for engine in there})) or "those of a build folder"
             raise UsageError(
                 f"--trust {name}: no engine of {' or '.join(str(path) for path in paths)}",
                 f"name one of {choices}, or give the path of an engine in its build folder",
             )
+
+
+def _is_named(engine: Path, names: Sequence[str]) -> bool:
+    """Whether one of the names is its own, or its path."""
+    return engine.name in names or engine.resolve() in {Path(name).resolve() for name in names}
 
 
 def find_engines(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
@@ -156,12 +162,16 @@ def find_engines(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifac
     folder = path if path.is_dir() else path.parent
     has_manifest = (folder / MANIFEST).is_file()
     manifest = read_manifest(folder) if path.is_dir() or has_manifest else None
-    engines = () if manifest is None else _select_listed(manifest, path)
-    if not engines and path.suffix != ".onnx":
-        raise ArtifactError(
-            f"{path}: no manifest lists this file; an engine is native code and was not loaded",
-            f"give a folder that `trtopt build` made, an engine in one, or an ONNX file; {_vouching(path)}",
-        )
+    engines = manifest.engines if manifest is not None else ()
+    if not path.is_dir():
+        listed, engines = engines, tuple(engine for engine in engines if engine.path == path.name)
+        if not engines and path.suffix != ".onnx":
+            choices = f"one of {', '.join(engine.path for engine in listed)}" if listed else _ANY_ENGINE
+            raise ArtifactError(
+                f"{path}: no manifest lists this file; an engine is native code and was not loaded",
+                f"give {choices}; if you trust this one, bench, check and compare load it with "
+                f"--trust {path}",
+            )
     return folder, manifest, engines
 
 
@@ -169,23 +179,13 @@ def _trust(
     folder: Path, engines: Sequence[EngineArtifact], names: Sequence[str], notes: list[str]
 ) -> tuple[EngineArtifact, ...]:
     """The engines, those of `names` as they are now; names may be those of other folders' engines."""
-    own = {engine.path for engine in engines}
-    named = {Path(name).resolve() for name in names} | {(folder / name).resolve() for name in {*names} & own}
     found = []
     for engine in engines:
-        now = as_it_is(folder, engine) if (folder / engine.path).resolve() in named else engine
+        now = as_it_is(folder, engine) if _is_named(folder / engine.path, names) else engine
         if now.sha256 != engine.sha256:
             notes.append(f"{engine.path} has changed since the build: loaded because of --trust")
         found.append(now)
     return tuple(found)
-
-
-def _is_engine(path: Path) -> bool:
-    """Whether the manifest next to it lists it, unchanged or changed."""
-    try:
-        return any(engine.path == path.name for engine in read_manifest(path.parent).engines)
-    except ArtifactError:
-        return False
 
 
 def _choose(engines: Sequence[EngineArtifact], backend: str | None) -> BackendChoice:
@@ -193,31 +193,12 @@ def _choose(engines: Sequence[EngineArtifact], backend: str | None) -> BackendCh
     return choose_for_running(backend, own)
 
 
-def _select_listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
-    """The manifest's engines that `path` (a folder or a file in it) means; none for its ONNX file."""
-    if path.is_dir():
-        return manifest.engines
-    named = tuple(engine for engine in manifest.engines if engine.path == path.name)
-    if not named and path.suffix != ".onnx":
-        raise ArtifactError(
-            f"{path}: the manifest next to it does not list this file; it was not loaded",
-            f"give one of {', '.join(engine.path for engine in manifest.engines)}; {_vouching(path)}",
-        )
-    return named
-
-
-def _vouching(path: Path) -> str:
-    return f"if you trust this one, bench, check and compare load it with --trust {path}"
-
-
 def is_external(path: Path, trust: Sequence[str]) -> bool:
     """Whether `trust` names the file `path`, by its own name or by path, and no manifest describes it.
 
     An ONNX file is a model, which is built, and needs no trust.
     """
-    if path.suffix == ".onnx" or not path.is_file():
-        return False
-    if path.name not in trust and path.resolve() not in {Path(name).resolve() for name in trust}:
+    if path.suffix == ".onnx" or not path.is_file() or not _is_named(path, trust):
         return False
     beside = read_manifest(path.parent).engines if (path.parent / MANIFEST).is_file() else ()
     return not any(engine.path == path.name for engine in beside)
