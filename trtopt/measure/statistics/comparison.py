@@ -25,11 +25,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import lru_cache
 from statistics import fmean, median, stdev
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trtopt.measure.contracts import THRESHOLD
 from trtopt.measure.statistics.intervals import CONFIDENCE, student
@@ -53,8 +51,6 @@ same engine, allowed for between separate runs when no control has measured it. 
 H200 had 0.37 %, but contexts of one process fell into two modes 4.8 % apart: benchmarks/trust."""
 
 RUN_BLOCKS = 20
-_RESAMPLES = 2000
-_SEED = 20_26
 
 Block = Sequence[float]
 
@@ -262,7 +258,7 @@ def compare_runs(
     interfered: Sequence[str] = (),
     run_spread: RunSpread | None = None,
 ) -> Comparison:
-    """Compare the blocks of two separate runs (`blocks_of`), which are resampled apart.
+    """Compare the blocks of two separate runs (`blocks_of`).
 
     No number of samples shows what differed between the runs: the interval is widened by `run_spread` a run,
     which is this device's own, else by `RUN_LUCK`.
@@ -271,7 +267,7 @@ def compare_runs(
     if missing is not None:
         return decide(None, threshold, None, [missing], interfered)
     allowance = allowed_between_runs(run_spread)
-    ratio, scatter = ratio_of_medians(a, b).widened(allowance), _scatter(a, b) if interfered else None
+    ratio, scatter = ratio_of_runs(a, b).widened(allowance), _scatter(a, b) if interfered else None
     comparison = decide(ratio, threshold, None, (), interfered, scatter=scatter, more_helps=False)
     text = (
         f"separate runs of one engine differ: {allowance:.1%} are allowed for that, however many samples "
@@ -414,70 +410,23 @@ def ratio_over_loads(logs: Sequence[float]) -> Ratio:
     return Ratio.of_log(fmean(logs), half, sure)
 
 
-def ratio_of_medians(a: Sequence[Block], b: Sequence[Block]) -> Ratio:
-    """Median of all B over median of all A, with its intervals by bootstrap over each side's whole blocks.
+def ratio_of_runs(a: Sequence[Block], b: Sequence[Block]) -> Ratio:
+    """B's median over A's, each of its blocks' medians, with the interval of either by signs.
 
-    Blocks stay whole because latencies within one are autocorrelated: 100 of them know less than 100
-    independent ones, and the spread between blocks shows how much. The interval of the log ratio is
-    ± t(k-1) · √(k/(k-1)) · its bootstrap standard error: k blocks' resamples spread too little by that root,
-    and few blocks need Student's t (Hesterberg, What Teachers Should Know About the Bootstrap, The American
-    Statistician 69(4), 2015). The seed is fixed: the same samples always give the same interval.
+    The distances from both medians to their bounds add up as independent errors do (Zou and Donner,
+    Construction of confidence limits about effect measures, Statistics in Medicine 27(10), 2008).
     """
-    sides = _SortedSide.of(a), _SortedSide.of(b)
-    ones = [np.ones((1, len(side)), np.int64) for side in (a, b)]
-    value = float(sides[1].medians(ones[1])[0] / sides[0].medians(ones[0])[0])
-    medians_a, medians_b = sides[0].medians(_resampling(len(a), 0)), sides[1].medians(_resampling(len(b), 1))
-    logs = np.log(medians_b / medians_a)
-    blocks = min(len(a), len(b))
-    error = float(logs.std()) * math.sqrt(blocks / (blocks - 1))
-    freedom = blocks - 1
-    sure = student(freedom, WINNER_CONFIDENCE) * error
-    return Ratio.of_log(math.log(value), student(freedom) * error, sure)
+    ours, theirs = ([math.log(median(block)) for block in side] for side in (a, b))
+    middle_a, middle_b = median(ours), median(theirs)
 
+    def bounds(confidence: float) -> tuple[float, float]:
+        (low_a, high_a), (low_b, high_b) = interval(ours, confidence), interval(theirs, confidence)
+        below = math.hypot(middle_b - low_b, high_a - middle_a)
+        above = math.hypot(high_b - middle_b, middle_a - low_a)
+        return middle_b - middle_a - below, middle_b - middle_a + above
 
-@lru_cache(maxsize=64)
-def _resampling(blocks: int, stream: int) -> NDArray[np.int64]:
-    """How often each block is drawn, a row a resample.
-
-    `RandomState`, whose stream numpy has frozen (NEP 19): a verdict must not depend on numpy's version.
-    """
-    drawn = np.random.RandomState(_SEED + stream).randint(blocks, size=(_RESAMPLES, blocks))
-    rows = np.arange(_RESAMPLES)[:, None] * blocks
-    counts = np.bincount((drawn + rows).ravel(), minlength=_RESAMPLES * blocks)
-    return counts.reshape(_RESAMPLES, blocks).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class _SortedSide:
-    """All values of a side in order; `cumulated[j, k]` counts block k's among the first j."""
-
-    values: NDArray[np.float64]
-    cumulated: NDArray[np.int64]
-
-    @staticmethod
-    def of(blocks: Sequence[Block]) -> _SortedSide:
-        """Sort once; every resample's median is then a search."""
-        values = np.concatenate([np.asarray(block, np.float64) for block in blocks])
-        owner = np.repeat(np.arange(len(blocks)), [len(block) for block in blocks])
-        order = np.argsort(values, kind="stable")
-        cumulated = np.zeros((len(values) + 1, len(blocks)), np.int64)
-        np.cumsum(owner[order][:, None] == np.arange(len(blocks)), axis=0, out=cumulated[1:])
-        return _SortedSide(values[order], cumulated)
-
-    def medians(self, weights: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The lower median of all values, those of block k counted weights[r, k] times, for each row r.
-
-        By bisection on the sorted values: the first j of which at least half the total weight lies within.
-        """
-        half = (weights @ self.cumulated[-1] + 1) // 2
-        below = np.zeros(len(weights), np.int64)
-        reached = np.full(len(weights), len(self.values), np.int64)
-        while np.any(reached - below > 1):
-            middle = (below + reached) // 2
-            enough = np.einsum("rk,rk->r", self.cumulated[middle], weights) >= half
-            reached = np.where(enough, middle, reached)
-            below = np.where(enough, below, middle)
-        return self.values[reached - 1]
+    logs = (middle_b - middle_a, *bounds(CONFIDENCE), *bounds(WINNER_CONFIDENCE))
+    return Ratio(*map(math.exp, logs))
 
 
 def noise_of(control: Comparison) -> Noise | None:
