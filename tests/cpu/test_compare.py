@@ -235,20 +235,6 @@ def test_a_result_file_is_no_engine_and_no_model(
     assert message in trtopt_cli.fails(2, "compare", result, *arguments)
 
 
-def test_a_result_file_is_compared_with_a_file_of_trtexecs_under_the_contract_that_it_names(
-    result: Path, trtopt_cli: CommandLine
-) -> None:
-    query = '{"h2dMs": 0.0, "computeMs": 9.0, "d2hMs": 0.0, "latencyMs": 9.0}'
-    theirs = trtopt_cli.folder / "times.json"
-    theirs.write_text(f"[{', '.join([query] * 100)}]")
-    arguments = ["compare", result, theirs, "--batch", "8"]
-    told = trtopt_cli.fails(2, *arguments)
-    flag = told.partition("--assume-contract ")[2].split()[0]
-    assert flag == "trtexec-11+no-graph"
-    done = trtopt_cli(*arguments, "--assume-contract", flag)
-    assert "assumed by --assume-contract" in done.stdout, done.stderr
-
-
 def test_a_truncated_or_foreign_file_is_refused(result: Path, trtopt_cli: CommandLine) -> None:
     cut = trtopt_cli.folder / "cut.json"
     cut.write_bytes(result.read_bytes()[:1000])

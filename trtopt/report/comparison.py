@@ -50,7 +50,7 @@ def comparison_view(outcome: Outcome) -> View:
     """Verdicts in a sentence each, then tables with their remarks, and every reason with `-v`."""
     if isinstance(outcome, Comparisons):
         reasons = [
-            f"batch {_batch(row.batch)}: {row.comparison.verdict.value} because {reason.text}"
+            f"batch {row.batch}: {row.comparison.verdict.value} because {reason.text}"
             for row in outcome.rows
             for reason in row.comparison.reasons
         ]
@@ -95,7 +95,7 @@ def comparison_notes(outcome: Outcome) -> list[Note]:
 
 
 def _comparison_blocks(outcome: Comparisons) -> Iterator[Block]:
-    where = f"on {outcome.device}; {outcome.figure}, threshold {outcome.threshold:.1%}"
+    where = f"on {outcome.device}; latency, threshold {outcome.threshold:.1%}"
     controls: list[Column[ControlRow]] = [
         Column("batch", lambda row: row.batch, ""),
         Column("A p50 ms", lambda row: row.a_ms, ".3f"),
@@ -126,11 +126,7 @@ def _comparison_blocks(outcome: Comparisons) -> Iterator[Block]:
 
 def _marked_batch(row: Row) -> str:
     is_disturbed = any(reason.code is ReasonCode.DISTURBED for reason in row.comparison.reasons)
-    return _batch(row.batch) + (Trust.UNSTEADY.mark if is_disturbed else "")
-
-
-def _batch(batch: int | None) -> str:
-    return "?" if batch is None else str(batch)
+    return str(row.batch) + (Trust.UNSTEADY.mark if is_disturbed else "")
 
 
 def _verdicts(outcome: Comparisons) -> Iterator[Lines]:

@@ -31,7 +31,6 @@ from trtopt.requests.shared import (
     Timeout,
     Trust,
     Warmup,
-    contract_names,
     parse_clock,
     parse_share,
 )
@@ -242,14 +241,6 @@ class CompareRequest(TermsOptions):
     across_contracts: Annotated[
         str | None,
         Option("Explain the difference of two contracts, as trtexec-10,trtexec-11.", metavar="C1,C2"),
-    ] = None
-    assume_contract: Annotated[
-        str | None,
-        Option(
-            "The contract that trtexec's exported times were taken under.",
-            metavar="NAME",
-            names=contract_names,
-        ),
     ] = None
     executor: Executor = None
     gpu_model: GpuModel = None

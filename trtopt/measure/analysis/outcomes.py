@@ -10,18 +10,12 @@ from trtopt.measure.statistics.control import Control
 from trtopt.records import CompareReport
 from trtopt.records.base import Result
 
-LATENCY = "latency"
-DEVICE_LATENCY = "H2D + compute + D2H by device events"
-
 
 @dataclass(frozen=True)
 class Row:
-    """One batch size: both medians in milliseconds, and what became of B against A.
+    """One batch size: both medians in milliseconds, what became of B against A, and further findings."""
 
-    `batch` is None if unknown; `remarks` are further findings.
-    """
-
-    batch: int | None
+    batch: int
     a_ms: float
     b_ms: float
     comparison: Comparison
@@ -53,7 +47,6 @@ class Comparisons:
     rows: tuple[Row, ...]
     controls: tuple[ControlRow, ...] = ()
     notes: tuple[str, ...] = ()
-    figure: str = LATENCY
     again: str = ""
 
     @property

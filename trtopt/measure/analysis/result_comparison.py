@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.comparability import Work, paired_sizes, require_alike, unlike_work
 from trtopt.measure.analysis.findings import doubts_of, is_on_host
-from trtopt.measure.analysis.outcomes import DEVICE_LATENCY, Comparisons, Row
-from trtopt.measure.analysis.trtexec_files import Times, device_latency
+from trtopt.measure.analysis.outcomes import Comparisons, Row
 from trtopt.measure.statistics.comparison import RunSpread, blocks_of, compare_runs
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, BenchReport, Environment
@@ -98,10 +97,6 @@ def _by_batch(report: BenchReport) -> dict[int, BenchPoint]:
     return {point.batch: point for point in report.points}
 
 
-def _listed(points: dict[int, BenchPoint]) -> str:
-    return ", ".join(map(str, sorted(points)))
-
-
 def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool, run_spread: RunSpread | None) -> Row:
     ours, theirs = a.latency, b.latency
     if ours.contract != theirs.contract:
@@ -111,8 +106,18 @@ def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool, run_spre
             "--across-contracts shows where the difference comes from",
         )
     against = distrust(*([doubt.text for doubt in doubts_of(point, on_host=on_host)] for point in (a, b)))
-    return _row_of(
-        a.batch, ours.samples.latency_ms, theirs.samples.latency_ms, threshold, against, run_spread
+    first, second = ours.samples.latency_ms, theirs.samples.latency_ms
+    return Row(
+        batch=a.batch,
+        a_ms=summarise(first).median,
+        b_ms=summarise(second).median,
+        comparison=compare_runs(
+            blocks_of(first),
+            blocks_of(second),
+            threshold=threshold,
+            interfered=against,
+            run_spread=run_spread,
+        ),
     )
 
 
@@ -120,89 +125,3 @@ def distrust(a: Sequence[str], b: Sequence[str]) -> list[str]:
     """What the sides say against themselves."""
     sides = (("A", a), ("B", b))
     return [f"{name} is marked as not to be trusted: {text}" for name, texts in sides for text in texts]
-
-
-def _row_of(
-    batch: int | None,
-    first: Sequence[float],
-    second: Sequence[float],
-    threshold: float,
-    interfered: Sequence[str],
-    run_spread: RunSpread | None = None,
-) -> Row:
-    return Row(
-        batch=batch,
-        a_ms=summarise(first).median,
-        b_ms=summarise(second).median,
-        comparison=compare_runs(
-            blocks_of(first),
-            blocks_of(second),
-            threshold=threshold,
-            interfered=interfered,
-            run_spread=run_spread,
-        ),
-    )
-
-
-# ── what trtexec exported ───────────────────────────────────────────────────────────────────────────────
-
-
-def compare_times(
-    a: BenchReport | Times,
-    b: BenchReport | Times,
-    *,
-    batch: int | None,
-    assumed: str | None,
-    threshold: float,
-    limit: float = FILES_LIMIT,
-) -> Comparisons:
-    """Compare two sides of which one at least is trtexec's: by device latency, the only figure both have.
-
-    trtexec's files name neither contract, batch size nor machine. Against a result file the contract must be
-    `assumed`, and `batch` chooses one of several.
-    """
-    sides = [_device_latencies(side, batch, assumed) for side in (a, b)]
-    size = next((side.batch for side in sides if side.batch is not None), batch)
-    against = distrust(sides[0].untrustworthy, sides[1].untrustworthy)
-    notes = [
-        "trtexec's files name no contract, batch size or machine: that both sides are alike in them is "
-        f"{'assumed by --assume-contract' if assumed else 'not verified'}",
-    ]
-    return Comparisons(
-        a=sides[0].name,
-        b=sides[1].name,
-        device="unnamed machines",
-        threshold=threshold,
-        limit=limit,
-        rows=(_row_of(size, sides[0].latencies, sides[1].latencies, threshold, against),),
-        notes=tuple(notes),
-        figure=DEVICE_LATENCY,
-    )
-
-
-def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str | None) -> Times:
-    if isinstance(side, Times):
-        return side
-    found = [point for point in side.points if batch in (None, point.batch)]
-    if len(found) != 1:
-        raise UsageError(
-            f"the result file has batches {_listed(_by_batch(side))}, and trtexec's file holds one",
-            "name it with --batch",
-        )
-    measured = found[0].throughput or found[0].latency
-    contract = measured.contract.name
-    if assumed != contract:
-        raise UsageError(
-            f"the result file's contract is {contract}, trtexec's file names none"
-            + (f" and is assumed to be {assumed}" if assumed else ""),
-            f"if trtexec ran on the same terms, say so with --assume-contract {contract}",
-        )
-    name = f"{side.environment.backend} on {side.environment.device.name}"
-    times = tuple(device_latency(found[0]))
-    if not times:
-        raise UsageError(
-            f"the result file's batch {found[0].batch} failed before the device had timed a query",
-            "measure it again",
-        )
-    doubts = doubts_of(found[0], on_host=is_on_host(side))
-    return Times(name, times, found[0].batch, tuple(doubt.text for doubt in doubts))

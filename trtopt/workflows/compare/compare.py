@@ -30,7 +30,7 @@ _JUDGED = _MEASURED | {"threshold", "fail_on"}
 class Kind(Enum):
     """What is compared, and the options that have a use for it."""
 
-    FILES = ("result files", {"force", "batch", "assume_contract", "threshold", "fail_on"})
+    FILES = ("result files", {"force", "batch", "threshold", "fail_on"})
     ENGINES = ("engines", _JUDGED | {"contract", "control", "trust", "force", "shapes", "axes", *TERMS})
     BUILDS = ("recipes", _JUDGED | {"contract", "builds", "force", "shapes", "axes", *TERMS, *WHERE})
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})

@@ -1,30 +1,27 @@
-"""Two result files against each other, trtopt's own or what trtexec exported."""
+"""Two result files against each other."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
 
-from trtopt.errors import ArtifactError, UsageError
+from trtopt.errors import ArtifactError
 from trtopt.files.bounded_reading import read_bounded, reading_as
 from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.findings import measurements_of
 from trtopt.measure.analysis.outcomes import Comparisons
-from trtopt.measure.analysis.result_comparison import (
-    FILES_LIMIT,
-    compare_reports,
-    compare_times,
-)
-from trtopt.measure.analysis.trtexec_files import Times, read_trtexec
-from trtopt.measure.contracts import contract_named
+from trtopt.measure.analysis.result_comparison import FILES_LIMIT, compare_reports
 from trtopt.measure.statistics.comparison import RunSpread
 from trtopt.recipe import batch_sizes
 from trtopt.records import STAGES, BenchReport, Samples, read_versioned
 from trtopt.requests.measure import CompareRequest
 from trtopt.workflows.race import measured_run_spread
 
-ResultFile = BenchReport | Times
-_WHAT, _REMEDY = "a result file", "give a file that `trtopt bench --json` wrote"
+_WHAT = "a result file"
+_REMEDY = (
+    "give a file that `trtopt bench --json` wrote; or engines, also trtexec's, which are measured in turns: "
+    "`trtopt compare OLD NEW`"
+)
 
 
 def is_result_file(path: Path) -> bool:
@@ -34,28 +31,17 @@ def is_result_file(path: Path) -> bool:
 
 def compare_files(a: Path, b: Path, request: CompareRequest) -> Comparisons:
     """Compare the latencies that two files hold."""
-    assumed = contract_named(request.assume_contract).name if request.assume_contract is not None else None
-    first, second = _read(a), _read(b)
-    batch, limit = batch_sizes(request.batch), request.fail_on or FILES_LIMIT
-    if isinstance(first, BenchReport) and isinstance(second, BenchReport):
-        if assumed is not None:
-            raise UsageError(
-                "--assume-contract is for trtexec's files: these files name their contracts", "omit it"
-            )
-        return compare_reports(
-            first,
-            second,
-            threshold=request.threshold,
-            force=request.force,
-            batch=batch,
-            limit=limit,
-            run_spread=RunSpread.of(measured_run_spread(second.environment.device)),
-            again=_in_turns(first, second),
-        )
-    if batch is not None and len(batch) != 1:
-        raise UsageError("--batch: trtexec's files hold one batch size", "name one")
-    size = batch[0] if batch is not None else None
-    return compare_times(first, second, batch=size, assumed=assumed, threshold=request.threshold, limit=limit)
+    first, second = read_result(a), read_result(b)
+    return compare_reports(
+        first,
+        second,
+        threshold=request.threshold,
+        force=request.force,
+        batch=batch_sizes(request.batch),
+        limit=request.fail_on or FILES_LIMIT,
+        run_spread=RunSpread.of(measured_run_spread(second.environment.device)),
+        again=_in_turns(first, second),
+    )
 
 
 def _in_turns(a: BenchReport, b: BenchReport) -> str:
@@ -64,16 +50,6 @@ def _in_turns(a: BenchReport, b: BenchReport) -> str:
     is_there = folders[0] != folders[1] and all((folder / MANIFEST).is_file() for folder in folders)
     named = " ".join(shlex.quote(str(folder)) for folder in folders) if is_there else "A_FOLDER B_FOLDER"
     return f"measure both in turns: trtopt compare {named}"
-
-
-def _read(path: Path) -> ResultFile:
-    with reading_as(_WHAT, path, _REMEDY):
-        text = read_bounded(path)
-    if text.lstrip()[:1] != b"[":
-        return read_result(path)
-    remedy = "give a file that `trtopt bench --json` or trtexec --exportTimes wrote"
-    with reading_as(_WHAT, path, remedy):
-        return read_trtexec(text, path.name)
 
 
 def read_result(path: Path) -> BenchReport:
