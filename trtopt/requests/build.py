@@ -13,48 +13,15 @@ from trtopt.options import Argument, Option, Output, parse_names
 from trtopt.precision.bounds import TUNING_BOUNDS
 from trtopt.recipe import GRAPH_PRECISIONS, Recipe
 from trtopt.records.tune import CandidateKind, Objective
+from trtopt.requests import shared
 from trtopt.requests.recipe import RecipeOptions, SelectionBudget, SweptOptions, recipe_of
-from trtopt.requests.shared import (
-    SHARE,
-    UP_TO_A_DAY,
-    UP_TO_A_WEEK,
-    Axes,
-    Backend,
-    BackendName,
-    Batch,
-    BoundsOptions,
-    CacheDir,
-    Contract,
-    Data,
-    Duration,
-    Executor,
-    Force,
-    GpuModel,
-    Io,
-    MinCosine,
-    Normalize,
-    Nvtx,
-    OnnxFile,
-    Preprocess,
-    Profile,
-    Request,
-    Retries,
-    Shapes,
-    SweptTerms,
-    Timeout,
-    Warmup,
-    parse_lengths_of_axis,
-    parse_range,
-    parse_streams,
-    samples,
-)
 
 
 @dataclass(frozen=True)
-class BuildRequest(BoundsOptions, RecipeOptions):
+class BuildRequest(shared.BoundsOptions, RecipeOptions):
     """What to build, and how."""
 
-    model: OnnxFile
+    model: shared.OnnxFile
     output: Annotated[
         str | Path | None,
         Output(
@@ -72,7 +39,7 @@ class BuildRequest(BoundsOptions, RecipeOptions):
             python="batch sizes, one engine each, from 1 [default: what the model fixes, else 1]; with "
             "`dynamic` the smallest, the one to tune for and the largest.",
             metavar="N,N,…",
-            parse=parse_range,
+            parse=shared.parse_range,
             is_repeated=True,
         ),
     ] = None
@@ -80,11 +47,13 @@ class BuildRequest(BoundsOptions, RecipeOptions):
         Sequence[Sequence[int]] | None,
         Option("with `dynamic`, in place of `batch`: such a range for each optimisation profile.", flag=None),
     ] = None
-    backend: Annotated[Backend, "What to build with [default: auto: TensorRT-RTX if there is no GPU]."] = None
+    backend: Annotated[
+        shared.Backend, "What to build with [default: auto: TensorRT-RTX if there is no GPU]."
+    ] = None
     data: Annotated[
         str | Path | None,
         Option(
-            samples("Real inputs for --precision, which decide what stays FP32, and the scales"),
+            shared.samples("Real inputs for --precision, which decide what stays FP32, and the scales"),
             metavar="DATA",
             is_path=True,
         ),
@@ -97,9 +66,9 @@ class BuildRequest(BoundsOptions, RecipeOptions):
             flag="--verdict/--no-verdict",
         ),
     ] = None
-    cache_dir: CacheDir = None
-    nvtx: Nvtx = False
-    force: Force = False
+    cache_dir: shared.CacheDir = None
+    nvtx: shared.Nvtx = False
+    force: shared.Force = False
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -108,7 +77,7 @@ class BuildRequest(BoundsOptions, RecipeOptions):
 
 
 @dataclass(frozen=True)
-class VerifyRequest(Request):
+class VerifyRequest(shared.Request):
     """Which build to look at again."""
 
     folder: Annotated[str | Path, Argument("the build folder.")]
@@ -120,18 +89,18 @@ class VerifyRequest(Request):
 
 
 @dataclass(frozen=True)
-class OptimizeRequest(Request):
+class OptimizeRequest(shared.Request):
     """The bounds that the fastest engine is to meet."""
 
-    model: OnnxFile
+    model: shared.OnnxFile
     output: Annotated[
         str | Path | None,
         Output("Build folder to create [default: MODEL.trtopt].", "folder"),
     ] = None
     _: KW_ONLY
     data: Annotated[
-        Data,
-        samples(
+        shared.Data,
+        shared.samples(
             "Samples that decide the precision, the fastest that keeps --min-cosine, where engines can be "
             "measured [default: the graph's is kept]"
         ),
@@ -141,22 +110,22 @@ class OptimizeRequest(Request):
         float,
         Option("Minimum cosine of every output against MODEL, -1 to 1.", metavar="VALUE", range=(-1, 1)),
     ] = 0.99
-    batch: Annotated[Batch, "Batch sizes, one engine each [default: 1,8,32]."] = None
-    shapes: Shapes = None
-    axes: Axes = None
+    batch: Annotated[shared.Batch, "Batch sizes, one engine each [default: 1,8,32]."] = None
+    shapes: shared.Shapes = None
+    axes: shared.Axes = None
     backend: Annotated[
-        BackendName,
+        shared.BackendName,
         Option("What to build with; without a GPU the measurement runs on ONNX Runtime."),
     ] = "auto"
-    duration: Duration = DURATION_S
-    force: Force = False
+    duration: shared.Duration = DURATION_S
+    force: shared.Force = False
 
 
 @dataclass(frozen=True)
-class SweepRequest(SweptTerms, SweptOptions):
+class SweepRequest(shared.SweptTerms, SweptOptions):
     """What to build and measure at every combination."""
 
-    model: OnnxFile
+    model: shared.OnnxFile
     output: Annotated[
         str | Path | None,
         Output(
@@ -167,7 +136,7 @@ class SweepRequest(SweptTerms, SweptOptions):
         ),
     ] = None
     _: KW_ONLY
-    batch: Annotated[Batch, "Batch sizes, one engine each [default: 1,2,4,8,16,32]."] = None
+    batch: Annotated[shared.Batch, "Batch sizes, one engine each [default: 1,2,4,8,16,32]."] = None
     precision: Annotated[
         str | Sequence[str] | None,
         Option(
@@ -180,7 +149,7 @@ class SweepRequest(SweptTerms, SweptOptions):
     ] = None
     streams: Annotated[
         int | Sequence[int],
-        Option("Stream counts [default: 1].", metavar="N,N,…", parse=parse_streams, range=(1, 1024)),
+        Option("Stream counts [default: 1].", metavar="N,N,…", parse=shared.parse_streams, range=(1, 1024)),
     ] = (1,)
     axes: Annotated[
         Mapping[str, Sequence[int]] | None,
@@ -188,21 +157,23 @@ class SweepRequest(SweptTerms, SweptOptions):
             "Lengths of another dynamic axis, by its name in the model or as INPUT.INDEX.",
             flag="--axis",
             metavar="NAME=N,N,…",
-            parse=parse_lengths_of_axis,
+            parse=shared.parse_lengths_of_axis,
         ),
     ] = None
     backend: Annotated[
-        Backend, "Backend to build and measure with [default: auto, the CPU if there is no GPU]."
+        shared.Backend, "Backend to build and measure with [default: auto, the CPU if there is no GPU]."
     ] = None
-    contract: Contract = None
-    cache_dir: CacheDir = None
-    duration: Duration = DURATION_S
-    warmup: Warmup = WARMUP_S
+    contract: shared.Contract = None
+    cache_dir: shared.CacheDir = None
+    duration: shared.Duration = DURATION_S
+    warmup: shared.Warmup = WARMUP_S
     data: Annotated[
-        Data,
-        samples("Inputs to measure with, and for precisions that need data [default: seeded random ones]"),
+        shared.Data,
+        shared.samples(
+            "Inputs to measure with, and for precisions that need data [default: seeded random ones]"
+        ),
     ] = None
-    timeout: Timeout = None
+    timeout: shared.Timeout = None
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -219,10 +190,10 @@ KINDS = get_args(CandidateKind)
 
 
 @dataclass(frozen=True)
-class TuneRequest(BoundsOptions):
+class TuneRequest(shared.BoundsOptions):
     """What to tune for, and with what."""
 
-    model: OnnxFile
+    model: shared.OnnxFile
     output: Annotated[
         str | Path | None,
         Output(
@@ -232,7 +203,7 @@ class TuneRequest(BoundsOptions):
     ] = None
     _: KW_ONLY
     batch: Annotated[
-        Batch,
+        shared.Batch,
         "Batch size to tune for; of several, --objective throughput chooses [default: the model's, or 1].",
     ] = None
     objective: Annotated[
@@ -253,39 +224,43 @@ class TuneRequest(BoundsOptions):
     ] = ()
     resume: Annotated[bool, Option("Continue in a folder that an earlier run began.")] = False
     data: Annotated[
-        Data,
-        samples("Inputs to measure and check with, and to calibrate on [default: seeded random ones]"),
+        shared.Data,
+        shared.samples("Inputs to measure and check with, and to calibrate on [default: seeded random ones]"),
     ] = None
-    min_cosine: MinCosine = TUNING_BOUNDS.min_cosine
+    min_cosine: shared.MinCosine = TUNING_BOUNDS.min_cosine
     backend: Annotated[
-        Backend, "Backend to build and measure with [default: auto, the CPU if there is no GPU]."
+        shared.Backend, "Backend to build and measure with [default: auto, the CPU if there is no GPU]."
     ] = None
-    profile: Annotated[Profile, "A shipped recipe or a TOML file that the baseline is built with."] = None
-    shapes: Shapes = None
-    axes: Axes = None
-    io: Io = None
-    normalize: Normalize = None
-    preprocess: Preprocess = None
-    contract: Annotated[Contract, f"The terms of the measurement [default: {DEFAULT}]."] = None
+    profile: Annotated[shared.Profile, "A shipped recipe or a TOML file that the baseline is built with."] = (
+        None
+    )
+    shapes: shared.Shapes = None
+    axes: shared.Axes = None
+    io: shared.Io = None
+    normalize: shared.Normalize = None
+    preprocess: shared.Preprocess = None
+    contract: Annotated[shared.Contract, f"The terms of the measurement [default: {DEFAULT}]."] = None
     duration: Annotated[
         float,
-        Option("Seconds of sampling per engine in a race, up to a day.", metavar="S", range=UP_TO_A_DAY),
+        Option(
+            "Seconds of sampling per engine in a race, up to a day.", metavar="S", range=shared.UP_TO_A_DAY
+        ),
     ] = 2.0
     threshold: Annotated[
-        float, Option("The smallest gain to accept, as a share.", metavar="SHARE", range=SHARE)
+        float, Option("The smallest gain to accept, as a share.", metavar="SHARE", range=shared.SHARE)
     ] = THRESHOLD
     timeout: Annotated[
         float | None,
         Option(
             "Time limit for one build or measurement [default: ten times the baseline's, a minute at least].",
             metavar="S",
-            range=UP_TO_A_WEEK,
+            range=shared.UP_TO_A_WEEK,
         ),
     ] = None
-    executor: Executor = None
-    gpu_model: GpuModel = None
-    retries: Retries = None
-    cache_dir: CacheDir = None
+    executor: shared.Executor = None
+    gpu_model: shared.GpuModel = None
+    retries: shared.Retries = None
+    cache_dir: shared.CacheDir = None
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -8,50 +8,28 @@ from pathlib import Path
 from typing import Annotated
 
 from trtopt.measure.contracts import DURATION_S, THRESHOLD, WARMUP_S
-from trtopt.options import Argument, Option
+from trtopt.options import Argument, Option, declared_in
 from trtopt.recipe import Recipe
+from trtopt.requests import shared
 from trtopt.requests.recipe import input_sizes
-from trtopt.requests.shared import (
-    REFERENCE,
-    SHARE,
-    UP_TO_A_DAY,
-    Axes,
-    Backend,
-    Batch,
-    Contract,
-    Duration,
-    Executor,
-    GpuModel,
-    Inputs,
-    Nvtx,
-    Request,
-    Retries,
-    Shapes,
-    TermsOptions,
-    Timeout,
-    Trust,
-    Warmup,
-    parse_clock,
-    parse_share,
-)
 
 
 @dataclass(frozen=True)
-class BenchRequest(TermsOptions):
+class BenchRequest(shared.TermsOptions):
     """How to measure what."""
 
     path: Annotated[str | Path, Argument("the folder, engine or ONNX file.")]
     _: KW_ONLY
-    batch: Annotated[Batch, "Batch sizes [default: those of the engines]."] = None
-    shapes: Shapes = None
-    axes: Axes = None
+    batch: Annotated[shared.Batch, "Batch sizes [default: those of the engines]."] = None
+    shapes: shared.Shapes = None
+    axes: shared.Axes = None
     backend: Annotated[
-        Backend,
+        shared.Backend,
         "Backend to run with; another than the engines' own builds the folder's model again, in a temporary "
         "folder [default: auto, their own, or the CPU if there is no GPU].",
     ] = None
-    contract: Contract = None
-    duration: Duration = DURATION_S
+    contract: shared.Contract = None
+    duration: shared.Duration = DURATION_S
     stop_early: Annotated[
         bool,
         Option(
@@ -59,8 +37,8 @@ class BenchRequest(TermsOptions):
             "third of the duration at the earliest.",
         ),
     ] = False
-    warmup: Warmup = WARMUP_S
-    data: Inputs = None
+    warmup: shared.Warmup = WARMUP_S
+    data: shared.Inputs = None
     layers: Annotated[bool, Option("Time every layer, in a separate pass.")] = False
     memory: Annotated[bool, Option("Trace every allocation, in a separate pass.")] = False
     load: Annotated[
@@ -88,14 +66,14 @@ class BenchRequest(TermsOptions):
             python="lock the GPU's clocks at this many MHz, or at their reference (True), while measuring; "
             "restored on any exit, on a signal only if it becomes an exception.",
             metavar="[MHZ]",
-            parse=parse_clock,
+            parse=shared.parse_clock,
             range=(1, 10_000),
-            bare=REFERENCE,
+            bare=shared.REFERENCE,
         ),
     ] = False
-    timeout: Timeout = None
-    trust: Trust = ()
-    nvtx: Nvtx = False
+    timeout: shared.Timeout = None
+    trust: shared.Trust = ()
+    nvtx: shared.Nvtx = False
     cuda_profiler: Annotated[
         bool, Option("Let nsys profile --capture-range=cudaProfilerApi capture the measured part only.")
     ] = False
@@ -109,17 +87,17 @@ class BenchRequest(TermsOptions):
 
 
 @dataclass(frozen=True)
-class ProfileRequest(Request):
+class ProfileRequest(shared.Request):
     """What to profile."""
 
     path: Annotated[str | Path, Argument("a build folder, an engine in one, or an ONNX file.")]
     _: KW_ONLY
-    batch: Annotated[Batch, "Batch sizes [default: those of the engines]."] = None
-    shapes: Shapes = None
-    axes: Axes = None
-    data: Inputs = None
+    batch: Annotated[shared.Batch, "Batch sizes [default: those of the engines]."] = None
+    shapes: shared.Shapes = None
+    axes: shared.Axes = None
+    data: shared.Inputs = None
     backend: Annotated[
-        Backend, "Backend to run with [default: the engines' own; auto: the CPU if there is no GPU]."
+        shared.Backend, "Backend to run with [default: the engines' own; auto: the CPU if there is no GPU]."
     ] = None
     result: Annotated[
         str | Path | None,
@@ -140,9 +118,9 @@ class ProfileRequest(Request):
     ] = None
     memory: Annotated[bool, Option("Trace every allocation too, in a separate pass.")] = False
     kernels: Annotated[bool, Option("Record every kernel too (CUPTI), in a separate pass.")] = False
-    timeout: Timeout = None
-    trust: Trust = ()
-    nvtx: Nvtx = False
+    timeout: shared.Timeout = None
+    trust: shared.Trust = ()
+    nvtx: shared.Nvtx = False
     probe_peaks: Annotated[
         bool, Option("Measure the device's peak rates, for floors; stored for later profiles.")
     ] = False
@@ -151,32 +129,21 @@ class ProfileRequest(Request):
         Option(
             "Seconds of the latency pass that accompanies the layer pass, up to a day.",
             metavar="S",
-            range=UP_TO_A_DAY,
+            range=shared.UP_TO_A_DAY,
         ),
     ] = 1.0
 
     @property
     def measurement(self) -> BenchRequest:
         """The request of the measurement that a profile starts from."""
-        return BenchRequest(
-            self.path,
-            batch=self.batch,
-            shapes=self.shapes,
-            axes=self.axes,
-            data=self.data,
-            backend=self.backend,
-            layers=True,
-            memory=self.memory,
-            kernels=self.kernels,
-            nvtx=self.nvtx,
-            duration=self.duration,
-            timeout=self.timeout,
-            trust=self.trust,
-        )
+        requests: tuple[type, type] = (BenchRequest, ProfileRequest)
+        own, other = ({one.name for one in declared_in(kind)} for kind in requests)
+        both = {name: getattr(self, name) for name in own & other}
+        return BenchRequest(layers=True, kernels=self.kernels, **both)
 
 
 @dataclass(frozen=True)
-class CompareRequest(TermsOptions):
+class CompareRequest(shared.TermsOptions):
     """What to compare, and how."""
 
     a: Annotated[
@@ -196,8 +163,8 @@ class CompareRequest(TermsOptions):
             "The smallest difference that matters [default: 1%].",
             python="the smallest difference that matters, as a share between 0 and 1 [default: 0.01].",
             metavar="PERCENT",
-            parse=partial(parse_share, "--threshold"),
-            range=SHARE,
+            parse=partial(shared.parse_share, "--threshold"),
+            range=shared.SHARE,
         ),
     ] = THRESHOLD
     fail_on: Annotated[
@@ -208,29 +175,29 @@ class CompareRequest(TermsOptions):
             python="the slowdown that must be ruled out, as a share [default: 0.05 between result files, "
             "0.02 in turns]; `outcome.not_shown` has the batch sizes where it is not.",
             metavar="PERCENT",
-            parse=partial(parse_share, "--fail-on"),
-            range=SHARE,
+            parse=partial(shared.parse_share, "--fail-on"),
+            range=shared.SHARE,
         ),
     ] = None
     force: Annotated[bool, Option("Compare although machines, models, input shapes or outputs differ.")] = (
         False
     )
-    batch: Annotated[Batch, "Batch sizes [default: those of both sides]."] = None
-    shapes: Shapes = None
-    axes: Axes = None
-    backend: Backend = None
-    contract: Contract = None
+    batch: Annotated[shared.Batch, "Batch sizes [default: those of both sides]."] = None
+    shapes: shared.Shapes = None
+    axes: shared.Axes = None
+    backend: shared.Backend = None
+    contract: shared.Contract = None
     duration: Annotated[
         float | None,
         Option(
             "Seconds of sampling for each of A and B per batch size, up to a day [default: 3.0].",
             metavar="S",
-            range=UP_TO_A_DAY,
+            range=shared.UP_TO_A_DAY,
         ),
     ] = None
-    data: Inputs = None
-    timeout: Timeout = None
-    trust: Trust = ()
+    data: shared.Inputs = None
+    timeout: shared.Timeout = None
+    trust: shared.Trust = ()
     control: Annotated[
         int | None, Option("Measure A against itself K times.", metavar="K", range=(1, 1000))
     ] = None
@@ -242,9 +209,9 @@ class CompareRequest(TermsOptions):
         str | None,
         Option("Explain the difference of two contracts, as trtexec-10,trtexec-11.", metavar="C1,C2"),
     ] = None
-    executor: Executor = None
-    gpu_model: GpuModel = None
-    retries: Retries = None
+    executor: shared.Executor = None
+    gpu_model: shared.GpuModel = None
+    retries: shared.Retries = None
 
     @property
     def sizes(self) -> Recipe:

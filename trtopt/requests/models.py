@@ -11,31 +11,8 @@ from trtopt.options import Argument, Checked, Option, Output
 from trtopt.precision.search import FEWEST
 from trtopt.records.precision import Forms as GraphForms, parse_forms
 from trtopt.records.tensors import IoRequest, read_io_request
+from trtopt.requests import shared
 from trtopt.requests.recipe import Forms
-from trtopt.requests.shared import (
-    Axes,
-    Backend,
-    BackendName,
-    Batch,
-    BoundsOptions,
-    Data,
-    GraphIo,
-    Method,
-    Normalize,
-    OnnxFile,
-    Preprocess,
-    Profile,
-    Request,
-    Shapes,
-    Table,
-    Target,
-    Timeout,
-    Trust,
-    model_names,
-    parse_rules,
-    rule_names,
-    samples,
-)
 from trtopt.targets import DEFAULT, target_names, targets_where
 
 
@@ -48,7 +25,7 @@ class ExportRequest(Checked):
         Argument(
             "a name of the collection, a model file (TOML), or `package.module:callable`.",
             "name",
-            names=model_names,
+            names=shared.model_names,
         ),
     ]
     output: Annotated[
@@ -98,21 +75,21 @@ class ExportRequest(Checked):
 
 
 @dataclass(frozen=True)
-class LintRequest(Request):
+class LintRequest(shared.Request):
     """Which model to look through, for which TensorRT."""
 
-    model: OnnxFile
+    model: shared.OnnxFile
     _: KW_ONLY
-    target: Annotated[Target, "TensorRT to check for."] = DEFAULT
+    target: Annotated[shared.Target, "TensorRT to check for."] = DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphEnds(Request):
+class GraphEnds(shared.Request):
     """What the inputs and outputs of a graph become."""
 
-    io: GraphIo = None
-    normalize: Normalize = None
-    preprocess: Preprocess = None
+    io: shared.GraphIo = None
+    normalize: shared.Normalize = None
+    preprocess: shared.Preprocess = None
 
     @property
     def io_request(self) -> IoRequest:
@@ -124,21 +101,22 @@ class GraphEnds(Request):
 class RewriteRequest(GraphEnds):
     """What to rewrite by which rules."""
 
-    model: OnnxFile
+    model: shared.OnnxFile
     output: Annotated[str | Path, Output("File to write the rewritten model to.", "model")]
     _: KW_ONLY
-    target: Annotated[Target, "TensorRT to rewrite for."] = DEFAULT
+    target: Annotated[shared.Target, "TensorRT to rewrite for."] = DEFAULT
     rules: Annotated[
         Sequence[str] | None,
         Option(
             "Only these rules (also ones that are off).",
             metavar="NAME,…",
-            parse=parse_rules,
-            names=rule_names,
+            parse=shared.parse_rules,
+            names=shared.rule_names,
         ),
     ] = None
     skip: Annotated[
-        Sequence[str], Option("Skip these rules.", metavar="NAME,…", parse=parse_rules, names=rule_names)
+        Sequence[str],
+        Option("Skip these rules.", metavar="NAME,…", parse=shared.parse_rules, names=shared.rule_names),
     ] = ()
     clean: Annotated[bool, Option("Also apply rules that tidy the graph and that no build needs.")] = False
     check: Annotated[
@@ -150,25 +128,25 @@ class RewriteRequest(GraphEnds):
             flag="--no-check",
         ),
     ] = True
-    data: Annotated[Data, samples("Real inputs for the check")] = None
+    data: Annotated[shared.Data, shared.samples("Real inputs for the check")] = None
     dynamic_batch: Annotated[bool, Option("Give a fixed batch axis the name `batch`.")] = False
 
 
 @dataclass(frozen=True)
-class CastRequest(Request):
+class CastRequest(shared.Request):
     """What to write in 16 bits."""
 
-    model: OnnxFile
+    model: shared.OnnxFile
     output: Annotated[str | Path, Output("File to write.", "model")]
     _: KW_ONLY
     precision: Annotated[Literal["fp16", "bf16"], Option("The 16-bit type to write.")] = "fp16"
     data: Annotated[
-        Data,
-        samples(
+        shared.Data,
+        shared.samples(
             "Real inputs, which decide what stays FP32 [default: seeded random ones, for overflows alone]"
         ),
     ] = None
-    target: Annotated[Target, "TensorRT to cast for (scales)."] = DEFAULT
+    target: Annotated[shared.Target, "TensorRT to cast for (scales)."] = DEFAULT
     exclude: Annotated[
         Sequence[str],
         Option(
@@ -205,12 +183,13 @@ class QuantizeOptions(GraphEnds):
         Option("The quantised precision; trtopt cast writes fp16 and bf16."),
     ]
     data: Annotated[
-        Data,
-        samples("Samples to calibrate on"),
+        shared.Data,
+        shared.samples("Samples to calibrate on"),
     ] = None
-    target: Target = DEFAULT
+    target: shared.Target = DEFAULT
     method: Annotated[
-        Method, "auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max]."
+        shared.Method,
+        "auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max].",
     ] = None
     exclude: Annotated[
         Sequence[str],
@@ -219,7 +198,7 @@ class QuantizeOptions(GraphEnds):
     include: Annotated[
         Sequence[str], Option("Nodes or operators to quantise anyway.", metavar="PATTERN")
     ] = ()
-    table: Table = None
+    table: shared.Table = None
     forms: Forms = None
     store_weights: Annotated[
         bool,
@@ -239,7 +218,7 @@ class QuantizeOptions(GraphEnds):
 class QuantizeRequest(QuantizeOptions):
     """What to quantise, and how."""
 
-    model: OnnxFile
+    model: shared.OnnxFile
     output: Annotated[
         str | Path,
         Output("ONNX file to write; its calibration table is written next to it.", "quantised model"),
@@ -247,7 +226,7 @@ class QuantizeRequest(QuantizeOptions):
 
 
 @dataclass(frozen=True)
-class CheckRequest(BoundsOptions):
+class CheckRequest(shared.BoundsOptions):
     """What to compare with which reference."""
 
     path: Annotated[
@@ -264,44 +243,46 @@ class CheckRequest(BoundsOptions):
         ),
     ]
     _: KW_ONLY
-    data: Annotated[Data, samples("Samples [default: seeded random ones]")] = None
+    data: Annotated[shared.Data, shared.samples("Samples [default: seeded random ones]")] = None
     task: Annotated[
         str | None,
         Option(
             "A model of the collection, or a model file, whose task metric is measured too.",
             flag="--model",
             metavar="NAME|FILE.toml",
-            names=model_names,
+            names=shared.model_names,
             is_path=True,
         ),
     ] = None
-    batch: Annotated[Batch, "Batch sizes of engines [default: each engine's own]."] = None
-    shapes: Shapes = None
-    axes: Axes = None
+    batch: Annotated[shared.Batch, "Batch sizes of engines [default: each engine's own]."] = None
+    shapes: shared.Shapes = None
+    axes: shared.Axes = None
     backend: Annotated[
-        Backend, "What to run engines with [default: auto, their own, or the CPU if there is no GPU]."
+        shared.Backend, "What to run engines with [default: auto, their own, or the CPU if there is no GPU]."
     ] = None
-    timeout: Timeout = None
-    trust: Trust = ()
+    timeout: shared.Timeout = None
+    trust: shared.Trust = ()
     layers: Annotated[bool, Option("Rank where in the graph the error enters (ONNX files).")] = False
 
 
 @dataclass(frozen=True)
-class BisectRequest(BoundsOptions):
+class BisectRequest(shared.BoundsOptions):
     """What to keep accurate, and how that is judged."""
 
-    model: OnnxFile
+    model: shared.OnnxFile
     output: Annotated[
         str | Path | None, Output("File to write the resulting model to.", "quantised model")
     ] = None
     _: KW_ONLY
     precision: Annotated[Literal["fp16", "bf16", "int8", "fp8"], Option("The low precision.")]
-    data: Annotated[Data, samples("Samples to evaluate accuracy on, and to find ranges on")] = None
+    data: Annotated[shared.Data, shared.samples("Samples to evaluate accuracy on, and to find ranges on")] = (
+        None
+    )
     calib: Annotated[
         str | Path | None, Option("Other samples for ranges and values.", metavar="DATA", is_path=True)
     ] = None
-    table: Annotated[Table, "Ranges from an earlier trtopt quantize."] = None
-    method: Annotated[Method, "How ranges are found, as for trtopt quantize."] = None
+    table: Annotated[shared.Table, "Ranges from an earlier trtopt quantize."] = None
+    method: Annotated[shared.Method, "How ranges are found, as for trtopt quantize."] = None
     target: Annotated[
         str | None,
         Option(f"TensorRT to write for [default: the engines', else {DEFAULT}].", choices=target_names()),
@@ -313,12 +294,12 @@ class BisectRequest(BoundsOptions):
         Sequence[str], Option("Nodes to lower regardless of the rules.", metavar="PATTERN")
     ] = ()
     backend: Annotated[
-        BackendName,
+        shared.BackendName,
         Option("Evaluator: engines [default with a GPU], or ONNX Runtime, which emulates the precision."),
     ] = "auto"
-    batch: Annotated[Batch, "Batch sizes of the engines."] = None
-    profile: Annotated[Profile, "A recipe for the engines."] = None
-    timeout: Timeout = None
+    batch: Annotated[shared.Batch, "Batch sizes of the engines."] = None
+    profile: Annotated[shared.Profile, "A recipe for the engines."] = None
+    timeout: shared.Timeout = None
     max_evaluations: Annotated[
         int, Option("Maximum number of node sets to evaluate.", range=(FEWEST, 100_000))
     ] = 200

@@ -27,19 +27,7 @@ from trtopt.recipe import (
     load_profile,
 )
 from trtopt.records.precision import CHOICES, parse_forms
-from trtopt.requests.shared import (
-    UP_TO_A_WEEK,
-    Axes,
-    Executor,
-    GpuModel,
-    Io,
-    Normalize,
-    Preprocess,
-    Profile,
-    Request,
-    Retries,
-    Shapes,
-)
+from trtopt.requests import shared
 
 _RAY_CLIENT = re.compile(r"ray://[^/\s]+:\d+")
 _FORMS = "; ".join(f"{name}={'|'.join(choices)}" for name, choices in CHOICES.items())
@@ -52,17 +40,17 @@ Forms = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweptOptions(SweptSettings, Request):
+class SweptOptions(SweptSettings, shared.Request):
     """The fields of a recipe that a sweep has too; None is not given."""
 
-    shapes: Shapes = None
-    profile: Profile = None
+    shapes: shared.Shapes = None
+    profile: shared.Profile = None
     build_timeout: Annotated[
         float | None,
         Option(
             "Seconds that the build of one engine may take [default: no limit].",
             metavar="S",
-            range=UP_TO_A_WEEK,
+            range=shared.UP_TO_A_WEEK,
         ),
     ] = None
     jobs: Annotated[
@@ -74,9 +62,9 @@ class SweptOptions(SweptSettings, Request):
             range=(1, 256),
         ),
     ] = None
-    executor: Executor = None
-    gpu_model: GpuModel = None
-    retries: Retries = None
+    executor: shared.Executor = None
+    gpu_model: shared.GpuModel = None
+    retries: shared.Retries = None
     timing_cache: Annotated[
         str | Path | None,
         Option(
@@ -101,9 +89,9 @@ class SweptOptions(SweptSettings, Request):
         Sequence[str] | None,
         Option("Rewrite rule to apply too, of those that are off (trtopt rewrite --list).", metavar="NAME"),
     ] = None
-    io: Io = None
-    normalize: Normalize = None
-    preprocess: Preprocess = None
+    io: shared.Io = None
+    normalize: shared.Normalize = None
+    preprocess: shared.Preprocess = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +99,7 @@ class RecipeOptions(SweptOptions, BuilderSettings):
     """The fields of a recipe that have an option of their own; None is not given."""
 
     dynamic: Annotated[bool | None, Option("One engine for all batch sizes.")] = None
-    axes: Axes = None
+    axes: shared.Axes = None
     precision: Annotated[
         Precision | None,
         Option(
@@ -136,7 +124,7 @@ _OF_A_RECIPE = (
 )
 
 
-def recipe_of(request: Request, **changed: object) -> Recipe:
+def recipe_of(request: shared.Request, **changed: object) -> Recipe:
     """The recipe that a request makes, some fields `changed`: the profile's, overridden by what is given."""
     given = {name: getattr(request, name, None) for name in Recipe.__struct_fields__}
     return make_recipe(getattr(request, "profile", None), given | changed)
