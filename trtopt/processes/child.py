@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from trtopt.processes import execute, fork_server
+from trtopt.processes import fork_server
 from trtopt.processes.deaths import cause_of_death, how_it_ended, out_of_memory_kills
 from trtopt.processes.fork_server import NUMBER, Start
 from trtopt.processes.messages import frame, send
@@ -33,12 +33,12 @@ _INJECTED = frozenset(["LD_PRELOAD", "NSYS_PROFILING_SESSION_ID"])
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
-def python_command(module: str) -> list[str]:
-    """What runs `main` of a module in a Python of its own, which imports from where this one does.
+def python_command(module: str, function: str = "main") -> list[str]:
+    """What runs a function of a module in a Python of its own, which imports from where this one does.
 
     It never imports what happens to lie in the current folder, as `python -m` would.
     """
-    code = f"import sys; sys.path[:] = {_import_path()!a}; from {module} import main; main()"
+    code = f"import sys; sys.path[:] = {_import_path()!a}; from {module} import {function}; {function}()"
     isolated = ["-I"] if sys.flags.isolated else []
     return [sys.executable, *isolated, "-c", code]
 
@@ -89,7 +89,7 @@ os.register_at_fork(after_in_child=_renew_guard)
 
 def _ask_for_fork(modules: Sequence[str], descriptors: Sequence[int], printed: IO[bytes]) -> None:
     """Have the server fork; a new one if there is none, or if it began under other terms than hold now."""
-    command = python_command("trtopt.processes.fork_server")
+    command = python_command(fork_server.__name__)
     variables = sorted(item for item in os.environb.items() if item[0].startswith(_READ_AT_START))
     owner = (os.getresuid(), os.getresgid(), os.getgroups(), _umask())
     terms = (command, variables, owner, [resource.getrlimit(limit) for limit in _LIMITS])
@@ -149,7 +149,7 @@ class Child:
             self._status = 1
         start = Start(
             arguments=arguments,
-            command=(*python_command(execute.__name__), module) if is_fresh else (),
+            command=(*python_command(fork_server.__name__, "execute"), module) if is_fresh else (),
             environment=tuple((os.fsencode(name), os.fsencode(text)) for name, text in variables.items()),
             cores=tuple(os.sched_getaffinity(0)),
         )

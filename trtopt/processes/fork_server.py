@@ -168,6 +168,20 @@ def _become(module: str, descriptors: list[int], own: Iterable[socket.socket]) -
     sys.modules[module].main(channel, *start.arguments)
 
 
+def execute() -> None:
+    """Be a requested process in a Python of its own: its module, its channel's number and its arguments."""
+    leave_after(_run_executed)
+
+
+def _run_executed() -> None:
+    module, number, *arguments = sys.argv[1:]
+    os.set_inheritable(int(number), False)
+    run = import_module(module).main
+    gc.collect()
+    gc.freeze()  # as where others are forked
+    run(socket.socket(fileno=int(number)), *arguments)
+
+
 def leave_after(work: Callable[[], None]) -> NoReturn:
     """Do the work of this process, and end it.
 
