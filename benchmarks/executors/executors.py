@@ -46,7 +46,8 @@ from trtopt.measure.contracts import contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.processes import DONE
 from trtopt.records import Job
-from trtopt.workers.protocol import IdentifyJob, Progress
+from trtopt.workers.jobs import IdentifyJob
+from trtopt.workers.worker import Progress
 from trtopt.workflows.listener import SILENT, Listener
 
 _NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "resources": {"trtopt_measuring": 1}}

@@ -27,7 +27,7 @@ from trtopt.executors.ray.node import Reporter, run_parcel
 from trtopt.measure.engine import Benched
 from trtopt.processes import OnProgress
 from trtopt.records import EngineArtifact, Identity, Job
-from trtopt.workers.protocol import IdentifyJob
+from trtopt.workers.jobs import IdentifyJob
 from trtopt.workflows.listener import SILENT
 
 IDENTIFY = IdentifyJob(backend=BACKEND)

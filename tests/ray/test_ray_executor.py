@@ -23,7 +23,7 @@ from trtopt.executors.ray.connection import connected
 from trtopt.executors.ray.executor import RayExecutor
 from trtopt.processes import DONE
 from trtopt.records import SweepReport
-from trtopt.workers.protocol import IdentifyJob
+from trtopt.workers.jobs import IdentifyJob
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.sweep.folder import read_sweep

@@ -15,8 +15,7 @@ import pytest
 
 from trtopt import logs
 from trtopt.cli.main import COMMANDS, cli
-from trtopt.workers.protocol import Progress
-from trtopt.workers.worker import reporter
+from trtopt.workers.worker import Progress, reporter
 
 
 @pytest.fixture(autouse=True)

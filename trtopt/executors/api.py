@@ -16,7 +16,7 @@ from trtopt.processes import OnProgress
 from trtopt.records import Job
 from trtopt.records.base import JobResult
 from trtopt.targets import ONNXRUNTIME
-from trtopt.workers.protocol import IdentifyJob
+from trtopt.workers.jobs import IdentifyJob
 from trtopt.workers.supervisor import run_all_jobs
 
 

@@ -35,8 +35,8 @@ from trtopt.measure.outputs import OutputsJob
 from trtopt.onnxio.model_file import load
 from trtopt.processes import OnProgress
 from trtopt.records import EngineArtifact, Job, Record
-from trtopt.workers.jobs import ANY_JOB
-from trtopt.workers.protocol import Done, Ending, Failure, IdentifyJob, ending_of
+from trtopt.workers.jobs import ANY_JOB, engines_of
+from trtopt.workers.worker import Done, Ending, Failure, ending_of
 
 _FILES = "@trtopt-files@"
 """What a job's paths begin with while it travels."""
@@ -108,20 +108,17 @@ def _read_by(job: Job[Any]) -> dict[str, Sequence[Path]]:
 
     A function of the user's is named, and must be there.
     """
-    if isinstance(job, IdentifyJob):
-        return {}
     found: dict[str, Sequence[Path]]
     if isinstance(job, BuildJob):
         found, plans = {job.onnx: load(Path(job.onnx)).files}, [job.plan]
-    elif isinstance(job, InterleaveJob):
-        found = {engine.path: [Path(engine.path)] for engine in job.engines}
-        plans = [engine.artifact.plan for engine in job.engines]
     else:
-        assert isinstance(job, BenchJob | OutputsJob)
-        found, plans = {job.path: [Path(job.path)]}, [job.artifact.plan]
+        engines = engines_of(job)
+        found = {engine.path: [Path(engine.path)] for engine in engines}
+        plans = [engine.artifact.plan for engine in engines]
     found |= {plugin.path: [Path(plugin.path)] for plan in plans for plugin in plan.settings.plugins}
-    if not isinstance(job, BuildJob) and job.data is not None and (files := data_files(Path(job.data))):
-        found[job.data] = files
+    data = job.data if isinstance(job, BenchJob | InterleaveJob | OutputsJob) else None
+    if data is not None and (files := data_files(Path(data))):
+        found[data] = files
     return found
 
 

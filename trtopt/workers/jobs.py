@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import reduce
@@ -39,7 +39,6 @@ from trtopt.measure.engine import (
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
 from trtopt.records import (
-    BuildPlan,
     EngineArtifact,
     Environment,
     Identity,
@@ -50,7 +49,22 @@ from trtopt.records import (
 )
 from trtopt.serving.trial_run import Costed, CostJob, TrialJob, Tried, serving_times, try_plan
 from trtopt.version import __version__
-from trtopt.workers.protocol import CopyJob, IdentifyJob
+
+
+class CopyJob(Job[float], frozen=True, kw_only=True, tag="copy"):
+    """A worker's job: measure how fast `backend`'s device copies `nbytes` within its memory.
+
+    Its result is in bytes a second, read and written together.
+    """
+
+    backend: str
+    nbytes: int
+
+
+class IdentifyJob(Job[Identity], frozen=True, kw_only=True, tag="identify"):
+    """The job of a worker that says what `backend` would build for and measure on here."""
+
+    backend: str
 
 
 def environment_of(target: Target) -> Environment:
@@ -89,7 +103,7 @@ class JobType(Generic[AnyJob]):
     """Does it, in the worker; returns what the job says comes of it."""
     doing: Callable[[AnyJob], str]
     """What is being done, in words."""
-    native_code: Callable[[Any], Iterable[str]] = lambda job: _backend_code(job.backend)
+    native_code: Callable[[Any], list[str]] = lambda job: _native_code(job)
     """Whose native code it runs, in words: libraries, plugins, and what the user's own function calls."""
     error: type[TrtoptError] = DeviceError
     """What its death is."""
@@ -109,9 +123,20 @@ def type_of(job: Job[Any]) -> JobType[Any]:
 # ── what runs them ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _open(plan: BuildPlan, marks: NvtxMarks = UNMARKED) -> AbstractContextManager[Target]:
-    """What runs an engine of that plan, with its plugins."""
-    return closing(open_target(plan.backend.name, plan.settings.plugins, marks))
+def engines_of(job: Job[Any]) -> Sequence[Any]:
+    """What a job runs: records with the `path` and the `artifact` of an engine."""
+    if isinstance(job, KernelJob | RangesJob):
+        return [job.bench]
+    if isinstance(job, InterleaveJob):
+        return job.engines
+    return [job] if isinstance(job, BenchJob | ColdStartJob | OutputsJob) else []
+
+
+def _open(job: Job[Any], marks: NvtxMarks = UNMARKED) -> AbstractContextManager[Target]:
+    """What runs a job's engines, with their plugins."""
+    plans = [engine.artifact.plan for engine in engines_of(job)]
+    plugins = {plugin.sha256: plugin for plan in plans for plugin in plan.settings.plugins}
+    return closing(open_target(plans[0].backend.name, tuple(plugins.values()), marks))
 
 
 def _build(job: BuildJob, progress: ProgressSink) -> EngineArtifact:
@@ -126,19 +151,19 @@ def _describe(job: DescribeJob, _progress: ProgressSink) -> Described:
 
 def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
     marks = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
-    with _open(job.artifact.plan, marks) as target:
+    with _open(job, marks) as target:
         return Benched(point=bench_engine(target, job, progress), environment=environment_of(target))
 
 
 def _record_kernels(job: KernelJob, progress: ProgressSink) -> KernelPass:
-    with _open(job.bench.artifact.plan) as target:
+    with _open(job) as target:
         progress("kernels", None)
         return record_engine_kernels(target, job)
 
 
 def _record_ranges(job: RangesJob, progress: ProgressSink) -> tuple[TracedRun, ...]:
     have_nvtx_inject_cupti()
-    with _open(job.bench.artifact.plan) as target:
+    with _open(job) as target:
         progress("layers of kernels", None)
         return record_engine_ranges(target, job)
 
@@ -149,14 +174,12 @@ def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
 
 
 def _interleave(job: InterleaveJob, progress: ProgressSink) -> InterleavedRun:
-    plans = [engine.artifact.plan for engine in job.engines]
-    plugins = {plugin.sha256: plugin for plan in plans for plugin in plan.settings.plugins}
-    with closing(open_target(plans[0].backend.name, tuple(plugins.values()))) as target:
+    with _open(job) as target:
         return interleave(target, job, environment_of(target), progress)
 
 
 def _write_outputs(job: OutputsJob, progress: ProgressSink) -> int:
-    with _open(job.artifact.plan) as target:
+    with _open(job) as target:
         return write_outputs(target, job, progress)
 
 
@@ -192,27 +215,26 @@ _LIBRARIES = {
 }
 
 
-def _backend_code(backend: str) -> tuple[str, ...]:
-    return _LIBRARIES.get(backend, (backend,))
-
-
-def _engine_code(plans: Iterable[BuildPlan], data: str | None = None) -> list[str]:
-    plans = list(plans)
-    libraries = [name for plan in plans for name in _backend_code(plan.backend.name)]
+def _native_code(job: Any) -> list[str]:
+    engines = engines_of(job)
+    plans = [job.plan] if isinstance(job, BuildJob) else [engine.artifact.plan for engine in engines]
+    backends = [plan.backend.name for plan in plans] or [job.backend]
+    libraries = [name for backend in backends for name in _LIBRARIES.get(backend, (backend,))]
     plugins = [f"the plugin {plugin.path}" for plan in plans for plugin in plan.settings.plugins]
-    own = [f"what {data} calls"] if data is not None and names_function(data) else []
-    return list(dict.fromkeys([*libraries, *plugins, *own]))
+    data = [job.data] if isinstance(job, InterleaveJob) else [engine.data for engine in engines]
+    own = [f"what {text} calls" for text in data if text is not None and names_function(text)]
+    cupti = ["CUPTI"] if isinstance(job, KernelJob | RangesJob) else []
+    return list(dict.fromkeys([*libraries, *plugins, *own, *cupti]))
 
 
-def _interleaved_paths(job: InterleaveJob) -> str:
-    return ", ".join(dict.fromkeys(engine.path for engine in job.engines))
+def _running(job: Any) -> str:
+    return f"running {job.artifact.path}"
 
 
 JOBS: dict[type, JobType[Any]] = {
     BuildJob: JobType[BuildJob](
         run=_build,
         doing=lambda job: f"building {job.plan.label}",
-        native_code=lambda job: _engine_code([job.plan]),
         error=BuildError,
         time_option="--build-timeout",
         log=lambda job: Path(job.folder, f"{job.plan.label}.log"),
@@ -223,34 +245,28 @@ JOBS: dict[type, JobType[Any]] = {
     ),
     BenchJob: JobType[BenchJob](
         run=_bench,
-        doing=lambda job: f"running {job.artifact.path}",
-        native_code=lambda job: _engine_code([job.artifact.plan], job.data),
+        doing=_running,
     ),
     KernelJob: JobType[KernelJob](
         run=_record_kernels,
         doing=lambda job: f"recording the kernels of {job.bench.artifact.path}",
-        native_code=lambda job: [*_engine_code([job.bench.artifact.plan], job.bench.data), "CUPTI"],
     ),
     RangesJob: JobType[RangesJob](
         run=_record_ranges,
         doing=lambda job: f"recording the NVTX ranges of {job.bench.artifact.path}",
-        native_code=lambda job: [*_engine_code([job.bench.artifact.plan], job.bench.data), "CUPTI"],
     ),
     ColdStartJob: JobType[ColdStartJob](
         run=_start_engine,
         is_fresh=True,
         doing=lambda job: f"starting {job.artifact.path}",
-        native_code=lambda job: _engine_code([job.artifact.plan], job.data),
     ),
     InterleaveJob: JobType[InterleaveJob](
         run=_interleave,
-        doing=lambda job: f"running {_interleaved_paths(job)}",
-        native_code=lambda job: _engine_code((engine.artifact.plan for engine in job.engines), job.data),
+        doing=lambda job: f"running {', '.join(dict.fromkeys(engine.path for engine in job.engines))}",
     ),
     OutputsJob: JobType[OutputsJob](
         run=_write_outputs,
-        doing=lambda job: f"running {job.artifact.path}",
-        native_code=lambda job: _engine_code([job.artifact.plan], job.data),
+        doing=_running,
     ),
     SamplesJob: JobType[SamplesJob](
         run=write_samples,

@@ -21,7 +21,7 @@ from trtopt.processes.messages import frame, receive, send
 from trtopt.records import Job
 from trtopt.records.base import JobResult
 from trtopt.workers.jobs import type_of
-from trtopt.workers.protocol import Done, Ending, Failure, Progress, ending_of
+from trtopt.workers.worker import Done, Ending, Failure, Progress, ending_of
 
 _TAIL_BYTES = 2000
 _log = logging.getLogger(__name__)

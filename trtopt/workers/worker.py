@@ -1,4 +1,4 @@
-"""A worker process: runs one job, and reports on its channel.
+"""A worker process: runs one job, and reports on its channel, in the messages that stand here.
 
 Native code can crash, hang or leave the CUDA context unusable: here it takes only its own job along.
 """
@@ -8,14 +8,54 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from socket import socket
-from typing import Any
+from typing import Any, Generic
 
-from trtopt.errors import DeviceError, TrtoptError
-from trtopt.logs import relay
+from trtopt.errors import DeviceError, TrtoptError, rebuild
+from trtopt.logs import Logged, relay
 from trtopt.processes.messages import frame_for_reading, receive, send
-from trtopt.records import Job
+from trtopt.records import Job, Record
+from trtopt.records.base import JobResult
 from trtopt.workers.jobs import ANY_JOB, type_of
-from trtopt.workers.protocol import Done, Failure, Message, Progress
+
+
+class Progress(Record, frozen=True, kw_only=True, tag="progress"):
+    """How far a job has come; `fraction` is None where it is unknown."""
+
+    phase: str
+    fraction: float | None
+
+
+class Failure(Record, frozen=True, kw_only=True, tag="failure"):
+    """A `TrtoptError` by the name of its class."""
+
+    name: str
+    problem: str
+    remedy: str
+
+    @classmethod
+    def of(cls, error: TrtoptError) -> Failure:
+        """An error as it travels."""
+        return cls(name=type(error).__name__, problem=error.problem, remedy=error.remedy)
+
+    @property
+    def error(self) -> TrtoptError:
+        """The error again."""
+        return rebuild(self.name, self.problem, self.remedy)
+
+
+class Done(Record, Generic[JobResult], frozen=True, kw_only=True, tag="done"):
+    """What came of a job."""
+
+    result: JobResult
+
+
+Ending = Done[Any] | Failure
+Message = Progress | Logged | Ending
+
+
+def ending_of(job: Job[Any]) -> Any:
+    """The type of how a job ends."""
+    return Done[job.result_type()] | Failure  # type: ignore[misc]
 
 
 def main(channel: socket, level: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from trtopt.errors import NoGpuError
 from trtopt.executors.api import LocalExecutor, shares_a_host
 from trtopt.records import Identity
-from trtopt.workers.protocol import CopyJob, IdentifyJob
+from trtopt.workers.jobs import CopyJob, IdentifyJob
 
 IDENTIFY = IdentifyJob(backend="onnxruntime")
 

@@ -16,7 +16,7 @@ from trtopt.files.bounded_reading import sha256_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan, EngineArtifact
-from trtopt.workers.protocol import Failure
+from trtopt.workers.worker import Failure
 from trtopt.workflows.workbench import make_plans
 
 MODEL = ROOT / "models" / "digits" / "digits.onnx"

@@ -20,8 +20,7 @@ from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outputs import OutputsJob
 from trtopt.records import Job
 from trtopt.serving.trial_run import CostJob, TrialJob
-from trtopt.workers.jobs import JOBS, git_revision, type_of
-from trtopt.workers.protocol import CopyJob, IdentifyJob
+from trtopt.workers.jobs import JOBS, CopyJob, IdentifyJob, git_revision, type_of
 
 ENGINE = examples.engine()
 LOADED = [LoadedEngine(path=path, artifact=ENGINE, shapes={}) for path in ("/a/1.engine", "/b/1.engine")]

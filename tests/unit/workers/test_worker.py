@@ -11,7 +11,7 @@ from trtopt.errors import DeviceError
 from trtopt.measure.engine import DescribeJob
 from trtopt.processes.messages import frame, receive, send
 from trtopt.workers import worker
-from trtopt.workers.protocol import Failure, ending_of
+from trtopt.workers.worker import Failure, ending_of
 
 
 def test_a_job_without_host_memory_fails_as_a_device_does(monkeypatch: pytest.MonkeyPatch) -> None:

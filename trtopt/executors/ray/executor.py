@@ -52,7 +52,7 @@ from trtopt.processes import DONE, OnProgress
 from trtopt.records import EngineArtifact, InterleavedRun, Job
 from trtopt.records.base import JobResult
 from trtopt.workers.jobs import git_revision, type_of
-from trtopt.workers.protocol import Message, Progress
+from trtopt.workers.worker import Message, Progress
 
 _LOOK_S = 2.0
 _FAREWELL_S = 20.0

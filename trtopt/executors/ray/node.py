@@ -14,7 +14,8 @@ from trtopt.executors.ray.connection import is_full, load_ray
 from trtopt.executors.transfer import carry_out, ending
 from trtopt.files.atomic import scratch_folder
 from trtopt.logs import relaying
-from trtopt.workers.protocol import IdentifyJob, Message, Progress
+from trtopt.workers.jobs import IdentifyJob
+from trtopt.workers.worker import Message, Progress
 
 REPORT_S = 0.2
 """Progress is sent, and read, so often."""

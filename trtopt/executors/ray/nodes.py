@@ -15,7 +15,7 @@ from trtopt.executors.ray.connection import finished, load_ray, on_node, reason_
 from trtopt.printable import counted
 from trtopt.records import Backend, Identity
 from trtopt.version import __version__
-from trtopt.workers.protocol import Done, Failure
+from trtopt.workers.worker import Done, Failure
 
 _POLL_S = 1.0
 _FIRST_ANSWERS_S = 30.0

@@ -32,7 +32,7 @@ from trtopt.records import (
 )
 from trtopt.requests.measure import BenchRequest
 from trtopt.targets import TENSORRT
-from trtopt.workers.protocol import CopyJob
+from trtopt.workers.jobs import CopyJob
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.timing_cache_commands import user_folder

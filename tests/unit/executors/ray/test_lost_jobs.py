@@ -14,7 +14,7 @@ import pytest
 from trtopt.errors import DeviceError
 from trtopt.executors.placement import MEASURING, Needs, Node
 from trtopt.executors.ray import connection, executor as running
-from trtopt.workers.protocol import IdentifyJob
+from trtopt.workers.jobs import IdentifyJob
 
 JOB = IdentifyJob(backend="onnxruntime")
 NODES = tuple(Node(name, name, {"CPU": 8, MEASURING: 1}) for name in ("first", "second"))
