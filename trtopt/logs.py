@@ -8,16 +8,17 @@ names look like secrets are removed from what is written.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
 from trtopt.errors import OutputError
-from trtopt.files.scrubbing import scrubbed, secret_words
 from trtopt.printable import visible_lines
 from trtopt.records import Record, to_json
 
@@ -53,6 +54,37 @@ class Logged(Record, frozen=True, kw_only=True, tag="logged"):
     at: float
 
 
+_OF_LOGINS = re.compile(r"XDG_SESSION_|(DESKTOP_|GDM)SESSION$")
+"""Common words that are no secrets, such as user, ubuntu and plasma."""
+_SECRET = re.compile(
+    r"KEY|TOKEN|SECRET|PASS|(?<=\w)(?<!OLD)PWD|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE
+)
+_IN_ADDRESS = re.compile(r"://[^/@\s]*:([^/@\s]+)@")
+"""A password in an address, as of a proxy or a package index."""
+_SHORTEST = 4
+"""Secrets below this length are also common words: texts are not searched for them."""
+
+
+def secrets_in(environment: Mapping[str, str]) -> list[str]:
+    """Values of variables whose names look like secrets, and passwords in addresses.
+
+    Also in JSON escapes. Longest first, as one may contain another.
+    """
+    words = {
+        value for name, value in environment.items() if _SECRET.search(name) and not _OF_LOGINS.match(name)
+    }
+    words |= {word for value in environment.values() for word in _IN_ADDRESS.findall(value)}
+    words |= {json.dumps(word, ensure_ascii=escaped)[1:-1] for word in words for escaped in (False, True)}
+    return sorted((word for word in words if len(word) >= _SHORTEST), key=len, reverse=True)
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """The text with `***` in place of each."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
 class _Lines(logging.Handler):
     """Writes each record as a line without secrets."""
 
@@ -60,7 +92,7 @@ class _Lines(logging.Handler):
         super().__init__()
         self.name = name
         self._write = write
-        self._secrets = secret_words(os.environ)
+        self._secrets = secrets_in(os.environ)
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler.emit`."""
@@ -75,7 +107,7 @@ class _Lines(logging.Handler):
             time=when.isoformat(timespec="milliseconds"),
             severity=_severity_of(record.levelno),
             source=record.name.removeprefix(f"{HEARD}.").removeprefix(f"{LOG.name}."),
-            message=scrubbed(record.getMessage(), self._secrets),
+            message=without_secrets(record.getMessage(), self._secrets),
             process=record.process or os.getpid(),
         )
 

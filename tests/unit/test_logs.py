@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
@@ -111,3 +112,20 @@ def test_a_log_that_fails_stops_no_work(monkeypatch: pytest.MonkeyPatch) -> None
         logs.heard("tensorrt", "info", "said into the void")
         goes_on = True
     assert goes_on
+
+
+def test_passwords_in_addresses_and_secrets_as_json_writes_them_are_taken_out_anywhere() -> None:
+    secrets = logs.secrets_in(
+        {
+            "PWD": "/work",
+            "OLDPWD": "/work",
+            "DB_PWD": "hush",
+            "API_KEY": 'a"\nb',
+            "PROXY": "http://ann:open@box/",
+            "PASS": "x",
+            "XDG_SESSION_CLASS": "banner",
+        }
+    )
+    told = json.dumps({"k": 'a"\nb', "p": "http://ann:open@box/", "d": "xhushx banner", "at": "/work"})
+    shown = '{"k": "***", "p": "http://ann:***@box/", "d": "x***x banner", "at": "/work"}'
+    assert logs.without_secrets(told, secrets) == shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ import click
 from trtopt.cli.declared import command, option
 from trtopt.cli.outputs import (
     JsonOutput,
-    Output,
     json_option,
     takes_stdout,
     write_json,
@@ -20,7 +18,7 @@ from trtopt.requests.build import VerifyRequest
 from trtopt.requests.shared import CacheDir
 
 if TYPE_CHECKING:
-    from trtopt.files.outputs import Kind
+    pass
 
 
 @command(VerifyRequest)
@@ -78,44 +76,20 @@ def prune_caches(cache_dir: Path | None, max_size: int | None) -> None:
     say(*(f"removed {path.name}" for path in removed) if removed else ("nothing to remove",))
 
 
-def bundle_file(path: Path) -> Mapping[Path, Kind]:
-    """The zip of a bug report."""
-    from trtopt.workflows.doctor import BUNDLE
-
-    return {path: BUNDLE}
-
-
 @click.command()
-@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(exists=True, path_type=Path))
 @json_option("trtopt.doctor", "the findings")
-@click.option(
-    "--bundle",
-    type=Output(bundle_file),
-    metavar="FILE.zip",
-    help="Pack the data for a bug report, with the build folder DIR; read it before you send it.",
-)
-def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) -> None:
+def doctor(json: JsonOutput | None) -> None:
     """Show what is installed and which commands work here.
 
-    Shows what to install for the others too. With --bundle all of that is packed, with the versions of all
-    packages, the names (never the values) of environment variables and the manifest, logs and layers of DIR.
-    The home folder, the names of user and host and apparent secrets of the environment are removed from every
-    file.
+    Shows what to install for the others too.
     """
-    from trtopt.cli.console import say, say_wrapped
-    from trtopt.errors import UsageError
+    from trtopt.cli.console import say_wrapped
     from trtopt.report.doctor import doctor_lines
-    from trtopt.workflows.doctor import survey, write_bundle
+    from trtopt.workflows.provenance import survey
 
-    if folder is not None and bundle is None:
-        raise UsageError(f"{folder}: a folder is packed only with --bundle", "add --bundle FILE.zip")
     findings = survey()
     write_json(json, findings)
-    if bundle is None:
-        say_wrapped(*doctor_lines(findings), err=takes_stdout(json))
-    else:
-        for name in write_bundle(bundle, findings, folder):
-            say(f"trtopt: packed {name}", err=True)
+    say_wrapped(*doctor_lines(findings), err=takes_stdout(json))
 
 
 _COMPLETION_FILES = {

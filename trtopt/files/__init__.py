@@ -1,1 +1,1 @@
-"""Files: atomic writes, locks, build folders, bounded reading, scrubbing."""
+"""Files: atomic writes, locks, build folders, bounded reading."""

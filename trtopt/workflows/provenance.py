@@ -1,4 +1,4 @@
-"""Where records and files come from: the command and time, and whether two belong together: hashes tell."""
+"""Where records and files come from: machine, command, time; and whether two belong together: by hashes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.device.environment import survey as survey
 from trtopt.errors import ArtifactError
 from trtopt.records import BenchReport, EngineRef, Manifest, ProfileReport, SweepTerms, TuneTerms
 
