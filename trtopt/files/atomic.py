@@ -21,7 +21,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trtopt.errors import OutputError
@@ -38,22 +38,13 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def locked(path: Path, wait_s: float) -> Iterator[None]:
-    """Lock the file `path` + `.lock`, which exists as long as a process holds it."""
-    file = Path(f"{path}.lock")
-    until = time.monotonic() + wait_s
-    while True:
-        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise OSError(f"{file.name} is not a regular file")
-            _take(handle, file, path, until, wait_s)
-            if _is_at(handle, file):
-                break
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)  # its last holder removed it
+def lock(path: Path, wait_s: float | None = None) -> Iterator[None]:
+    """Hold `path` + `.lock`, a file that exists as long as a process holds it, against other processes."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, file = _taken(path, WAIT_S if wait_s is None else wait_s)
+    except OSError as error:
+        raise cannot_write(path, error) from None
     try:
         yield
     finally:
@@ -61,6 +52,23 @@ def locked(path: Path, wait_s: float) -> Iterator[None]:
             if not os.fstat(handle).st_size:  # what holds something is somebody else's
                 file.unlink()  # while locked: a waiting process notices and creates another
         os.close(handle)
+
+
+def _taken(path: Path, wait_s: float) -> tuple[int, Path]:
+    """The lock's file, open and locked."""
+    file, until = Path(f"{path}.lock"), time.monotonic() + wait_s
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(f"{file.name} is not a regular file")
+            _take(handle, file, path, until, wait_s)
+            if _is_at(handle, file):
+                return handle, file
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # its last holder removed it
 
 
 @contextmanager
@@ -329,21 +337,6 @@ def scratch_folder() -> Iterator[Path]:
         inner = folder / "work"  # `folder` itself is locked: a build in it would wait for ever
         inner.mkdir()
         yield inner
-
-
-_LOCK_TIMEOUT_S = WAIT_S
-
-
-@contextmanager
-def lock(path: Path, wait_s: float | None = None) -> Iterator[None]:
-    """Hold `path` + `.lock` against other processes."""
-    with ExitStack() as held:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(path, _LOCK_TIMEOUT_S if wait_s is None else wait_s))
-        except OSError as error:
-            raise cannot_write(path, error) from None
-        yield
 
 
 def link_or_copy(path: Path, target: Path) -> None:

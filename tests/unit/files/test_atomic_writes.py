@@ -146,7 +146,7 @@ import sys
 from pathlib import Path
 from trtopt.files import atomic
 from trtopt.errors import OutputError
-atomic._LOCK_TIMEOUT_S = float(sys.argv[2])
+atomic.WAIT_S = float(sys.argv[2])
 try:
     with atomic.lock(Path(sys.argv[1])):
         print("entered")
@@ -186,7 +186,7 @@ def test_locks_on_other_files_do_not_wait_for_each_other(tmp_path: Path) -> None
 def test_a_lock_where_no_file_can_be_made_is_an_output_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(atomic, "_LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(atomic, "WAIT_S", 0.2)
     (tmp_path / "file").touch()
     (tmp_path / "folder.lock").mkdir()
     for path in (tmp_path / "file" / "new", tmp_path / "folder", Path("/proc/trtopt-test")):
