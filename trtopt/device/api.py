@@ -106,11 +106,8 @@ class HostBuffer(Held, Protocol):
 class Graph(Held, Protocol):
     """A captured sequence of device work."""
 
-    def launch(self, stream: Stream) -> None:
-        """Enqueue all of it."""
-
     def launcher(self, stream: Stream) -> Callable[[], None]:
-        """`launch` with everything looked up: see `Context.launcher`."""
+        """What enqueues all of it: see `Context.launcher`."""
 
 
 class ClockSensor(Protocol):

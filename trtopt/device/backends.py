@@ -103,7 +103,7 @@ def open_builder(name: str, marks: NvtxMarks = UNMARKED) -> EngineBuilder:
 
     library = load_library(name)
     if library.target.needs_gpu_to_build or probe.gpus():
-        return TensorRTBuilder(library, probe.gpu(0), marks)
+        return TensorRTBuilder(library, probe.first_gpu(), marks)
     return TensorRTBuilder(library, DeviceInfo(kind="none", name="none: built without a GPU"), marks)
 
 
@@ -144,7 +144,7 @@ def check_device_options(name: str, *, memory: bool, cuda_profiler: bool, kernel
             raise no_kernels()
         from trtopt.device.cuda.cupti import require_cupti
 
-        probe.gpu(0)  # the absence of a GPU is the better message than the absence of CUPTI
+        probe.first_gpu()  # the absence of a GPU is the better message than the absence of CUPTI
         require_cupti()
 
 
@@ -154,12 +154,12 @@ def open_clock_control(name: str) -> ClockControl:
         raise UsageError("--lock-clocks: a processor's clocks cannot be locked", "omit the flag")
     from trtopt.device.nvml import NvmlGpu
 
-    return NvmlGpu(probe.gpu(0))
+    return NvmlGpu(probe.first_gpu())
 
 
 def open_cuda_device(marks: NvtxMarks = UNMARKED) -> Device:
     """The first CUDA device, through the binding that `TRTOPT_CUDA` names or the first one installed."""
-    probe.gpu(0)  # the absence of a GPU is the better message than the absence of a binding
+    probe.first_gpu()  # the absence of a GPU is the better message than the absence of a binding
     name = os.environ.get(BINDING_VARIABLE) or next(
         (name for name, module in CUDA_BINDINGS.items() if _is_installed(module)), None
     )

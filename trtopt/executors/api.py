@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trtopt.builder.engine import BuildJob
-from trtopt.device.cuda.probe import gpu
+from trtopt.device.cuda.probe import first_gpu
 from trtopt.errors import TrtoptError
 from trtopt.measure.outputs import OutputsJob
 from trtopt.processes import OnProgress
@@ -76,7 +76,7 @@ class LocalExecutor:
     def require_measuring(self) -> None:
         """See `Executor.require_measuring`: but for ONNX Runtime it takes a GPU, which builds may not."""
         if self.backend not in ("", ONNXRUNTIME):
-            gpu(0)
+            first_gpu()
 
     def run_all_jobs(
         self, jobs: Sequence[Job[JobResult]], *, limit_s: float | None = None, on_progress: OnProgress

@@ -126,7 +126,7 @@ class Prepared:
         if self._wants_graph and self._is_warm and self._graph is None:
             self._capture()
         if self._graph is not None:
-            self._graph.launch(self._stream)
+            self._graph.launcher(self._stream)()
         else:
             self._enqueue()
         self._is_warm = True

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from trtopt.device.api import DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.cuda.device import CudaDevice, failure
-from trtopt.device.cuda.probe import gpu
+from trtopt.device.cuda.probe import first_gpu
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
-from trtopt.records import DeviceInfo
+
+_FIRST = 0
 
 
 def load_runtime() -> Any:
@@ -68,9 +69,6 @@ class _CapturedGraph:
     def __init__(self, runtime: Any, executable: Any) -> None:
         self._runtime = runtime
         self._executable = executable
-
-    def launch(self, stream: Stream) -> None:
-        self.launcher(stream)()
 
     def launcher(self, stream: Stream) -> Callable[[], None]:
         """`cudaGraphLaunch`."""
@@ -189,10 +187,6 @@ class CudaPythonDevice(CudaDevice):
     _streams, _events, _buffers, _pinned = _Stream, _Event, _Buffer, _Pinned
     _memory_info, _profiler = "cudaMemGetInfo", ("cudaProfilerStart", "cudaProfilerStop")
 
-    def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int, marks: NvtxMarks) -> None:
-        super().__init__(runtime, info, marks)
-        self._ordinal = ordinal
-
     def call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return checked(self.library, function(*arguments), doing)
 
@@ -215,23 +209,23 @@ class CudaPythonDevice(CudaDevice):
     @contextmanager
     def adopt_thread(self) -> Iterator[None]:
         """The runtime's present device is a thread's own."""
-        self.call("choosing the device", self.library.cudaSetDevice, self._ordinal)
+        self.call("choosing the device", self.library.cudaSetDevice, _FIRST)
         yield
 
     def _is_integrated(self) -> bool:
         doing, attribute = "querying whether its memory is the host's", self.library.cudaDeviceAttr
         get = self.library.cudaDeviceGetAttribute
-        return bool(self.call(doing, get, attribute.cudaDevAttrIntegrated, self._ordinal))
+        return bool(self.call(doing, get, attribute.cudaDevAttrIntegrated, _FIRST))
 
     def close(self) -> None:
         """The primary context is shared with other libraries and stays."""
 
 
-def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> CudaPythonDevice:
-    """The CUDA device of that number."""
+def open_device(marks: NvtxMarks = UNMARKED) -> CudaPythonDevice:
+    """The first CUDA device."""
     runtime = load_runtime()
     import cuda.bindings
 
-    info = gpu(ordinal, f"cuda-python {cuda.bindings.__version__}")
-    checked(runtime, runtime.cudaSetDevice(ordinal), "choosing the device")
-    return CudaPythonDevice(runtime, info, ordinal, marks)
+    info = first_gpu(f"cuda-python {cuda.bindings.__version__}")
+    checked(runtime, runtime.cudaSetDevice(_FIRST), "choosing the device")
+    return CudaPythonDevice(runtime, info, marks)

@@ -53,12 +53,12 @@ def names_of_a_kind() -> tuple[str, ...]:
     return tuple(name for name, kind in zip(names, kinds, strict=False) if kind == kinds[0])
 
 
-def gpu(ordinal: int, binding: str | None = None) -> DeviceInfo:
-    """One CUDA device; `binding` names the CUDA binding that drives it."""
+def first_gpu(binding: str | None = None) -> DeviceInfo:
+    """The first CUDA device; `binding` names the CUDA binding that drives it."""
     found = gpus()
-    if ordinal >= len(found):
+    if not found:
         raise NoGpuError("no CUDA device found, or its driver cannot be loaded", NO_GPU_REMEDY)
-    return msgspec.structs.replace(found[ordinal], binding=binding)
+    return msgspec.structs.replace(found[0], binding=binding)
 
 
 def _describe(driver: Any, ordinal: int, version: str | None) -> DeviceInfo:

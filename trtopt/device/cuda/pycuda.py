@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trtopt.device.api import DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.device import CudaDevice, failure
-from trtopt.device.cuda.probe import gpu
+from trtopt.device.cuda.probe import first_gpu
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import BackendMissingError, GraphCaptureError
 from trtopt.extras import install
@@ -174,8 +174,8 @@ class PycudaDevice(CudaDevice):
                 self.call("leaving the device", context.detach)
 
 
-def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> PycudaDevice:
-    """The CUDA device of that number."""
+def open_device(marks: NvtxMarks = UNMARKED) -> PycudaDevice:
+    """The first CUDA device."""
     try:
         import pycuda.driver as driver
     except ImportError as error:
@@ -185,11 +185,11 @@ def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> PycudaDevice:
         ) from None
     import pycuda
 
-    info = gpu(ordinal, f"pycuda {pycuda.VERSION_TEXT}")
+    info = first_gpu(f"pycuda {pycuda.VERSION_TEXT}")
 
     def enter() -> Any:
         driver.init()
-        context = driver.Device(ordinal).retain_primary_context()
+        context = driver.Device(0).retain_primary_context()
         context.push()
         return context
 
