@@ -1,10 +1,11 @@
-"""Recipes: what to build and how; their files, and the texts of shapes and lengths in them."""
+"""Recipes: what to build and how; their files, and how shapes, lengths, types and layouts are written."""
 
 from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, get_args
 
@@ -13,7 +14,15 @@ import msgspec
 from trtopt.errors import UsageError
 from trtopt.files.toml import read_toml, shipped_folder
 from trtopt.records.build import RecipeSettings
-from trtopt.records.tensors import IoRequest, read_io_request
+from trtopt.records.tensors import (
+    LINEAR,
+    PREPROCESSING,
+    TYPES,
+    VECTORS,
+    IoRequest,
+    Normalisation,
+    TensorFormat,
+)
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
@@ -45,10 +54,10 @@ class Recipe(RecipeSettings, frozen=True, kw_only=True):
 
     `precision` is written into the graph (None: unchanged), with the data that `calib` names; `best` selects
     the fastest of all. With `verdict` quantised engines are measured against FP16 and selected where they are
-    no slower. `forms` is the form of an INT8 graph, see `records.Forms` (None: the one that measures
-    fastest, of `selection_budget` quantised engines that are built at each batch size). `exclude` holds
-    patterns of nodes and operators that are not quantised. `bounds` is the required accuracy, with the names
-    of `precision.bounds.Bounds`.
+    no slower. `forms` is the form of an INT8 graph, see `precision.placement.forms` (None: that which
+    measures fastest, of `selection_budget` quantised engines that are built at each batch size). `exclude`
+    holds patterns of nodes and operators that are not quantised. `bounds` is the required accuracy, with the
+    names of `precision.bounds.Bounds`.
 
     `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
     `records.tensors` reads them; `preprocess` names a normalisation of the image.
@@ -201,3 +210,81 @@ def _parse_shape(flag: str, text: str) -> tuple[int | str, ...]:
                 f"axes are whole numbers from 1 on joined by 'x', with {BATCH} where the batch goes",
             )
     return tuple(axes)
+
+
+# ── types and layouts ───────────────────────────────────────────────────────────────────────────────────
+
+_LARGEST_FLOAT = 3.4028234e38
+
+_NORMALIZE = re.compile(r"(?P<name>.+):(?P<rest>(mean|std)=[^:]*:(mean|std)=[^:]*)", re.DOTALL)
+
+_IO_EXAMPLE = "write, say, --io image=uint8:nhwc"
+
+_NORMALIZE_EXAMPLE = "write, say, --normalize image:mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
+
+
+def read_io_request(io: Mapping[str, str], normalize: Mapping[str, str], preprocess: str | None) -> IoRequest:
+    """The request that a recipe's `io`, `normalize` and `preprocess` make."""
+    if preprocess is not None and preprocess not in PREPROCESSING:
+        raise UsageError(f"--preprocess {preprocess}: unknown", f"choose among {', '.join(PREPROCESSING)}")
+    if preprocess is not None and normalize:
+        raise UsageError(
+            "--preprocess and --normalize would both normalise: an input is normalised once",
+            "omit one of them",
+        )
+    formats = tuple(_read_format(name, text) for name, text in io.items())
+    normalisations = tuple(_read_normalisation(name, text) for name, text in normalize.items())
+    for one in normalisations:
+        if any(given.name == one.name and given.dtype == "int8" for given in formats):
+            raise UsageError(
+                f"--normalize {one.name}: an INT8 input takes quantised values of what is normalised already",
+                "normalise before trtopt.pack, or make the input uint8",
+            )
+    return IoRequest(formats=formats, normalisations=normalisations, preprocess=preprocess)
+
+
+def split_io(text: str) -> tuple[str, str]:
+    """`image=uint8:nhwc` as the tensor's name and the rest."""
+    name, equals, rest = text.rpartition("=")
+    if not equals or not name or not rest:
+        raise UsageError(f"--io {text!r}: expected NAME=TYPE[:LAYOUT]", _IO_EXAMPLE)
+    return name, rest
+
+
+def split_normalize(text: str) -> tuple[str, str]:
+    """`image:mean=…:std=…` as the input's name and the rest."""
+    found = _NORMALIZE.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--normalize {text!r}: expected NAME:mean=…:std=…", _NORMALIZE_EXAMPLE)
+    return found["name"], found["rest"]
+
+
+def _read_format(name: str, text: str) -> TensorFormat:
+    kind, _, layout = text.partition(":")
+    if kind not in TYPES:
+        raise UsageError(f"--io {name}={text}: unknown type {kind!r}", f"choose among {', '.join(TYPES)}")
+    if layout and layout not in (*LINEAR, *VECTORS):
+        raise UsageError(
+            f"--io {name}={text}: unknown layout {layout!r}",
+            f"choose among {', '.join((*LINEAR, *VECTORS))}",
+        )
+    return TensorFormat(name=name, dtype=TYPES[kind], layout=layout or "nchw")
+
+
+def _read_normalisation(name: str, text: str) -> Normalisation:
+    given = f"--normalize {name}:{text}"
+    parts = [part.partition("=") for part in text.split(":")]
+    if sorted(key for key, _, _ in parts) != ["mean", "std"]:
+        raise UsageError(f"{given}: expected mean=… and std=…, each once", _NORMALIZE_EXAMPLE)
+    try:
+        found = {key: tuple(float(number) for number in numbers.split(",")) for key, _, numbers in parts}
+    except ValueError:
+        raise UsageError(f"{given}: not numbers separated by commas", _NORMALIZE_EXAMPLE) from None
+    mean, std = found["mean"], found["std"]
+    if len(mean) != len(std):
+        raise UsageError(f"{given}: {len(mean)} means and {len(std)} deviations", "give one per channel")
+    if not all(abs(one) <= _LARGEST_FLOAT for one in mean):
+        raise UsageError(f"{given}: means must be finite in FP32", _NORMALIZE_EXAMPLE)
+    if not all(1 / _LARGEST_FLOAT <= one <= _LARGEST_FLOAT for one in std):
+        raise UsageError(f"{given}: deviations must be above 0 and finite in FP32", _NORMALIZE_EXAMPLE)
+    return Normalisation(name=name, mean=mean, std=std)

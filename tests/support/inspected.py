@@ -10,7 +10,8 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tests.support.paths import DATA
 from trtopt.inspect.graph import Graph, read_graph
-from trtopt.records import EngineLayer, EngineTensor, LayerPass, LayerTime, ProfiledLayer
+from trtopt.inspect.inspector import EngineLayer
+from trtopt.records import EngineTensor, LayerPass, LayerTime, ProfiledLayer
 
 STORED = DATA / "inspector"
 KINDS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int64": TensorProto.INT64}

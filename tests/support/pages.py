@@ -12,14 +12,13 @@ from tests.unit.inspect.test_memory import LIFE, passed
 from trtopt.inspect.costs import with_floors
 from trtopt.inspect.difference import difference
 from trtopt.inspect.graph import Graph
-from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.inspector import EngineDescription, read_inspector
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.peaks import peaks_of
 from trtopt.inspect.profile import profile_point
 from trtopt.records import (
     BenchPoint,
     Collected,
-    EngineDescription,
     EngineProfile,
     EngineRef,
     LayerCost,

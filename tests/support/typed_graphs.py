@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.support.graphs import model_of, value
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.records.tensors import read_io_request
+from trtopt.recipe import read_io_request
 from trtopt.rewrite.typed_io.typed_graph import type_graph
 
 FLOAT16 = TensorProto.FLOAT16

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from trtopt.errors import ArtifactError
-from trtopt.records import BenchPoint, EngineDescription, EngineLayer, EngineTensor
+from trtopt.records import BenchPoint, EngineTensor, Record
 
 _REBUILD = "build again with `trtopt build`, which always requests detailed profiling verbosity"
 _OTHER = "give what the engine inspector, `trtexec --exportLayerInfo` or `trtopt bench --layers` wrote"
@@ -31,6 +31,29 @@ _DTYPES = (
     (r"\bbool\b|\bkbool\b", "bool"),
 )
 _ONNX_LAYER = re.compile(r"\[ONNX Layer: ")
+
+
+class EngineLayer(Record, frozen=True, kw_only=True):
+    """One layer as the inspector describes it; `kind` is the backend's name for it."""
+
+    name: str
+    kind: str
+    inputs: tuple[EngineTensor, ...] = ()
+    outputs: tuple[EngineTensor, ...] = ()
+    tactic: str = ""
+    weights_dtype: str = ""
+    weights_count: int = 0
+    onnx_nodes: tuple[str, ...] = ()
+    """The names in the inspector's metadata."""
+    activation: str = ""
+    """The operator that ONNX Runtime's convolution applies to what it computes."""
+
+
+class EngineDescription(Record, frozen=True, kw_only=True):
+    """The contents of an inspector's JSON, for every version; `io` are the engine's inputs and outputs."""
+
+    layers: tuple[EngineLayer, ...]
+    io: tuple[str, ...] = ()
 
 
 def read_inspector(text: str, where: str = "the inspector's text") -> EngineDescription:

@@ -11,16 +11,8 @@ import numpy as np
 
 from trtopt.inspect.costs import cost_of
 from trtopt.inspect.graph import DEQUANTIZE, QUANTIZE, Graph, Node
-from trtopt.records import (
-    Coverage,
-    EngineDescription,
-    EngineLayer,
-    EngineTensor,
-    LayerPass,
-    LayerTime,
-    MappedBy,
-    ProfiledLayer,
-)
+from trtopt.inspect.inspector import EngineDescription, EngineLayer
+from trtopt.records import Coverage, EngineTensor, LayerPass, LayerTime, MappedBy, ProfiledLayer
 
 UNKNOWN = "unknown"
 _WIDTH = {

@@ -11,6 +11,7 @@ import numpy as np
 from trtopt.inspect.costs import furthest_above, total, with_floors
 from trtopt.inspect.fusion import fused, unfused
 from trtopt.inspect.graph import WEIGHTED, Graph
+from trtopt.inspect.inspector import EngineDescription, EngineLayer
 from trtopt.inspect.kernels.report import report_kernels
 from trtopt.inspect.layers import UNKNOWN, join
 from trtopt.inspect.memory import timeline
@@ -18,8 +19,6 @@ from trtopt.inspect.receipt import receipt
 from trtopt.records import (
     BenchPoint,
     DevicePeaks,
-    EngineDescription,
-    EngineLayer,
     EngineProfile,
     EngineRef,
     LayerGroup,

@@ -32,12 +32,13 @@ from trtopt.precision.compare import First, at_most, compare_outputs, decibels, 
 from trtopt.precision.existing_qdq import Existing, complete, known_ranges, take_out
 from trtopt.precision.observe import measure_peaks
 from trtopt.precision.placement.draft import Plan, View
+from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.precision.placement.place import place
 from trtopt.precision.qdq import QdqFormat, Scales, write
 from trtopt.precision.ranges import AUTO, MAX, METHODS
 from trtopt.precision.rounding import MOST_CHANNELS, WeightScales, round_by_data
 from trtopt.precision.smoothing import Factors, smooth_by_data, smooth_by_table
-from trtopt.records.precision import PLAIN, CalibrationTable, Forms, KeptNode, OutputDifference
+from trtopt.records.precision import CalibrationTable, KeptNode, OutputDifference
 from trtopt.targets import INTEGER_ARITHMETIC, target_named
 
 

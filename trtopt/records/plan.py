@@ -34,45 +34,6 @@ def check_policy(policy: BatchPolicy) -> None:
         raise ValueError(f"max_delay_ms is {policy.max_delay_ms!r}, a number from 0 on is needed")
 
 
-class BatcherStatistics(Record, frozen=True, kw_only=True):
-    """A batcher's requests so far, by outcome.
-
-    `invalid` and `rejected` requests were never accepted: they did not fit the model, or too many were
-    waiting. Each accepted one was `answered`, `failed` or `cancelled`, or is still `waiting` or `running`.
-    `batch_sizes` counts batches by how many requests they held.
-    """
-
-    accepted: int
-    rejected: int
-    invalid: int
-    answered: int
-    failed: int
-    cancelled: int
-    waiting: int
-    running: int
-    batch_sizes: dict[int, int]
-
-
-class PoolUsage(Record, frozen=True, kw_only=True):
-    """The state of a pool.
-
-    `prepared` counts engines that are ready at some shapes, over all workers, and `graphs` those of them
-    with a CUDA graph; `prepared_bytes` is their device memory: inputs, outputs, and activations where the
-    engine reports them. `bound_bytes` bounds it, but each worker keeps one, however large. `graph_refused`
-    says why there is no graph, if one was tried. `workers` counts those left; `replaced` those that failed
-    and were replaced.
-    """
-
-    workers: int
-    replaced: int
-    prepared: int
-    graphs: int
-    evicted: int
-    prepared_bytes: int
-    bound_bytes: int
-    graph_refused: str | None
-
-
 # ── plans ───────────────────────────────────────────────────────────────────────────────────────────────
 
 

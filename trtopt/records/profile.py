@@ -24,29 +24,6 @@ class EngineTensor(Record, frozen=True, kw_only=True):
     """Type and layout in the inspector's own words."""
 
 
-class EngineLayer(Record, frozen=True, kw_only=True):
-    """One layer as the inspector describes it; `kind` is the backend's name for it."""
-
-    name: str
-    kind: str
-    inputs: tuple[EngineTensor, ...] = ()
-    outputs: tuple[EngineTensor, ...] = ()
-    tactic: str = ""
-    weights_dtype: str = ""
-    weights_count: int = 0
-    onnx_nodes: tuple[str, ...] = ()
-    """The names in the inspector's metadata."""
-    activation: str = ""
-    """The operator that ONNX Runtime's convolution applies to what it computes."""
-
-
-class EngineDescription(Record, frozen=True, kw_only=True):
-    """The contents of an inspector's JSON, for every version; `io` are the engine's inputs and outputs."""
-
-    layers: tuple[EngineLayer, ...]
-    io: tuple[str, ...] = ()
-
-
 # ── layers and their nodes ──────────────────────────────────────────────────────────────────────────────
 
 MappedBy = Literal["metadata", "name", "graph", "nothing"]

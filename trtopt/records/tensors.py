@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from trtopt.errors import UsageError
 from trtopt.records.base import Record, Shape
 
 
@@ -127,16 +125,6 @@ PREPROCESSING = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}
 
 IMAGE_RANK = 4
 
-_LARGEST_PIXEL = 255.0
-
-_LARGEST_FLOAT = 3.4028234e38
-
-_NORMALIZE = re.compile(r"(?P<name>.+):(?P<rest>(mean|std)=[^:]*:(mean|std)=[^:]*)", re.DOTALL)
-
-_IO_EXAMPLE = "write, say, --io image=uint8:nhwc"
-
-_NORMALIZE_EXAMPLE = "write, say, --normalize image:mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
-
 
 class TensorFormat(Record, frozen=True, kw_only=True):
     """The type and the layout that one input or output is to have."""
@@ -221,85 +209,6 @@ class TypedTensor(Record, frozen=True, kw_only=True):
         what = f"{self.role} {self.name!r}: {self.dtype}, {self.layout}"
         scale = f", scale {self.scale:.6g}" if self.scale is not None else ""
         return f"{what}{scale}{', normalised in the graph' if self.mean else ''}"
-
-
-def has_int8(tensors: Sequence[TypedTensor]) -> bool:
-    """Whether callers of a float model are to exchange INT8 values whose scale is not known yet."""
-    return any(one.dtype == "int8" != one.model_dtype and one.scale is None for one in tensors)
-
-
-def read_io_request(io: Mapping[str, str], normalize: Mapping[str, str], preprocess: str | None) -> IoRequest:
-    """The request that a recipe's `io`, `normalize` and `preprocess` make."""
-    if preprocess is not None and preprocess not in PREPROCESSING:
-        raise UsageError(f"--preprocess {preprocess}: unknown", f"choose among {', '.join(PREPROCESSING)}")
-    if preprocess is not None and normalize:
-        raise UsageError(
-            "--preprocess and --normalize would both normalise: an input is normalised once",
-            "omit one of them",
-        )
-    formats = tuple(_read_format(name, text) for name, text in io.items())
-    normalisations = tuple(_read_normalisation(name, text) for name, text in normalize.items())
-    for one in normalisations:
-        if any(given.name == one.name and given.dtype == "int8" for given in formats):
-            raise UsageError(
-                f"--normalize {one.name}: an INT8 input takes quantised values of what is normalised already",
-                "normalise before trtopt.pack, or make the input uint8",
-            )
-    return IoRequest(formats=formats, normalisations=normalisations, preprocess=preprocess)
-
-
-def split_io(text: str) -> tuple[str, str]:
-    """`image=uint8:nhwc` as the tensor's name and the rest."""
-    name, equals, rest = text.rpartition("=")
-    if not equals or not name or not rest:
-        raise UsageError(f"--io {text!r}: expected NAME=TYPE[:LAYOUT]", _IO_EXAMPLE)
-    return name, rest
-
-
-def split_normalize(text: str) -> tuple[str, str]:
-    """`image:mean=…:std=…` as the input's name and the rest."""
-    found = _NORMALIZE.fullmatch(text)
-    if found is None:
-        raise UsageError(f"--normalize {text!r}: expected NAME:mean=…:std=…", _NORMALIZE_EXAMPLE)
-    return found["name"], found["rest"]
-
-
-def _read_format(name: str, text: str) -> TensorFormat:
-    kind, _, layout = text.partition(":")
-    if kind not in TYPES:
-        raise UsageError(f"--io {name}={text}: unknown type {kind!r}", f"choose among {', '.join(TYPES)}")
-    if layout and layout not in (*LINEAR, *VECTORS):
-        raise UsageError(
-            f"--io {name}={text}: unknown layout {layout!r}",
-            f"choose among {', '.join((*LINEAR, *VECTORS))}",
-        )
-    return TensorFormat(name=name, dtype=TYPES[kind], layout=layout or "nchw")
-
-
-def _read_normalisation(name: str, text: str) -> Normalisation:
-    given = f"--normalize {name}:{text}"
-    parts = [part.partition("=") for part in text.split(":")]
-    if sorted(key for key, _, _ in parts) != ["mean", "std"]:
-        raise UsageError(f"{given}: expected mean=… and std=…, each once", _NORMALIZE_EXAMPLE)
-    try:
-        found = {key: tuple(float(number) for number in numbers.split(",")) for key, _, numbers in parts}
-    except ValueError:
-        raise UsageError(f"{given}: not numbers separated by commas", _NORMALIZE_EXAMPLE) from None
-    mean, std = found["mean"], found["std"]
-    if len(mean) != len(std):
-        raise UsageError(f"{given}: {len(mean)} means and {len(std)} deviations", "give one per channel")
-    if not all(abs(one) <= _LARGEST_FLOAT for one in mean):
-        raise UsageError(f"{given}: means must be finite in FP32", _NORMALIZE_EXAMPLE)
-    if not all(1 / _LARGEST_FLOAT <= one <= _LARGEST_FLOAT for one in std):
-        raise UsageError(f"{given}: deviations must be above 0 and finite in FP32", _NORMALIZE_EXAMPLE)
-    return Normalisation(name=name, mean=mean, std=std)
-
-
-def preset_for(name: str, preprocess: str, dtype: str) -> Normalisation:
-    """A preprocessing in the units of the input's type: integers are pixels from 0 to 255."""
-    mean, std = PREPROCESSING[preprocess]
-    unit = _LARGEST_PIXEL if dtype == "uint8" else 1.0
-    return Normalisation(name=name, mean=tuple(x * unit for x in mean), std=tuple(x * unit for x in std))
 
 
 def stored_shape(layout: str, shape: Shape) -> Shape:

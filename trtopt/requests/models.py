@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from trtopt.options import Argument, Checked, Option, Output
+from trtopt.precision.placement.forms import Forms as GraphForms, parse_forms
 from trtopt.precision.search import FEWEST
-from trtopt.records.precision import Forms as GraphForms, parse_forms
-from trtopt.records.tensors import IoRequest, read_io_request
+from trtopt.recipe import read_io_request
+from trtopt.records.tensors import IoRequest
 from trtopt.requests import shared
 from trtopt.requests.recipe import Forms
 from trtopt.targets import DEFAULT, target_names, targets_where

@@ -14,6 +14,7 @@ import msgspec
 from trtopt.builder_settings import BuilderSettings, SweptSettings
 from trtopt.errors import UsageError
 from trtopt.options import Option, check_values, declared_in, field_of
+from trtopt.precision.placement.forms import CHOICES, parse_forms
 from trtopt.recipe import (
     LOCAL,
     MAX_AXIS,
@@ -26,7 +27,6 @@ from trtopt.recipe import (
     io_request,
     load_profile,
 )
-from trtopt.records.precision import CHOICES, parse_forms
 from trtopt.requests import shared
 
 _RAY_CLIENT = re.compile(r"ray://[^/\s]+:\d+")

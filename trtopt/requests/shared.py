@@ -12,8 +12,7 @@ from trtopt.errors import UsageError
 from trtopt.measure.contracts import DEFAULT, SUMMARIES, TERMS
 from trtopt.options import Argument, Checked, Option, parse_names
 from trtopt.precision.bounds import Bounds, bounds_in
-from trtopt.recipe import MAX_AXIS, axis_length, parse_shape_flag, recipe_names
-from trtopt.records.tensors import split_io, split_normalize
+from trtopt.recipe import MAX_AXIS, axis_length, parse_shape_flag, recipe_names, split_io, split_normalize
 from trtopt.targets import target_names
 from trtopt.workflows.listener import SILENT, Listener
 

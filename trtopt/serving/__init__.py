@@ -1,8 +1,8 @@
 """Serving: engines selected for each batch, and single requests made into batches."""
 
-from trtopt.records import BatcherStatistics, BatchPolicy, PoolUsage
-from trtopt.serving.batcher import DynamicBatcher, serve_promptly
-from trtopt.serving.pool import EnginePool
+from trtopt.records import BatchPolicy
+from trtopt.serving.batcher import BatcherStatistics, DynamicBatcher, serve_promptly
+from trtopt.serving.pool import EnginePool, PoolUsage
 
 __all__ = [
     "BatchPolicy",

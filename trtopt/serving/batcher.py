@@ -27,7 +27,7 @@ from trtopt.errors import (
     UsageError,
     WorkerError,
 )
-from trtopt.records import BatcherStatistics, BatchPolicy
+from trtopt.records import BatchPolicy, Record
 from trtopt.records.plan import check_policy
 from trtopt.serving.batching_policy import Run, Waiting, decide
 from trtopt.serving.engine_catalogue import Key, Part
@@ -102,6 +102,25 @@ class RequestQueue:
     def waiting(self) -> list[Waiting]:
         """Its queues, as a policy sees them."""
         return [Waiting(len(queue), next(iter(queue)).arrived_s) for queue in self._queues.values()]
+
+
+class BatcherStatistics(Record, frozen=True, kw_only=True):
+    """A batcher's requests so far, by outcome.
+
+    `invalid` and `rejected` requests were never accepted: they did not fit the model, or too many were
+    waiting. Each accepted one was `answered`, `failed` or `cancelled`, or is still `waiting` or `running`.
+    `batch_sizes` counts batches by how many requests they held.
+    """
+
+    accepted: int
+    rejected: int
+    invalid: int
+    answered: int
+    failed: int
+    cancelled: int
+    waiting: int
+    running: int
+    batch_sizes: dict[int, int]
 
 
 class DynamicBatcher:

@@ -14,7 +14,7 @@ from trtopt.device.backends import open_target
 from trtopt.device.memory_check import require_memory
 from trtopt.errors import ClosedError, DataError, DeviceMemoryError, TrtoptError, UsageError, WorkerError
 from trtopt.files.manifests import check_plugins
-from trtopt.records import BatchPolicy, PoolUsage
+from trtopt.records import BatchPolicy, Record
 from trtopt.serving.engine_catalogue import Catalogue, Engine, Part
 from trtopt.serving.load_folder import Source, opening_of
 from trtopt.serving.pool_worker import Outputs, Worker
@@ -23,6 +23,26 @@ BOUND_BYTES = 2 << 30
 
 _HARMLESS = (DataError, UsageError, DeviceMemoryError)
 """What a worker survives: nothing has been enqueued, or it ended with the error."""
+
+
+class PoolUsage(Record, frozen=True, kw_only=True):
+    """The state of a pool.
+
+    `prepared` counts engines that are ready at some shapes, over all workers, and `graphs` those of them
+    with a CUDA graph; `prepared_bytes` is their device memory: inputs, outputs, and activations where the
+    engine reports them. `bound_bytes` bounds it, but each worker keeps one, however large. `graph_refused`
+    says why there is no graph, if one was tried. `workers` counts those left; `replaced` those that failed
+    and were replaced.
+    """
+
+    workers: int
+    replaced: int
+    prepared: int
+    graphs: int
+    evicted: int
+    prepared_bytes: int
+    bound_bytes: int
+    graph_refused: str | None
 
 
 class EnginePool:

@@ -4,8 +4,9 @@ import pytest
 from tests.support.inspected import graph, layer, node, profiled, times, zeros
 from trtopt.inspect.fusion import candidates, fused, unfused
 from trtopt.inspect.graph import Graph
+from trtopt.inspect.inspector import EngineDescription
 from trtopt.inspect.layers import join
-from trtopt.records import EngineDescription, Fusion, Unfused
+from trtopt.records import Fusion, Unfused
 
 IMAGE = {"x": (1, 4, 8, 8)}
 W = zeros(4, 4, 1, 1)

@@ -4,10 +4,10 @@ from hypothesis import given, strategies as st
 
 from tests.support.inspected import graph, layer, node, profiled, stored, times, zeros
 from trtopt.inspect.graph import Graph
-from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.inspector import EngineDescription, EngineLayer, read_inspector
 from trtopt.inspect.layers import Mapped, join, map_layers, ran_dtype
 from trtopt.inspect.profile import by_dtype, by_kind, by_module, by_node, module_of
-from trtopt.records import EngineDescription, EngineLayer, LayerPass, LayerTime
+from trtopt.records import LayerPass, LayerTime
 
 GRAPH = graph(
     node("Conv", "x w", "a", "conv"),

@@ -10,10 +10,10 @@ from tests.support.networks import Net, as_file, silu
 from trtopt.data.feeds import seeded_source
 from trtopt.precision.calibrate import QuantizationJob
 from trtopt.precision.placement.draft import PlacementOptions, View
+from trtopt.precision.placement.forms import CHOICES, PLAIN, Forms
 from trtopt.precision.placement.place import applicable, with_choice
 from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import make_rest_half, output_error, peaks_for_rest, quantize_graph
-from trtopt.records.precision import CHOICES, PLAIN, Forms
 from trtopt.targets import target_named
 
 FORMS = st.fixed_dictionaries({name: st.sampled_from(choices) for name, choices in CHOICES.items()})

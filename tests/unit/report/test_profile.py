@@ -7,12 +7,11 @@ from tests.support.inspected import graph, layer, node, profiled, stored, zeros
 from tests.support.pages import resnet
 from tests.support.scripted_runs import terms
 from trtopt.inspect.difference import difference
-from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.inspector import EngineDescription, read_inspector
 from trtopt.inspect.peaks import peaks_of
 from trtopt.inspect.profile import profile_graph, profile_point
 from trtopt.records import (
     BenchPoint,
-    EngineDescription,
     EngineProfile,
     EngineRef,
     LayerPass,

@@ -13,7 +13,8 @@ import onnx
 from trtopt.errors import UsageError
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, reads_of
 from trtopt.onnxio.shape_inference import inferred
-from trtopt.records.precision import PLAIN, Decision, Forms
+from trtopt.precision.placement.forms import PLAIN, Forms
+from trtopt.records.precision import Decision
 
 Node: TypeAlias = onnx.NodeProto
 Dims: TypeAlias = "tuple[int | None, ...]"

@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from trtopt.precision.placement.forms import CHOICES, PLAIN, Forms, parse_forms
 from trtopt.precision.placement.place import with_choice
-from trtopt.records.precision import CHOICES, PLAIN, Forms, parse_forms
 
 _DOUBT = 0.03
 """By how much more an unlike row may gain here, for each unit of its distance."""

@@ -18,8 +18,8 @@ from trtopt.precision.placement.draft import (
     check_patterns,
     is_op,
 )
+from trtopt.precision.placement.forms import CHOICES, PLAIN, Forms
 from trtopt.precision.placement.products import is_own_gate
-from trtopt.records.precision import CHOICES, PLAIN, Forms
 from trtopt.targets import Target
 
 _REASONS = {

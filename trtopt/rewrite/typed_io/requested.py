@@ -17,13 +17,13 @@ from trtopt.records import TensorSpec
 from trtopt.records.tensors import (
     IMAGE_RANK,
     LINEAR,
+    PREPROCESSING,
     TYPES,
     VECTORS,
     IoRequest,
     Normalisation,
     TensorFormat,
     TypedTensor,
-    preset_for,
 )
 from trtopt.rewrite.typed_io.graph_edits import (
     FLOATS,
@@ -40,6 +40,8 @@ _MOVES_VALUES = (
     *("Slice", "Split", "Gather", "Pad", "Resize", "Upsample", "Clip"),
 )
 """Pixels are still pixels behind these."""
+
+_LARGEST_PIXEL = 255.0
 
 
 def check_formats(request: IoRequest, target: Target, *, in_engine: bool) -> None:
@@ -89,6 +91,13 @@ def _type_spec(spec: TensorSpec, wanted: TensorFormat | None, known: TypedTensor
     return msgspec.structs.replace(
         spec, dtype=spec.dtype if wanted.dtype == "int8" else wanted.dtype, shape=shape
     )
+
+
+def preset_for(name: str, preprocess: str, dtype: str) -> Normalisation:
+    """A preprocessing in the units of the input's type: integers are pixels from 0 to 255."""
+    mean, std = PREPROCESSING[preprocess]
+    unit = _LARGEST_PIXEL if dtype == "uint8" else 1.0
+    return Normalisation(name=name, mean=tuple(x * unit for x in mean), std=tuple(x * unit for x in std))
 
 
 def edits_for(model: ModelFile, request: IoRequest, recorded: Mapping[str, TypedTensor]) -> Iterator[Edit]:

@@ -26,9 +26,10 @@ from trtopt.precision.compare import at_most, compare_outputs, open_model
 from trtopt.precision.observe import Reference
 from trtopt.precision.placement.draft import View
 from trtopt.precision.placement.evidence import Expected, minor_differences
+from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.precision.placement.place import applicable
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
-from trtopt.records.precision import PLAIN, Forms, OutputDifference
+from trtopt.records.precision import OutputDifference
 from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.driver import rewrite
 from trtopt.rewrite.rules import RULES

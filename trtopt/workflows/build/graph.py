@@ -18,7 +18,7 @@ from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.recipe import Recipe, Rewriting, io_request
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
 from trtopt.records.precision import OutputDifference
-from trtopt.records.tensors import IoRequest, TypedTensor, has_int8
+from trtopt.records.tensors import IoRequest, TypedTensor
 from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.build.folder import in_folder
 from trtopt.workflows.listener import Listener
@@ -236,7 +236,8 @@ def prepare_graph(
 ) -> PreparedGraph:
     """The build folder's model in the recipe's precision, with the INT8 inputs and outputs of `io`."""
     made = replace(_apply_precision(kept, recipe, backend), io=io)
-    return _exchange_int8(made) if has_int8(io) else made
+    is_unscaled = any(one.dtype == "int8" != one.model_dtype and one.scale is None for one in io)
+    return _exchange_int8(made) if is_unscaled else made
 
 
 def _apply_precision(kept: OnnxArtifact, recipe: Recipe, backend: Backend) -> PreparedGraph:

@@ -42,6 +42,7 @@ from trtopt.measure.statistics.selection import Selection, TimedCandidate, selec
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds, verdict_alarms
 from trtopt.precision.placement.evidence import ROWS, Expected, expected
+from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.records import (
     BatchVerdict,
     BuildPlan,
@@ -53,7 +54,6 @@ from trtopt.records import (
     PrecisionVerdict,
     RegionTime,
 )
-from trtopt.records.precision import PLAIN, Forms
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import QuantizeOptions
 from trtopt.targets import ONNXRUNTIME

@@ -35,6 +35,7 @@ from trtopt.precision.calibrate import (
 )
 from trtopt.precision.existing_qdq import is_quantized
 from trtopt.precision.placement.draft import PlacementOptions, Precision
+from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import (
     half_nodes,
@@ -46,7 +47,7 @@ from trtopt.precision.quantize import (
 from trtopt.precision.ranges import MAX
 from trtopt.precision.running import quantizing_bytes
 from trtopt.printable import counted
-from trtopt.records.precision import PLAIN, CalibrationTable, Forms, QuantizeReport
+from trtopt.records.precision import CalibrationTable, QuantizeReport
 from trtopt.requests.models import QuantizeOptions
 from trtopt.rewrite.typed_io.requested import check_formats
 from trtopt.rewrite.typed_io.typed_graph import describe, move_quantization, type_graph

@@ -14,9 +14,9 @@ from trtopt.builder_settings import SETTINGS
 from trtopt.errors import ArtifactError
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.onnxio.model_file import load
+from trtopt.precision.placement.forms import forms_in
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, DeviceInfo, Ledger, ProfiledLayer, TensorSpec, TuneScore
-from trtopt.records.precision import forms_in
 from trtopt.records.tune import CandidateKind, LedgerEntry, PredictionScore
 from trtopt.workflows.profile.profile import read_profile
 from trtopt.workflows.tune.tuned_folder import Built

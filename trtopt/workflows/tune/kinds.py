@@ -12,10 +12,10 @@ from trtopt.device.backends import precisions_on
 from trtopt.inspect.graph import QUANTIZE
 from trtopt.inspect.layers import bits
 from trtopt.onnxio.model_file import load
+from trtopt.precision.placement.forms import parse_forms
 from trtopt.precision.placement.place import with_choice
 from trtopt.printable import counted
 from trtopt.records import ProfiledLayer, TensorSpec
-from trtopt.records.precision import parse_forms
 from trtopt.records.tensors import IMAGE_RANK, TYPES, VECTORS
 from trtopt.rewrite.driver import RuleFailed, rewrite
 from trtopt.rewrite.rules import RULES

@@ -8,7 +8,7 @@ import pytest
 from tests.support.networks import Net, edges, fate, quantised, residual_block, silu
 from trtopt.errors import UsageError
 from trtopt.precision.placement.draft import WeightEdge
-from trtopt.records.precision import Forms
+from trtopt.precision.placement.forms import Forms
 
 IMAGE = ["N", 3, 16, 16]
 MAPS = ["N", 32, 16, 16]

@@ -10,10 +10,10 @@ from tests.support.networks import Net, as_file, edges, fate, residual_block, si
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.precision.calibrate import QuantizationJob
 from trtopt.precision.placement.draft import PlacementOptions, Plan, View
+from trtopt.precision.placement.forms import CHOICES, Forms, parse_forms
 from trtopt.precision.placement.place import place
 from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import output_error, quantize_graph
-from trtopt.records.precision import CHOICES, Forms, parse_forms
 
 MAPS = ["N", 32, 16, 16]
 

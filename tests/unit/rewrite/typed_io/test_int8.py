@@ -9,7 +9,7 @@ from tests.support.graphs import model_of, value
 from tests.support.typed_graphs import MISTAKES, SHAPE, constant, conv, file_of, in_half, quantised, run
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.records.tensors import read_io_request
+from trtopt.recipe import read_io_request
 from trtopt.rewrite.typed_io import typed_graph
 from trtopt.rewrite.typed_io.typed_graph import move_quantization, type_graph
 

@@ -12,8 +12,9 @@ from onnx import TensorProto, helper
 from tests.support.graphs import model_of, value
 from tests.support.typed_graphs import NORMALISE, SHAPE, constant, conv, file_of, normalising, typed
 from trtopt.errors import UsageError
-from trtopt.records.tensors import IoRequest, TypedTensor, read_io_request
-from trtopt.rewrite.typed_io.requested import check_formats, record, recorded_in
+from trtopt.recipe import read_io_request
+from trtopt.records.tensors import IoRequest, TypedTensor
+from trtopt.rewrite.typed_io.requested import check_formats, preset_for, record, recorded_in
 from trtopt.rewrite.typed_io.typed_graph import type_graph
 from trtopt.targets import target_named
 
@@ -177,3 +178,10 @@ def test_metadata_that_cannot_be_true_is_ignored(change: dict[str, Any]) -> None
     fields = {name: getattr(said, name) for name in said.__struct_fields__}
     record(made, [TypedTensor(**fields | change)])
     assert recorded_in(made) == ()
+
+
+def test_preprocessing_is_in_the_units_of_the_input() -> None:
+    pixels, floats = (preset_for("x", "imagenet", dtype) for dtype in ("uint8", "float16"))
+    assert pixels.mean == pytest.approx((123.675, 116.28, 103.53))
+    assert pixels.std == pytest.approx((58.395, 57.12, 57.375))
+    assert floats.mean == (0.485, 0.456, 0.406)

@@ -27,7 +27,8 @@ from tests.support.typed_graphs import (
 )
 from trtopt.data.feeds import specs_of
 from trtopt.errors import ModelError, UsageError
-from trtopt.records.tensors import NO_REQUEST, read_io_request
+from trtopt.recipe import read_io_request
+from trtopt.records.tensors import NO_REQUEST
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.typed_io import typed_graph
 from trtopt.rewrite.typed_io.requested import type_specs

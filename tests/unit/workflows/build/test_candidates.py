@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from trtopt.precision.placement.evidence import ROWS, Expected, expected
-from trtopt.records.precision import CHOICES, PLAIN, Forms, parse_forms
+from trtopt.precision.placement.forms import CHOICES, PLAIN, Forms, parse_forms
 from trtopt.workflows.build.candidates import FormSearch
 
 A, B = Forms(attention="on"), Forms(residual="skip")
