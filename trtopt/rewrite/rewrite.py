@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -62,13 +62,6 @@ def select(
     return tuple(rule for rule in RULES if rule.name in chosen.union(add).difference(skip))
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    outcome: Outcome
-    undone: tuple[Undone, ...]
-    checked: tuple[Deviation, ...]
-
-
 def _rewrite(
     model: ModelFile, rules: Sequence[Rule], target: Target
 ) -> tuple[Outcome, list[Rule], list[Undone]]:
@@ -86,8 +79,10 @@ def _rewrite(
 class _Proof:
     """Runs rewritten models against the original's outputs, which it computes once, when first needed."""
 
-    def __init__(self, model: ModelFile, real: Sequence[feeds.Feed], sizes: int) -> None:
-        self._model, self._real, self._sizes = model, real, sizes
+    def __init__(self, model: ModelFile, data: str | Path | None, sizes: int) -> None:
+        feeds.inputs_of(model.proto)  # an input that is no tensor is refused at once
+        self._model, self._sizes = model, sizes
+        self._real = () if data is None else (feeds.from_data(data, model.proto),)
         self._inputs: Sequence[feeds.Feed] = ()
         self._reference: list[dict[str, equivalence.Array]] = []
 
@@ -142,11 +137,13 @@ def _culprit(proof: _Proof, model: ModelFile, rules: Sequence[Rule], target: Tar
     return rules[high - 1]
 
 
-def _attempt(model: ModelFile, rules: Sequence[Rule], target: Target, proof: _Proof | None) -> _Attempt:
+def _rewrite_and_prove(
+    model: ModelFile, rules: Sequence[Rule], target: Target, proof: _Proof | None
+) -> tuple[Outcome, list[Undone], tuple[Deviation, ...]]:
     """Rewrite, and take back whole each rule that raises or that the proof finds guilty, until it holds."""
     outcome, left, undone = _rewrite(model, rules, target)
     if proof is None:
-        return _Attempt(outcome, tuple(undone), ())
+        return outcome, undone, ()
     checked = _prove(proof, outcome, model, left, target)
     while not all(item.ok for item in checked):
         used = {item.rule for item in outcome.applied}
@@ -160,7 +157,7 @@ def _attempt(model: ModelFile, rules: Sequence[Rule], target: Target, proof: _Pr
         left = [rule for rule in left if rule.name != guilty.name]
         outcome = rewrite(model, left, target)
         checked = _prove(proof, outcome, model, left, target)
-    return _Attempt(outcome, tuple(undone), checked)
+    return outcome, undone, checked
 
 
 def rewrite_model(
@@ -207,18 +204,34 @@ def rewrite_model(
         model = replace(original, proto=proto, spool=spool)
         if dynamic_batch and check:
             notes.append(prove(original, model, opened))
-        proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
-        attempt = _attempt(model, chosen, aim, proof)
-        attempt = replace(attempt, undone=(*failed, *attempt.undone))
+        proof = _Proof(model if dynamic_batch else original, data, sizes) if check else None
+        outcome, undone, checked = _rewrite_and_prove(model, chosen, aim, proof)
         was_run = dynamic_batch or typing.checked  # each runs the original
-        notes += proof.notes(attempt.outcome) if proof and (attempt.outcome.applied or not was_run) else []
-        final = move_quantization(attempt.outcome.model, typing.tensors, check=check)
+        notes += proof.notes(outcome) if proof and (outcome.applied or not was_run) else []
+        final = move_quantization(outcome.model, typing.tensors, check=check)
         verified = (*typing.checked, *final.checked)
         notes += describe(final.tensors, verified)
-        trace = _trace_of(source, out, aim, original, lowered, attempt, notes)
-        trace = msgspec.structs.replace(trace, checked=(*verified, *trace.checked))
+        if not outcome.converged:
+            notes.append("stopped at the bound on rounds: rules still applied")
+        trace = RewriteTrace(
+            source=str(source),
+            out=str(out),
+            target=aim.name,
+            opset=prepare.opset_of(outcome.model.proto),
+            nodes_before=prepare.count_nodes(original.proto),
+            nodes_after=prepare.count_nodes(outcome.model.proto),
+            rounds=outcome.rounds,
+            constants_lowered=lowered,
+            applied=outcome.applied,
+            declined=outcome.declined,
+            undone=(*failed, *undone),
+            checked=(*verified, *checked),
+            notes=tuple(notes),
+            alarms=weight_alarms(original),
+            seconds=0.0,
+        )
         accept(trace)
-        if write_unchanged or attempt.outcome.applied:
+        if write_unchanged or outcome.applied:
             model_file.save(final.model, out)
     return msgspec.structs.replace(trace, seconds=time.perf_counter() - began)
 
@@ -240,44 +253,6 @@ def _on_defaults(original: ModelFile) -> list[str]:
     names = [item.name for item in original.proto.graph.input if item.name in held]
     listed = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
     return [f"inputs with a default value are constants, as TensorRT takes them: {listed}"] if names else []
-
-
-def _proof(original: ModelFile, data: str | Path | None, sizes: int) -> _Proof:
-    """The original's outputs on seeded inputs, and on the user's if given."""
-    feeds.inputs_of(original.proto)  # an input that is no tensor is refused at once
-    real = () if data is None else (feeds.from_data(data, original.proto),)
-    return _Proof(original, real, sizes)
-
-
-def _trace_of(
-    source: Path,
-    out: Path,
-    target: Target,
-    original: ModelFile,
-    lowered: int,
-    attempt: _Attempt,
-    notes: Sequence[str],
-) -> RewriteTrace:
-    """All of it as a record, but for how long it takes."""
-    outcome = attempt.outcome
-    bound = () if outcome.converged else ("stopped at the bound on rounds: rules still applied",)
-    return RewriteTrace(
-        source=str(source),
-        out=str(out),
-        target=target.name,
-        opset=prepare.opset_of(outcome.model.proto),
-        nodes_before=prepare.count_nodes(original.proto),
-        nodes_after=prepare.count_nodes(outcome.model.proto),
-        rounds=outcome.rounds,
-        constants_lowered=lowered,
-        applied=outcome.applied,
-        declined=outcome.declined,
-        undone=attempt.undone,
-        checked=attempt.checked,
-        notes=(*notes, *bound),
-        alarms=weight_alarms(original),
-        seconds=0.0,
-    )
 
 
 # ── at an engine's own shapes ──────────────────────────────────────────────────────────────────────────────
