@@ -12,7 +12,7 @@ gets one of its own, under which it is followed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
@@ -36,8 +36,6 @@ from trtopt.onnxio.graph_walk import (
 )
 
 _MATH = ("Add", "Sub", "Mul")
-_FIRST = ("Gather", "Slice", "Cast", "Squeeze", "Unsqueeze")
-"""Operators that hand on values of their first input."""
 _WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
@@ -77,65 +75,48 @@ def _doubtful(model: onnx.ModelProto) -> Iterator[str]:
 
     The shapes in front of the first such node are right, so that finding them one after another finds all.
     """
-    seen = _Seen(model)
+    types = _types_in(model)
     for part in parts_of(model):
         constant = {item.name for item in getattr(part, "initializer", ())}
         constant |= {node.output[0] for node in part.node if node.op_type == "Constant"}
         for node in part.node:
-            if node.domain in OWN_DOMAINS and len(node.output) == 1 and seen.is_doubtful(node, constant):
+            if node.domain in OWN_DOMAINS and len(node.output) == 1 and _is_doubtful(node, types, constant):
                 yield node.output[0]
 
 
-class _Seen:
-    """What data propagation has a list for, by name: what it made itself, and whatever has one known axis."""
+def _types_in(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
+    """The types and shapes of tensors by name, but for those of a name that sibling graphs share."""
+    found: dict[str, onnx.TypeProto.Tensor] = {}
+    for graph in graphs_of(model.graph):
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            if found.setdefault(value.name, value.type.tensor_type) != value.type.tensor_type:
+                found[value.name] = onnx.TypeProto.Tensor()
+        for tensor in graph.initializer:
+            declared = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+            found[tensor.name] = declared.tensor_type
+    return found
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self._types: dict[str, onnx.TypeProto.Tensor | None] = {}
-        self._made: set[str] = set()
-        for graph in graphs_of(model.graph):
-            for value in (*graph.input, *graph.value_info, *graph.output):
-                declared = value.type.tensor_type
-                other = self._types.setdefault(value.name, declared)
-                if other is not None and other != declared:
-                    self._types[value.name] = None  # sibling graphs share the name
-            for tensor in graph.initializer:
-                self._types[tensor.name] = onnx.helper.make_tensor_type_proto(
-                    tensor.data_type, list(tensor.dims)
-                ).tensor_type
-        for part in parts_of(model):
-            self._learn(part.node)
 
-    def _learn(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        for node in nodes:
-            first = node.op_type in _FIRST and self._has_list(node.input[0])
-            every = node.op_type in (*_MATH, "Concat") and all(map(self._has_list, node.input))
-            if node.op_type in ("Shape", "Size") or first or every:
-                self._made |= set(node.output)
+def _is_doubtful(
+    node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto.Tensor], constant: set[str]
+) -> bool:
+    """Whether the values that are handed on may be wrong; `constant` are the names that are known."""
 
-    def _rank(self, name: str) -> int | None:
-        known = self._types.get(name)
+    def rank(name: str) -> int | None:
+        known = types.get(name)
         return len(known.shape.dim) if known is not None and known.HasField("shape") else None
 
-    def _element(self, name: str) -> int:
-        known = self._types.get(name)
-        return 0 if known is None else known.elem_type
-
-    def _has_list(self, name: str) -> bool:
-        return name in self._made or self._rank(name) in (0, 1)
-
-    def is_doubtful(self, node: onnx.NodeProto, constant: set[str]) -> bool:
-        """Whether the values that are handed on may be wrong; `constant` are the names that are known."""
-        if node.output[0] not in self._made:
-            return False
-        if node.op_type == "Cast":
-            return node.input[0] in self._made and self._element(node.input[0]) not in _WHOLE
-        if self._element(node.input[0]) not in (0, *_WHOLE):
-            return False
-        if node.op_type in _MATH:
-            return self._rank(node.output[0]) not in (0, 1)
-        if node.op_type == "Slice" and not set(node.input[1:3]) <= constant:
-            return True
-        return node.op_type in ("Gather", "Slice") and self._rank(node.input[0]) != 1
+    source = types.get(node.input[0]) if node.input else None
+    element = 0 if source is None else source.elem_type
+    if node.op_type == "Cast":
+        return element not in _WHOLE and any(item.i in _WHOLE for item in node.attribute)
+    if element not in (0, *_WHOLE):
+        return False
+    if node.op_type in _MATH:
+        return rank(node.output[0]) not in (0, 1)
+    if node.op_type == "Slice" and not set(node.input[1:3]) <= constant:
+        return True
+    return node.op_type in ("Gather", "Slice") and rank(node.input[0]) != 1
 
 
 def _with_barriers(model: onnx.ModelProto, barred: dict[str, str]) -> onnx.ModelProto:
