@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trtopt.errors import UnsupportedOpError
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, rename_tensors
 
 if TYPE_CHECKING:
     import onnx
@@ -46,7 +46,8 @@ def rename(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]
             if output and output not in fixed:
                 renamed[output] = f"{node.name}.{index}" if index else f"{node.name}"
     _name_constants(graph, fixed, renamed)
-    _apply(graph, renamed)
+    for part in graphs_of(graph):
+        rename_tensors(part, renamed)
     _strip(model)
 
 
@@ -82,17 +83,6 @@ def _name_constants(graph: onnx.GraphProto, fixed: set[str], renamed: dict[str, 
         for index, name in enumerate(node.input):
             if name in anonymous and name not in renamed:
                 renamed[name] = f"{node.name}:{index}"
-
-
-def _apply(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
-    for node in graph.node:
-        for names in (node.input, node.output):
-            names[:] = [renamed.get(name, name) for name in names]
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _apply(attribute.g, renamed)
-    for entry in (*graph.value_info, *graph.initializer, *graph.input, *graph.output):
-        entry.name = renamed.get(entry.name, entry.name)
 
 
 def _strip(model: onnx.ModelProto) -> None:

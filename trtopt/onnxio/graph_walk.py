@@ -205,13 +205,13 @@ def _name_tensors(graph: onnx.GraphProto, outer: Mapping[str, str], seen: set[st
     seen |= own.keys() | own.values()
     names = {**outer, **own}
     if any(old != new for old, new in names.items()):
-        _rename(graph, names)
+        rename_tensors(graph, names)
     for node in graph.node:
         for inner in subgraphs_of(node):
             _name_tensors(inner, names, seen, taken)
 
 
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Write the new names, but for those inside the nodes' subgraphs."""
     for item in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         item.name = names.get(item.name, item.name)

@@ -20,6 +20,7 @@ from trtopt.device.ort.reference import CannotLoad, Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.element_types import gaps
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, name_of, parts_of
+from trtopt.onnxio.half_emulation import is_low
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.printable import counted
 from trtopt.rewrite.rewrite_trace import Deviation
@@ -101,20 +102,6 @@ def check_outputs(model: onnx.ModelProto) -> None:
             )
 
 
-def _has_half(model: ModelFile) -> bool:
-    """Whether FP16 or BF16 occurs in the graph."""
-    half = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-    graph = model.proto.graph
-    casts = (
-        item.i
-        for node in graph.node
-        for item in node.attribute
-        if node.op_type == "Cast" and item.name == "to"
-    )
-    declared = (item.type.tensor_type.elem_type for item in (*graph.input, *graph.output))
-    return not half.isdisjoint((*casts, *declared, *(item.data_type for item in graph.initializer)))
-
-
 def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
     """The outputs of `model` for each feed, on the CPU, unoptimised, weights shared with their file."""
     try:
@@ -141,7 +128,7 @@ def compare(
         results = run(model, feeds)
     except Unrunnable:
         results = [{} for _ in feeds]
-    half = _has_half(model) and not (emulated and kind == "B")
+    half = is_low(model.proto) and not (emulated and kind == "B")
     unit = _unit_outputs(model.proto.graph) if kind != "B" else set()
     found = []
     for feed, wanted, got in zip(feeds, reference, results, strict=True):

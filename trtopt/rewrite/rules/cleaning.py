@@ -59,8 +59,7 @@ def inline_if(scope: Scope, node: Any) -> Verdict | None:
     """Exporters leave such Ifs where they test a rank or a flag that is fixed.
 
     TensorRT runs an If as a conditional with borders that nothing fuses across, and wants both branches to
-    have one shape. Names made in the branch stay, unless the graph around it or one inside its nodes has them
-    too.
+    have one shape. Names made in the branch stay: no other graph of a prepared model has them.
     """
     condition = scope.value(node.inputs[0])
     if condition is None or condition.size != 1:
@@ -69,34 +68,16 @@ def inline_if(scope: Scope, node: Any) -> Verdict | None:
 
 
 def _inline(scope: Scope, node: Any, branch: Any) -> None:
-    around = _names_around(scope, node, branch)
-    made = {id(tensor): tensor for inner in branch.nodes for tensor in inner.outputs if not tensor.is_empty()}
-    read = [tensor for inner in branch.nodes for tensor in inner.inputs]
-    constants = {id(tensor): tensor for tensor in (*read, *branch.outputs) if scope.is_constant(tensor)}
     results = {id(tensor) for tensor in branch.outputs}
-    for key, tensor in {**made, **constants}.items():
-        clashes = around.get(tensor.name, set()) - {key}
-        if clashes or key in results & made.keys():  # it would still be taken for a subgraph's output
-            tensor.name = scope.context.fresh(tensor.name)
+    for tensor in [tensor for inner in branch.nodes for tensor in inner.outputs]:
+        if id(tensor) in results:
+            tensor.name = scope.context.fresh(tensor.name)  # it would still be taken for a subgraph's output
     scope.adopt(branch, node)
     outputs = list(node.outputs)
     node.outputs.clear()
     for own, result in zip(outputs, branch.outputs, strict=True):
         scope.insert(node, "Identity", [result], [own])
     scope.kill(node)
-
-
-def _names_around(scope: Scope, node: Any, branch: Any) -> dict[str, set[int]]:
-    """Which tensors each name stands for once the branch has moved; graphs inside nodes see its names too."""
-    found: dict[str, set[int]] = {}
-    inside = (*branch.subgraphs(recursive=True), *(
-        graph for other in scope.graph.nodes if other is not node for graph in other.subgraphs(recursive=True)
-    ))  # fmt: skip
-    for graph in (scope.graph, *inside):
-        used = [tensor for other in graph.nodes for tensor in (*other.inputs, *other.outputs)]
-        for tensor in (*graph.inputs, *graph.outputs, *used):
-            found.setdefault(tensor.name, set()).add(id(tensor))
-    return found
 
 
 # ── what does nothing ──────────────────────────────────────────────────────────────────────────────────────
