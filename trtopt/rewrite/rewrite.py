@@ -82,7 +82,7 @@ class _Proof:
     def __init__(self, model: ModelFile, data: str | Path | None, sizes: int) -> None:
         feeds.inputs_of(model.proto)  # an input that is no tensor is refused at once
         self._model, self._sizes = model, sizes
-        self._real = () if data is None else (feeds.from_data(data, model.proto),)
+        self._real = [] if data is None else [feeds.from_data(data, model.proto)]
         self._inputs: Sequence[feeds.Feed] = ()
         self._reference: list[dict[str, equivalence.Array]] = []
 
@@ -94,7 +94,7 @@ class _Proof:
 
     def _on_inputs(self) -> list[str]:
         """No random input was run, or unnamed axes kept one length."""
-        if self._inputs == tuple(self._real):
+        if self._inputs == (*self._real,):
             return [f"checked on {self._real[0].name} alone: the model runs on no random input"]
         which = {"batch": "first axes", "all": "axes"}
         return [
