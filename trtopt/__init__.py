@@ -3,9 +3,10 @@
 `trtopt.optimize("model.onnx", data="samples.npz")` does it in one call. Step by step:
 
     build, tune, sweep, verify                              make engines and look after them
-    bench, compare, profile                                 measure them, judge them, explain the time
+    bench, compare, profile, report                         measure them, judge them, explain the time
     export, lint, rewrite, cast, quantize, check, bisect    make and judge the graphs
-    plan, pack, unpack                                      serve them
+    plan, deploy, pack, unpack                              serve them
+    models, doctor                                          what there is, and what works here
 
 Each returns a record with `table()`, `rows()` and `to_dict()`, and raises a `trtopt.TrtoptError` that says
 what to do. The command line is a thin layer over these functions.
@@ -24,7 +25,7 @@ from trtopt.version import __version__ as __version__
 if TYPE_CHECKING:
     from trtopt.api import *  # noqa: F403
 
-_ALSO_PACKAGES = ("export", "rewrite")
+_ALSO_PACKAGES = ("export", "report", "rewrite")
 """Public functions, also once the packages of these names are loaded."""
 
 

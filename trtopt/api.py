@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from trtopt import results
 from trtopt.data import packing
 from trtopt.data.packing import Array
 from trtopt.errors import TrtoptError, UsageError
+from trtopt.export import spec
 from trtopt.export.export import Exported
 from trtopt.files.manifests import is_build_folder, read_manifest
 from trtopt.measure.analysis.outcomes import Compared
@@ -21,6 +23,7 @@ from trtopt.records import (
     BatchPlan,
     BenchReport,
     FolderCheck,
+    MachineSurvey,
     Manifest,
     OnnxArtifact,
     ProfileReport,
@@ -31,7 +34,7 @@ from trtopt.records.precision import BisectReport, CastReport, CheckReport, Quan
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import Optimized, Tuned
 from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest, VerifyRequest
-from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest
+from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest, ReportRequest
 from trtopt.requests.models import (
     BisectRequest,
     CastRequest,
@@ -41,22 +44,23 @@ from trtopt.requests.models import (
     QuantizeRequest,
     RewriteRequest,
 )
-from trtopt.requests.serve import PlanRequest
+from trtopt.requests.serve import DeployRequest, PlanRequest
 from trtopt.rewrite.lint import LintReport
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.typed_io.requested import recorded_in
-from trtopt.workflows import models
+from trtopt.workflows import models as on_models
 from trtopt.workflows.bench.bench import bench as run_bench
 from trtopt.workflows.build.build import build_requested
 from trtopt.workflows.build.folder import verify as run_verify
 from trtopt.workflows.compare.compare import compare as run_compare
 from trtopt.workflows.optimize import optimize as run_optimize
-from trtopt.workflows.plan.plan import plan as run_plan
+from trtopt.workflows.plan.plan import deploy_triton, plan as run_plan
 from trtopt.workflows.precision.bisect import bisect as run_bisect
 from trtopt.workflows.precision.cast import cast as run_cast
 from trtopt.workflows.precision.check import check as run_check
 from trtopt.workflows.precision.quantize import quantize as run_quantize
 from trtopt.workflows.profile.profile import profile as run_profile
+from trtopt.workflows.provenance import survey
 from trtopt.workflows.sweep.sweep import sweep as run_sweep
 from trtopt.workflows.tune.tune import tune as run_tune
 
@@ -68,13 +72,17 @@ __all__ = [
     "cast",
     "check",
     "compare",
+    "deploy",
+    "doctor",
     "export",
     "lint",
+    "models",
     "optimize",
     "pack",
     "plan",
     "profile",
     "quantize",
+    "report",
     "rewrite",
     "summarise",
     "sweep",
@@ -257,6 +265,57 @@ def plan(request: PlanRequest) -> BatchPlan:
     return run_plan(request, request.listener.note)
 
 
+@keywords_of(DeployRequest)
+def deploy(request: DeployRequest) -> Path:
+    """Write a plan into a Triton model repository, as the next version of a model.
+
+    Returns:
+        The folder of the new version.
+
+    Raises:
+        TrtoptError: with what is wrong and what to do.
+    """
+    return deploy_triton(request.plan, request.output, name=request.name)
+
+
+@keywords_of(ReportRequest)
+def report(request: ReportRequest) -> Path:
+    """Write what a folder holds as one HTML page that needs no network: builds, results and profiles.
+
+    Returns:
+        The page's file.
+
+    Raises:
+        BackendMissingError: what makes pages is not installed.
+        TrtoptError: anything else, with what to do.
+
+    Example:
+        >>> import trtopt
+        >>> trtopt.report("engines").name
+        'engines.html'
+    """
+    other, output = (None if one is None else Path(one) for one in (request.other, request.output))
+    return results.write_page(Path(request.folder), other, output)
+
+
+def doctor() -> MachineSurvey:
+    """Survey what is installed, which commands work here and what to install for the others.
+
+    Returns:
+        The findings, which `trtopt doctor --json` writes.
+    """
+    return survey()
+
+
+def models() -> dict[str, Path]:
+    """List the model collection, whose names `export` takes.
+
+    Returns:
+        The model file (TOML) of each, by its name.
+    """
+    return spec.files()
+
+
 @keywords_of(CheckRequest)
 def check(request: CheckRequest) -> CheckReport:
     """Compare an ONNX file, or the engines of a build folder, with a reference model on ONNX Runtime.
@@ -295,7 +354,7 @@ def export(request: ExportRequest) -> Exported:
         >>> exported.nodes > 0
         True
     """
-    return models.export(request)
+    return on_models.export(request)
 
 
 @keywords_of(RewriteRequest)
@@ -317,7 +376,7 @@ def rewrite(request: RewriteRequest) -> RewriteTrace:
         >>> trace.nodes_after <= trace.nodes_before
         True
     """
-    return models.rewrite(request, request.listener.note)
+    return on_models.rewrite(request, request.listener.note)
 
 
 @keywords_of(CastRequest)
@@ -408,7 +467,7 @@ def lint(request: LintRequest) -> LintReport:
         >>> [item.check for item in report.advice]
         ['odd-product']
     """
-    return models.lint(request)
+    return on_models.lint(request)
 
 
 @keywords_of(VerifyRequest)

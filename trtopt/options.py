@@ -86,7 +86,7 @@ class Output:
     """`-o`, what is written: a folder, which is checked when it is made, or a file that holds this."""
 
     help: str
-    holds: Literal["folder", "model", "quantised model", "plan"]
+    holds: Literal["folder", "model", "quantised model", "plan", "page"]
     _: KW_ONLY
     python: str | None = None
 

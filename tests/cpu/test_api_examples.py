@@ -19,7 +19,7 @@ IN_ORDER = (
     *("lint", "bisect", "verify"),
 )
 """Later ones use what earlier ones made."""
-ELSEWHERE = {"export", "plan"}
+ELSEWHERE = {"export", "plan", "report"}
 """See tests/export."""
 OF_ARRAYS = {"pack", "unpack"}
 
@@ -32,6 +32,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
         patch.chdir(example_files(tmp_path_factory.mktemp("examples")))
         for name in IN_ORDER:
             (found[name],) = (one for one in run_example(name).values() if isinstance(one, Result))
+        run_example("report")
     return found
 
 

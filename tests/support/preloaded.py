@@ -16,9 +16,6 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import trtopt.cli
-import trtopt.report
-import trtopt.workflows
 from trtopt.cli.main import main
 from trtopt.processes.child import Child
 
@@ -67,8 +64,9 @@ def _serve() -> None:
 
     The commands import ONNX Runtime when they run it: it starts a thread, which a fork would lack.
     """
-    for package in (trtopt.cli, trtopt.workflows, trtopt.report):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+    for name in ("trtopt.cli", "trtopt.workflows", "trtopt.report"):
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             importlib.import_module(module.name)
     gc.freeze()
     first = sys.path.pop(0)  # each fork has another

@@ -33,6 +33,7 @@ JOBS = (
     "plan",
     "profile",
     "quantize",
+    "report",
     "rewrite",
     "sweep",
     "tune",
@@ -63,7 +64,7 @@ def test_dir_lists_the_public_names() -> None:
 
 
 def test_a_public_function_is_not_hidden_by_the_package_of_its_name() -> None:
-    """`trtopt.export` and `trtopt.rewrite` are packages too, and they are loaded here."""
+    """`trtopt.export`, `trtopt.report` and `trtopt.rewrite` are packages too, and they are loaded here."""
     assert not any(isinstance(getattr(trtopt, name), ModuleType) for name in JOBS)
     assert trtopt.rewrite.__name__ == "rewrite"
 

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trtopt.builder_settings import SETTINGS
-from trtopt.cli.outputs import Output as OutputPath, files, json_file, model_file, quantized_file
+from trtopt.cli.outputs import Output as OutputPath, files, json_file, model_file, page_file, quantized_file
 from trtopt.errors import UsageError
 from trtopt.options import (
     Argument,
@@ -29,7 +29,12 @@ from trtopt.options import (
 from trtopt.requests.shared import parse_rules
 from trtopt.targets import ONNXRUNTIME
 
-_WRITES = {"model": model_file, "quantised model": quantized_file, "plan": json_file("trtopt.plan")}
+_WRITES = {
+    "model": model_file,
+    "quantised model": quantized_file,
+    "plan": json_file("trtopt.plan"),
+    "page": page_file,
+}
 
 
 def command(

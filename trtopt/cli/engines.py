@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -30,7 +30,7 @@ from trtopt.cli.outputs import (
 )
 from trtopt.errors import TrtoptError
 from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest
-from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest
+from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest, ReportRequest
 from trtopt.trtexec.layouts import LAYERS_BEGIN, TIMES_BEGIN
 from trtopt.trtexec.options import VERSIONS
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from trtopt.files.outputs import Kind
     from trtopt.measure.analysis.outcomes import Outcome
     from trtopt.records import BenchReport
-    from trtopt.report.html.page import Page
 
 
 @command(OptimizeRequest)
@@ -65,15 +64,9 @@ def _write_report(folder: Path) -> None:
     """The page of a build just made, without what an earlier build left; or what is missing for it."""
     from trtopt.cli.console import say
     from trtopt.errors import BackendMissingError
-    from trtopt.report.html.pages import report_page
-    from trtopt.workflows.provenance import command_line
-    from trtopt.workflows.report import collect
 
     try:
-        _write_page(
-            lambda: report_page(collect(folder, leave_out_others=True), command_line()),
-            folder / "report.html",
-        )
+        _write_page(folder, None, folder / "report.html", leave_out_others=True)
     except BackendMissingError as error:
         say(f"trtopt: no report page: {error.problem}; {error.remedy}", err=True)
 
@@ -402,64 +395,27 @@ def tune(context: click.Context, request: TuneRequest | None, score: bool, json:
     show_result(json, tuned)
 
 
-def page_file(path: Path) -> Mapping[Path, Kind]:
-    """A page."""
-    from trtopt.workflows.report import PAGE
-
-    return {path: PAGE}
-
-
-@click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, path_type=Path))
-@click.argument("other", metavar="[DIR_B]", required=False, type=click.Path(exists=True, path_type=Path))
-@output_option(
-    "FILE", "HTML file to write [default: DIR.html next to DIR; of two, A-and-B.html next to A].", page_file
-)
-def report(folder: Path, other: Path | None, output: Path | None) -> None:
+@command(ReportRequest)
+def report(request: ReportRequest) -> None:
     """Write a folder's builds, results and profiles as an HTML page.
 
     The page needs no network. DIR holds what `trtopt build -o DIR`, `trtopt bench --json DIR/result.json` and
     `trtopt profile -o DIR` write, all of it or some; or it is a sweep's folder. With a second folder the page
     shows both side by side, DIR_B against the baseline DIR.
     """
-    from trtopt.errors import UsageError
-    from trtopt.report.html.pages import pair_page, report_page, sweep_page
-    from trtopt.workflows.provenance import command_line
-    from trtopt.workflows.report import collect, default_output, differences_of
-    from trtopt.workflows.sweep.folder import is_sweep, read_sweep
-
-    def page() -> Page:
-        argv = command_line()
-        if other is None:
-            return (
-                sweep_page(read_sweep(folder), argv)
-                if is_sweep(folder)
-                else report_page(collect(folder), argv)
-            )
-        if is_sweep(folder) or is_sweep(other):
-            raise UsageError(
-                "a sweep's folder cannot be shown side by side with another",
-                "give two build folders, or one of the sweep's folders builds/…",
-            )
-        a, b = collect(folder), collect(other)
-        return pair_page(a, b, differences_of(a, b), argv)
-
-    _write_page(page, output or default_output(folder, other))
+    other, output = (None if one is None else Path(one) for one in (request.other, request.output))
+    _write_page(Path(request.folder), other, output)
 
 
-def _write_page(page: Callable[[], Page], file: Path) -> None:
-    """Make a page and write it to a file, whose name is shown."""
+def _write_page(
+    folder: Path, other: Path | None, output: Path | None, *, leave_out_others: bool = False
+) -> None:
+    """Write a page, and show its name."""
     from trtopt.cli.console import phases, say
-    from trtopt.files.outputs import check_output, write_output
-    from trtopt.report.html.page import page_of, plotting_library
-    from trtopt.version import __version__
-    from trtopt.workflows.provenance import now
-    from trtopt.workflows.report import PAGE
+    from trtopt.results import write_page
 
-    check_output(file, PAGE)
-    with phases(f"writing {file.name}"):
-        text = page_of(page(), plotting_library(), f"trtopt {__version__}, {now()}")
-        write_output(file, text.encode(), PAGE)
+    with phases(f"writing the page of {folder.name}"):
+        file = write_page(folder, other, output, leave_out_others=leave_out_others)
     say(f"trtopt: written: {file}", err=True)
 
 

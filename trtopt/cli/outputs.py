@@ -84,6 +84,13 @@ def quantized_file(path: Path) -> Mapping[Path, Kind]:
     return {**model_file(path), table_beside(path): TABLE}
 
 
+def page_file(path: Path) -> Mapping[Path, Kind]:
+    """A page."""
+    from trtopt.workflows.report import PAGE
+
+    return {path: PAGE}
+
+
 # ── the result as JSON ────────────────────────────────────────────────────────────────────────────────────
 
 

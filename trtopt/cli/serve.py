@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from trtopt.cli.declared import command
-from trtopt.cli.outputs import JsonOutput, json_option, output_option
-from trtopt.requests.serve import PlanRequest
+from trtopt.cli.outputs import JsonOutput, json_option
+from trtopt.requests.serve import DeployRequest, PlanRequest
 
 
 @command(PlanRequest)
@@ -35,11 +33,8 @@ def deploy() -> None:
     """Write a plan as a Triton model repository."""
 
 
-@deploy.command()
-@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@output_option("FOLDER", "The model repository's folder.", required=True)
-@click.option("--name", metavar="NAME", help="The model's name [default: that of PLAN's file].")
-def triton(plan: Path, output: Path, name: str | None) -> None:
+@command(DeployRequest)
+def triton(request: DeployRequest) -> None:
     """Write PLAN into a Triton model repository, as the next version of a model.
 
     Writes the engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README
@@ -48,4 +43,7 @@ def triton(plan: Path, output: Path, name: str | None) -> None:
     from trtopt.cli.console import say
     from trtopt.workflows.plan.plan import deploy_triton
 
-    say(f"trtopt: written: {deploy_triton(plan, output, name=name)}", err=True)
+    say(f"trtopt: written: {deploy_triton(request.plan, request.output, name=request.name)}", err=True)
+
+
+deploy.add_command(triton)

@@ -1,4 +1,4 @@
-"""The requests of what measures: `bench`, `profile` and `compare`."""
+"""The requests of what measures and shows: `bench`, `profile`, `compare` and `report`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trtopt.measure.contracts import DURATION_S, THRESHOLD, WARMUP_S
-from trtopt.options import Argument, Option, declared_in
+from trtopt.options import Argument, Checked, Option, Output, declared_in
 from trtopt.recipe import Recipe
 from trtopt.requests import shared
 from trtopt.requests.recipe import input_sizes
@@ -217,3 +217,21 @@ class CompareRequest(shared.TermsOptions):
     def sizes(self) -> Recipe:
         """The shapes and axes, as a recipe that gives nothing else."""
         return input_sizes(self.shapes, self.axes)
+
+
+@dataclass(frozen=True)
+class ReportRequest(Checked):
+    """Which folder to show, beside which other."""
+
+    folder: Annotated[
+        str | Path,
+        Argument("a build folder, with results and profiles in it, or a sweep's folder.", metavar="DIR"),
+    ]
+    other: Annotated[
+        str | Path | None,
+        Argument("a second one, which is shown side by side with the baseline.", metavar="[DIR_B]"),
+    ] = None
+    output: Annotated[
+        str | Path | None,
+        Output("HTML file to write [default: DIR.html next to DIR; of two, A-and-B.html next to A].", "page"),
+    ] = None

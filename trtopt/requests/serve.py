@@ -1,4 +1,4 @@
-"""The request of `plan`."""
+"""The requests of what serves: `plan` and `deploy`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from trtopt.options import Argument, Option, Output
+from trtopt.options import Argument, Checked, Option, Output
 from trtopt.requests.shared import UP_TO_A_WEEK, Request, parse_bytes, parse_server, parse_shares_of_lengths
 
 
@@ -90,3 +90,15 @@ class PlanRequest(Request):
         bool,
         Option("Run the plan under its load, and show prediction and measurement."),
     ] = False
+
+
+@dataclass(frozen=True)
+class DeployRequest(Checked):
+    """Which plan to write into which model repository."""
+
+    plan: Annotated[str | Path, Argument("what `trtopt plan --for triton` wrote.")]
+    output: Annotated[str | Path, Output("The model repository's folder.", "folder")]
+    _: KW_ONLY
+    name: Annotated[
+        str | None, Option("The model's name [default: that of PLAN's file].", metavar="NAME")
+    ] = None
