@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -33,23 +34,13 @@ from trtopt.onnxio.graph_walk import data_dependent_outputs, graphs_of, names_le
 from trtopt.records import Backend, BuildSettings, LayerPass, Shape, ShapeRange, TensorSpec
 
 NAME = "onnxruntime"
-_TYPES = {
-    "tensor(float)": "float32",
-    "tensor(float16)": "float16",
-    "tensor(bfloat16)": "bfloat16",
-    "tensor(double)": "float64",
-    "tensor(int8)": "int8",
-    "tensor(uint8)": "uint8",
-    "tensor(int16)": "int16",
-    "tensor(uint16)": "uint16",
-    "tensor(uint32)": "uint32",
-    "tensor(uint64)": "uint64",
-    "tensor(float8e4m3fn)": "float8_e4m3fn",
-    "tensor(float8e5m2)": "float8_e5m2",
-    "tensor(int32)": "int32",
-    "tensor(int64)": "int64",
-    "tensor(bool)": "bool",
+_OTHER_NAMES = {
+    "float": "float32",
+    "double": "float64",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e5m2": "float8_e5m2",
 }
+"""Element types that are not called as in NumPy or ml_dtypes."""
 
 
 def backend() -> Backend:
@@ -245,7 +236,9 @@ def spec_of(value: Any) -> TensorSpec:
         axis if isinstance(axis, int) else axis if axis and names_length(axis) else "?"
         for axis in value.shape
     )
-    return TensorSpec(name=value.name, dtype=_TYPES.get(value.type, "unknown"), shape=shape)
+    tensor = re.fullmatch(r"tensor\((\w+)\)", value.type)
+    element = tensor[1] if tensor else "unknown"
+    return TensorSpec(name=value.name, dtype=_OTHER_NAMES.get(element, element), shape=shape)
 
 
 class OnnxRuntimeContext:

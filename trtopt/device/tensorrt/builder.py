@@ -15,7 +15,6 @@ from trtopt.device.nvml import device_memory_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.library import Library, describe_serialized, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
-from trtopt.device.tensorrt.profiles import add_profiles
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
 from trtopt.device.tensorrt.timing_cache import (
     attach,
@@ -27,7 +26,7 @@ from trtopt.device.tensorrt.timing_cache import (
 )
 from trtopt.errors import BuildError, DeviceMemoryError, RefusedGraphError, UnsupportedOpError, UsageError
 from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, TensorSpec
-from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
+from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS, Target
 
 
 def allow_decomposing(trt: Any, network: Any) -> int:
@@ -61,6 +60,32 @@ def set_formats(trt: Any, network: Any, layouts: Mapping[str, str]) -> str:
             )
         tensors[name].allowed_formats = 1 << int(getattr(trt.TensorFormat, layout.upper()))
     return " ".join(f"{name}:{layout.upper()}" for name, layout in layouts.items())
+
+
+def add_profiles(trt: Any, target: Target, builder: Any, network: Any, config: Any, plan: BuildPlan) -> None:
+    """Give the builder's config the plan's profiles, in its order; inputs of one shape become static."""
+    tensors = [network.get_input(index) for index in range(network.num_inputs)]
+    for tensor in tensors:
+        if tensor.is_shape_tensor:
+            raise UsageError(
+                f"input {tensor.name!r} is a shape tensor: its values decide other tensors' shapes",
+                "make it a constant in the model, or derive the shapes from another input's shape",
+            )
+        if plan.shapes[tensor.name].is_fixed:
+            tensor.shape = plan.shapes[tensor.name].min  # a static network, not merely a narrow profile
+    for wanted in plan.profiles:
+        profile = builder.create_optimization_profile()
+        for tensor in tensors:
+            shapes = wanted.shapes[tensor.name]
+            profile.set_shape(tensor.name, shapes.min, shapes.opt, shapes.max)
+        if config.add_optimization_profile(profile) < 0:
+            raise BuildError(
+                "TensorRT refuses the requested shapes",
+                "see whether every --shape fits the model's own shapes",
+            )
+    sharing = target.profile_sharing
+    if sharing is not None and not all(wanted.is_fixed for wanted in plan.shapes.values()):
+        config.set_preview_feature(getattr(trt.PreviewFeature, sharing), True)
 
 
 _NO_TACTIC = ("Could not find any implementation", "within workspace limit")

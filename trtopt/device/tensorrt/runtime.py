@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trtopt.device.api import (
@@ -19,10 +19,9 @@ from trtopt.device.api import (
 )
 from trtopt.device.tensorrt.allocator import OutputMemory, make_allocator, make_output_allocator
 from trtopt.device.tensorrt.library import Library, describe, load_plugins, make, make_logger
-from trtopt.device.tensorrt.profiles import profile_for, profiles_of, set_profile
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.records import Backend, Plugin, Shape, TensorSpec
+from trtopt.records import Backend, Plugin, Shape, ShapeRange, TensorSpec, suited
 from trtopt.records.tensors import VECTORS
 from trtopt.targets import NUMPY_TYPES
 
@@ -144,7 +143,7 @@ class TensorRTSession:
             )
         context.nvtx_verbosity = self._nvtx  # by default the engine's own, which enqueuing takes longer for
         if len(self.profiles) > 1:
-            set_profile(context, profile, self._device, lambda: _last(self._errors))
+            set_profile(context, profile, self._device, self._errors)
         for spec in self.inputs:
             if not context.set_input_shape(spec.name, tuple(shapes[spec.name])):
                 raise DeviceError(
@@ -180,6 +179,48 @@ def _binding(spec: TensorSpec, shape: Shape, *, is_input: bool, layout: str) -> 
     known = tuple(max(0, axis) for axis in shape)
     dtype = numpy_dtype(spec.dtype)
     return Binding(spec.name, dtype, known, is_input, layout=layout, is_data_dependent=known != shape)
+
+
+def profiles_of(engine: Any, inputs: Sequence[str]) -> tuple[dict[str, ShapeRange], ...]:
+    """What each profile of an engine admits, for its inputs by name; one at least."""
+    return tuple(
+        {name: _range(engine.get_tensor_profile_shape(name, index)) for name in inputs}
+        for index in range(engine.num_optimization_profiles)
+    )
+
+
+def _range(shapes: Sequence[Sequence[int]]) -> ShapeRange:
+    low, best, high = map(tuple, shapes)
+    return ShapeRange(min=low, opt=best, max=high)
+
+
+def profile_for(profiles: Sequence[Mapping[str, ShapeRange]], shapes: Mapping[str, Shape]) -> int:
+    """The index of the profile that suits the shapes: see `records.profiles.suited`."""
+    wanted = {name: tuple(shapes[name]) for name in profiles[0]}
+    found = suited(profiles, wanted)
+    if found is not None:
+        return found
+    refused = [name for name, shape in wanted.items() if not any(one[name].admits(shape) for one in profiles)]
+    name = refused[0] if refused else next(iter(wanted))
+    ranges = ", ".join(dict.fromkeys(f"{one[name].min} to {one[name].max}" for one in profiles))
+    raise UsageError(
+        f"input {name!r}: shape {wanted[name]} is outside what the engine was built for ({ranges})",
+        "choose a batch or shape within it, or build an engine for this one",
+    )
+
+
+def set_profile(context: Any, index: int, device: Device, errors: Errors) -> None:
+    """Have a new context use a profile, before its shapes are set; what that enqueues is waited for."""
+    stream = device.stream()
+    try:
+        if not context.set_optimization_profile_async(index, stream.handle):
+            raise DeviceError(
+                f"optimisation profile {index} cannot be used: {_last(errors)}",
+                "build the engine again, or one engine per batch size, which needs no profiles",
+            )
+        stream.synchronize()
+    finally:
+        stream.close()
 
 
 class TensorRTContext:
