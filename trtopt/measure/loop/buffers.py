@@ -47,13 +47,19 @@ def host_buffers(
     allocate = device.pinned_buffer if pinned else device.pageable_buffer
     buffers = {}
     for binding in fixed(bindings):
-        buffers[binding.name] = buffer = allocate(binding.nbytes)
-        resources.callback(buffer.close)
+        buffers[binding.name] = allocate(binding.nbytes)
+        resources.callback(buffers[binding.name].close)
+    put(bindings, data, buffers)
+    return buffers
+
+
+def put(bindings: Bindings, data: Inputs, buffers: Mapping[str, HostBuffer]) -> None:
+    """Write the input data into host memory."""
+    for binding in bindings:
         if binding.is_input:
             given = convert_input(binding.name, data[binding.name], binding.dtype)
             array = np.ascontiguousarray(vectorised(given, binding.layout))
-            buffer.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
-    return buffers
+            buffers[binding.name].array[: array.nbytes] = array.reshape(-1).view(np.uint8)
 
 
 def ready_context(

@@ -31,7 +31,16 @@ from trtopt.device.api import (
 )
 from trtopt.device.sized_outputs import SizedCopies, capture_inference
 from trtopt.errors import GraphCaptureError
-from trtopt.measure.loop.buffers import Bindings, Inputs, array_in, device_buffers, fill, fixed, host_buffers
+from trtopt.measure.loop.buffers import (
+    Bindings,
+    Inputs,
+    array_in,
+    device_buffers,
+    fill,
+    fixed,
+    host_buffers,
+    put,
+)
 from trtopt.records import Contract, Shape
 
 
@@ -176,6 +185,12 @@ class InferenceStream:
             {binding.name: array_in(host[binding.name], binding) for binding in outputs} | slot.sized.arrays()
             for host, slot in zip(self._hosts, self.slots, strict=False)
         ]
+
+    def outputs_for(self, data: Inputs) -> dict[str, NDArray[np.generic]]:
+        """What one query computes from other data of the same shapes; only with transfers."""
+        put(self.bindings, data, self._hosts[0])
+        self.slots[0].run()
+        return self.outputs()[0]
 
     @property
     def sized_outputs(self) -> Mapping[str, SizedOutput]:
