@@ -7,10 +7,10 @@ the host. Runs are then brought together: launch n of each is the same launch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from trtopt.device.api import Context, Device, Session, Stream
+from trtopt.device.api import Device, Session
 from trtopt.device.sized_outputs import capture_inference
 from trtopt.errors import GraphCaptureError, MeasurementError
 from trtopt.measure.loop.buffers import ready_context
@@ -55,11 +55,21 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
     note says why.
     """
     notes: list[str] = []
-    runs, dropped, is_graph = _recorded(device, session, subject, graph=graph, notes=notes)
-    if graph and is_graph and not any(runs):
-        notes.append("the driver reports no kernels within a CUDA graph: they are those of plain runs")
-        runs, dropped, is_graph = _recorded(device, session, subject, graph=False, notes=notes)
-    launches, different = merge_runs(runs)
+    runs: list[TracedRun] = []
+    dropped, is_graph = 0, False
+    if graph:
+        try:
+            runs, dropped = _traced(device, session, subject, _RUNS, replayed=True)
+            is_graph = any(run.activities for run in runs)
+            if not is_graph:
+                notes.append(
+                    "the driver reports no kernels within a CUDA graph: they are those of plain runs"
+                )
+        except GraphCaptureError as error:
+            notes.append(f"kernels were recorded without a CUDA graph: {error.problem}")
+    if not is_graph:
+        runs, dropped = _traced(device, session, subject, _RUNS)
+    launches, different = merge_runs([run.activities for run in runs])
     if not launches:
         raise MeasurementError(
             "the tracer reports no kernels", "see whether another profiler is attached, and omit --kernels"
@@ -76,61 +86,45 @@ def record_kernels(device: Device, session: Session, subject: Subject, *, graph:
 
 def record_ranges(device: Device, session: Session, subject: Subject) -> tuple[TracedRun, ...]:
     """Plain inferences with the driver's calls and the backend's NVTX ranges."""
-    with ExitStack() as resources:
-        recorder = resources.enter_context(closing(device.activity_recorder(ranges=True)))
-        context, stream = ready_context(device, session, subject.shapes, subject.data, resources)
-        context.emit_ranges()
-
-        def run() -> None:
-            context.enqueue(stream)
-            stream.synchronize()
-
-        for _ in range(_WARM_RUNS):
-            run()
-        recorder.dropped()
-        runs = tuple(recorder.record(run) for _ in range(_MARKED_RUNS))
-        if lost := recorder.dropped():
-            raise MeasurementError(
-                f"{lost} records of ranges and calls did not fit the tracer's buffers", "profile again"
-            )
+    runs, lost = _traced(device, session, subject, _MARKED_RUNS, ranges=True)
+    if lost:
+        raise MeasurementError(
+            f"{lost} records of ranges and calls did not fit the tracer's buffers", "profile again"
+        )
     if not any(one.ranges for one in runs):
         raise MeasurementError(
             "no NVTX ranges reach CUPTI",
             "set NVTX_INJECTION64_PATH to the libcupti.so that cupti-python loads",
         )
-    return runs
+    return tuple(runs)
 
 
-def _recorded(
-    device: Device, session: Session, subject: Subject, *, graph: bool, notes: list[str]
-) -> tuple[list[tuple[KernelActivity, ...]], int, bool]:
-    """The runs' activities, the number of dropped records, and whether a graph was replayed."""
+def _traced(
+    device: Device,
+    session: Session,
+    subject: Subject,
+    count: int,
+    *,
+    replayed: bool = False,
+    ranges: bool = False,
+) -> tuple[list[TracedRun], int]:
+    """What the tracer saw of `count` runs, and how many records it dropped."""
     with ExitStack() as resources:
-        recorder = resources.enter_context(closing(device.activity_recorder()))
+        recorder = resources.enter_context(closing(device.activity_recorder(ranges=ranges)))
         context, stream = ready_context(device, session, subject.shapes, subject.data, resources)
-        launch, is_graph = _prepared(device, context, stream, resources, graph=graph, notes=notes)
+        if ranges:
+            context.emit_ranges()
+        launch = context.launcher(stream)
 
         def run() -> None:
             launch()
             stream.synchronize()
 
+        run()
+        if replayed:
+            launch = capture_inference(device, context, stream, resources)
         for _ in range(_WARM_RUNS):
             run()
         recorder.dropped()
-        runs = [recorder.record(run).activities for _ in range(_RUNS)]
-        return runs, recorder.dropped(), is_graph
-
-
-def _prepared(
-    device: Device, context: Context, stream: Stream, resources: ExitStack, *, graph: bool, notes: list[str]
-) -> tuple[Callable[[], None], bool]:
-    """What launches one inference, after one plain run."""
-    launch = context.launcher(stream)
-    launch()
-    stream.synchronize()
-    if graph:
-        try:
-            return capture_inference(device, context, stream, resources), True
-        except GraphCaptureError as error:
-            notes.append(f"kernels were recorded without a CUDA graph: {error.problem}")
-    return launch, False
+        runs = [recorder.record(run) for _ in range(count)]
+        return runs, recorder.dropped()

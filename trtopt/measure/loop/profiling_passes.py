@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.device.api import AllocationTracker, Context, Device, Session, Stream
+from trtopt.device.api import AllocationTracker, Device, Session
 from trtopt.device.sized_outputs import capture_inference
 from trtopt.errors import DeviceMemoryError, GraphCaptureError
 from trtopt.measure.loop.buffers import ready_context
@@ -39,76 +39,49 @@ def time_layers(
     if whole is not None:
         return whole
     if not graph:
-        return _layer_pass(device, session, subject, runs, _plain_runs)
+        return _layer_pass(device, session, subject, runs, replayed=False)
     try:
-        replayed = _layer_pass(device, session, subject, runs, _replays)
-        return msgspec.structs.replace(replayed, graph=True)
+        return _layer_pass(device, session, subject, runs, replayed=True)
     except GraphCaptureError as error:
-        plain = _layer_pass(device, session, subject, runs, _plain_runs)
+        plain = _layer_pass(device, session, subject, runs, replayed=False)
         note = f"layers were timed without a CUDA graph: {error.problem}"
         return msgspec.structs.replace(plain, notes=(note,))
 
 
-_Times = dict[str, float]
-_Runs = Callable[[Device, Context, Stream, ExitStack, _Times], Callable[[], None]]
-"""Makes what runs the engine once and has each layer's time added to the times."""
-
-
-def _layer_pass(device: Device, session: Session, subject: Subject, runs: int, prepare: _Runs) -> LayerPass:
-    current: _Times = {}
+def _layer_pass(
+    device: Device, session: Session, subject: Subject, runs: int, *, replayed: bool
+) -> LayerPass:
+    """One way to time layers; a replay leaves the events that the profiler reads on request."""
+    current: dict[str, float] = {}
     collected: dict[str, list[float]] = {}
+
+    def report(name: str, ms: float) -> None:
+        current[name] = current.get(name, 0.0) + ms
+
     with ExitStack() as resources:
         context, stream = ready_context(device, session, subject.shapes, subject.data, resources)
-        run_once = prepare(device, context, stream, resources, current)
+        context.report_layers(report, on_request=replayed)
+        launch = context.launcher(stream)
+        if replayed:
+            launch()
+            stream.synchronize()
+            launch = capture_inference(device, context, stream, resources)
         for run in range(_WARM_RUNS + runs):
             current.clear()
-            run_once()
+            launch()
+            stream.synchronize()
+            if replayed and (not context.request_layers() or not any(current.values())):
+                raise GraphCaptureError("a replay has no layer times")
             if run >= _WARM_RUNS:
                 for name, ms in current.items():
                     collected.setdefault(name, []).append(ms)
         inspector = context.inspect()
     return LayerPass(
         runs=runs,
+        graph=replayed,
         layers=tuple(LayerTime(name=name, ms=ms) for name, ms in collected.items()),
         inspector=inspector if inspector and len(inspector) <= _MAX_INSPECTOR_CHARACTERS else None,
     )
-
-
-def _adding_to(times: _Times) -> Callable[[str, float], None]:
-    def report(name: str, ms: float) -> None:
-        times[name] = times.get(name, 0.0) + ms
-
-    return report
-
-
-def _plain_runs(
-    device: Device, context: Context, stream: Stream, resources: ExitStack, times: _Times
-) -> Callable[[], None]:
-    context.report_layers(_adding_to(times))
-
-    def run_once() -> None:
-        context.enqueue(stream)
-        stream.synchronize()
-
-    return run_once
-
-
-def _replays(
-    device: Device, context: Context, stream: Stream, resources: ExitStack, times: _Times
-) -> Callable[[], None]:
-    """Run plainly once, then capture: a replay leaves the events that the profiler reads on request."""
-    context.report_layers(_adding_to(times), on_request=True)
-    context.enqueue(stream)
-    stream.synchronize()
-    replay = capture_inference(device, context, stream, resources)
-
-    def run_once() -> None:
-        replay()
-        stream.synchronize()
-        if not context.request_layers() or not any(times.values()):
-            raise GraphCaptureError("a replay has no layer times")
-
-    return run_once
 
 
 def follow_memory(
