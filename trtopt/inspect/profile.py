@@ -10,7 +10,7 @@ import numpy as np
 
 from trtopt.inspect.costs import furthest_above, total, with_floors
 from trtopt.inspect.fusion import fused, unfused
-from trtopt.inspect.graph import WEIGHTED, Graph
+from trtopt.inspect.graph import Graph
 from trtopt.inspect.inspector import EngineDescription, EngineLayer
 from trtopt.inspect.kernels.report import report_kernels
 from trtopt.inspect.layers import UNKNOWN, join
@@ -40,24 +40,6 @@ def by_kind(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
 def by_dtype(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
     """By the type that the layer ran in."""
     return _grouped(layers, lambda layer: layer.dtype or UNKNOWN)
-
-
-def by_node(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
-    """By the ONNX node that a layer is about, with the reformats that serve it.
-
-    That is its first node with weights, else its first; of an opaque layer the first and the last.
-    """
-    return _grouped(layers, lambda layer: _main_node(layer) or UNKNOWN)
-
-
-def _main_node(layer: ProfiledLayer) -> str:
-    nodes = layer.onnx_nodes
-    if not nodes:
-        return ""
-    if layer.is_opaque and len(nodes) > 1:
-        return f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
-    pairs = zip(nodes, layer.onnx_ops, strict=True)
-    return next((name for name, op in pairs if op in WEIGHTED), nodes[0])
 
 
 def by_module(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
@@ -171,7 +153,6 @@ def _profile(
         latency_ms=latency_ms,
         by_kind=by_kind(layers),
         by_dtype=by_dtype(layers),
-        by_node=by_node(layers),
         by_module=by_module(layers),
         coverage=coverage,
         fusions=fused(layers),

@@ -301,8 +301,8 @@ class KernelReport(Record, frozen=True, kw_only=True):
 
     Both together are the time from the first launch's start to the last one's end; `remainder_ms` is by how
     much the latency without the tracer exceeds it, None where that is unknown. Time of launches that belong
-    to no known node is in the row `unknown` of `by_node`, never spread over nodes. `by_dtype` and
-    `by_family` go by names, `by_block` by nodes, those of repeated blocks together.
+    to no known node is in the row `unknown` of `by_block`, never spread over nodes: that goes by nodes,
+    those of repeated blocks together.
     """
 
     runs: int
@@ -311,8 +311,6 @@ class KernelReport(Record, frozen=True, kw_only=True):
     different_runs: int
     rows: tuple[KernelRow, ...]
     by_name: tuple[KernelGroup, ...]
-    by_node: tuple[KernelGroup, ...]
-    by_dtype: tuple[KernelGroup, ...]
     by_family: tuple[KernelGroup, ...] = ()
     by_block: tuple[KernelGroup, ...] = ()
     sum_ms: float
@@ -357,7 +355,6 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     """Medians of that pass's copies; None under a contract without transfers."""
     by_kind: tuple[LayerGroup, ...]
     by_dtype: tuple[LayerGroup, ...]
-    by_node: tuple[LayerGroup, ...]
     by_module: tuple[LayerGroup, ...]
     coverage: Coverage
     fusions: tuple[Fusion, ...]

@@ -6,7 +6,7 @@ from tests.support.inspected import graph, layer, node, profiled, stored, times,
 from trtopt.inspect.graph import Graph
 from trtopt.inspect.inspector import EngineDescription, EngineLayer, read_inspector
 from trtopt.inspect.layers import Mapped, join, map_layers, ran_dtype
-from trtopt.inspect.profile import by_dtype, by_kind, by_module, by_node, module_of
+from trtopt.inspect.profile import by_dtype, by_kind, by_module, module_of
 from trtopt.records import LayerPass, LayerTime
 
 GRAPH = graph(
@@ -180,19 +180,6 @@ def test_quantising_takes_no_layer_out_of_its_module() -> None:
     quantised = profiled("q + conv", "w_QuantizeLinear /a/b/Conv", onnx_ops=("QuantizeLinear", "Conv"))
     alone = profiled("q", "w_QuantizeLinear", onnx_ops=("QuantizeLinear",))
     assert {one.key for one in by_module([quantised, alone])} == {"/a/b", "/"}
-
-
-def test_a_node_has_the_time_of_its_layer_and_of_the_reformats_that_serve_it() -> None:
-    layers, _ = join(DESCRIPTION, times(**MS, stranger=0.5), GRAPH)
-    assert [(one.key, one.layers, one.ms) for one in by_node(layers)] == [
-        ("conv", 2, 5.0),
-        ("log", 1, 3.0),
-        ("exp", 1, 2.0),
-        ("unknown", 1, 0.5),
-    ]
-    hidden = profiled("{ForeignNode}", "a b c", is_opaque=True)
-    follows = profiled("bias + product", "Add MatMul")
-    assert {one.key for one in by_node([hidden, follows])} == {"a … c (3 nodes)", "MatMul"}
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20))

@@ -63,8 +63,6 @@ def report_kernels(
         different_runs=found.different_runs,
         rows=rows,
         by_name=_grouped(rows, lambda row: kernel_of_any_number(row.name)),
-        by_node=_grouped(rows, lambda row: _text(row.nodes)),
-        by_dtype=_grouped(rows, lambda row: row.dtype or _UNKNOWN),
         by_family=_grouped(rows, lambda row: row.family),
         by_block=_grouped(  # one group for the same nodes of all blocks that one kernel computes
             rows,

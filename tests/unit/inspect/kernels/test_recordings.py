@@ -66,7 +66,7 @@ def test_kernels_are_attributed_and_reconcile_with_the_latency(name: str, count:
     assert made.remainder_ms is not None
     assert made.latency_ms is not None
     assert abs(made.remainder_ms) < 0.05 * made.latency_ms
-    assert sum(group.ms for group in made.by_node) == pytest.approx(made.sum_ms)
+    assert sum(group.ms for group in made.by_block) == pytest.approx(made.sum_ms)
 
 
 def serving(made: KernelReport, word: str) -> list[KernelRow]:

@@ -56,7 +56,7 @@ def test_kernels_inside_an_opaque_layer_have_nodes_and_a_confidence() -> None:
         ("foreign", ("projected",), "likely"),
         ("foreign", ("sum", "y"), "likely"),
     ]
-    assert [group.key for group in made.by_node] == [
+    assert [group.key for group in made.by_block] == [
         "q + k + v",
         "scores + p + context",
         "projected",
@@ -69,18 +69,17 @@ def test_kernels_inside_an_opaque_layer_have_nodes_and_a_confidence() -> None:
 def test_every_group_adds_up_to_all_kernels_whatever_is_known(given: list[tuple[str, float]]) -> None:
     names, ms = zip(*given, strict=True)
     made = report(launches(*ms, names=names))
-    for groups in (made.by_name, made.by_node, made.by_dtype, made.by_family, made.by_block):
+    for groups in (made.by_name, made.by_family, made.by_block):
         assert sum(group.ms for group in groups) == pytest.approx(sum(ms))
         assert sum(group.share for group in groups) == pytest.approx(1.0)
         assert sum(group.launches for group in groups) == len(ms)
-    for groups in (made.by_node, made.by_block):
-        unknown = sum(group.ms for group in groups if group.key == "unknown")
-        assert unknown == pytest.approx(made.unknown_ms)
+    unknown = sum(group.ms for group in made.by_block if group.key == "unknown")
+    assert unknown == pytest.approx(made.unknown_ms)
 
 
 def test_time_that_is_not_understood_is_one_row_and_no_nodes_share_it() -> None:
     made = report(launches(0.5, 0.5, names=(GEMM, "other")))
-    (group,) = made.by_node
+    (group,) = made.by_block
     assert (group.key, group.ms, group.confidence) == ("unknown", 1.0, "unknown")
     assert made.unknown_ms == 1.0
 
