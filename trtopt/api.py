@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from trtopt import results
 from trtopt.data import packing
 from trtopt.data.packing import Array
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.export import spec
 from trtopt.export.export import Exported
 from trtopt.files.manifests import is_build_folder, read_manifest
+from trtopt.files.outputs import check_output, write_output
 from trtopt.measure.analysis.outcomes import Compared
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.onnxio.model_info import load_graph, read_onnx
@@ -33,6 +33,8 @@ from trtopt.records import (
 from trtopt.records.precision import BisectReport, CastReport, CheckReport, QuantizeReport
 from trtopt.records.tensors import TypedTensor
 from trtopt.records.tune import Optimized, Tuned
+from trtopt.report.html.page import page_of, plotting_library
+from trtopt.report.html.pages import pair_page, report_page, sweep_page
 from trtopt.requests.build import BuildRequest, OptimizeRequest, SweepRequest, TuneRequest, VerifyRequest
 from trtopt.requests.measure import BenchRequest, CompareRequest, ProfileRequest, ReportRequest
 from trtopt.requests.models import (
@@ -48,6 +50,7 @@ from trtopt.requests.serve import DeployRequest, PlanRequest
 from trtopt.rewrite.lint import LintReport
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.typed_io.requested import recorded_in
+from trtopt.version import __version__
 from trtopt.workflows import models as on_models
 from trtopt.workflows.bench.bench import bench as run_bench
 from trtopt.workflows.build.build import build_requested
@@ -60,7 +63,9 @@ from trtopt.workflows.precision.cast import cast as run_cast
 from trtopt.workflows.precision.check import check as run_check
 from trtopt.workflows.precision.quantize import quantize as run_quantize
 from trtopt.workflows.profile.profile import profile as run_profile
-from trtopt.workflows.provenance import survey
+from trtopt.workflows.provenance import command_line, now, survey
+from trtopt.workflows.report import PAGE, collect, default_output, differences_of
+from trtopt.workflows.sweep.folder import is_sweep, read_sweep
 from trtopt.workflows.sweep.sweep import sweep as run_sweep
 from trtopt.workflows.tune.tune import tune as run_tune
 
@@ -295,7 +300,31 @@ def report(request: ReportRequest) -> Path:
         'engines.html'
     """
     other, output = (None if one is None else Path(one) for one in (request.other, request.output))
-    return results.write_page(Path(request.folder), other, output)
+    return write_page(Path(request.folder), other, output)
+
+
+def write_page(
+    folder: Path, other: Path | None = None, output: Path | None = None, *, leave_out_others: bool = False
+) -> Path:
+    """Write what a folder holds as a page, and the other beside it; without what other builds left there."""
+    file = output or default_output(folder, other)
+    check_output(file, PAGE)
+    argv = command_line()
+    if other is None and is_sweep(folder):
+        page = sweep_page(read_sweep(folder), argv)
+    elif other is None:
+        page = report_page(collect(folder, leave_out_others=leave_out_others), argv)
+    elif is_sweep(folder) or is_sweep(other):
+        raise UsageError(
+            "a sweep's folder cannot be shown side by side with another",
+            "give two build folders, or one of the sweep's folders builds/…",
+        )
+    else:
+        a, b = collect(folder), collect(other)
+        page = pair_page(a, b, differences_of(a, b), argv)
+    text = page_of(page, plotting_library(), f"trtopt {__version__}, {now()}")
+    write_output(file, text.encode(), PAGE)
+    return file
 
 
 def doctor() -> MachineSurvey:

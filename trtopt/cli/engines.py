@@ -411,8 +411,8 @@ def _write_page(
     folder: Path, other: Path | None, output: Path | None, *, leave_out_others: bool = False
 ) -> None:
     """Write a page, and show its name."""
+    from trtopt.api import write_page
     from trtopt.cli.console import phases, say
-    from trtopt.results import write_page
 
     with phases(f"writing the page of {folder.name}"):
         file = write_page(folder, other, output, leave_out_others=leave_out_others)
