@@ -8,8 +8,8 @@ way. `tests/unit/onnxio/test_newer_opset.py` holds this to ONNX's own history, a
 
 from __future__ import annotations
 
-from collections import ChainMap, defaultdict
-from collections.abc import Callable, Mapping, MutableMapping
+from collections import defaultdict
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -21,11 +21,11 @@ from trtopt.errors import UnsupportedOpError
 from trtopt.onnxio.graph_walk import (
     OWN_DOMAINS,
     graphs_of,
+    name_apart,
     names_in,
     opset_of,
     reads_of,
     refill,
-    subgraphs_of,
     take_name,
 )
 from trtopt.onnxio.model_file import is_external
@@ -41,7 +41,7 @@ class NoNewerFormError(Exception):
     """The node has no form in the newer version: the text continues "node 'n' (Op) …"."""
 
 
-Change: TypeAlias = "Callable[[onnx.NodeProto, _Around], list[onnx.NodeProto]]"
+Change: TypeAlias = "Callable[[onnx.NodeProto, _Raiser], list[onnx.NodeProto]]"
 """From a node to those that say the same in the version that the change is for; the node's own is changed."""
 
 
@@ -64,10 +64,10 @@ def _set(node: onnx.NodeProto, name: str, value: Any) -> None:
     node.attribute.append(onnx.helper.make_attribute(name, value))
 
 
-def _append(node: onnx.NodeProto, values: Any, dtype: Any, name: str, around: _Around) -> None:
+def _append(node: onnx.NodeProto, values: Any, dtype: Any, name: str, around: _Raiser) -> None:
     """One more input, a constant; an empty name where there are no values."""
     array = None if values is None else np.array(values, dtype)
-    like = f"{node.name or node.output[0]}:{name}"
+    like = f"{node.name}:{name}"
     node.input.append("" if array is None else around.constant(array, like))
 
 
@@ -79,10 +79,10 @@ def _trim(node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 def _added(
-    node: onnx.NodeProto, op: str, inputs: list[str], around: _Around, **attributes: Any
+    node: onnx.NodeProto, op: str, inputs: list[str], around: _Raiser, **attributes: Any
 ) -> onnx.NodeProto:
     """A node of one output next to `node`, named after it."""
-    like = f"{node.name or node.output[0]}/{op}"
+    like = f"{node.name}/{op}"
     return onnx.helper.make_node(op, inputs, [around.name(f"{like}:0")], around.name(like), **attributes)
 
 
@@ -92,7 +92,7 @@ def _added(
 def _into_inputs(*names: str) -> Change:
     """Attributes of integers that became inputs of the same order."""
 
-    def change(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    def change(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
         for name in names:
             _append(node, _take(node, name), np.int64, name, around)
         return _trim(node)
@@ -100,7 +100,7 @@ def _into_inputs(*names: str) -> Change:
     return change
 
 
-def _numpy_type(tensor: str, around: _Around) -> Any:
+def _numpy_type(tensor: str, around: _Raiser) -> Any:
     """The tensor's element type; FP32 where it is not known: a wrong guess does not load, so errs never."""
     kind = around.type_of(tensor).elem_type or onnx.TensorProto.FLOAT
     if kind not in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE):
@@ -108,32 +108,32 @@ def _numpy_type(tensor: str, around: _Around) -> Any:
     return onnx.helper.tensor_dtype_to_np_dtype(kind)
 
 
-def _clip(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _clip(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     dtype = _numpy_type(node.input[0], around)
     for name in ("min", "max"):
         _append(node, _take(node, name), dtype, name, around)
     return _trim(node)
 
 
-def _pad(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _pad(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     _append(node, _take(node, "pads"), np.int64, "pads", around)
     value = _take(node, "value", 0.0)
     _append(node, value or None, _numpy_type(node.input[0], around), "value", around)
     return _trim(node)
 
 
-def _top_k(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _top_k(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     _append(node, [_take(node, "k")], np.int64, "k", around)
     return [node]
 
 
-def _dft(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _dft(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     node.input.extend([""] * (2 - len(node.input)))
     _append(node, _take(node, "axis", 1), np.int64, "axis", around)
     return [node]
 
 
-def _split_evenly(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _split_evenly(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     if len(node.input) < 2 or not node.input[1]:
         _set(node, "num_outputs", len(node.output))
     return [node]
@@ -142,7 +142,7 @@ def _split_evenly(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]
 # ── training ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _dropout(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _dropout(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     """Nothing is dropped either way; what the mask holds then, and its type, changed."""
     if len(node.output) > 1 and around.is_read(node.output[1]):
         raise NoNewerFormError("has a mask that is read: what it holds has changed")
@@ -151,13 +151,13 @@ def _dropout(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
     return [node]
 
 
-def _per_channel_norm(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _per_channel_norm(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     if not _take(node, "spatial", 1):
         raise NoNewerFormError("normalises each activation (spatial=0)")
     return [node]
 
 
-def _untrained_norm(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _untrained_norm(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     if any(node.output[1:]):
         raise NoNewerFormError("is in training mode: it has more than one output")
     del node.output[1:]
@@ -167,12 +167,12 @@ def _untrained_norm(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProt
 # ── resizing ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _scales_as_input(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _scales_as_input(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     _append(node, _take(node, "scales"), np.float32, "scales", around)
     return [node]
 
 
-def _upsample(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _upsample(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     """A Resize of opset 10, whose rounding is known: scales are 1 or more."""
     node.op_type = "Resize"
     if attribute(node, "mode", b"nearest") == b"nearest":
@@ -180,7 +180,7 @@ def _upsample(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
     return [node]
 
 
-def _resize(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _resize(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     """Asymmetric, the only mode of opset 10; the default of 11 is half pixels."""
     image, scales = node.input
     node.input[:] = [image, "", scales]
@@ -201,7 +201,7 @@ def _rounding(scales: NDArray[Any] | None) -> str:
     return "ceil" if (scales < 1).any() else "floor"
 
 
-def _resize_by_sizes(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _resize_by_sizes(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     """Opset 11 needs empty scales in front of sizes, 13 none."""
     if attribute(node, "coordinate_transformation_mode") == b"tf_half_pixel_for_nn":
         raise NoNewerFormError("uses 'tf_half_pixel_for_nn', which opset 13 took away")
@@ -210,12 +210,12 @@ def _resize_by_sizes(node: onnx.NodeProto, around: _Around) -> list[onnx.NodePro
     return [node]
 
 
-def _without_shift(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _without_shift(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     _set(node, "coordinate_transformation_mode", "output_half_pixel")
     return [node]
 
 
-def _rename_modes(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _rename_modes(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     old = attribute(node, "mode", b"bilinear")
     _set(node, "mode", {b"bilinear": "linear", b"bicubic": "cubic"}.get(old, old))
     return [node]
@@ -224,7 +224,7 @@ def _rename_modes(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]
 # ── others whose meaning changed ────────────────────────────────────────────────────────────────────────
 
 
-def _along_all_behind(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _along_all_behind(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     """Before opset 13 Softmax and its kin run over their axis and all behind it, taken as one."""
     axis = attribute(node, "axis", 1)
     dims = around.type_of(node.input[0]).shape.dim
@@ -242,7 +242,7 @@ def _along_all_behind(node: onnx.NodeProto, around: _Around) -> list[onnx.NodePr
     return [shape, flat, node, back]
 
 
-def _scatter(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+def _scatter(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
     node.op_type = "ScatterElements"
     return [node]
 
@@ -250,7 +250,7 @@ def _scatter(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
 def _refuse(why: str) -> Change:
     """No form of a newer version says the same."""
 
-    def change(node: onnx.NodeProto, around: _Around) -> list[onnx.NodeProto]:
+    def change(node: onnx.NodeProto, around: _Raiser) -> list[onnx.NodeProto]:
         raise NoNewerFormError(why)
 
     return change
@@ -313,8 +313,13 @@ def raise_opset(model: onnx.ModelProto, to: int) -> None:
             f"opset {now} cannot be raised to {to}: the model has functions",
             "inline them, with trtopt rewrite MODEL -o INLINED.onnx",
         )
+    name_apart(model.graph)
     raiser = _Raiser(model, now, to)
-    raiser.graph(model.graph, raiser.known, {}, {})
+    for part in reversed(list(graphs_of(model.graph))):  # inner graphs first: nodes around them are copied
+        nodes = [made for node in part.node for made in raiser.raised(node, now)]
+        refill(part.node, nodes)
+        part.initializer.extend(raiser.made)
+        raiser.made.clear()
     for entry in model.opset_import:
         if entry.domain in OWN_DOMAINS:
             entry.version = to
@@ -333,82 +338,29 @@ def _history() -> dict[str, list[int]]:
 
 
 class _Raiser:
-    """Walks the graphs of one model."""
+    """What a change may read of the model around a node, what it may add to it, and all changes of a node."""
 
     def __init__(self, model: onnx.ModelProto, now: int, to: int) -> None:
         self._now, self._to = now, to
-        nodes = [node for part in graphs_of(model.graph) for node in part.node]
+        parts = list(graphs_of(model.graph))
+        nodes = [node for part in parts for node in part.node]
         is_changed = any((node.op_type, step) in CHANGES for node in nodes for step in self._steps(node, now))
-        self.known = inferred(model).graph if is_changed else model.graph
-        self._read = {item.name for part in graphs_of(model.graph) for item in part.output}
-        self._read = self._read.union(*map(reads_of, nodes))
+        self._types: dict[str, onnx.TypeProto.Tensor] = {}
+        for part in graphs_of(inferred(model).graph) if is_changed else ():
+            known = (*part.input, *part.value_info, *part.output)
+            self._types |= {item.name: item.type.tensor_type for item in known}
+        self._constants = {item.name: item for part in parts for item in part.initializer}
+        for node in nodes:
+            if node.op_type == "Constant" and node.domain in OWN_DOMAINS:
+                values = [item.t for item in node.attribute if item.name == "value"]
+                self._constants |= dict(zip(node.output, values, strict=False))
+        for name, item in self._constants.items():
+            declared = onnx.helper.make_tensor_type_proto(item.data_type, list(item.dims))
+            self._types.setdefault(name, declared.tensor_type)
+        self._read = {item.name for part in parts for item in part.output}.union(*map(reads_of, nodes))
         self._taken = self._read | names_in(model.graph) | {node.name for node in nodes}
-
-    def _steps(self, node: onnx.NodeProto, now: int) -> list[int]:
-        own = node.domain in OWN_DOMAINS
-        return [step for step in _history().get(node.op_type, ()) if own and now < step <= self._to]
-
-    def graph(
-        self,
-        graph: onnx.GraphProto,
-        known: onnx.GraphProto,
-        types: MutableMapping[str, onnx.TypeProto.Tensor],
-        constants: MutableMapping[str, onnx.TensorProto],
-    ) -> None:
-        """Rewrite a graph, and those inside its nodes; `known` is the same graph with inferred types."""
-        own = _constants_of(graph)
-        constants = ChainMap(own, constants)
-        types = ChainMap(_types_of(known, own), types)
-        around = _Around(types, constants, self._taken, self._read)
-        nodes = []
-        for node, twin in zip(graph.node, known.node, strict=True):
-            for inner, inner_known in zip(subgraphs_of(node), subgraphs_of(twin), strict=True):
-                self.graph(inner, inner_known, types, constants)
-            nodes += self._raised(node, self._now, around)
-        graph.initializer.extend(around.made)
-        refill(graph.node, nodes)
-
-    def _raised(self, node: onnx.NodeProto, now: int, around: _Around) -> list[onnx.NodeProto]:
-        """The nodes with the meaning at the new opset that `node` has at opset `now`."""
-        steps = self._steps(node, now)
-        if not steps:
-            return [node]
-        step = steps[0]
-        if step == _history()[node.op_type][0]:
-            raise self._refused(node, now, f"is not of opset {now}; at {step} ONNX has another of that name")
-        change = CHANGES.get((node.op_type, step))
-        if change is None and OLDEST < step <= NEWEST:
-            return self._raised(node, step, around)
-        if change is None:
-            raise self._refused(node, now, f"changed at opset {step} in a way that trtopt does not know")
-        op = node.op_type
-        try:
-            made = change(node, around)
-        except NoNewerFormError as error:
-            node.op_type = op
-            raise self._refused(node, now, str(error)) from None
-        return [done for item in made for done in self._raised(item, step, around)]
-
-    def _refused(self, node: onnx.NodeProto, now: int, why: str) -> UnsupportedOpError:
-        name = node.name or next(iter(node.output), "")
-        return UnsupportedOpError(
-            f"opset {now} cannot be raised to {self._to}: node {name!r} ({node.op_type}) {why}",
-            f"export the model again at opset {self._to}",
-        )
-
-
-class _Around:
-    """What a change may read of the graph around a node, and what it may add to it."""
-
-    def __init__(
-        self,
-        types: Mapping[str, onnx.TypeProto.Tensor],
-        constants: Mapping[str, onnx.TensorProto],
-        taken: set[str],
-        read: set[str],
-    ) -> None:
-        self._types, self._constants, self._taken, self._read = types, constants, taken, read
         self.made: list[onnx.TensorProto] = []
+        """New constants of the graph that is being raised."""
 
     def type_of(self, tensor: str) -> onnx.TypeProto.Tensor:
         """Its type and shape as far as they are known; nothing in it where they are not."""
@@ -416,7 +368,7 @@ class _Around:
 
     def value_of(self, tensor: str) -> NDArray[Any] | None:
         """The values of a small constant, a new one too; None for any other tensor."""
-        found = self._constants.get(tensor) or next((item for item in self.made if item.name == tensor), None)
+        found = self._constants.get(tensor)
         return None if found is None or is_external(found) else onnx.numpy_helper.to_array(found)
 
     def is_read(self, tensor: str) -> bool:
@@ -426,28 +378,41 @@ class _Around:
     def constant(self, values: NDArray[Any], like: str) -> str:
         """The name of a new constant."""
         name = self.name(like)
-        self.made.append(onnx.numpy_helper.from_array(np.asarray(values), name))
+        self._constants[name] = onnx.numpy_helper.from_array(np.asarray(values), name)
+        self.made.append(self._constants[name])
         return name
 
     def name(self, like: str) -> str:
         """A name that nothing in the model has."""
         return take_name(like, self._taken)
 
+    def raised(self, node: onnx.NodeProto, now: int) -> list[onnx.NodeProto]:
+        """The nodes with the meaning at the new opset that `node` has at opset `now`."""
+        steps = self._steps(node, now)
+        if not steps:
+            return [node]
+        step = steps[0]
+        if step == _history()[node.op_type][0]:
+            raise self._refused(node, now, f"is not of opset {now}; at {step} ONNX has another of that name")
+        change = CHANGES.get((node.op_type, step))
+        if change is None and OLDEST < step <= NEWEST:
+            return self.raised(node, step)
+        if change is None:
+            raise self._refused(node, now, f"changed at opset {step} in a way that trtopt does not know")
+        op = node.op_type
+        try:
+            made = change(node, self)
+        except NoNewerFormError as error:
+            node.op_type = op
+            raise self._refused(node, now, str(error)) from None
+        return [done for item in made for done in self.raised(item, step)]
 
-def _constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    found = {item.name: item for item in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.domain in OWN_DOMAINS:
-            found.update((node.output[0], item.t) for item in node.attribute if item.name == "value")
-    return found
+    def _steps(self, node: onnx.NodeProto, now: int) -> list[int]:
+        own = node.domain in OWN_DOMAINS
+        return [step for step in _history().get(node.op_type, ()) if own and now < step <= self._to]
 
-
-def _types_of(
-    known: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]
-) -> dict[str, onnx.TypeProto.Tensor]:
-    found = {
-        name: onnx.helper.make_tensor_type_proto(item.data_type, list(item.dims)).tensor_type
-        for name, item in constants.items()
-    }
-    values = (*known.input, *known.value_info, *known.output)
-    return found | {item.name: item.type.tensor_type for item in values}
+    def _refused(self, node: onnx.NodeProto, now: int, why: str) -> UnsupportedOpError:
+        return UnsupportedOpError(
+            f"opset {now} cannot be raised to {self._to}: node {node.name!r} ({node.op_type}) {why}",
+            f"export the model again at opset {self._to}",
+        )
