@@ -248,8 +248,8 @@ def test_a_checkpoint_goes_into_the_file(suffix: str, tmp_path: Path) -> None:
 def test_keys_that_do_not_fit_are_listed(tmp_path: Path) -> None:
     path = _checkpoint(tmp_path, {"0.bias": None, "head.weight": torch.ones(1)})
     said = _error(UsageError, tmp_path, "broken:good", "--checkpoint", path)
-    assert "1 missing: 0.bias" in said
-    assert "1 unexpected: head.weight" in said
+    assert 'Missing key(s) in state_dict: "0.bias"' in said
+    assert 'Unexpected key(s) in state_dict: "head.weight"' in said
     assert "--no-strict" in said
 
 
@@ -261,7 +261,8 @@ def test_no_strict_loads_what_fits(tmp_path: Path) -> None:
 def test_a_checkpoint_of_other_shapes_is_refused_even_so(tmp_path: Path) -> None:
     path = _checkpoint(tmp_path, {"0.weight": torch.ones(4, 9)})
     said = _error(UsageError, tmp_path, "broken:good", "--checkpoint", path, "--no-strict")
-    assert "0.weight: 4x9 in the file, 4x8 in the model" in said
+    assert "size mismatch for 0.weight" in said
+    assert "--no-strict" not in said
 
 
 class _Evil:

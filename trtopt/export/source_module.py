@@ -366,7 +366,8 @@ def tensors_of(made: object) -> list[torch.Tensor]:
 # Nothing but tensors is unpickled, so a checkpoint from a stranger cannot run code.
 
 
-_SHOWN = 10
+_SHOWN = 1000
+"""Characters of a list of keys."""
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
 
@@ -379,26 +380,22 @@ def load_checkpoint(
     """
     found = read_checkpoint(path)
     wanted = module.state_dict()
-    missing = [key for key in wanted if key not in found]
-    unexpected = [
-        key for key in found if key not in wanted and not any(fnmatchcase(key, pattern) for pattern in unused)
-    ]
-    shapes = [
-        f"{key}: {_shown_shape(found[key])} in the file, {_shown_shape(wanted[key])} in the model"
-        for key in wanted
-        if key in found and found[key].shape != wanted[key].shape
-    ]
-    problems = _listed("of another shape", shapes)
-    if strict:
-        problems += _listed("missing", missing) + _listed("unexpected", unexpected)
-    if len(missing) == len(wanted):
-        problems = [f"none of the model's {len(wanted)} keys is in it", *problems]
-    if problems:
+    held = {
+        key: tensor
+        for key, tensor in found.items()
+        if key in wanted or not any(fnmatchcase(key, pattern) for pattern in unused)
+    }
+    try:
+        if wanted.keys().isdisjoint(held):
+            raise RuntimeError(f"none of the model's {len(wanted)} keys is in it")
+        module.load_state_dict(held, strict=strict)
+    except RuntimeError as error:
+        problems = [line.strip()[:_SHOWN] for line in str(error).splitlines()]
+        fits = all("size mismatch" not in line for line in problems)
         raise UsageError(
-            f"{path} does not fit the model:\n" + "\n".join(problems),
-            "give the model's own checkpoint" + ("" if shapes else ", or load what fits with --no-strict"),
-        )
-    module.load_state_dict({key: found[key] for key in wanted if key in found}, strict=False)
+            f"{path} does not fit the model: " + "\n  ".join(problems),
+            "give the model's own checkpoint" + (", or load what fits with --no-strict" if fits else ""),
+        ) from None
 
 
 def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
@@ -429,7 +426,7 @@ def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
         raise UsageError(f"{path}: holds keys twice, with and without 'module.'", "save module.state_dict()")
     if odd := [f"{key}: {kind}" for key, tensor in tensors.items() if (kind := _oddity(tensor))]:
         raise UsageError(
-            f"{path} holds values that are not plain arrays of numbers:\n" + "\n".join(_listed("such", odd)),
+            f"{path} holds values that are not plain arrays of numbers: " + ", ".join(odd)[:_SHOWN],
             "save module.state_dict() of the model in floats, its tensors dense",
         )
     return tensors
@@ -460,15 +457,3 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
             f"{path}: not a safetensors file ({error})", "copy it again: it may be incomplete"
         ) from None
     return tensors
-
-
-def _shown_shape(tensor: torch.Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "scalar"
-
-
-def _listed(what: str, keys: list[str]) -> list[str]:
-    """One line that counts the keys and names the first ones."""
-    if not keys:
-        return []
-    more = f", … and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-    return [f"  {len(keys)} {what}: {', '.join(keys[:_SHOWN])}{more}"]
