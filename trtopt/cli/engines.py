@@ -333,8 +333,8 @@ def sweep(request: SweepRequest, models: tuple[Path, ...], json: JsonOutput | No
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
     continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
 
-    Several models are swept alike, each into a folder of its own; on a cluster several at a time. Then
-    --json writes a line for each.
+    Several models are swept alike, one after the other, each into a folder of its own. Then --json writes
+    a line for each.
     """
     from trtopt.cli.console import listening, say, show_view
     from trtopt.records import SweepReport

@@ -40,11 +40,7 @@ class Listener:
             with guard:
                 self.progress(index, phase, fraction)
 
-        def sweep(report: SweepReport) -> None:
-            with guard:
-                self.sweep(report)
-
-        return replace(self, progress=progress, sweep=sweep)
+        return replace(self, progress=progress)
 
     def phase(self, subject: str, phase: str) -> None:
         """Report work of unknown length, which is no planned job."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
-from functools import partial
 from itertools import groupby, product
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from trtopt.data.source import fingerprint_of
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError, UsageError
-from trtopt.executors.api import Executor, run_in_threads
+from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.onnxio.model_info import read_onnx
@@ -33,7 +31,7 @@ from trtopt.recipe import (
 from trtopt.records import Environment, OnnxArtifact, SweepPoint, SweepReport, SweepSetting, SweepTerms
 from trtopt.requests.build import SweepRequest
 from trtopt.workflows.build.graph import QUANTIZED, request_for, with_typed_io
-from trtopt.workflows.listener import DONE, SILENT, Listener
+from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.race import with_streams
 from trtopt.workflows.sweep.folder import (
     Builds,
@@ -291,29 +289,31 @@ Outcomes = dict[Path, SweepReport | TrtoptError]
 
 def sweep_models(models: Sequence[Path], request: SweepRequest, listener: Listener = SILENT) -> Outcomes:
     """Sweep each model into `output`/MODEL.sweep; one that fails leaves the others alone."""
-    _check_names(models)
+    stems = [model.stem for model in models]
+    if twice := sorted({stem for stem in stems if stems.count(stem) > 1}):
+        raise UsageError(
+            f"{', '.join(twice)}: two models of one name would go into one folder",
+            "sweep them with two commands, each with its own -o",
+        )
     graphs = {model: read_onnx(model) for model in models}
     outcomes: Outcomes = {}
     with executor_for(list(graphs.values()), request, listener) as (builder, executor):
         sweeps: list[Swept] = []
         for model, onnx in graphs.items():
-            with _naming(model):
-                folder = Path(request.output or "") / f"{model.stem}.sweep"
-                sweeps.append(check_sweep(onnx, model, folder, request, builder, executor))
-        listener.plans([model.name for model in models])
-        together = listener.for_threads()
-
-        def run(place: int, one: Swept) -> None:
+            folder = Path(request.output or "") / f"{model.stem}.sweep"
             try:
-                outcomes[one.source] = run_checked(one, _of_model(together, place))
+                sweeps.append(check_sweep(onnx, model, folder, request, builder, executor))
+            except TrtoptError as error:
+                raise type(error)(f"{model}: {error.problem}", error.remedy) from None
+        for one in sweeps:
+            listener.note(f"sweeping {one.source}")
+            try:
+                outcomes[one.source] = run_checked(one, listener)
             except OutputError:
                 raise
             except TrtoptError as error:
                 outcomes[one.source] = error
-            together.progress(place, DONE, 1.0)
-
-        run_in_threads(executor, [partial(run, place, one) for place, one in enumerate(sweeps)])
-    return {model: outcomes[model] for model in models}
+    return outcomes
 
 
 def require_reports(outcomes: Outcomes) -> None:
@@ -324,35 +324,3 @@ def require_reports(outcomes: Outcomes) -> None:
             f"{len(failed)} of {len(outcomes)} models could not be swept:\n" + "\n".join(failed),
             "run the same command again once the cause is removed: what is measured is kept",
         )
-
-
-def _check_names(models: Sequence[Path]) -> None:
-    stems = [model.stem for model in models]
-    if twice := sorted({stem for stem in stems if stems.count(stem) > 1}):
-        raise UsageError(
-            f"{', '.join(twice)}: two models of one name would go into one folder",
-            "sweep them with two commands, each with its own -o",
-        )
-
-
-@contextmanager
-def _naming(model: Path) -> Iterator[None]:
-    """Errors say which of the models they are about."""
-    try:
-        yield
-    except TrtoptError as error:
-        raise type(error)(f"{model}: {error.problem}", error.remedy) from None
-
-
-def _of_model(listener: Listener, place: int) -> Listener:
-    """The listener of one model's sweep: a single line says what is done with the model now."""
-    labels: list[str] = []
-
-    def plans(jobs: Sequence[str]) -> None:
-        labels[:] = jobs
-
-    def progress(index: int, phase: str, _: float | None) -> None:
-        if phase != DONE:
-            listener.progress(place, f"{labels[index]}: {phase}", None)
-
-    return replace(listener, plans=plans, progress=progress)
