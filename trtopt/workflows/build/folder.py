@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -190,9 +190,7 @@ def rebuild_locked(
             f"{source}: {', '.join(sorted(lost))} missing or changed", "build it again with `trtopt build`"
         )
     with folder_in_progress(target) as folder:
-        # everything that is no engine's: the models with their weights, traces, calibration tables
-        for name in manifest.files.keys() - engines_files - {TIMING_CACHE_FILE}:
-            _copy(source / name, folder / name)
+        copy_without_engines(source, manifest, folder, {TIMING_CACHE_FILE})
         engines = _engines_again(source, manifest, folder, listener)
         made = stamp(msgspec.structs.replace(manifest, engines=engines))
         changes = differences(manifest, made)
@@ -237,6 +235,13 @@ def _engines_again(
         _copy(cache, workbench.cache)
     plans = [engine.plan for engine in manifest.engines]
     return workbench.build_again(graphs, plans, into)
+
+
+def copy_without_engines(source: Path, manifest: Manifest, into: Path, leave: Collection[str]) -> None:
+    """Copy what is no engine's: the models with their weights, traces, calibration tables."""
+    built = {name for engine in manifest.engines for name in engine.files}
+    for name in manifest.files.keys() - built - {*leave}:
+        _copy(source / name, into / name)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -354,10 +354,9 @@ class Builds:
         others = [one for one in manifest.engines if one.plan.key != engine.plan.key]
         engines = tuple(sorted((*others, engine), key=lambda one: one.plan.batch.opt))
         made = stamp(msgspec.structs.replace(manifest, engines=engines))
-        graphs = dict(manifest.files or hashes_of(self._graph_folder(setting.precision)))
-        graphs.pop(_PREPARED, None)
+        # what others have put there is not vouched for
         own = {name: sha256_of(folder / name) for name in engine.files}
-        write_manifest(folder, made, files=graphs | own)  # what others have put there is not vouched for
+        write_manifest(folder, made, files=manifest.files | own)
         return PointEngine(folder, manifest.onnx, engine)
 
     def _manifest(self, setting: SweepSetting) -> Manifest:
@@ -410,6 +409,7 @@ class Builds:
             onnx=in_folder(made.onnx),
             io=made.io,
             intermediates=made.intermediates,
+            files=hashes_of(folder),
             rewrite=kept.rewrite,
             engines=(),
             notes=(*kept.notes, *made.notes),

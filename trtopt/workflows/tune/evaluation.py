@@ -40,7 +40,7 @@ from trtopt.requests.build import TuneRequest
 from trtopt.requests.measure import ProfileRequest
 from trtopt.workflows.bench.resolve_engines import engines_of_build
 from trtopt.workflows.build.build import build
-from trtopt.workflows.build.folder import stamp, verified_graphs
+from trtopt.workflows.build.folder import copy_without_engines, stamp, verified_graphs
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
@@ -148,7 +148,11 @@ class Maker:
     def _derive(self, incumbent: Built, change: Change, recipe: Recipe, folder: Path) -> Manifest:
         """The incumbent's folder with other settings, or another build."""
         manifest, engine = incumbent.manifest, incumbent.engine
-        _copy_without(incumbent.folder, folder, manifest)
+        left = {BASELINE, LEDGER, PROFILE_FILE}
+        if change.recipe or change.fresh:  # other tactics compete than those that the incumbent's build timed
+            left.add(TIMING_CACHE_FILE)
+        folder.mkdir()
+        copy_without_engines(incumbent.folder, manifest, folder, left)
         graphs = verified_graphs(folder, manifest)
         graph = next(one for one in graphs if one.sha256 == engine.plan.onnx_sha256)
         (plan,) = make_plans(graph, recipe, self.workbench.builder.backend)
@@ -156,8 +160,6 @@ class Maker:
             workbench = self.workbench.with_caches(self.request.recipe, folder, self.request.cache_dir)
             if change.fresh:  # a build that is to time everything again
                 workbench = self.workbench.with_cache_in(folder)
-            if change.recipe or change.fresh:  # other tactics compete than those of the incumbent's timings
-                (folder / TIMING_CACHE_FILE).unlink(missing_ok=True)
             engines = workbench.build((graph,), (plan,), folder)
         else:
             engines = (engine,)
@@ -167,15 +169,6 @@ class Maker:
         return write_manifest(
             folder, stamp(msgspec.structs.replace(manifest, onnx=kept, graphs=(), engines=engines))
         )
-
-
-def _copy_without(source: Path, folder: Path, manifest: Manifest) -> None:
-    """Copy what the manifest lists but engines, what describes them, and the ledger."""
-    built = {name for engine in manifest.engines for name in engine.files}
-    folder.mkdir()
-    for name in manifest.files.keys() - built - {BASELINE, LEDGER, PROFILE_FILE}:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source / name, folder / name)
 
 
 _PROFILE_S = 1.0
