@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -49,15 +49,15 @@ def run_all_jobs(
         while waiting or running:
             while waiting and free:
                 index, job = waiting.pop()
-                running[index] = _Worker(index, job, free.pop(), events)
+                running[index] = _Worker(index, job, free.pop(), limit_s, events)
                 on_progress(index, running[index].phase, None)
-            index, event = _next(events, running, limit_s)
+            index, event = events.get()
             worker = running[index]
             if isinstance(event, Progress):
                 worker.enter(event.phase)
                 on_progress(index, event.phase, event.fraction)
                 continue
-            outcome = _outcome(worker, event)
+            outcome = worker.outcome(event)
             worker.stop()
             free.append(running.pop(index).place)
             on_progress(index, DONE, 1.0)
@@ -67,48 +67,25 @@ def run_all_jobs(
             worker.stop()
 
 
-def _next(
-    events: queue.Queue[tuple[int, _Event]], running: Mapping[int, _Worker], limit_s: float | None
-) -> tuple[int, _Event | TrtoptError]:
-    """The next event, of which one is that a worker's time is up."""
-    while True:
-        oldest = min(running, key=lambda index: running[index].began)
-        left = None if limit_s is None else max(0.0, running[oldest].began + limit_s - time.monotonic())
-        try:
-            index, event = events.get(timeout=left)
-        except queue.Empty:
-            assert limit_s is not None
-            return oldest, running[oldest].overdue(limit_s)
-        if index in running:  # one that was overdue may have had its say meanwhile
-            return index, event
-
-
-class _Ended:
-    """A worker closed its channel without a result."""
-
-
-_Event = Progress | Ending | _Ended
-
-
-def _outcome(worker: _Worker, event: Ending | _Ended | TrtoptError) -> Any:
-    """What an event that ends a job says: its result, or an error."""
-    if isinstance(event, _Ended):
-        return worker.death()
-    if isinstance(event, Failure):
-        return event.error
-    return event.result if isinstance(event, Done) else event
+_Event = Progress | Ending | TimeoutError | EOFError
+"""What a worker says, or that its time is up, or that it closed its channel without a result."""
 
 
 class _Worker:
     """One worker process and the thread that reads its messages."""
 
     def __init__(
-        self, index: int, job: Job[Any], place: str | None, events: queue.Queue[tuple[int, _Event]]
+        self,
+        index: int,
+        job: Job[Any],
+        place: str | None,
+        limit_s: float | None,
+        events: queue.Queue[tuple[int, _Event]],
     ) -> None:
-        self._type, self._job = type_of(job), job
+        self._type, self._job, self._limit_s = type_of(job), job, limit_s
         self._doing = self._type.doing(job)
         self.place = place
-        self.began = time.monotonic()
+        self._began = time.monotonic()
         self.phase = "starting"
         message = frame(job)
         environment = {name: text for name, text in _CUDA_DEFAULTS.items() if name not in os.environ}
@@ -125,22 +102,35 @@ class _Worker:
         _log.info("process %d started: %s", self._process.number, self._doing)
         with suppress(OSError):  # it died at once: the reader reports that
             send(self._process.channel, message)
-        threading.Thread(target=self._read, args=(index, events), daemon=True).start()
 
-    def _read(self, index: int, events: queue.Queue[tuple[int, _Event]]) -> None:
-        """Pass on what it says, up to its end, or ours: `stop` closes the channel."""
-        finished, message_type = False, Progress | Logged | ending_of(self._job)
-        with suppress(EOFError, OSError, msgspec.DecodeError):
+        def read() -> None:
+            for event in self._events():
+                events.put((index, event))
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def _events(self) -> Iterator[_Event]:
+        """What it says, up to its end, or ours: `stop` closes the channel."""
+        message_type = Progress | Logged | ending_of(self._job)
+        try:
             while True:
+                if self._limit_s is not None:
+                    left_s = self._began + self._limit_s - time.monotonic()
+                    if left_s <= 0:
+                        raise TimeoutError
+                    self._process.channel.settimeout(left_s)
                 message = receive(self._process.channel, message_type)
                 if isinstance(message, Logged):
                     log_relayed(message, self._process.number)
                     continue
-                finished = finished or not isinstance(message, Progress)
-                events.put((index, message))
-        if not finished:
+                yield message
+                if not isinstance(message, Progress):
+                    return
+        except TimeoutError as error:
+            yield error
+        except (EOFError, OSError, msgspec.DecodeError):
             self._process.wait()
-            events.put((index, _Ended()))
+            yield EOFError()
 
     def enter(self, phase: str) -> None:
         """It is at another phase now, maybe."""
@@ -148,17 +138,19 @@ class _Worker:
             _log.debug("process %d, %s: %s", self._process.number, self._doing, phase)
             self.phase = phase
 
-    def death(self) -> TrtoptError:
-        """The error for a worker that ended without a result, with the last it said."""
+    def outcome(self, event: Ending | TimeoutError | EOFError) -> Any:
+        """What an event that ends the job says: its result, or an error with the last that was said."""
+        if isinstance(event, Done):
+            return event.result
+        if isinstance(event, Failure):
+            return event.error
+        if isinstance(event, TimeoutError):
+            return self._error(
+                f"not done after {self._limit_s:g} s, while {self.phase}",
+                f"give it more time with {self._type.time_option}, or see what it hangs in",
+            )
         how, cause = self._process.death(tuple(self._type.native_code(self._job)))
         return self._error(f"its process {how} in phase {self.phase!r}", cause)
-
-    def overdue(self, limit_s: float) -> TrtoptError:
-        """The error for a worker that took longer than it may, with the last it said."""
-        return self._error(
-            f"not done after {limit_s:g} s, while {self.phase}",
-            f"give it more time with {self._type.time_option}, or see what it hangs in",
-        )
 
     def _error(self, what: str, remedy: str) -> TrtoptError:
         problem = f"{self._doing}: {what}\nIts last words:\n{self._last_words()}"
@@ -176,7 +168,7 @@ class _Worker:
     def stop(self) -> None:
         """End the process, those that it started too, and wait for it."""
         printed = self._process.printed() if _log.isEnabledFor(logging.INFO) else ""
-        status, seconds = self._process.stop(), time.monotonic() - self.began
+        status, seconds = self._process.stop(), time.monotonic() - self._began
         number = self._process.number
         _log.info("process %d, %s: ended with %d after %.1f s", number, self._doing, status, seconds)
         if printed:
