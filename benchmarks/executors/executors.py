@@ -105,8 +105,8 @@ def doing_nothing(job: Job) -> tuple[Callable[..., Any], int]:
         files[sha256 := sha256_of(file)] = file
         return sha256
 
-    packed = pack(job, limit_s=None, hash_of=hash_of)
-    result = carry_out(packed.parcel, lambda sha256: files[sha256].read_bytes(), SILENT.progress)
+    parcel = pack(job, limit_s=None, hash_of=hash_of)
+    result = carry_out(parcel, lambda sha256: files[sha256].read_bytes(), SILENT.progress)
 
     def work(_: bytes, files: dict[str, Any], mailbox: Any, number: int, _level: int) -> Any:
         node = ray.get_runtime_context().get_node_id()

@@ -1,8 +1,7 @@
 """Jobs on their way to another host and back: records as JSON, files by their SHA-256.
 
-A job's paths lie under a placeholder while it travels. On arrival its files are written into a scratch
-folder, each checked by hash, and the placeholder becomes that folder. On the way back it is the other way
-round, so that results and errors name the user's own paths. Nothing that travels is code.
+On arrival a job's files are written into a scratch folder, each checked by hash, and its paths lead there.
+Results and errors name the user's own paths again when they leave. Nothing that travels is code.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ from trtopt.records import EngineArtifact, Job, Record
 from trtopt.workers.jobs import ANY_JOB, engines_of
 from trtopt.workers.worker import Done, Ending, Failure, ending_of
 
-_FILES = "@trtopt-files@"
-"""What a job's paths begin with while it travels."""
 _OUT = "out"
 _CACHE = "cache/timing.cache"
 _FULL_BYTES = 1 << 20
@@ -51,10 +48,15 @@ Fetch = Callable[[str], bytes]
 
 
 class Parcel(Record, frozen=True, kw_only=True):
-    """A job on its way: `files` are the hashes of what it reads, by their places."""
+    """A job on its way: by their places what it reads of the user's `paths`, and the hashes of its `files`.
+
+    `has_timings`: a build has a timing cache.
+    """
 
     job: msgspec.Raw
+    paths: dict[str, str]
     files: dict[str, str]
+    has_timings: bool
     limit_s: float | None
 
 
@@ -66,41 +68,29 @@ class Reply(Record, frozen=True, kw_only=True):
     files: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A job that is ready to travel: its record, and what its places stand for here."""
-
-    parcel: bytes
-    names: dict[str, str]
-
-
 def pack(
     job: Job[Any],
     *,
     limit_s: float | None,
     hash_of: Callable[[Path], str],
     timings: Timings | None = None,
-) -> Packed:
+) -> bytes:
     """A job as it travels; `hash_of` hears of each file. With `timings` a build has a timing cache."""
     files: dict[str, Path] = {}
-    names: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for number, (path, own) in enumerate(_read_by(job).items()):
-        names[f"{_FILES}/{number}/{Path(path).name}"] = path
+        paths[f"{number}/{Path(path).name}"] = path
         files |= {f"{number}/{file.relative_to(Path(path).parent).as_posix()}": file for file in own}
     if timings is not None and timings.file is not None:
         files[_CACHE] = timings.file
-    if isinstance(job, BuildJob | OutputsJob):
-        job = msgspec.structs.replace(job, folder=f"{_FILES}/{_OUT}")
-    if isinstance(job, BuildJob):
-        cache = f"{_FILES}/{_CACHE}" if timings is not None else None
-        job = msgspec.structs.replace(job, timing_cache=cache, store=None)
-    travelling = _with_places(msgspec.to_builtins(job), {path: place for place, path in names.items()})
     parcel = Parcel(
-        job=msgspec.Raw(msgspec.json.encode(travelling)),
+        job=msgspec.Raw(msgspec.json.encode(job)),
+        paths=paths,
         files={place: hash_of(file) for place, file in files.items()},
+        has_timings=timings is not None,
         limit_s=limit_s,
     )
-    return Packed(msgspec.json.encode(parcel), names)
+    return msgspec.json.encode(parcel)
 
 
 def _read_by(job: Job[Any]) -> dict[str, Sequence[Path]]:
@@ -126,13 +116,13 @@ _PATHS = ("onnx", "path", "data")
 """Fields of jobs, and of what is in them, that name files."""
 
 
-def _with_places(value: Any, places: Mapping[str, str]) -> Any:
-    """A job's builtins with its files' places for their paths."""
+def _with_paths(value: Any, here: Mapping[str, str]) -> Any:
+    """A job's builtins with the paths of its files here."""
     if isinstance(value, dict):
-        found = {name: _with_places(one, places) for name, one in value.items()}
+        found = {name: _with_paths(one, here) for name, one in value.items()}
         own = {name: found[name] for name in _PATHS if isinstance(found.get(name), str)}
-        return found | {name: places.get(path, path) for name, path in own.items()}
-    return [_with_places(one, places) for one in value] if isinstance(value, list | tuple) else value
+        return found | {name: here.get(path, path) for name, path in own.items()}
+    return [_with_paths(one, here) for one in value] if isinstance(value, list) else value
 
 
 # ── on the other host ───────────────────────────────────────────────────────────────────────────────────
@@ -142,23 +132,31 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
     """Run a job that has arrived, in a worker process; returns the reply and the files by their hashes."""
     arrived = msgspec.json.decode(parcel, type=Parcel)
     with scratch_folder() as folder:
-        here, placeholder = _json_text(str(folder)), _FILES.encode()
         for place, sha256 in arrived.files.items():
             write_atomically(_inside(folder, place), checked(fetch(sha256), sha256, place))
-        (folder / _OUT).mkdir()
-        (folder / _CACHE).parent.mkdir(exist_ok=True)
-        job: Job[Any] = msgspec.json.decode(bytes(arrived.job).replace(placeholder, here), type=ANY_JOB)
+        out, cache = folder / _OUT, folder / _CACHE
+        out.mkdir()
+        cache.parent.mkdir(exist_ok=True)
+        here = {path: str(_inside(folder, place)) for place, path in arrived.paths.items()}
+        job_here = msgspec.json.encode(_with_paths(msgspec.json.decode(arrived.job), here))
+        job: Job[Any] = msgspec.json.decode(job_here, type=ANY_JOB)
+        back = {f"{Path(mine).parent}/": f"{Path(path).parent}/" for path, mine in here.items()}
+        back |= {mine: path for path, mine in here.items()}
+        if isinstance(job, BuildJob | OutputsJob):
+            back[str(out)] = job.folder
+            job = msgspec.structs.replace(job, folder=str(out))
+        if isinstance(job, BuildJob):
+            cached = str(cache) if arrived.has_timings else None
+            job = msgspec.structs.replace(job, timing_cache=cached, store=None)
         ((_, outcome),) = THIS_HOST.run_all_jobs([job], limit_s=arrived.limit_s, on_progress=on_progress)
         if isinstance(outcome, TrtoptError):
             _check_disk(folder, outcome)
-        sent = ending(outcome)
+        text = msgspec.json.encode(ending(outcome))
+        for mine in sorted(back, key=len, reverse=True):  # a file before its folder
+            text = text.replace(_json_text(mine), _json_text(back[mine]))
         contents = {file.relative_to(folder).as_posix(): file.read_bytes() for file in _written(folder)}
         hashes = {place: _sha256(content) for place, content in contents.items()}
-        reply = Reply(
-            node=socket.gethostname(),
-            outcome=msgspec.Raw(msgspec.json.encode(sent).replace(here, placeholder)),
-            files=hashes,
-        )
+        reply = Reply(node=socket.gethostname(), outcome=msgspec.Raw(text), files=hashes)
         return msgspec.json.encode(reply), {hashes[place]: content for place, content in contents.items()}
 
 
@@ -194,22 +192,17 @@ class Arrived:
     timings: bytes | None
 
 
-def unpack(job: Job[Any], packed: Packed, reply: bytes, contents: Mapping[str, bytes]) -> Arrived:
-    """Take a reply: its files go into the job's folder, its paths are the user's again."""
+def unpack(job: Job[Any], reply: bytes, contents: Mapping[str, bytes]) -> Arrived:
+    """Take a reply: its files go into the job's folder."""
     arrived = _decoded(reply, Reply)
     files = {
         place: checked(contents.get(sha256, b""), sha256, place) for place, sha256 in arrived.files.items()
     }
-    text = bytes(arrived.outcome)
     if isinstance(job, BuildJob | OutputsJob):
         for place, content in files.items():
             if place != _CACHE:
                 write_atomically(_inside(Path(job.folder), place.removeprefix(f"{_OUT}/")), content)
-        text = text.replace(f"{_FILES}/{_OUT}".encode(), _json_text(job.folder))
-    for place, path in packed.names.items():
-        text = text.replace(place.encode(), _json_text(path))
-        text = text.replace(place.rpartition("/")[0].encode() + b"/", _json_text(f"{Path(path).parent}/"))
-    outcome = _decoded(text, ending_of(job))
+    outcome = _decoded(arrived.outcome, ending_of(job))
     return Arrived(
         outcome=outcome.error if isinstance(outcome, Failure) else outcome.result,
         node=arrived.node,
@@ -217,7 +210,7 @@ def unpack(job: Job[Any], packed: Packed, reply: bytes, contents: Mapping[str, b
     )
 
 
-def _decoded(text: bytes, type_: Any) -> Any:
+def _decoded(text: bytes | msgspec.Raw, type_: Any) -> Any:
     """A record that has arrived."""
     try:
         return msgspec.json.decode(text, type=type_)

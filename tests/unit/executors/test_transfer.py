@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from tests.support.paths import ROOT
 from trtopt.builder.engine import BuildJob
 from trtopt.device.backends import open_builder
-from trtopt.errors import ArtifactError, DeviceError, TrtoptError
+from trtopt.errors import ArtifactError, BuildError, DeviceError, TrtoptError
 from trtopt.executors import transfer
-from trtopt.executors.transfer import Packed, Reply, carry_out, checked, pack, unpack
+from trtopt.executors.transfer import Reply, carry_out, checked, pack, unpack
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe
@@ -35,7 +36,7 @@ def build_job(folder: Path, plan: BuildPlan) -> BuildJob:
     )
 
 
-def packed_job(job: BuildJob) -> tuple[Packed, dict[str, Path]]:
+def packed_job(job: BuildJob) -> tuple[bytes, dict[str, Path]]:
     """And its files by hash."""
     files: dict[str, Path] = {}
 
@@ -46,17 +47,16 @@ def packed_job(job: BuildJob) -> tuple[Packed, dict[str, Path]]:
     return pack(job, limit_s=60, hash_of=hash_of), files
 
 
-def sent(packed: Packed, files: dict[str, Path]) -> tuple[bytes, dict[str, bytes]]:
-    return carry_out(packed.parcel, lambda sha256: files[sha256].read_bytes(), lambda *_: None)
+def sent(parcel: bytes, files: dict[str, Path]) -> tuple[bytes, dict[str, bytes]]:
+    return carry_out(parcel, lambda sha256: files[sha256].read_bytes(), lambda *_: None)
 
 
 def test_a_build_comes_back_with_its_files_and_the_users_own_paths(tmp_path: Path) -> None:
     job = build_job(tmp_path, plan_for())
-    packed, files = packed_job(job)
-    assert str(MODEL.parent).encode() not in packed.parcel
-    reply, contents = sent(packed, files)
-    assert b"/tmp" not in reply
-    outcome = unpack(job, packed, reply, contents).outcome
+    parcel, files = packed_job(job)
+    reply, contents = sent(parcel, files)
+    assert b"/.trtopt." not in reply  # the scratch folder
+    outcome = unpack(job, reply, contents).outcome
     assert isinstance(outcome, EngineArtifact)
     engine = outcome
     assert engine.plan == job.plan
@@ -64,24 +64,22 @@ def test_a_build_comes_back_with_its_files_and_the_users_own_paths(tmp_path: Pat
     assert {engine.path, engine.log} == {file.name for file in tmp_path.iterdir()}
 
 
-def test_an_error_names_the_users_folder_and_keeps_its_type_and_remedy(tmp_path: Path) -> None:
+def test_an_error_names_the_users_paths_and_keeps_its_type_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = build_job(tmp_path, plan_for(version="0.1"))
-    packed, files = packed_job(job)
-    outcome = unpack(job, packed, *sent(packed, files)).outcome
+    outcome = unpack(job, *sent(*packed_job(job))).outcome
     assert isinstance(outcome, TrtoptError)
     assert outcome.remedy == "plan and build in one environment"
-    reply = Reply(
-        node="n",
-        outcome=msgspec.Raw(
-            msgspec.json.encode(
-                Failure(name="BuildError", problem="@trtopt-files@/out/batch2.log: full", remedy="")
-            )
-        ),
-        files={},
-    )
-    returned = unpack(job, packed, msgspec.json.encode(reply), {}).outcome
-    assert isinstance(returned, TrtoptError)
-    assert returned.problem == f"{tmp_path}/batch2.log: full"
+
+    def run_all_jobs(jobs: list[BuildJob], **_: object) -> list[tuple[int, TrtoptError]]:
+        assert jobs[0].folder != job.folder
+        return [(0, BuildError(f"{jobs[0].folder}/batch2.log: full", f"see {jobs[0].onnx}"))]
+
+    monkeypatch.setattr(transfer, "THIS_HOST", SimpleNamespace(run_all_jobs=run_all_jobs))
+    outcome = unpack(job, *sent(*packed_job(job))).outcome
+    assert isinstance(outcome, BuildError)
+    assert (outcome.problem, outcome.remedy) == (f"{tmp_path}/batch2.log: full", f"see {MODEL}")
 
 
 def test_a_model_travels_with_its_external_weights(tmp_path: Path) -> None:
@@ -93,23 +91,23 @@ def test_a_model_travels_with_its_external_weights(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     job = msgspec.structs.replace(build_job(out, plan_for()), onnx=str(path))
-    packed, files = packed_job(job)
+    parcel, files = packed_job(job)
     assert sorted(file.name for file in files.values()) == ["large.data", "large.onnx"]
-    assert isinstance(unpack(job, packed, *sent(packed, files)).outcome, EngineArtifact)
+    assert isinstance(unpack(job, *sent(parcel, files)).outcome, EngineArtifact)
 
 
 def test_a_file_that_arrives_damaged_is_refused_on_both_ways(tmp_path: Path) -> None:
     job = build_job(tmp_path, plan_for())
-    packed, files = packed_job(job)
+    parcel, files = packed_job(job)
     with pytest.raises(ArtifactError, match="arrived damaged"):
-        carry_out(packed.parcel, lambda sha256: b"other bytes", lambda *_: None)
-    reply, contents = sent(packed, files)
+        carry_out(parcel, lambda sha256: b"other bytes", lambda *_: None)
+    reply, contents = sent(parcel, files)
     with pytest.raises(ArtifactError, match="arrived damaged"):
-        unpack(job, packed, reply, {sha256: content + b"!" for sha256, content in contents.items()})
+        unpack(job, reply, {sha256: content + b"!" for sha256, content in contents.items()})
     with pytest.raises(ArtifactError, match="arrived damaged"):
-        unpack(job, packed, reply, {})
+        unpack(job, reply, {})
     with pytest.raises(ArtifactError, match="a reply arrived damaged"):
-        unpack(job, packed, reply[:-1], contents)
+        unpack(job, reply[:-1], contents)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -117,10 +115,10 @@ def test_what_fails_on_a_full_disk_of_the_node_is_no_fault_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = build_job(tmp_path, plan_for(version="0.1"))
-    packed, files = packed_job(job)
+    parcel, files = packed_job(job)
     monkeypatch.setattr(transfer, "_FULL_BYTES", 1 << 60)  # so this disk counts as full
     with pytest.raises(DeviceError, match="is full: the plan is for"):
-        sent(packed, files)
+        sent(parcel, files)
 
 
 def test_what_is_undamaged_passes() -> None:
@@ -130,10 +128,9 @@ def test_what_is_undamaged_passes() -> None:
 @pytest.mark.parametrize("place", ["out/../../evil", "/etc/evil"])
 def test_a_file_cannot_leave_the_folder_it_arrives_in(tmp_path: Path, place: str) -> None:
     job = build_job(tmp_path / "folder", plan_for())
-    packed, _ = packed_job(job)
     sha256 = hashlib.sha256(b"x").hexdigest()
     built = msgspec.Raw(msgspec.json.encode(Failure(name="BuildError", problem="", remedy="")))
     reply = msgspec.json.encode(Reply(node="n", outcome=built, files={place: sha256}))
     with pytest.raises(ArtifactError, match="leaves the folder"):
-        unpack(job, packed, reply, {sha256: b"x"})
+        unpack(job, reply, {sha256: b"x"})
     assert not (tmp_path / "evil").exists()

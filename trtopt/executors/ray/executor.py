@@ -45,7 +45,7 @@ from trtopt.executors.ray.node import (
     run_parcel,
 )
 from trtopt.executors.ray.nodes import Nodes
-from trtopt.executors.transfer import Packed, Timings, pack, unpack
+from trtopt.executors.transfer import Timings, pack, unpack
 from trtopt.logs import LOG, Logged, log_relayed
 from trtopt.measure.engine import Benched
 from trtopt.processes import DONE, OnProgress
@@ -86,7 +86,7 @@ class _Submission:
     reasons: list[str] = field(default_factory=list)
     """Why it was lost, each time."""
     failed_on: set[str] = field(default_factory=set)
-    packed: Packed | None = None
+    parcel: bytes | None = None
     timings: Timings | None = None
     stored: dict[str, _Stored] = field(default_factory=dict)
     """Its files, by their hashes."""
@@ -175,11 +175,11 @@ class RayExecutor:
 
     def send(self, one: _Submission, to: Sequence[Node], limit_s: float | None) -> Any:
         """Send a job to one of `to`; returns Ray's reference to its result."""
-        if one.packed is None:
+        if one.parcel is None:
             is_like_this_machine = self._here == self.nodes.identity
             if isinstance(one.job, BuildJob) and self._builder.uses_timing_cache and is_like_this_machine:
                 one.timings = Timings(self._builder, one.job)
-            one.packed = pack(
+            one.parcel = pack(
                 one.job, limit_s=limit_s, hash_of=lambda file: self._store(file, one), timings=one.timings
             )
         one.number, one.node, one.at_work_since = next(self.numbers), None, None
@@ -192,7 +192,7 @@ class RayExecutor:
             resources=resources,
             max_retries=0,
             label_selector={NODE_LABEL: f"in({','.join(sorted(one.nodes))})"},
-        ).remote(one.packed.parcel, refs, self.mailbox, one.number, LOG.getEffectiveLevel())
+        ).remote(one.parcel, refs, self.mailbox, one.number, LOG.getEffectiveLevel())
 
     def _store(self, file: Path, by: _Submission) -> str:
         """Put a file that a job reads into the object store, once however many do; returns its hash."""
@@ -212,8 +212,7 @@ class RayExecutor:
 
     def receive(self, one: _Submission, reply: bytes, contents: dict[str, bytes]) -> Any:
         """A submission's outcome, with what only the driver knows; its files are in the user's folder."""
-        assert one.packed is not None
-        arrived = unpack(one.job, one.packed, reply, contents)
+        arrived = unpack(one.job, reply, contents)
         result, replace = arrived.outcome, msgspec.structs.replace
         if isinstance(result, EngineArtifact) and one.timings is not None:
             return one.timings.add(result, arrived.timings)
