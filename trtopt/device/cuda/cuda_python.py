@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -148,47 +149,23 @@ class _Event:
             self.raw = None
 
 
-class _Buffer:
-    """See `device.api.DeviceBuffer`."""
-
-    def __init__(self, cuda: CudaDevice, nbytes: int) -> None:
-        self._free = cuda.library.cudaFree
-        self.nbytes = nbytes
-        doing = f"allocating {nbytes / 2**20:.1f} MiB on the device"
-        self.address = int(cuda.call(doing, cuda.library.cudaMalloc, nbytes))
-
-    def close(self) -> None:
-        if self.address:
-            self._free(self.address)
-            self.address = 0
-
-
-class _Pinned:
-    """See `device.api.HostBuffer`."""
-
-    def __init__(self, cuda: CudaDevice, nbytes: int) -> None:
-        self._free = cuda.library.cudaFreeHost
-        self.nbytes = nbytes
-        doing = f"page-locking {nbytes / 2**20:.1f} MiB of host memory"
-        self.address = int(cuda.call(doing, cuda.library.cudaMallocHost, nbytes))
-        memory = (ctypes.c_uint8 * nbytes).from_address(self.address)
-        self.array: NDArray[np.uint8] = np.ctypeslib.as_array(memory)
-
-    def close(self) -> None:
-        """Give it back; views of `array` must not be used afterwards."""
-        if self.address:
-            self._free(self.address)
-            self.address = 0
-
-
 class CudaPythonDevice(CudaDevice):
     """See `device.api.Device`."""
 
-    _streams, _events, _buffers, _pinned = _Stream, _Event, _Buffer, _Pinned
+    _streams, _events = _Stream, _Event
     _memory_info, _profiler = "cudaMemGetInfo", ("cudaProfilerStart", "cudaProfilerStop")
 
     def call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return checked(self.library, function(*arguments), doing)
+
+    def _allocate(self, doing: str, nbytes: int) -> tuple[int, Callable[[], object]]:
+        address = int(self.call(doing, self.library.cudaMalloc, nbytes))
+        return address, partial(self.library.cudaFree, address)
+
+    def _lock_pages(self, doing: str, nbytes: int) -> tuple[NDArray[np.uint8], Callable[[], object]]:
+        address = int(self.call(doing, self.library.cudaMallocHost, nbytes))
+        memory = (ctypes.c_uint8 * nbytes).from_address(address)
+        return np.ctypeslib.as_array(memory), partial(self.library.cudaFreeHost, address)
 
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         self._copy(target.address, source.address, source.nbytes, "cudaMemcpyHostToDevice", stream)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trtopt.device.api import (
     ActivityRecorder,
     ClockSensor,
-    DeviceBuffer,
     DeviceMemory,
     Event,
-    HostBuffer,
     Stream,
 )
 from trtopt.device.cuda.cupti import CuptiRecorder
@@ -31,13 +32,33 @@ def failure(doing: str, name: str, *, is_out_of_memory: bool) -> DeviceError:
     return DeviceError(f"CUDA failed: {doing}: {name}", "see whether nvidia-smi shows a healthy GPU")
 
 
+class CudaBuffer:
+    """See `device.api.DeviceBuffer`."""
+
+    def __init__(self, address: int, nbytes: int, release: Callable[[], object]) -> None:
+        self.address, self.nbytes = address, nbytes
+        self._release: Callable[[], object] | None = release
+
+    def close(self) -> None:
+        """Give it back, once: also where that fails."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+
+class PinnedBuffer(CudaBuffer):
+    """See `device.api.HostBuffer`; once it is given back, views of `array` must not be used."""
+
+    def __init__(self, array: NDArray[np.uint8], release: Callable[[], object]) -> None:
+        super().__init__(int(array.ctypes.data), array.nbytes, release)
+        self.array = array
+
+
 class CudaDevice:
-    """See `device.api.Device`; what makes streams, events and buffers is the binding's, given the device."""
+    """See `device.api.Device`; what makes streams and events is the binding's, given the device."""
 
     _streams: Callable[..., Stream]
     _events: Callable[..., Event]
-    _buffers: Callable[..., DeviceBuffer]
-    _pinned: Callable[..., HostBuffer]
     _memory_info: str
     _profiler: tuple[str, str]
     """The names of the binding's functions for free and total memory, and to start and stop the profiler."""
@@ -61,11 +82,22 @@ class CudaDevice:
     def event(self, *, blocking: bool = False, timed: bool = True) -> Event:
         return self._events(self, blocking, timed)
 
-    def device_buffer(self, nbytes: int) -> DeviceBuffer:
-        return self._buffers(self, nbytes)
+    def device_buffer(self, nbytes: int) -> CudaBuffer:
+        address, release = self._allocate(f"allocating {nbytes / 2**20:.1f} MiB on the device", nbytes)
+        return CudaBuffer(address, nbytes, release)
 
-    def pinned_buffer(self, nbytes: int) -> HostBuffer:
-        return self._pinned(self, nbytes)
+    def pinned_buffer(self, nbytes: int) -> PinnedBuffer:
+        return PinnedBuffer(
+            *self._lock_pages(f"page-locking {nbytes / 2**20:.1f} MiB of host memory", nbytes)
+        )
+
+    def _allocate(self, doing: str, nbytes: int) -> tuple[int, Callable[[], object]]:
+        """The address of device memory, and what gives it back."""
+        raise NotImplementedError
+
+    def _lock_pages(self, doing: str, nbytes: int) -> tuple[NDArray[np.uint8], Callable[[], object]]:
+        """Page-locked host memory, and what gives it back."""
+        raise NotImplementedError
 
     def pageable_buffer(self, nbytes: int) -> HostMemory:
         return HostMemory(nbytes)

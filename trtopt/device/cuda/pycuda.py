@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,44 +79,10 @@ class _Event:
         self.raw = None
 
 
-class _Buffer:
-    """See `device.api.DeviceBuffer`."""
-
-    def __init__(self, cuda: CudaDevice, nbytes: int) -> None:
-        self._cuda = cuda
-        self.nbytes = nbytes
-        doing = f"allocating {nbytes / 2**20:.1f} MiB on the device"
-        self._memory = cuda.call(doing, cuda.library.mem_alloc, nbytes)
-        self.address = int(self._memory)
-
-    def close(self) -> None:
-        if self.address:
-            self.address = 0
-            self._cuda.call("giving back device memory", self._memory.free)
-
-
-class _Pinned:
-    """See `device.api.HostBuffer`."""
-
-    def __init__(self, cuda: CudaDevice, nbytes: int) -> None:
-        self._cuda = cuda
-        self.nbytes = nbytes
-        doing = f"page-locking {nbytes / 2**20:.1f} MiB of host memory"
-        self.array: NDArray[np.uint8] = cuda.call(doing, cuda.library.pagelocked_empty, nbytes, np.uint8)
-        self.address = int(self.array.ctypes.data)
-
-    def close(self) -> None:
-        """Give it back; views of `array` must not be used afterwards."""
-        if self.nbytes:
-            self.nbytes = 0
-            allocation: Any = self.array.base
-            self._cuda.call("giving back page-locked host memory", allocation.free)
-
-
 class PycudaDevice(CudaDevice):
     """See `device.api.Device`."""
 
-    _streams, _events, _buffers, _pinned = _Stream, _Event, _Buffer, _Pinned
+    _streams, _events = _Stream, _Event
     _memory_info, _profiler = "mem_get_info", ("start_profiler", "stop_profiler")
 
     def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
@@ -124,6 +91,14 @@ class PycudaDevice(CudaDevice):
 
     def call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return _checked(self.library, doing, function, *arguments)
+
+    def _allocate(self, doing: str, nbytes: int) -> tuple[int, Callable[[], object]]:
+        memory = self.call(doing, self.library.mem_alloc, nbytes)
+        return int(memory), partial(self.call, "giving back device memory", memory.free)
+
+    def _lock_pages(self, doing: str, nbytes: int) -> tuple[NDArray[np.uint8], Callable[[], object]]:
+        array = self.call(doing, self.library.pagelocked_empty, nbytes, np.uint8)
+        return array, partial(self.call, "giving back page-locked host memory", array.base.free)
 
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         assert isinstance(stream, _Stream)
