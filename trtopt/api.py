@@ -547,7 +547,7 @@ def pack(
         dtype('float32')
     """
     spec, tensor = _find_tensor(manifest, name, "input")
-    return packing.packed(spec, packing.on_host(array), tensor, saturate=saturate)
+    return packing.pack_array(spec, packing.on_host(array), tensor, saturate=saturate)
 
 
 def unpack(manifest: Manifest | str | Path, array: object, name: str | None = None) -> Array:
@@ -572,7 +572,7 @@ def unpack(manifest: Manifest | str | Path, array: object, name: str | None = No
         (1, 10)
     """
     spec, tensor = _find_tensor(manifest, name, "output")
-    return packing.unpacked(spec, packing.on_host(array), tensor)
+    return packing.unpack_array(spec, packing.on_host(array), tensor)
 
 
 def _read_graph(source: Manifest | str | Path) -> tuple[OnnxArtifact, tuple[TypedTensor, ...]]:

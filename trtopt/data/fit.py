@@ -196,7 +196,7 @@ def check_lengths(lengths: Mapping[str, int], rows: Rows) -> None:
             )
 
 
-def repeated(name: str, parts: Sequence[NDArray[Any]], shape: Shape) -> NDArray[Any]:
+def repeat_rows(name: str, parts: Sequence[NDArray[Any]], shape: Shape) -> NDArray[Any]:
     """The rows of `parts`, one after the other, as one array of `shape`: cut or repeated as needed.
 
     Of scalars the first: one holds for all samples.

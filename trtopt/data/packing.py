@@ -1,6 +1,6 @@
 """Arrays in the types and formats that an engine's inputs and outputs have, and back.
 
-`vectorised` and `planar` are the formats alone; `packed` and `unpacked` also have the types and scales.
+`vectorise` and `unvectorise` know the formats alone; `pack_array` and `unpack_array` types and scales too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trtopt.records.tensors import VECTORS, TypedTensor, nchw_sample
 Array = NDArray[Any]
 
 
-def vectorised(array: Array, layout: str) -> Array:
+def vectorise(array: Array, layout: str) -> Array:
     """An NCHW array in a vectorised format, channels padded with zeros; unchanged in a linear layout."""
     if layout not in VECTORS:
         return array
@@ -34,7 +34,7 @@ def vectorised(array: Array, layout: str) -> Array:
     return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
 
 
-def planar(array: Array, layout: str, channels: int) -> Array:
+def unvectorise(array: Array, layout: str, channels: int) -> Array:
     """The NCHW array of so many channels that a vectorised one holds; unchanged in a linear layout."""
     if layout not in VECTORS:
         return array
@@ -60,7 +60,9 @@ def quantize_array(name: str, array: Array, scale: float, *, saturate: bool) -> 
     return result
 
 
-def packed(spec: TensorSpec, array: Array, tensor: TypedTensor | None, *, saturate: bool = False) -> Array:
+def pack_array(
+    spec: TensorSpec, array: Array, tensor: TypedTensor | None, *, saturate: bool = False
+) -> Array:
     """`array`, of the shape that the graph's input `spec` takes, in the engine's type and format."""
     dtype = numpy_dtype(spec.dtype)
     if not _fits(spec, array):
@@ -76,7 +78,7 @@ def packed(spec: TensorSpec, array: Array, tensor: TypedTensor | None, *, satura
             )
         array = quantize_array(spec.name, array, tensor.scale, saturate=saturate)
     given = np.ascontiguousarray(convert_input(spec.name, array, dtype))
-    return vectorised(given, tensor.layout if tensor is not None else "nchw")
+    return vectorise(given, tensor.layout if tensor is not None else "nchw")
 
 
 def _fits(spec: TensorSpec, array: Array) -> bool:
@@ -95,7 +97,7 @@ def _refuse(name: str, array: Array, bad: NDArray[np.bool_], reason: str, remedy
     raise DataError(f"input {name!r}: value {array[place]}{sample} {reason}", remedy)
 
 
-def unpacked(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Array:
+def unpack_array(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Array:
     """What the engine's output holds, in the shape of the graph's output; INT8 with a scale becomes FP32."""
     layout = tensor.layout if tensor is not None else "nchw"
     if layout in VECTORS:
@@ -110,7 +112,7 @@ def unpacked(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Arra
                 f"output {spec.name!r}: an array of shape {array.shape} is not {layout}",
                 "give the array as the engine wrote it",
             )
-        array = planar(array, layout, channels)
+        array = unvectorise(array, layout, channels)
     if spec.shape and not _fits(spec, array):  # some models leave an output's rank open
         raise DataError(
             f"output {spec.name!r}: an array of shape {array.shape}, expected {spec.shape}",

@@ -81,7 +81,7 @@ class NpzReader:
         self._path = path
         with self._archive() as archive:
             self._members = {
-                name.removesuffix(_SUFFIX): self._described(archive, name)
+                name.removesuffix(_SUFFIX): self._read_header(archive, name)
                 for name in archive.namelist()
                 if name.endswith(_SUFFIX)
             }
@@ -136,7 +136,7 @@ class NpzReader:
     def _unreadable(self, reason: str) -> DataError:
         return DataError(f"{self._path}: cannot be read as .npz without pickles: {reason}", _NPZ_REMEDY)
 
-    def _described(self, archive: zipfile.ZipFile, name: str) -> _Member:
+    def _read_header(self, archive: zipfile.ZipFile, name: str) -> _Member:
         """The member's header, once the archive's size of it agrees."""
         with archive.open(name) as file:
             member = _header(file)
@@ -255,9 +255,9 @@ class JsonReader:
     def pieces(self, rows: Rows) -> Iterator[Arrays]:
         """One dict of the file a piece."""
         for feed in self._feeds:
-            yield {name: self._decoded(name, feed[name]) for name in rows if name in feed}
+            yield {name: self._decode(name, feed[name]) for name in rows if name in feed}
 
-    def _decoded(self, name: str, encoded: _Encoded) -> NDArray[Any]:
+    def _decode(self, name: str, encoded: _Encoded) -> NDArray[Any]:
         try:
             content = base64.b64decode(encoded.array, validate=True)
             loaded = np.load(io.BytesIO(content), allow_pickle=False, max_header_size=MAX_HEADER)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.data.fit import check_lengths, cut, fit_input, missing, repeated, rows_of, sample_axes
+from trtopt.data.fit import check_lengths, cut, fit_input, missing, repeat_rows, rows_of, sample_axes
 from trtopt.data.readers import Arrays, JsonReader, NpzReader, Reader, Rows, write_npz
 from trtopt.errors import DataError, UsageError
 from trtopt.files.bounded_reading import sha256_of
@@ -184,7 +184,7 @@ class SampleSource:
                 found[name].append(array)
             if all(sum(map(len, found[name])) >= count for name, count in rows.items() if count):
                 break
-        return {spec.name: repeated(spec.name, found[spec.name], shapes[spec.name]) for spec in inputs}
+        return {spec.name: repeat_rows(spec.name, found[spec.name], shapes[spec.name]) for spec in inputs}
 
     def _first_along(
         self, inputs: Sequence[TensorSpec], axes: Mapping[str, int], shapes: Mapping[str, Shape]
@@ -192,7 +192,7 @@ class SampleSource:
         """As `first_batch`, for samples along `axes`: of the first piece, and other inputs whole."""
         piece = next(self._pieces(inputs, dict.fromkeys((spec.name for spec in inputs), None)))
         for name, axis in axes.items():
-            rows = repeated(name, [np.moveaxis(piece[name], axis, 0)], _turned(shapes[name], axis))
+            rows = repeat_rows(name, [np.moveaxis(piece[name], axis, 0)], _turned(shapes[name], axis))
             piece[name] = np.ascontiguousarray(np.moveaxis(rows, 0, axis))
         return piece
 

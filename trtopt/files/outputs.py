@@ -71,7 +71,7 @@ def put_in_place(new: Path, final: Path, made: Set[str]) -> Path | None:
     """Rename `new` to `final`; an earlier folder is renamed with its `made` files, to be removed.
 
     Returns:
-        Where the earlier folder is now, if there was one, to be removed: see `emptied`.
+        Where the earlier folder is now, if there was one, to be removed: see `retire`.
     """
     if not final.exists() or not any(final.iterdir()):
         os.replace(new, final)
@@ -90,10 +90,10 @@ def put_in_place(new: Path, final: Path, made: Set[str]) -> Path | None:
             raise
         aside = earlier
     flush_names(final.parent)
-    return emptied(aside, final, made)  # files that arrived during the renames
+    return retire(aside, final, made)  # files that arrived during the renames
 
 
-def emptied(aside: Path, final: Path, made: Set[str]) -> Path:
+def retire(aside: Path, final: Path, made: Set[str]) -> Path:
     """An earlier folder, once the user's files are in `final`: under a temporary name, to be removed."""
     carry_over(aside, final, made)
     doomed = temporary_path(final, "tmp")
@@ -172,7 +172,7 @@ def remove_abandoned(path: Path) -> None:
             if not path.exists() and is_build_folder(aside):
                 os.replace(aside, path)
             elif path.is_dir() and aside.is_dir():
-                remove(emptied(aside, path, own_files(aside)))
+                remove(retire(aside, path, own_files(aside)))
             else:
                 remove(aside)
 

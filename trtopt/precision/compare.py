@@ -194,7 +194,7 @@ def compare_outputs(pairs: Iterable[tuple[Arrays, Arrays]], model: ModelFile) ->
     found: dict[str, Deviation] = {}
     sized, other = data_dependent_outputs(model.proto.graph), open_model(model)
     for feed, wanted in pairs:
-        add_outputs(found, _numbers(wanted), _numbers(other.run(other.fitted(feed))), sized)
+        add_outputs(found, _numbers(wanted), _numbers(other.run(other.fit(feed))), sized)
     return tuple(item.result() for item in found.values())
 
 
@@ -276,7 +276,7 @@ def layer_differences(
     for shard in shards_of(reference, source, names) if names else ():
         sessions = [part_of(model, shard) for model in both]
         for feed in at_most(source.batches(specs, 1), _LAYER_SAMPLES, specs):
-            wanted, got = (session.run(session.fitted(feed)) for session in sessions)
+            wanted, got = (session.run(session.fit(feed)) for session in sessions)
             for name in shard:
                 if wanted[name].shape == got[name].shape:
                     found[name].add(wanted[name], got[name])

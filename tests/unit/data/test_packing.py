@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trtopt.data.packing import on_host, packed, planar, quantize_array, unpacked, vectorised
+from trtopt.data.packing import on_host, pack_array, quantize_array, unpack_array, unvectorise, vectorise
 from trtopt.errors import DataError
 from trtopt.records import TensorSpec
 from trtopt.records.tensors import VECTORS, TypedTensor, stored_shape
@@ -33,14 +33,14 @@ def images(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 def test_every_element_lies_where_tensorrt_reads_it_and_comes_back(
     image: np.ndarray[Any, Any], layout: str
 ) -> None:
-    stored = vectorised(image, layout)
+    stored = vectorise(image, layout)
     assert stored.flags.c_contiguous
     reference = np.zeros(stored_shape(layout, image.shape), image.dtype)
     for index in np.ndindex(image.shape):
         n, c, h, w = index
         reference[place(layout, n, c, h, w)] = image[index]
     np.testing.assert_array_equal(stored, reference)
-    np.testing.assert_array_equal(planar(stored, layout, image.shape[1]), image)
+    np.testing.assert_array_equal(unvectorise(stored, layout, image.shape[1]), image)
 
 
 @given(
@@ -53,10 +53,10 @@ def test_floats_are_quantised_as_by_quantizelinear(values: np.ndarray[Any, Any],
 
 def test_a_batch_of_floats_becomes_what_the_engine_reads_and_an_output_floats_again() -> None:
     image = np.arange(12, dtype=np.float32).reshape(1, 3, 2, 2)
-    stored = packed(SPEC, image, INT8)
+    stored = pack_array(SPEC, image, INT8)
     assert (stored.dtype, stored.shape) == (np.dtype(np.int8), (1, 1, 2, 2, 4))
     assert stored[0, 0, 1, 1].tolist() == [6, 14, 22, 0]
-    np.testing.assert_array_equal(unpacked(SPEC, stored, INT8), image)
+    np.testing.assert_array_equal(unpack_array(SPEC, stored, INT8), image)
 
 
 @pytest.mark.parametrize(
@@ -84,28 +84,28 @@ def test_what_the_input_cannot_take_is_named_with_its_sample(
     spec: TensorSpec, tensor: TypedTensor | None, array: np.ndarray[Any, Any], words: str
 ) -> None:
     with pytest.raises(DataError, match=words) as caught:
-        packed(spec, array, tensor)
+        pack_array(spec, array, tensor)
     assert caught.value.remedy
 
 
 def test_values_beyond_int8_are_clipped_on_request() -> None:
     image = np.full((1, 3, 2, 2), -1e9, np.float32)
-    assert packed(SPEC, image, INT8, saturate=True)[..., :3].max() == -128
+    assert pack_array(SPEC, image, INT8, saturate=True)[..., :3].max() == -128
 
 
 def test_an_output_in_another_format_is_refused() -> None:
     for shape in ((1, 3, 2, 2), (1, 2, 2, 2, 4)):  # two vectors are too many for three channels
         with pytest.raises(DataError, match="is not chw4"):
-            unpacked(SPEC, np.zeros(shape, np.int8), INT8)
+            unpack_array(SPEC, np.zeros(shape, np.int8), INT8)
     with pytest.raises(DataError, match="holds float32 values, the engine's are int8"):
-        unpacked(SPEC, np.zeros((1, 1, 2, 2, 4), np.float32), INT8)
+        unpack_array(SPEC, np.zeros((1, 1, 2, 2, 4), np.float32), INT8)
     with pytest.raises(DataError, match=r"shape \(1, 2, 3, 2\), expected \('N', 3, 2, 2\)"):
-        unpacked(FLOATS, np.zeros((1, 2, 3, 2), np.float16), None)
+        unpack_array(FLOATS, np.zeros((1, 2, 3, 2), np.float16), None)
 
 
 def test_a_linear_array_lies_as_the_engine_reads_it() -> None:
     array = np.zeros((2, 2, 2, 3), np.float16).transpose(0, 3, 1, 2)
-    assert packed(FLOATS, array, None).flags.c_contiguous
+    assert pack_array(FLOATS, array, None).flags.c_contiguous
 
 
 class OnGpu:

@@ -149,7 +149,7 @@ class CuptiRecorder:
         if one.kind in kernels:
             return KernelActivity(
                 kind="kernel",
-                name=demangled(one.name),
+                name=demangle(one.name),
                 start_ns=int(one.start),
                 end_ns=int(one.end),
                 correlation_id=int(one.correlation_id),
@@ -175,11 +175,11 @@ class CuptiRecorder:
         )
 
     def record(self, work: Callable[[], None]) -> TracedRun:
-        self._flushed()
+        self._flush()
         work()
-        return self._flushed()
+        return self._flush()
 
-    def _flushed(self) -> TracedRun:
+    def _flush(self) -> TracedRun:
         """What was recorded since the last call; a range of which only one end was is left out."""
         self._checked("reading records", lambda: self._cupti.activity_flush_all(_FORCED))
         ranges = (
@@ -234,7 +234,7 @@ def _failure(doing: str, said: str) -> DeviceError:
 
 
 @cache
-def demangled(name: str) -> str:
+def demangle(name: str) -> str:
     """A C++ symbol as it was written, where the system's C++ library can tell; any other name unchanged."""
     if not name.startswith("_Z"):
         return name
@@ -242,10 +242,10 @@ def demangled(name: str) -> str:
         library = ctypes.CDLL("libstdc++.so.6")
     except OSError:
         return name
-    demangle, free = library.__cxa_demangle, ctypes.CDLL(None).free
-    demangle.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    call, free = library.__cxa_demangle, ctypes.CDLL(None).free
+    call.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     status = ctypes.c_int()
-    text = demangle(name.encode(), None, None, ctypes.byref(status))
+    text = call(name.encode(), None, None, ctypes.byref(status))
     if not text:
         return name
     try:

@@ -15,7 +15,7 @@ from trtopt.device.ort.host import cpu_info
 from trtopt.device.ort.reference import missing_operator
 from trtopt.device.ort.runtime import (
     backend,
-    described,
+    describe_options,
     first_line,
     keep_settings,
     open_session,
@@ -86,7 +86,7 @@ class OnnxRuntimeBuilder:
             engine=engine,
             inputs=tuple(map(spec_of, fixed.get_inputs())),
             outputs=tuple(map(spec_of, fixed.get_outputs())),
-            config={**described(session_options(engine)), **settings},
+            config={**describe_options(session_options(engine)), **settings},
             timing_cache=None,
         )
 

@@ -156,11 +156,11 @@ class OrtProcess:
                 mapped={name: place for name, place in places.items() if place is not None},
                 prepack=prepack,
             )
-            return number, self._requested(request)
+            return number, self._request(request)
 
     def run(self, session: int, feed: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name."""
-        return self._requested(Run(session=session, feed=dict(feed)))
+        return self._request(Run(session=session, feed=dict(feed)))
 
     def drop(self, session: int) -> None:
         """Release a session, now or after the present request: finalizers may call this at any time."""
@@ -182,7 +182,7 @@ class OrtProcess:
             finally:
                 self._guard.release()
 
-    def _requested(self, request: Open | Run) -> dict[str, Any]:
+    def _request(self, request: Open | Run) -> dict[str, Any]:
         try:
             framed = frame(request)
         except (TypeError, ValueError) as error:

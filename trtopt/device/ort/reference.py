@@ -88,7 +88,7 @@ class Unoptimised:
             raise Crashed(death, "loading it") from None
         weakref.finalize(self, self._process.drop, self._session).atexit = False
 
-    def fitted(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
+    def fit(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
         """Inputs meant for another precision of this model, in the width that this one takes."""
         return {
             name: array.astype(numpy_dtype(_FLOATS[self._inputs[name]]), copy=False)

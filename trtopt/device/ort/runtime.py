@@ -375,7 +375,7 @@ def session_options(engine: bytes = b"") -> Any:
     return options
 
 
-def described(options: Any) -> dict[str, str]:
+def describe_options(options: Any) -> dict[str, str]:
     """The settings of a session as a manifest lists them."""
     return {
         "graph_optimization_level": options.graph_optimization_level.name,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.data.fit import convert_input
-from trtopt.data.packing import planar, vectorised
+from trtopt.data.packing import unvectorise, vectorise
 from trtopt.device.api import (
     Binding,
     Context,
@@ -58,7 +58,7 @@ def put(bindings: Bindings, data: Inputs, buffers: Mapping[str, HostBuffer]) -> 
     for binding in bindings:
         if binding.is_input:
             given = convert_input(binding.name, data[binding.name], binding.dtype)
-            array = np.ascontiguousarray(vectorised(given, binding.layout))
+            array = np.ascontiguousarray(vectorise(given, binding.layout))
             buffers[binding.name].array[: array.nbytes] = array.reshape(-1).view(np.uint8)
 
 
@@ -80,7 +80,7 @@ def array_in(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
     count = int(np.prod(binding.stored_shape, dtype=np.int64))
     values: NDArray[np.generic] = buffer.array.copy().view(binding.dtype)
     stored = values[:count].reshape(binding.stored_shape)
-    return planar(stored, binding.layout, binding.shape[1]) if binding.layout in VECTORS else stored
+    return unvectorise(stored, binding.layout, binding.shape[1]) if binding.layout in VECTORS else stored
 
 
 def fill(

@@ -153,7 +153,7 @@ class Checker:
 
         def run(feed: Arrays) -> Arrays:
             with crash_context(name):
-                return session.run(session.fitted(feed))
+                return session.run(session.fit(feed))
 
         outputs = (run(feed) for feed, _ in self._feeds(source, _BATCH))
         return self._evaluated(name, "onnxruntime", None, source, _BATCH, outputs)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.paths import DATA
-from trtopt.device.cuda.cupti import CuptiRecorder, demangled, have_nvtx_inject_cupti, require_cupti
+from trtopt.device.cuda.cupti import CuptiRecorder, demangle, have_nvtx_inject_cupti, require_cupti
 from trtopt.errors import DeviceError
 from trtopt.records import KernelActivity, LaunchCall, TracedRun
 
@@ -232,8 +232,8 @@ def test_without_cupti_the_packages_to_install_are_named(monkeypatch: pytest.Mon
 
 
 def test_names_that_are_no_symbols_stay_what_they_are() -> None:
-    assert demangled("sm80_xmma_gemm_f16f16") == "sm80_xmma_gemm_f16f16"
-    assert demangled("_Znonsense") == "_Znonsense"
+    assert demangle("sm80_xmma_gemm_f16f16") == "sm80_xmma_gemm_f16f16"
+    assert demangle("_Znonsense") == "_Znonsense"
 
 
 def test_a_deprecated_module_that_cupti_python_imports_is_no_warning_of_ours(
