@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,10 +164,12 @@ def _take_passes(
     target: Target, engine: bytes, job: BenchJob, progress: ProgressSink, made: dict[str, Any]
 ) -> None:
     """Add the passes to `made`, by their names in `BenchPoint`; one that reports a failure is the last."""
-    device = target.device
+    device, terms, load = target.device, job.contract, job.load
+    limits = Limits(warmup_s=job.warmup_s, duration_s=job.duration_s, stop_early=job.stop_early)
+    passes: dict[str, Callable[[], Any]] = {}
 
-    def take(name: str, number: int, run: Callable[[], Any]) -> None:
-        progress(name.replace("_", " "), number / count)
+    def take(name: str, run: Callable[[], Any]) -> None:
+        progress(name.replace("_", " "), len(made) / (len(passes) + job.memory))
         with device.annotate(name.replace("_", " ")):
             made[name] = run()
         if getattr(made[name], "failure", None) is not None:
@@ -174,11 +177,27 @@ def _take_passes(
 
     with closing(target.load(engine)) as session:
         subject = subject_of(session, job)
-        check_stream_memory(device, session, job.artifact.path, job.shapes, job.contract)
-        passes = list(_passes(device, session, subject, job, progress, made))
-        count = len(passes) + job.memory
-        for number, (name, run) in enumerate(passes):
-            take(name, number, run)
+        check_stream_memory(device, session, job.artifact.path, job.shapes, terms)
+        sample = partial(measure, device, session, subject)
+        passes["latency"] = partial(sample, terms, "latency", limits)
+        if terms.queue_ahead or terms.streams > 1:
+            passes["throughput"] = partial(sample, terms, "throughput", limits)
+        if terms.streams > 1:
+            passes["single_stream"] = partial(sample, changed(terms, {"streams": 1}), "throughput", limits)
+        if load is not None and load.goal is not None:
+
+            def search() -> LoadSearch:
+                closed = (made["latency"], made.get("throughput", made["latency"]))
+                return search_load(device, session, subject, terms, load, closed, limits, progress)
+
+            passes["load_search"] = search
+        elif load is not None and load.rate is not None:
+            arrivals = Load(load.rate, load.arrivals)
+            passes["load"] = partial(measure_load, device, session, subject, terms, arrivals, limits)
+        if job.layers:
+            passes["layers"] = partial(time_layers, device, session, subject, graph=terms.graph)
+        for name, run in passes.items():
+            take(name, run)
     if job.memory:
 
         def follow() -> MemoryPass:
@@ -186,7 +205,7 @@ def _take_passes(
                 device, lambda tracker: target.load(engine, track=tracker), subject, len(engine)
             )
 
-        take("memory", len(passes), follow)
+        take("memory", follow)
 
 
 def subject_of(session: Session, job: BenchJob) -> Subject:
@@ -194,38 +213,6 @@ def subject_of(session: Session, job: BenchJob) -> Subject:
     data = input_batch(session, job.shapes, job.data, job.sample_axes)
     ref = EngineRef(path=job.path, sha256=job.artifact.sha256, label=job.artifact.plan.label)
     return Subject(engine=ref, batch=job.batch, shapes=job.shapes, data=data)
-
-
-def _passes(
-    device: Device,
-    session: Session,
-    subject: Subject,
-    job: BenchJob,
-    progress: ProgressSink,
-    made: Mapping[str, Any],
-) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The passes over one session by their names in `BenchPoint`, in order; later ones may look at `made`."""
-    limits = Limits(warmup_s=job.warmup_s, duration_s=job.duration_s, stop_early=job.stop_early)
-    terms = job.contract
-    yield "latency", lambda: measure(device, session, subject, terms, "latency", limits)
-    if terms.queue_ahead or terms.streams > 1:
-        yield "throughput", lambda: measure(device, session, subject, terms, "throughput", limits)
-    if terms.streams > 1:
-        one = changed(terms, {"streams": 1})
-        yield "single_stream", lambda: measure(device, session, subject, one, "throughput", limits)
-    settings = job.load
-    if settings is not None and settings.goal is not None:
-
-        def search() -> LoadSearch:
-            closed = (made["latency"], made.get("throughput", made["latency"]))
-            return search_load(device, session, subject, terms, settings, closed, limits, progress)
-
-        yield "load_search", search
-    elif settings is not None and settings.rate is not None:
-        plan = Load(settings.rate, settings.arrivals)
-        yield "load", lambda: measure_load(device, session, subject, terms, plan, limits)
-    if job.layers:
-        yield "layers", lambda: time_layers(device, session, subject, graph=terms.graph)
 
 
 def input_batch(
