@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from enum import Enum
 from typing import Literal
 
 import numpy as np
@@ -137,89 +136,50 @@ def may_be_late(goal: Goal, requests: int) -> int:
     return requests - 1 - math.floor((requests - 1) * goal.p / 100)
 
 
-@dataclass(frozen=True)
-class Probe:
-    """What one rate gave: the goal's percentile (None: too few requests) and whether the server kept up."""
-
-    rate: float
-    latency_ms: float | None
-    kept_up: bool = True
-
-    def keeps(self, goal: Goal) -> bool:
-        """Whether the latency is within the limit and the server keeps up with the rate."""
-        return self.kept_up and self.latency_ms is not None and self.latency_ms <= goal.limit_ms
-
-
-class SearchEnd(str, Enum):
-    """What ended a search."""
-
-    FOUND = "found"
-    OUT_OF_REACH = "out of reach"
-    PROBES_SPENT = "probes spent"
-
-
 class RateSearch:
-    """Finds the highest rate that keeps a goal: measure `next_rate`, then `add` the result.
+    """Finds the highest rate that keeps a goal: measure `next_rate`, then `add` whether it does.
 
     From the first rate, which should be half of what the closed loop reaches, it doubles while the goal is
     kept and halves while it is not; then it bisects the gap, on the logarithm, until the gap is within
     `resolution`. A rate above one that failed is never tried. Rates down to 1/1024 of the first are tried
-    before the goal is called out of reach.
+    before the goal is called out of reach. `best` is the highest rate so far that keeps it.
     """
 
-    def __init__(
-        self, goal: Goal, first_rate: float, *, resolution: float = 0.02, max_probes: int = 20
-    ) -> None:
-        self.goal = goal
-        self.probes: list[Probe] = []
-        self.ended_by: SearchEnd | None = None
-        self._first = self._next = first_rate
-        self._resolution, self._max_probes = resolution, max_probes
+    def __init__(self, first_rate: float, *, resolution: float = 0.02, max_probes: int = 20) -> None:
+        self.next_rate: float | None = first_rate
+        self.best: float | None = None
+        self._lowest_failed, self._tried = math.inf, 0
+        self._least, self._resolution, self._max_probes = first_rate / 1024, resolution, max_probes
 
-    @property
-    def next_rate(self) -> float | None:
-        """The rate to measure next, in requests per second; None once the search has ended."""
-        return None if self.ended_by is not None else self._next
-
-    @property
-    def best(self) -> Probe | None:
-        """The highest rate so far that keeps the goal."""
-        kept = [probe for probe in self.probes if probe.keeps(self.goal)]
-        return max(kept, key=lambda probe: probe.rate, default=None)
-
-    def _lowest_failed(self) -> float:
-        return min((probe.rate for probe in self.probes if not probe.keeps(self.goal)), default=math.inf)
-
-    def add(self, probe: Probe) -> None:
-        """Add the measurement at `next_rate`."""
-        if self.ended_by is not None or probe.rate != self._next:
-            raise ValueError(f"the search did not request {probe.rate:g} requests/s")
-        self.probes.append(probe)
-        best, ceiling = self.best, self._lowest_failed()
-        if best is None:
-            self._next = ceiling / 2
-            if self._next < self._first / 1024:
-                self.ended_by = SearchEnd.OUT_OF_REACH
-        elif ceiling == math.inf:
-            self._next = best.rate * 2
+    def add(self, keeps: bool) -> None:
+        """Whether `next_rate` keeps the goal."""
+        assert self.next_rate is not None
+        self._tried += 1
+        if keeps:
+            self.best = self.next_rate
         else:
-            self._next = math.sqrt(best.rate * ceiling)
-            if ceiling / best.rate <= 1 + self._resolution:
-                self.ended_by = SearchEnd.FOUND
-        if self.ended_by is None and len(self.probes) >= self._max_probes:
-            self.ended_by = SearchEnd.PROBES_SPENT
+            self._lowest_failed = self.next_rate
+        if self.best is None:
+            following = self._lowest_failed / 2
+            is_over = following < self._least
+        else:
+            has_failed = self._lowest_failed < math.inf
+            following = math.sqrt(self.best * self._lowest_failed) if has_failed else self.best * 2
+            is_over = self._is_found
+        self.next_rate = None if is_over or self._tried >= self._max_probes else following
 
     @property
-    def reason(self) -> str:
-        """For the record."""
-        best = self.best
-        if best is not None and self.ended_by is SearchEnd.FOUND:
-            return f"{best.rate:g} requests/s keep {self.goal}, {self._lowest_failed():g} do not"
-        if best is not None:
-            tried = f"the highest of {len(self.probes)} rates tried that does"
-            return f"{best.rate:g} requests/s keep {self.goal}, {tried}"
-        tried = f"not even {self._lowest_failed():g} requests/s" if self.probes else "no rate was tried that"
-        return f"{self.goal} is out of reach: {tried} keep it"
+    def _is_found(self) -> bool:
+        return self.best is not None and self._lowest_failed / self.best <= 1 + self._resolution
+
+    def reason(self, goal: Goal) -> str:
+        """Why it ended, for the record."""
+        if self._is_found:
+            return f"{self.best:g} requests/s keep {goal}, {self._lowest_failed:g} do not"
+        if self.best is not None:
+            return f"{self.best:g} requests/s keep {goal}, the highest of {self._tried} rates tried that does"
+        tried = f"not even {self._lowest_failed:g} requests/s" if self._tried else "no rate was tried that"
+        return f"{goal} is out of reach: {tried} keep it"
 
 
 MIN_ACHIEVED_SHARE = 0.98

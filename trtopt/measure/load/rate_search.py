@@ -7,7 +7,6 @@ from trtopt.errors import DeviceError, MeasurementError
 from trtopt.measure.load.arrivals import (
     Goal,
     Load,
-    Probe,
     RateSearch,
     achieved_rate,
     keeps_up,
@@ -46,7 +45,7 @@ def search_load(
         raise MeasurementError(
             f"--max-latency: no rate to start from: {why}", "find out what slows the device"
         )
-    rates = RateSearch(goal, settings.rate or throughput(most.samples, subject.batch).queries_per_s / 2)
+    rates = RateSearch(settings.rate or throughput(most.samples, subject.batch).queries_per_s / 2)
     probes, last, failure = list[RateProbe](), None, None
     unloaded = percentile(latency.samples.latency_ms, goal.p)
     if unloaded is not None and unloaded > goal.limit_ms:
@@ -55,22 +54,21 @@ def search_load(
         try:
             with warm_target(device, session, subject, contract, limits) as target:
                 contract = target.contract
-                last = _probe_rates(target, settings, limits.duration_s, rates, probes, progress)
+                last = _probe_rates(target, goal, settings, limits.duration_s, rates, probes, progress)
         except DeviceError as error:
             if not probes:
                 raise
             failure = error.problem
-        reason = rates.reason
+        reason = rates.reason(goal)
     if failure is None and last is not None:
         failure = last.failure
-    best = rates.best
     return LoadSearch(
         goal=str(goal),
         arrivals=settings.arrivals,
         seed=settings.seed,
         contract=contract,
         probes=tuple(probes),
-        rate=best.rate if best is not None else None,
+        rate=rates.best,
         again=_probe(last, goal) if last is not None and failure is None else None,
         last=last,
         reason=reason if failure is None else f"not ended: {failure}",
@@ -80,6 +78,7 @@ def search_load(
 
 def _probe_rates(
     target: Target,
+    goal: Goal,
     settings: LoadSettings,
     duration_s: float,
     rates: RateSearch,
@@ -91,21 +90,19 @@ def _probe_rates(
     Every probe has the same seed, so that two rates are compared on the same arrivals, scaled. Of several
     probes the search takes the luckiest, so the last run has another seed.
     """
-    goal = rates.goal
     while (rate := rates.next_rate) is not None:
         progress(f"load {rate:,.4g}/s", None)
         load, seconds = Load(rate, settings.arrivals), probe_s(goal, rate, duration_s)
         run = target.serve(load, settings.seed, seconds, goal)
         probes.append(_probe(run, goal))
-        rates.add(Probe(rate, probes[-1].latency_ms, keeps_up(run)))
+        rates.add(probes[-1].kept)
         if run.failure is not None:
             return run
-    best = rates.best
-    if best is None:
+    if rates.best is None:
         return None
-    progress(f"load {best.rate:,.4g}/s once more", None)
-    seconds = probe_s(goal, best.rate, duration_s)
-    return target.serve(Load(best.rate, settings.arrivals), settings.seed + 1, seconds)
+    progress(f"load {rates.best:,.4g}/s once more", None)
+    seconds = probe_s(goal, rates.best, duration_s)
+    return target.serve(Load(rates.best, settings.arrivals), settings.seed + 1, seconds)
 
 
 def _probe(run: LoadPass, goal: Goal) -> RateProbe:
@@ -119,6 +116,6 @@ def _probe(run: LoadPass, goal: Goal) -> RateProbe:
         low_ms=interval.low if interval is not None else None,
         high_ms=interval.high if interval is not None else None,
         achieved_rate=achieved_rate(run),
-        kept=Probe(run.rate, value, keeps_up(run)).keeps(goal),
+        kept=value is not None and value <= goal.limit_ms and keeps_up(run),
         untrustworthy=run.untrustworthy,
     )

@@ -16,7 +16,7 @@ from numpy.random import RandomState
 from numpy.typing import NDArray
 
 from trtopt.errors import PlanError
-from trtopt.measure.load.arrivals import Goal, Probe, RateSearch
+from trtopt.measure.load.arrivals import Goal, RateSearch
 from trtopt.measure.statistics.intervals import student
 from trtopt.measure.statistics.summaries import needed_for
 from trtopt.records import BatchPolicy, Estimate, Prediction
@@ -242,12 +242,12 @@ class Search:
         if not capacity:
             return None
         beyond = min(capacity, failed)
-        search, choices = RateSearch(bounds.goal, beyond / 2, resolution=_RATE_STEP), {}
+        search, choices = RateSearch(beyond / 2, resolution=_RATE_STEP), {}
         while (rate := search.next_rate) is not None:
             choices[rate] = self.best(demand.at(rate), bounds)
             chosen = choices[rate].chosen
-            search.add(Probe(rate, chosen.prediction.goal.high if chosen is not None else None))
-        return (search.best.rate, choices[search.best.rate]) if search.best is not None else None
+            search.add(chosen is not None and chosen.prediction.goal.high <= bounds.goal.limit_ms)
+        return (search.best, choices[search.best]) if search.best is not None else None
 
     # ── before any simulation ───────────────────────────────────────────────────────────────────────────
 

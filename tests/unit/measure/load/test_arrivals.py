@@ -9,9 +9,7 @@ from trtopt.measure.load.arrivals import (
     MAX_REQUESTS,
     Goal,
     Load,
-    Probe,
     RateSearch,
-    SearchEnd,
     arrivals_s,
     may_be_late,
     parse_goal,
@@ -168,82 +166,45 @@ def test_one_late_request_more_than_may_be_takes_the_percentile_over_the_limit(p
 # ── the search ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def probe(rate: float, latency_ms: float | None, kept_up: bool = True) -> Probe:
-    return Probe(rate, latency_ms, kept_up)
-
-
-def search(server: Callable[[float], Probe], first: float, **options: float) -> RateSearch:
-    driver = RateSearch(GOAL, first, **options)  # type: ignore[arg-type]
+def search(keeps: Callable[[float], bool], first: float, **options: float) -> tuple[RateSearch, list[float]]:
+    driver, rates = RateSearch(first, **options), list[float]()  # type: ignore[arg-type]
     while (rate := driver.next_rate) is not None:
-        driver.add(server(rate))
-    return driver
-
-
-def test_a_probe_keeps_its_goal_if_latency_and_rate_are_kept() -> None:
-    assert probe(100, 5.0).keeps(GOAL)
-    assert not probe(100, 5.1).keeps(GOAL)
-    assert not probe(100, None).keeps(GOAL)
-    assert not probe(100, 1.0, kept_up=False).keeps(GOAL)
+        rates.append(rate)
+        driver.add(keeps(rate))
+    return driver, rates
 
 
 @pytest.mark.parametrize("first", [1.0, 100.0, 700.0, 20_000.0])
 def test_the_highest_rate_is_found_from_any_first_rate(first: float) -> None:
-    """An M/M/1 queue that serves 1,000/s: p99 = ln 100 / (1000 - rate), 5 ms at 78.97/s."""
-
-    def server(rate: float) -> Probe:
-        if rate >= 1000:
-            return probe(rate, math.inf, kept_up=False)
-        return probe(rate, math.log(100) / (1000 - rate) * 1e3)
-
-    true = 1000 - math.log(100) / 5e-3
-    driver = search(server, first)
-    assert driver.ended_by is SearchEnd.FOUND
+    driver, rates = search(lambda rate: rate <= 78.97, first)
     assert driver.best is not None
-    assert true / 1.02 <= driver.best.rate <= true
-    assert len(driver.probes) <= 15
+    assert 78.97 / 1.02 <= driver.best <= 78.97
+    assert len(rates) <= 15
 
 
 def test_rates_double_then_bisect() -> None:
-    driver = search(lambda rate: probe(rate, 1.0 if rate <= 500 else 9.0), 100, resolution=0.2)
-    rates = [round(tried.rate, 1) for tried in driver.probes]
-    assert rates == [100, 200, 400, 800, 565.7, 475.7]
-    assert driver.reason == "475.683 requests/s keep p99=5ms, 565.685 do not"
+    driver, rates = search(lambda rate: rate <= 500, 100, resolution=0.2)
+    assert [round(rate, 1) for rate in rates] == [100, 200, 400, 800, 565.7, 475.7]
+    assert driver.reason(GOAL) == "475.683 requests/s keep p99=5ms, 565.685 do not"
 
 
 def test_a_goal_that_no_rate_keeps_is_out_of_reach() -> None:
-    driver = search(lambda rate: probe(rate, 7.0), 1024.0)
-    assert driver.ended_by is SearchEnd.OUT_OF_REACH
+    driver, _ = search(lambda rate: False, 1024.0)
     assert driver.best is None
-    assert driver.reason == "p99=5ms is out of reach: not even 1 requests/s keep it"
+    assert driver.reason(GOAL) == "p99=5ms is out of reach: not even 1 requests/s keep it"
 
 
 def test_a_server_without_limit_spends_its_probes_and_reports_it() -> None:
-    driver = search(lambda rate: probe(rate, 1.0), 1.0, max_probes=5)
-    assert driver.ended_by is SearchEnd.PROBES_SPENT
-    assert driver.reason == "16 requests/s keep p99=5ms, the highest of 5 rates tried that does"
-
-
-def test_a_server_that_falls_behind_fails_however_short_its_latency() -> None:
-    driver = search(lambda rate: probe(rate, 1.0, kept_up=rate <= 300.0), 100.0)
-    assert driver.best is not None
-    assert 300 / 1.02 <= driver.best.rate <= 300
+    driver, _ = search(lambda rate: True, 1.0, max_probes=5)
+    assert driver.reason(GOAL) == "16 requests/s keep p99=5ms, the highest of 5 rates tried that does"
 
 
 def test_a_rate_above_one_that_failed_is_never_tried() -> None:
     """A server with luck: it keeps every third rate whatever it is."""
-    answers = iter([1.0, 9.0, 9.0] * 10)
-    driver = search(lambda rate: probe(rate, next(answers)), 100.0)
+    answers = [True, False, False] * 10
+    given = iter(answers)
+    _, rates = search(lambda rate: next(given), 100.0)
     lowest = math.inf
-    for tried in driver.probes:
-        assert tried.rate < lowest
-        if not tried.keeps(GOAL):
-            lowest = tried.rate
-
-
-def test_only_the_rate_that_was_requested_is_taken() -> None:
-    driver = RateSearch(GOAL, 100.0)
-    with pytest.raises(ValueError, match="did not request"):
-        driver.add(probe(50, 1.0))
-    ended = search(lambda rate: probe(rate, 7.0), 1.0)
-    with pytest.raises(ValueError, match="did not request"):
-        ended.add(probe(1.0, 1.0))
+    for rate, kept in zip(rates, answers, strict=False):
+        assert rate < lowest
+        lowest = lowest if kept else rate
