@@ -8,7 +8,7 @@
     plan, deploy, pack, unpack                              serve them
     models, doctor                                          what there is, and what works here
 
-Each returns a record with `table()`, `rows()` and `to_dict()`, and raises a `trtopt.TrtoptError` that says
+Most return a record with `table()`, `rows()` and `to_dict()`; all raise a `trtopt.TrtoptError` that says
 what to do. The command line is a thin layer over these functions.
 
 Importing `trtopt` loads nothing heavy.

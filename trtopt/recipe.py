@@ -44,34 +44,10 @@ SELECTION_BUDGET = 3
 
 
 class Recipe(RecipeSettings, frozen=True, kw_only=True):
-    """All options of a build. Values are those of a recipe file or of options.
+    """All options of a build, as a recipe file or options give them: `requests/` says what each means.
 
-    `batch` holds batch sizes (None: the model's own if it fixes one, else 1), or MIN,OPT,MAX of a `dynamic`
-    engine. `ranges` replaces it by one MIN,OPT,MAX per optimisation profile. `shapes` maps an input to
-    `SHAPE` or `MIN,OPT,MAX`; `axes` maps the name of an axis to one length or to MIN,OPT,MAX, for all inputs
-    that have it. `workspace_mib` limits the builder's scratch memory, `build_timeout` the seconds of one
-    engine's build.
-
-    `precision` is written into the graph (None: unchanged), with the data that `calib` names; `best` selects
-    the fastest of all. With `verdict` quantised engines are measured against FP16 and selected where they are
-    no slower. `forms` is the form of an INT8 graph, see `precision.placement.forms` (None: that which
-    measures fastest, of `selection_budget` quantised engines that are built at each batch size). `exclude`
-    holds patterns of nodes and operators that are not quantised. `bounds` is the required accuracy, with the
-    names of `precision.bounds.Bounds`.
-
-    `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
-    `records.tensors` reads them; `preprocess` names a normalisation of the image.
-
-    `rewrite` says which rewrite rules are applied first: `default` those that have earned it for the target
-    (see `rewrite.rule`), `all` those of `trtopt rewrite --clean`, or `none`; `add_rule` names others, for
-    after.
-
-    `timing_cache` is a file to read and extend, `none` to start empty, None for the store of caches;
-    with `reproducible` it must hold every timing.
-
-    `executor` is where jobs run: `local`, `ray` (the cluster of RAY_ADDRESS, else one on this host) or
-    `ray://HOST:PORT`; on a cluster, `gpu_model` names the GPUs to use, and a job whose node is lost is tried
-    again `retries` times.
+    `calib` is the keyword `data`, `bounds` has the names of `precision.bounds.Bounds`, and `ranges` replaces
+    `batch` by MIN,OPT,MAX for each optimisation profile. None is what the model or the backend has.
     """
 
     batch: tuple[int, ...] | None = None
