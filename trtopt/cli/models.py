@@ -27,7 +27,8 @@ from trtopt.requests.shared import model_names
 
 if TYPE_CHECKING:
     from trtopt.export.export import Exported
-    from trtopt.export.spec import ModelSpec, Variant
+    from trtopt.export.spec import ModelSpec
+    from trtopt.report.view import View
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -39,37 +40,36 @@ def models(name: str | None) -> None:
 
     NAME is one of the collection, whose model file (TOML) is printed.
     """
-    from trtopt.cli.console import say, say_wrapped
+    from trtopt.cli.console import say, show_view
     from trtopt.export.spec import files, find, read_spec
 
     if name is None:
-        say_wrapped(*_collection_lines({stem: read_spec(path) for stem, path in files().items()}))
+        show_view(_collection({stem: read_spec(path) for stem, path in files().items()}))
     else:
         path = find(name)
         say(f"# {path}", *path.read_text("utf-8").splitlines())
 
 
-def _collection_lines(specs: dict[str, ModelSpec]) -> list[str]:
-    """One line per model: name, parameters, FLOPs of a sample, whether trained, inputs."""
-    rows = [("model", "parameters", "FLOPs/sample", "weights", "inputs")]
-    for name, spec in specs.items():
-        full = spec.variants["full"]
-        more = f" and {len(spec.inputs) - 1} more" if len(spec.inputs) > 1 else ""
-        inputs = f"{_input(spec, full, 0)}{more}"
-        trained = "trained" if spec.trained else "seeded"
-        rows.append((name, _short(full.parameters), _short(full.flops), trained, inputs))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return [
-        f"{name:<{widths[0]}}  {weights:>{widths[1]}}  {flops:>{widths[2]}}  {trained:<{widths[3]}}  {inputs}"
-        for name, weights, flops, trained, inputs in rows
+def _collection(specs: dict[str, ModelSpec]) -> View:
+    """A row per model: name, parameters, FLOPs of a sample, whether trained, inputs."""
+    from trtopt.report.view import Column, View, table
+
+    columns: list[Column[tuple[str, ModelSpec]]] = [
+        Column("model", lambda one: one[0]),
+        Column("parameters", lambda one: _short(one[1].variants["full"].parameters), ""),
+        Column("FLOPs/sample", lambda one: _short(one[1].variants["full"].flops), ""),
+        Column("weights", lambda one: "trained" if one[1].trained else "seeded"),
+        Column("inputs", lambda one: _inputs(one[1]), fit="fold"),
     ]
+    return View("", [table("", columns, specs.items())])
 
 
-def _input(spec: ModelSpec, variant: Variant, index: int) -> str:
-    """`image float32[batch, 3, 224, 224]`: fixed sizes as numbers, varying axes by name."""
-    entry = spec.inputs[index]
-    shape = ", ".join(str(variant.sizes.get(str(axis), axis)) for axis in entry.shape)
-    return f"{entry.name} {entry.dtype}[{shape}]"
+def _inputs(spec: ModelSpec) -> str:
+    """`image float32[batch, 3, 224, 224] and 1 more`: fixed sizes as numbers, varying axes by name."""
+    first, *others = spec.inputs
+    sizes = spec.variants["full"].sizes
+    shape = ", ".join(str(sizes.get(str(axis), axis)) for axis in first.shape)
+    return f"{first.name} {first.dtype}[{shape}]" + (f" and {len(others)} more" if others else "")
 
 
 def _short(count: int | None) -> str:
