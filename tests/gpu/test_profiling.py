@@ -50,7 +50,7 @@ def test_further_contexts_take_the_same_and_the_driver_reports_what_was_held(
     first, second = memory.context_bytes
     assert first == second
     found = timeline(memory)
-    assert found.leaked == ()
+    assert found.leaked_bytes == ()
     assert found.driver_bytes is not None
     assert found.remainder_bytes == found.driver_bytes - sum(found.held_bytes.values())
     assert found.held_bytes["inputs and outputs"] == memory.buffers_bytes

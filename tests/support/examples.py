@@ -374,5 +374,4 @@ def survey() -> MachineSurvey:
         onnxruntime=present,
         cuda_bindings=(present, missing),
         nvml=present,
-        binding_variable="TRTOPT_CUDA",
     )

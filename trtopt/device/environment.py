@@ -7,7 +7,7 @@ import platform
 import shlex
 from importlib import metadata
 
-from trtopt.device.backends import BINDING_VARIABLE, CUDA_BINDINGS
+from trtopt.device.backends import CUDA_BINDINGS
 from trtopt.device.cuda import probe
 from trtopt.device.ort.host import cpu_name
 from trtopt.device.ort.runtime import backend as onnxruntime_backend
@@ -32,7 +32,6 @@ def survey() -> MachineSurvey:
         onnxruntime=Component(name="onnxruntime", version=onnxruntime_backend().version),
         cuda_bindings=tuple(_module(name, module) for name, module in CUDA_BINDINGS.items()),
         nvml=_nvml(),
-        binding_variable=BINDING_VARIABLE,
         optional=tuple(_installed(name) for name in _packages()),
     )
 

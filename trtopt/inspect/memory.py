@@ -14,30 +14,14 @@ driver reports beyond both (CUDA's context, lazily loaded kernels, rounding) is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from trtopt.records import (
-    MORE_CONTEXTS,
-    AllocationEvent,
-    LiveAllocation,
-    MemoryPass,
-    MemoryTimeline,
-    PhaseMemory,
-)
+from trtopt.records import MORE_CONTEXTS, AllocationEvent, MemoryPass, MemoryTimeline
 
 _LOAD = "load"
 _AFTERWARDS = (MORE_CONTEXTS, "unload")
 """Phases after the driver's memory was queried."""
 
 BUFFERS = "inputs and outputs"
-
-
-@dataclass
-class _Phase:
-    peak: int = 0
-    allocated: int = 0
-    freed: int = 0
-    calls: int = 0
 
 
 def timeline(memory: MemoryPass) -> MemoryTimeline:
@@ -50,43 +34,32 @@ def timeline(memory: MemoryPass) -> MemoryTimeline:
     before = peak = 0
     held: tuple[AllocationEvent, ...] = ()
     at_peak: tuple[AllocationEvent, ...] = ()
-    peak_event: AllocationEvent | None = None
-    phases: dict[str, _Phase] = {}
+    peak_phase = ""
+    phases: dict[str, int] = {}
     failed: list[int] = []
     for event, now in zip(memory.events, curve, strict=True):
-        phase = phases.setdefault(event.phase, _Phase(peak=before))
-        phase.calls += 1
         if event.kind == "allocate" and event.address:
             live[event.address] = event
-            phase.allocated += event.size_bytes
         elif event.kind == "allocate":
             failed.append(event.size_bytes)
-        elif event.kind == "deallocate" and event.address in live:
-            phase.freed += live.pop(event.address).size_bytes
-        phase.peak = max(phase.peak, now)
+        elif event.kind == "deallocate":
+            live.pop(event.address, None)
+        phases[event.phase] = max(phases.get(event.phase, before), now)
         if now > peak and event.phase != MORE_CONTEXTS:
-            peak, peak_event, at_peak = now, event, tuple(live.values())
+            peak, peak_phase, at_peak = now, event.phase, tuple(live.values())
         before = now
         if event.phase not in _AFTERWARDS:
             held = tuple(live.values())
     held_bytes = _by_label(held, memory)
+    if memory.buffers_bytes:
+        held_bytes[BUFFERS] = memory.buffers_bytes
     driver = memory.driver_used_bytes
     return MemoryTimeline(
         peak_bytes=peak,
-        peak_phase=peak_event.phase if peak_event else "",
-        peak_at_ms=peak_event.at_ms if peak_event else 0.0,
-        phases=tuple(
-            PhaseMemory(
-                phase=name,
-                peak_bytes=one.peak,
-                allocated_bytes=one.allocated,
-                freed_bytes=one.freed,
-                calls=one.calls,
-            )
-            for name, one in phases.items()
-        ),
-        live_at_peak=_live(at_peak, memory.engine_device_bytes),
-        leaked=_live(tuple(live.values()), memory.engine_device_bytes),
+        peak_phase=peak_phase,
+        peak_by_phase=phases,
+        at_peak_bytes=_by_label(at_peak, memory),
+        leaked_bytes=tuple(event.size_bytes for event in live.values()),
         failed_bytes=tuple(failed),
         buffers_bytes=memory.buffers_bytes,
         driver_bytes=driver,
@@ -101,26 +74,12 @@ def timeline(memory: MemoryPass) -> MemoryTimeline:
     )
 
 
-def _by_label(held: Sequence[AllocationEvent], memory: MemoryPass) -> dict[str, int]:
+def _by_label(live: Sequence[AllocationEvent], memory: MemoryPass) -> dict[str, int]:
     sums: dict[str, int] = {}
-    for event in held:
+    for event in live:
         label = _label(event, memory.engine_device_bytes)
         sums[label] = sums.get(label, 0) + event.size_bytes
-    return sums | ({BUFFERS: memory.buffers_bytes} if memory.buffers_bytes else {})
-
-
-def _live(events: Sequence[AllocationEvent], activations: int | None) -> tuple[LiveAllocation, ...]:
-    """The largest first."""
-    found = (
-        LiveAllocation(
-            size_bytes=event.size_bytes,
-            label=_label(event, activations),
-            phase=event.phase,
-            at_ms=event.at_ms,
-        )
-        for event in events
-    )
-    return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.at_ms)))
+    return sums
 
 
 def _label(event: AllocationEvent, activations: int | None) -> str:

@@ -107,7 +107,7 @@ class Component(Record, frozen=True, kw_only=True):
 class MachineSurvey(Record, frozen=True, kw_only=True):
     """Everything that determines which commands work on this machine."""
 
-    schema: str = "trtopt.doctor/1"
+    schema: str = "trtopt.doctor/2"
     python: str
     platform: str
     cpu: str
@@ -117,6 +117,5 @@ class MachineSurvey(Record, frozen=True, kw_only=True):
     onnxruntime: Component
     cuda_bindings: tuple[Component, ...]
     nvml: Component
-    binding_variable: str
     optional: tuple[Component, ...] = ()
     """Packages that single commands need, by their package names."""

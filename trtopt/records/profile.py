@@ -188,42 +188,23 @@ class RooflineTotal(Record, frozen=True, kw_only=True):
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class PhaseMemory(Record, frozen=True, kw_only=True):
-    """One phase of a memory pass; `peak_bytes` counts what earlier phases left as well."""
-
-    phase: str
-    peak_bytes: int
-    allocated_bytes: int
-    freed_bytes: int
-    calls: int
-
-
-class LiveAllocation(Record, frozen=True, kw_only=True):
-    """An allocation that is live: `label` is `weights`, `activations`, `scratch` or `builder`."""
-
-    size_bytes: int
-    label: str
-    phase: str
-    at_ms: float
-
-
 class MemoryTimeline(Record, frozen=True, kw_only=True):
-    """The summary of a memory pass, or of a build.
+    """The summary of a memory pass.
 
-    `held_bytes` are the bytes live after the last run (or after building), by label, inputs and outputs too.
-    `driver_bytes` is what the driver reports for the same moment, `remainder_bytes` what it reports beyond
-    `held_bytes`; None where the driver reports nothing. `context_bytes` is what each further execution
-    context took, `host_bytes` by how much the process's own memory grew. `failure` is what ended the pass
+    `peak_by_phase` counts what earlier phases left as well. `at_peak_bytes` are the bytes live at the peak by
+    label: `weights`, `activations` or `scratch`; `held_bytes` those after the last run, inputs and outputs
+    too. `driver_bytes` is what the driver reports for the same moment, `remainder_bytes` what it reports
+    beyond `held_bytes`; None where the driver reports nothing. `context_bytes` is what each further context
+    took, `host_bytes` by how much the process's own memory grew. `failure` is what ended the pass
     early.
     """
 
     peak_bytes: int
     peak_phase: str
-    peak_at_ms: float
-    phases: tuple[PhaseMemory, ...]
-    live_at_peak: tuple[LiveAllocation, ...]
-    leaked: tuple[LiveAllocation, ...]
-    """Never freed, although everything was closed."""
+    peak_by_phase: dict[str, int]
+    at_peak_bytes: dict[str, int]
+    leaked_bytes: tuple[int, ...]
+    """Sizes of allocations that were never freed, although everything was closed."""
     failed_bytes: tuple[int, ...]
     """Sizes of allocations that failed."""
     buffers_bytes: int

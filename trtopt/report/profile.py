@@ -282,11 +282,10 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
 
 def memory_lines(memory: MemoryTimeline) -> list[str]:
     """The peak and its contents, each phase, the driver's view, and failures."""
-    by_label: dict[str, int] = {}
-    for one in memory.live_at_peak:
-        by_label[one.label] = by_label.get(one.label, 0) + one.size_bytes
-    made = ", ".join(f"{label} {mib_text(size)}" for label, size in by_label.items())
-    phases = ", ".join(f"{one.phase} {mib_text(one.peak_bytes)}" for one in memory.phases)
+    made, phases, held = (
+        ", ".join(f"{what} {mib_text(size)}" for what, size in sizes.items())
+        for sizes in (memory.at_peak_bytes, memory.peak_by_phase, memory.held_bytes)
+    )
     lines = [
         f"memory: TensorRT's allocations peak at {mib_text(memory.peak_bytes)} in "
         f"{memory.peak_phase or 'none'} ({made or 'nothing live'}); "
@@ -295,7 +294,6 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
     ]
     if memory.driver_bytes is not None and memory.remainder_bytes is not None:
         share = f" ({memory.remainder_bytes / memory.driver_bytes:.1%})" if memory.driver_bytes else ""
-        held = ", ".join(f"{label} {mib_text(size)}" for label, size in memory.held_bytes.items())
         lines.append(
             f"  the driver reports {mib_text(memory.driver_bytes)}: {held or 'no allocations'}, and "
             f"{mib_text(memory.remainder_bytes)}{share} outside TensorRT's allocator"
@@ -311,9 +309,8 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
     if memory.failed_bytes:
         first = mib_text(memory.failed_bytes[0])
         lines.append(f"  no memory for {len(memory.failed_bytes)} allocations, first {first}")
-    if memory.leaked:
-        lost = sum(one.size_bytes for one in memory.leaked)
-        lines.append(f"  never freed: {len(memory.leaked)} allocations, {mib_text(lost)}")
+    if lost := memory.leaked_bytes:
+        lines.append(f"  never freed: {len(lost)} allocations, {mib_text(sum(lost))}")
     if memory.failure is not None:
         lines.append(f"  ended early: {memory.failure}")
     return lines

@@ -63,10 +63,9 @@ def test_live_memory_is_a_counter_and_every_engine_a_process() -> None:
     memory = MemoryTimeline(
         peak_bytes=8,
         peak_phase="load",
-        peak_at_ms=1.0,
-        phases=(),
-        live_at_peak=(),
-        leaked=(),
+        peak_by_phase={},
+        at_peak_bytes={},
+        leaked_bytes=(),
         failed_bytes=(),
         buffers_bytes=0,
         driver_bytes=None,

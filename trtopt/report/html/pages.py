@@ -387,14 +387,11 @@ def _typed(argv: Sequence[str]) -> str:
 
 def _machines(collected: Collected) -> Iterator[Table]:
     """Each machine, with the files that were made on it."""
-    machines: list[tuple[Environment, list[str]]] = []
+    machines: dict[Environment, list[str]] = {}
     for file, report in collected.reports.items():
-        known = [files for environment, files in machines if environment == report.environment]
-        if known:
-            known[0].append(file)
-        elif report.environment is not None:
-            machines.append((report.environment, [file]))
-    for environment, files in machines:
+        if report.environment is not None:
+            machines.setdefault(report.environment, []).append(file)
+    for environment, files in machines.items():
         yield facts_table(f"Where {', '.join(files)} was made", facts_of(environment))
 
 
