@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
+
 from trtopt.errors import ModelError, OutputError
 from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw
 from trtopt.export.graph import lower_to_17, name_axes, rename
@@ -25,10 +27,9 @@ from trtopt.onnxio.external_data import (
 )
 from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.model_file import MODEL
-from trtopt.onnxio.shape_inference import LARGE_BYTES
+from trtopt.onnxio.shape_inference import LARGE_BYTES, infer_shapes
 
 if TYPE_CHECKING:
-    import onnx
     import torch
 
 
@@ -63,63 +64,34 @@ def export(
     torchscript keep the way that a branch took for one input.
     """
     check_output(out, MODEL)
+    exporter, opset = exporter or subject.exporter, opset_version or subject.opset
     try:
         with scratch_beside(out) as scratch:
-            return _export_in(
-                scratch,
-                subject,
-                out,
-                open_reference,
-                exporter or subject.exporter,
-                opset_version or subject.opset,
-                external_data,
-                allow_traced_branches,
+            raw, tensors = scratch / "raw.onnx", _traced_inputs(subject)
+            guards = export_raw(
+                subject, tensors, exporter, opset, raw, allow_traced_branches=allow_traced_branches
             )
+            gc.collect()  # the exporter's graph holds transposed copies of the weights
+            model = onnx.load(str(raw), load_external_data=False)
+            weights = external_files(model, raw)  # checks their places before they are read
+            rename(model, [entry.name for entry in subject.inputs], subject.outputs)
+            _refuse_fixed_inputs(subject, model, guards)
+            name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
+            if exporter == "dynamo" and opset == 17 < NATIVE_OPSET:
+                lower_to_17(model)
+            model = _inferred(model)
+            _check(model, scratch, subject.name)
+            candidate = scratch / out.name
+            _save(model, scratch, candidate, external_data)
+            for file in weights:
+                file.unlink()  # the disk need not hold them a third time
+            checks = verify(subject, open_reference(candidate))
+            external = model_file.save(model_file.load(candidate), out)
     except OSError as error:
         raise OutputError(
             f"{out}: cannot be written ({error.strerror or error})", "choose another place with -o"
         ) from error
-
-
-def _export_in(
-    scratch: Path,
-    subject: Subject,
-    out: Path,
-    open_reference: Open,
-    exporter: Exporter,
-    opset_version: int,
-    external_data: bool,
-    allow_traced_branches: bool,
-) -> Exported:
-    import onnx
-
-    raw = scratch / "raw.onnx"
-    tensors = _traced_inputs(subject)
-    guards = export_raw(
-        subject, tensors, exporter, opset_version, raw, allow_traced_branches=allow_traced_branches
-    )
-    gc.collect()  # the exporter's graph holds transposed copies of the weights
-    model = onnx.load(str(raw), load_external_data=False)
-    weights = external_files(model, raw)  # checks their places before they are read
-    rename(model, [entry.name for entry in subject.inputs], subject.outputs)
-    _refuse_fixed_inputs(subject, model, guards)
-    name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
-    if exporter == "dynamo" and opset_version == 17 < NATIVE_OPSET:
-        lower_to_17(model)
-    model = _inferred(model)
-    _check(model, scratch, subject.name)
-    candidate = scratch / out.name
-    _save(model, scratch, candidate, external_data)
-    for file in weights:
-        file.unlink()  # the disk need not hold them a third time
-    checks = verify(subject, open_reference(candidate))
-    return Exported(
-        path=out,
-        external=model_file.save(model_file.load(candidate), out),
-        opset=opset_of(model),
-        nodes=len(model.graph.node),
-        checks=tuple(checks),
-    )
+    return Exported(out, external, opset_of(model), len(model.graph.node), tuple(checks))
 
 
 def _traced_inputs(subject: Subject) -> tuple[torch.Tensor, ...]:
@@ -143,10 +115,6 @@ def _refuse_fixed_inputs(subject: Subject, model: onnx.ModelProto, guards: list[
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    import onnx
-
-    from trtopt.onnxio.shape_inference import infer_shapes
-
     try:
         return infer_shapes(model)
     except onnx.shape_inference.InferenceError as error:
@@ -165,8 +133,6 @@ def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data:
 
 def _check(model: onnx.ModelProto, scratch: Path, name: str) -> None:
     """ONNX's own checker, types included, with the weights still outside: it would load them twice."""
-    import onnx
-
     skeleton = scratch / "skeleton.onnx"
     onnx.save(model, str(skeleton))
     try:

@@ -75,15 +75,7 @@ def raw_names(subject: Subject) -> tuple[list[str], list[str]]:
 def _dynamo(subject: Subject, tensors: Tensors, opset: int, path: Path) -> list[Specialised]:
     import torch
 
-    automatic = torch.export.Dim.AUTO
-    shapes = tuple(
-        {
-            index: automatic
-            for index, axis in enumerate(entry.shape)
-            if isinstance(axis, str) and axis in subject.axes
-        }
-        for entry in subject.inputs
-    )
+    shapes = tuple(dict.fromkeys(axes, torch.export.Dim.AUTO) for axes in _varying_axes(subject))
     try:
         with _guards() as guards:
             program = torch.export.export(
@@ -108,6 +100,18 @@ def _dynamo(subject: Subject, tensors: Tensors, opset: int, path: Path) -> list[
     return guards
 
 
+def _varying_axes(subject: Subject) -> list[dict[int, str]]:
+    """The names of each input's axes that vary, by number."""
+    return [
+        {
+            index: axis
+            for index, axis in enumerate(entry.shape)
+            if isinstance(axis, str) and axis in subject.axes
+        }
+        for entry in subject.inputs
+    ]
+
+
 def _for_forward(module: torch.nn.Module, shapes: tuple[dict[int, Any], ...]) -> Any:
     """`dynamic_shapes` as torch.export wants them: nested once more for a `forward(*inputs)`."""
     import inspect
@@ -120,14 +124,6 @@ def _torchscript(subject: Subject, tensors: Tensors, opset: int, path: Path) -> 
     import torch
 
     input_names, output_names = raw_names(subject)
-    varying = {
-        name: {
-            index: axis
-            for index, axis in enumerate(entry.shape)
-            if isinstance(axis, str) and axis in subject.axes
-        }
-        for name, entry in zip(input_names, subject.inputs, strict=True)
-    }
     try:
         torch.onnx.export(
             subject.module,
@@ -137,7 +133,7 @@ def _torchscript(subject: Subject, tensors: Tensors, opset: int, path: Path) -> 
             opset_version=opset,
             input_names=input_names,
             output_names=output_names,
-            dynamic_axes=varying,
+            dynamic_axes=dict(zip(input_names, _varying_axes(subject), strict=True)),
         )
     except torch.onnx.errors.UnsupportedOperatorError as error:
         raise _unsupported_by_torchscript(subject, tensors, error) from error

@@ -6,16 +6,12 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
 from trtopt.errors import UnsupportedOpError
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, rename_tensors
-
-if TYPE_CHECKING:
-    import onnx
-
 
 # Predictable names: a node is called after the module that it comes from, a tensor after its node.
 #
@@ -129,8 +125,6 @@ _REDUCTIONS = {
 
 def lower_to_17(model: onnx.ModelProto) -> None:
     """Rewrite an opset-18 model to opset 17 in place."""
-    import onnx
-
     parts = list(graphs_of(model.graph))
     constants = {tensor.name: tensor for part in parts for tensor in part.initializer}
     ranks = {
@@ -162,8 +156,6 @@ def lower_to_17(model: onnx.ModelProto) -> None:
 
 def _drop_options(node: onnx.NodeProto) -> None:
     """Take off attributes that opset 17 has not: it does what they say by default."""
-    import onnx
-
     known, newer = (onnx.defs.get_schema(node.op_type, opset, "").attributes for opset in (17, 18))
     for entry in [entry for entry in node.attribute if entry.name not in known]:
         usual = newer[entry.name].default_value
@@ -173,8 +165,6 @@ def _drop_options(node: onnx.NodeProto) -> None:
 
 
 def _slice_whole_shapes(graph: onnx.GraphProto) -> None:
-    import onnx
-
     nodes = list(graph.node)
     del graph.node[:]
     for node in nodes:
@@ -200,8 +190,6 @@ def _pad(
     model: onnx.ModelProto,
 ) -> None:
     """Pads of some axes become pads of all."""
-    import onnx
-
     rank = ranks.get(node.input[0])
     if rank is None:
         raise _refused(node, "pads some axes of a tensor of unknown rank")
@@ -215,8 +203,6 @@ def _pad(
 
 
 def _constant(node: onnx.NodeProto, index: int, constants: dict[str, onnx.TensorProto]) -> np.ndarray:
-    import onnx
-
     if node.input[index] not in constants:
         raise _refused(node, f"computes its input {index} at run time, which opset 17 does not allow")
     return onnx.numpy_helper.to_array(constants[node.input[index]]).reshape(-1)
