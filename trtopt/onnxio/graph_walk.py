@@ -306,7 +306,7 @@ def _sized_nodes(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, bool,
     by_value = {value.name for value in graph.input} - constants
     by_size: set[str] = set()
     for node in graph.node:
-        operands = SIZING_OPERANDS.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
+        operands = SIZING_OPERANDS.get(node.op_type, ()) if node.domain in OWN_DOMAINS else ()
         decides = any(node.input[place] in by_value for place in operands if place < len(node.input))
         is_measure = node.op_type in ("Shape", "Size")  # its value is a size, and its size is fixed
         inherits = not is_measure and any(name in by_size for name in node.input)

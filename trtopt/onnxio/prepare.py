@@ -11,11 +11,11 @@ import onnx
 import onnx.inliner
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.onnxio import graph_walk as onnxgraph
 from trtopt.onnxio.graph_walk import (
     OWN_DOMAINS,
     graphs_of,
     name_apart,
+    opset_of,
     parts_of,
     reads_of,
     refill,
@@ -162,14 +162,6 @@ def _refuse_lossy_attributes(graph: onnx.GraphProto) -> None:
                     )
 
 
-def opset_of(model: onnx.ModelProto) -> int:
-    """The version of the standard operators that the model imports."""
-    version = onnxgraph.opset_of(model)
-    if not version:
-        raise InvalidModelError("the model names no version of the standard operators", EXPORT_AGAIN)
-    return version
-
-
 def _spell_plainly(model: onnx.ModelProto) -> None:
     """Give what has two spellings in ONNX the usual one, in place.
 
@@ -186,7 +178,7 @@ def _spell_plainly(model: onnx.ModelProto) -> None:
                     axis.ClearField("dim_value")
     forget_placeholders(model.graph)
     nodes = [node for part in parts_of(model) for node in part.node]
-    if not onnxgraph.opset_of(model) and not any(node.domain in OWN_DOMAINS for node in nodes):
+    if not opset_of(model) and not any(node.domain in OWN_DOMAINS for node in nodes):
         model.opset_import.add(domain="", version=_OPSET_OF_NONE)  # for the operators that are put in
     default = {item.name for item in model.graph.initializer}
     own = [item for item in model.graph.input if item.name not in default]
@@ -207,7 +199,8 @@ def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     """A sound copy of the model, its functions inlined, and how many Constant nodes became initializers."""
     copy = deepcopy(model)
     _spell_plainly(copy)
-    opset_of(copy)
+    if not opset_of(copy):
+        raise InvalidModelError("the model names no version of the standard operators", EXPORT_AGAIN)
     if copy.functions:
         check_functions(copy)
         copy = onnx.inliner.inline_local_functions(copy)

@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from trtopt.errors import ModelError, TrtoptError, UnsupportedOpError
 from trtopt.onnxio import prepare, shape_inference
-from trtopt.onnxio.graph_walk import graphs_of, names_in, refill
+from trtopt.onnxio.graph_walk import graphs_of, names_in, opset_of, refill
 from trtopt.onnxio.model_file import ModelFile, is_external
 from trtopt.onnxio.shape_inference import check
 from trtopt.rewrite.rewrite_trace import Applied, Declined
@@ -183,7 +183,7 @@ def _open(model: ModelFile, target: Target) -> Context:
     parts = list(graphs_of(model.proto.graph))
     taken = names_in(model.proto.graph) | {node.name for part in parts for node in part.node}
     fixed = {item.name for part in parts for item in part.output}
-    return Context(target, prepare.opset_of(model.proto), model.folder, model.spool, taken, fixed)
+    return Context(target, opset_of(model.proto), model.folder, model.spool, taken, fixed)
 
 
 def scopes_of(model: ModelFile, target: Target) -> list[Scope]:

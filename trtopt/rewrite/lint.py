@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from trtopt.onnxio import model_file, prepare
-from trtopt.onnxio.graph_walk import SIZING_OPERANDS
+from trtopt.onnxio.graph_walk import SIZING_OPERANDS, opset_of
 from trtopt.printable import counted
 from trtopt.records import Record
 from trtopt.records.base import Result
@@ -334,7 +334,7 @@ def lint_model(source: Path, *, target: str) -> LintReport:
     return LintReport(
         source=str(source),
         target=aim.name,
-        opset=prepare.opset_of(proto),
+        opset=opset_of(proto),
         nodes=prepare.count_nodes(proto),
         advice=tuple(advice),
     )

@@ -16,6 +16,7 @@ from trtopt.files.outputs import check_output
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.external_data import size_in_bytes
+from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.model_file import MODEL, ModelFile
 from trtopt.onnxio.shape_inference import declare_outputs, fix_inputs
 from trtopt.onnxio.weights import weight_alarms
@@ -217,7 +218,7 @@ def rewrite_model(
             source=str(source),
             out=str(out),
             target=aim.name,
-            opset=prepare.opset_of(outcome.model.proto),
+            opset=opset_of(outcome.model.proto),
             nodes_before=prepare.count_nodes(original.proto),
             nodes_after=prepare.count_nodes(outcome.model.proto),
             rounds=outcome.rounds,

@@ -15,7 +15,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.onnxio.graph_walk import graphs_of, names_in, refill, rename_uses, take_name
+from trtopt.onnxio.graph_walk import graphs_of, names_in, opset_of, refill, rename_uses, take_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.records.tensors import TypedTensor
 
@@ -164,8 +164,12 @@ def _take_padding(model: onnx.ModelProto, tensor: TypedTensor) -> tuple[int, ...
     if len(readers) != 1 or readers[0].op_type != "Conv" or tensor.name in {one.name for one in graph.output}:
         return ()
     conv = own.get(readers[0].output[0])
-    opset = max(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
-    if conv is None or list(conv.input).index(tensor.name) or len({*tensor.mean}) > 1 or opset < _PAD_OPSET:
+    if (
+        conv is None
+        or list(conv.input).index(tensor.name)
+        or len({*tensor.mean}) > 1
+        or opset_of(model) < _PAD_OPSET
+    ):
         return ()
     given = {item.name: helper.get_attribute_value(item) for item in conv.attribute}
     pads = given.get("pads", ())
