@@ -217,6 +217,7 @@ def test_an_interrupted_build_does_not_wait_for_the_graph_that_is_being_made(
     with pytest.raises(KeyboardInterrupt):
         build(DIGITS, tmp_path / "out", calib, batch=(8,))
     assert not list(tmp_path.iterdir())
+    assert open_model(model_file.load(DIGITS)).run({"images": np.zeros((1, 1, 8, 8), np.float32)})
 
 
 def test_where_int8_never_pays_nothing_of_it_is_left(

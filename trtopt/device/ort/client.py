@@ -203,15 +203,14 @@ class OrtProcess:
             reply: Reply = receive(self._process.channel, Reply)
             return reply
         except (EOFError, OSError):
-            self.death = self._why()
+            self.death = self.death or self._why()
             raise self.death from None
         except OrtDeath as overdue:
             self.death = overdue
             self.stop()
             raise
         except BaseException:  # what it answers now, nobody has asked for
-            self.death = OrtDeath("was ended by an interruption", "run it again")
-            self.stop()
+            self.interrupt()
             raise
 
     def _await_answer(self) -> None:
@@ -235,6 +234,11 @@ class OrtProcess:
             death = OrtDeath(how, f"{cause}\n{self._process.printed()[-_LAST_WORDS:]}".strip())
         self.stop()
         return death
+
+    def interrupt(self) -> None:
+        """End what it does, for whichever thread: there with an OrtDeath."""
+        self.death = OrtDeath("was ended by an interruption", "run it again")
+        self.stop()
 
     def stop(self) -> None:
         if self._owner == os.getpid():
@@ -275,11 +279,11 @@ def _forget() -> None:
     _current, _starting = None, threading.Lock()
 
 
-def end_ort_process() -> None:
-    """End what it does for whichever thread, with an OrtDeath there."""
+def interrupt_ort_process() -> None:
+    """End what it does; whoever asks next gets another."""
     if _current is not None:
-        _current.stop()
+        _current.interrupt()
 
 
 os.register_at_fork(after_in_child=_forget)
-atexit.register(end_ort_process)
+atexit.register(interrupt_ort_process)

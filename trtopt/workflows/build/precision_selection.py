@@ -19,7 +19,7 @@ import msgspec
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.data.fit import sample_axes
-from trtopt.device.ort.client import end_ort_process
+from trtopt.device.ort.client import interrupt_ort_process
 from trtopt.errors import (
     BuildError,
     DeviceError,
@@ -150,7 +150,7 @@ def _abandon(coming: Iterable[Future[Entry]], error: BaseException) -> None:
     """Make no more graphs; where the user does not wait for the one that is being made, break it off."""
     running = [one for one in coming if not one.cancel()]
     while isinstance(error, KeyboardInterrupt) and wait(running, _BREAK_S).not_done:
-        end_ort_process()  # it may start another, to go on in another way
+        interrupt_ort_process()  # it may start another, to go on in another way
 
 
 class _PrecisionSelection:
