@@ -17,12 +17,10 @@ from trtopt.errors import DeviceError, IncompatibleEngineError, MeasurementError
 from trtopt.files.manifests import read_verified
 from trtopt.measure.contracts import changed
 from trtopt.measure.load.arrivals import Load
-from trtopt.measure.load.load_pass import LoadSettings, measure_load
-from trtopt.measure.load.rate_search import search_load
+from trtopt.measure.load.load_pass import LoadSettings, measure_load, search_load
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import sets_of
-from trtopt.measure.loop.kernel_pass import record_kernels, record_ranges
-from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
+from trtopt.measure.loop.profiling_passes import follow_memory, record_kernels, record_ranges, time_layers
 from trtopt.measure.loop.run_pass import Subject, measure
 from trtopt.measure.loop.stopping import Limits
 from trtopt.onnxio.element_types import numpy_dtype

@@ -15,7 +15,7 @@ from trtopt.errors import DataError, OutputError, UsageError
 from trtopt.executors.api import THIS_HOST, Executor, run_jobs_of
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
-from trtopt.measure.analysis.comparability import Work
+from trtopt.measure.analysis.outcomes import Work
 from trtopt.measure.contracts import THRESHOLD, WARMUP_S, changed
 from trtopt.measure.loop.interleaved import BLOCK_QUERIES, InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.loop.rounds import ValidRounds, latency_blocks

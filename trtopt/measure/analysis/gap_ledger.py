@@ -23,8 +23,8 @@ import msgspec
 from trtopt.measure.contracts import TERMS, changed, one_in_flight
 from trtopt.measure.loop.interleaved import Variant
 from trtopt.measure.loop.rounds import ValidRounds
+from trtopt.measure.statistics.comparison import by_load
 from trtopt.measure.statistics.intervals import student
-from trtopt.measure.statistics.loads import by_load
 from trtopt.records import Contract, Samples, TurnSamples
 
 START = "start"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trtopt.errors import UsageError
-from trtopt.measure.analysis.comparability import Work, paired_sizes, require_alike, unlike_work
 from trtopt.measure.analysis.findings import doubts_of, is_on_host
-from trtopt.measure.analysis.outcomes import Comparisons, Row
+from trtopt.measure.analysis.outcomes import Comparisons, Row, Work, paired_sizes, require_alike, unlike_work
 from trtopt.measure.statistics.comparison import RunSpread, blocks_of, compare_runs
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, BenchReport, Environment

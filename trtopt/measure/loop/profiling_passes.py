@@ -1,27 +1,40 @@
-"""The layer pass and the memory pass: each on its own, never while samples are taken."""
+"""The layer, memory and kernel passes: each on its own, never while samples are taken."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import msgspec
 
 from trtopt.device.api import AllocationTracker, Device, Session
 from trtopt.device.sized_outputs import capture_inference
-from trtopt.errors import DeviceMemoryError, GraphCaptureError
+from trtopt.errors import DeviceMemoryError, GraphCaptureError, MeasurementError
 from trtopt.measure.loop.buffers import ready_context
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject
-from trtopt.records import MORE_CONTEXTS, Contract, LayerPass, LayerTime, MemoryPass
+from trtopt.records import (
+    MORE_CONTEXTS,
+    Contract,
+    KernelActivity,
+    KernelLaunch,
+    KernelPass,
+    LayerPass,
+    LayerTime,
+    MemoryPass,
+    TracedRun,
+)
 
 _WARM_RUNS = 5
 _LAYER_RUNS = 50
 _MEMORY_RUNS = 3
+_KERNEL_RUNS, _MARKED_RUNS = 20, 3
 _MORE_CONTEXTS = 2
 _MAX_INSPECTOR_CHARACTERS = 64 << 20
+_NS = 1e-6
 _PLAIN = Contract(name="profiling", graph=False, transfers=False, queue_ahead=0, sync="spin")
 
 
@@ -176,3 +189,114 @@ def _resident_bytes() -> int | None:
     except OSError:
         return None
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+# ── kernels ─────────────────────────────────────────────────────────────────────────────────────────────
+#
+# A pass of its own records plain inferences with the ranges that the backend opens for its layers: they slow
+# the host. Runs are then brought together: launch n of each is the same launch.
+
+
+def merge_runs(runs: Sequence[Sequence[KernelActivity]]) -> tuple[tuple[KernelLaunch, ...], int]:
+    """The launches of the runs with the commonest sequence of names, and how many runs differ from it.
+
+    A run's launches are put in the order of their starts; a run without any counts as different.
+    """
+    ordered = [sorted(run, key=lambda one: (one.start_ns, one.end_ns, one.graph_node)) for run in runs]
+    sequences = [tuple((one.kind, one.name, one.grid) for one in run) for run in ordered]
+    counts = Counter(sequence for sequence in sequences if sequence)
+    if not counts:
+        return (), len(runs)
+    common = counts.most_common(1)[0][0]
+    same = [run for run, sequence in zip(ordered, sequences, strict=True) if sequence == common]
+    return tuple(_launch(one, same) for one in range(len(common))), len(runs) - len(same)
+
+
+def _launch(index: int, runs: Sequence[Sequence[KernelActivity]]) -> KernelLaunch:
+    return KernelLaunch(
+        **runs[0][index].launch,
+        start_ms=[(run[index].start_ns - run[0].start_ns) * _NS for run in runs],
+        ms=[(run[index].end_ns - run[index].start_ns) * _NS for run in runs],
+    )
+
+
+def record_kernels(device: Device, session: Session, subject: Subject, *, graph: bool = False) -> KernelPass:
+    """The launches of `_KERNEL_RUNS` inferences, one at a time; with `graph` of replays of a CUDA graph.
+
+    Where no graph can be captured, or the driver reports no launches within one, the runs are plain, and a
+    note says why.
+    """
+    notes: list[str] = []
+    runs: list[TracedRun] = []
+    dropped, is_graph = 0, False
+    if graph:
+        try:
+            runs, dropped = _traced(device, session, subject, _KERNEL_RUNS, replayed=True)
+            is_graph = any(run.activities for run in runs)
+            if not is_graph:
+                notes.append(
+                    "the driver reports no kernels within a CUDA graph: they are those of plain runs"
+                )
+        except GraphCaptureError as error:
+            notes.append(f"kernels were recorded without a CUDA graph: {error.problem}")
+    if not is_graph:
+        runs, dropped = _traced(device, session, subject, _KERNEL_RUNS)
+    launches, different = merge_runs([run.activities for run in runs])
+    if not launches:
+        raise MeasurementError(
+            "the tracer reports no kernels", "see whether another profiler is attached, and omit --kernels"
+        )
+    return KernelPass(
+        runs=len(runs),
+        launches=launches,
+        graph=is_graph,
+        dropped=dropped,
+        different_runs=different,
+        notes=tuple(notes),
+    )
+
+
+def record_ranges(device: Device, session: Session, subject: Subject) -> tuple[TracedRun, ...]:
+    """Plain inferences with the driver's calls and the backend's NVTX ranges."""
+    runs, lost = _traced(device, session, subject, _MARKED_RUNS, ranges=True)
+    if lost:
+        raise MeasurementError(
+            f"{lost} records of ranges and calls did not fit the tracer's buffers", "profile again"
+        )
+    if not any(one.ranges for one in runs):
+        raise MeasurementError(
+            "no NVTX ranges reach CUPTI",
+            "set NVTX_INJECTION64_PATH to the libcupti.so that cupti-python loads",
+        )
+    return tuple(runs)
+
+
+def _traced(
+    device: Device,
+    session: Session,
+    subject: Subject,
+    count: int,
+    *,
+    replayed: bool = False,
+    ranges: bool = False,
+) -> tuple[list[TracedRun], int]:
+    """What the tracer saw of `count` runs, and how many records it dropped."""
+    with ExitStack() as resources:
+        recorder = resources.enter_context(closing(device.activity_recorder(ranges=ranges)))
+        context, stream = ready_context(device, session, subject.shapes, subject.data, resources)
+        if ranges:
+            context.emit_ranges()
+        launch = context.launcher(stream)
+
+        def run() -> None:
+            launch()
+            stream.synchronize()
+
+        run()
+        if replayed:
+            launch = capture_inference(device, context, stream, resources)
+        for _ in range(_WARM_RUNS):
+            run()
+        recorder.dropped()
+        runs = [recorder.record(run) for _ in range(count)]
+        return runs, recorder.dropped()

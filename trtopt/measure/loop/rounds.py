@@ -10,7 +10,7 @@ from statistics import median
 import msgspec
 
 from trtopt.measure.analysis.interference import Interference, evaluate_groups
-from trtopt.measure.statistics.loads import by_load
+from trtopt.measure.statistics.comparison import by_load
 from trtopt.records import InterleavedRun, TurnSamples
 
 

@@ -11,11 +11,10 @@ from typing import Literal
 from trtopt.device.api import Device, Session
 from trtopt.errors import MeasurementError
 from trtopt.measure.contracts import changed, one_in_flight
-from trtopt.measure.loop.bare_loop import loop_overhead
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sample_groups import take_samples
-from trtopt.measure.loop.sampling import no_garbage_collection
+from trtopt.measure.loop.sampling import loop_overhead, no_garbage_collection
 from trtopt.measure.loop.stopping import Limits, StoppingRule, WarmUp
 from trtopt.records import Contract, EngineRef, Measurement, Shape
 

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from trtopt.device.api import ClockSensor, Device
 from trtopt.errors import DeviceError
 from trtopt.measure.analysis.interference import evaluate_groups
-from trtopt.measure.loop.bare_loop import run_bare
 from trtopt.measure.loop.inference_stream import InferenceStream
-from trtopt.measure.loop.sampling import Criterion, Finished, Until, as_samples, drive
+from trtopt.measure.loop.sampling import Criterion, Finished, Until, as_samples, drive, run_bare
 from trtopt.measure.loop.stopping import StoppingRule, WarmUp
 from trtopt.records import ClockReading, ClockReference, Samples
 

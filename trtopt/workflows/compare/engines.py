@@ -11,8 +11,15 @@ from trtopt.executors.api import Executor
 from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import read_manifest
-from trtopt.measure.analysis.comparability import Work, paired_sizes, require_alike, unlike_work
-from trtopt.measure.analysis.outcomes import Comparisons, ControlRow, Row
+from trtopt.measure.analysis.outcomes import (
+    Comparisons,
+    ControlRow,
+    Row,
+    Work,
+    paired_sizes,
+    require_alike,
+    unlike_work,
+)
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import latency_blocks, ms_by_load, notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.builds import compare_builds

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from tests.support.inspected import profiled
 from tests.support.paths import DATA
 from trtopt.inspect.kernels.homes import Home, assign_by_ranges, assign_layers
-from trtopt.measure.loop.kernel_pass import merge_runs
+from trtopt.measure.loop.profiling_passes import merge_runs
 from trtopt.records import KernelActivity, KernelLaunch, LaunchCall, NvtxRange, ProfiledLayer, TracedRun
 
 TIMES = st.floats(0.01, 1.0)

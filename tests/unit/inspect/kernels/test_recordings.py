@@ -14,7 +14,7 @@ from tests.support.paths import DATA
 from trtopt.inspect.difference import kernel_changes
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.kernels.report import report_kernels
-from trtopt.measure.loop.kernel_pass import merge_runs
+from trtopt.measure.loop.profiling_passes import merge_runs
 from trtopt.records import (
     DevicePeaks,
     KernelActivity,

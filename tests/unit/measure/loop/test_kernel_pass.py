@@ -5,7 +5,7 @@ import pytest
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from tests.support.scripted_runs import SUBJECT
 from trtopt.errors import DeviceError, MeasurementError
-from trtopt.measure.loop.kernel_pass import merge_runs, record_kernels, record_ranges
+from trtopt.measure.loop.profiling_passes import merge_runs, record_kernels, record_ranges
 from trtopt.records import KernelActivity, KernelPass, NvtxRange, TracedRun
 
 

@@ -21,11 +21,11 @@ from trtopt.measure.statistics.comparison import (
     compare_runs,
     decide,
     in_turns,
+    interval,
     noise_of,
     ratio_of_runs,
     ratio_over_loads,
 )
-from trtopt.measure.statistics.loads import interval
 
 SIMULATE = ROOT / "benchmarks" / "verdict-rates" / "simulate.py"
 
