@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +16,12 @@ from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
 from trtopt.records import Shape
 from trtopt.serving.engine_catalogue import Catalogue, Key, Part
 
-
-class Region(NamedTuple):
-    """Memory that somebody else releases, as a `device.api.DeviceBuffer`."""
-
-    address: int
-    nbytes: int
-
-    def close(self) -> None:
-        """Nothing."""
+_Buffer = TypeVar("_Buffer", HostBuffer, DeviceBuffer)
 
 
 class Prepared:
     """Runs batches of one size, one at a time, on buffers that it keeps.
 
-    Where the host is the device, one buffer is both host and device memory, and nothing is copied to and fro.
     `make_room` is called with the number of bytes before device memory is allocated.
     """
 
@@ -45,7 +36,6 @@ class Prepared:
         make_room: Callable[[int], None],
     ) -> None:
         self._device, self._stream = device, stream
-        self._on_host = device.info.kind == "cpu"
         self._resources = ExitStack()
         self._wants_graph = graphs
         self._graph: Graph | None = None
@@ -70,20 +60,12 @@ class Prepared:
         self._check_outputs()
         self.nbytes = activations + sum(binding.nbytes for binding in bindings)
         make_room(self.nbytes)
-        self._host = {binding.name: self._host_buffer(binding) for binding in bindings}
-        self._buffers = {binding.name: self._device_buffer(binding) for binding in bindings}
+        self._host = {one.name: self._owned(self._device.pinned_buffer(one.nbytes)) for one in bindings}
+        self._buffers = {one.name: self._owned(self._device.device_buffer(one.nbytes)) for one in bindings}
         self._views = {binding.name: _view(self._host[binding.name], binding) for binding in bindings}
         self._context.bind(self._buffers)
 
-    def _host_buffer(self, binding: Binding) -> HostBuffer:
-        buffer = self._device.pinned_buffer(binding.nbytes)
-        self._resources.callback(buffer.close)
-        return buffer
-
-    def _device_buffer(self, binding: Binding) -> DeviceBuffer:
-        if self._on_host:
-            return Region(int(self._host[binding.name].array.ctypes.data), binding.nbytes)
-        buffer = self._device.device_buffer(binding.nbytes)
+    def _owned(self, buffer: _Buffer) -> _Buffer:
         self._resources.callback(buffer.close)
         return buffer
 
@@ -137,15 +119,13 @@ class Prepared:
         In one graph they are one call. Each lets go of the interpreter's lock, and waits for it afterwards if
         other threads compute in Python.
         """
-        if not self._on_host:
-            for binding in self._inputs:
-                name = binding.name
-                self._device.copy_to_device(self._buffers[name], self._host[name], self._stream)
+        for binding in self._inputs:
+            name = binding.name
+            self._device.copy_to_device(self._buffers[name], self._host[name], self._stream)
         self._context.enqueue(self._stream)
-        if not self._on_host:
-            for binding in self._outputs:
-                name = binding.name
-                self._device.copy_to_host(self._host[name], self._buffers[name], self._stream)
+        for binding in self._outputs:
+            name = binding.name
+            self._device.copy_to_host(self._host[name], self._buffers[name], self._stream)
 
     def _capture(self) -> None:
         try:
