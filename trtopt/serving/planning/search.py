@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
@@ -264,8 +265,11 @@ class Search:
                     continue
                 for workers in worker_counts(fleet):
                     setup = Setup(fleet, workers, BatchPolicy(max_batch=max_batch, max_delay_ms=0.0))
-                    if bounds.memory_bytes is None or _is_within(setup.memory_bytes(), bounds.memory_bytes):
-                        yield setup, shares
+                    if bounds.memory_bytes is not None:
+                        takes = setup.memory_bytes()
+                        if takes is None or takes > bounds.memory_bytes:  # what was not measured keeps none
+                            continue
+                    yield setup, shares
 
     def _of_engines(self, most: int) -> list[Fleet]:
         if most not in self._fleets:
@@ -280,32 +284,23 @@ class Search:
                 rough_ms = setup.expected_ms(demand.rate, shares)
                 promising[len(setup.fleet.engines)].append((rough_ms, setup))
         return [
-            replace(setup, policy=_delayed(setup.policy, share * bounds.goal.limit_ms))
+            replace(setup, policy=structs.replace(setup.policy, max_delay_ms=share * bounds.goal.limit_ms))
             for rough in promising.values()
             for _, setup in sorted(rough, key=lambda one: one[0])[:_SIMULATED]
             for share in DELAYS
         ]
 
 
-def _is_within(memory_bytes: int | None, bound: int) -> bool:
-    """What was not measured keeps no bound."""
-    return memory_bytes is not None and memory_bytes <= bound
-
-
-def _delayed(policy: BatchPolicy, delay_ms: float) -> BatchPolicy:
-    return BatchPolicy(max_batch=policy.max_batch, max_delay_ms=delay_ms, max_waiting=policy.max_waiting)
-
-
-def _latency(setup: Setup, demand: Demand, goal: Goal, requests: int) -> float:
-    enough = max(requests, requests_of(goal, 0.0))
-    return percentile(run_once(setup, demand, enough, seed=0).latencies_ms, goal.p)
-
-
 def _sieve(setups: Sequence[Setup], demand: Demand, goal: Goal, keep: int, requests: int) -> list[Setup]:
     """The fastest of each number of engines, fastest first; all of them meet the same requests."""
+    enough = max(requests, requests_of(goal, 0.0))
+
+    def latency_ms(setup: Setup) -> float:
+        return percentile(run_once(setup, demand, enough, seed=0).latencies_ms, goal.p)
+
     kept: list[Setup] = []
     counts: dict[int, int] = defaultdict(int)
-    for setup in sorted(setups, key=lambda one: _latency(one, demand, goal, requests)):
+    for setup in sorted(setups, key=latency_ms):
         counts[len(setup.fleet.engines)] += 1
         if counts[len(setup.fleet.engines)] <= keep:
             kept.append(setup)
@@ -324,11 +319,6 @@ def simplest(keeping: Sequence[Outcome]) -> Outcome | None:
 def _complexity(one: Outcome) -> tuple[int, int, int, float]:
     memory = one.setup.memory_bytes() or 0
     return len(one.setup.fleet.engines), one.setup.workers, memory, one.prediction.goal.value
-
-
-def in_ms(estimate: Estimate) -> str:
-    """For people."""
-    return f"{estimate.value:.3g} ms ({estimate.low:.3g} to {estimate.high:.3g})"
 
 
 # ── when nothing keeps the bounds ───────────────────────────────────────────────────────────────────────
@@ -361,9 +351,10 @@ def _at_best(found: SearchResult) -> str:
         return "dropping it does not help: nothing serves this load within the other bounds"
     if not math.isfinite(closest.prediction.goal.value):
         return f"the closest rejects more than the SLO leaves out: {closest.setup.name}"
-    serves = math.isfinite(closest.prediction.p99.value)
+    serves, goal = math.isfinite(closest.prediction.p99.value), closest.prediction.goal
     rejects = "" if serves else ", and rejects more than 1 % of the requests"
-    return f"the closest comes to {in_ms(closest.prediction.goal)}{rejects}: {closest.setup.name}"
+    came_to = f"{goal.value:.3g} ms ({goal.low:.3g} to {goal.high:.3g})"
+    return f"the closest comes to {came_to}{rejects}: {closest.setup.name}"
 
 
 def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
