@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from trtopt.records import (
-    EngineDifference,
     EngineProfile,
     KernelChange,
     KernelGroup,
     KernelReport,
     KernelRow,
 )
-from trtopt.records.base import Cell
-from trtopt.report.view import UNKNOWN, Block, Column, Lines, Table, names_text, table
+from trtopt.report.view import Block, Column, Lines, Table, names_text, table
 
 _TOP = 10
 _MOSTLY = 0.5
@@ -127,30 +125,18 @@ def _shares(rows: Iterable[KernelRow], key: Callable[[KernelRow], str], order: S
     return ", ".join(f"{name} {ms[name] / total:.0%}" for name in keys if ms[name]) if total else "–"
 
 
-def kernel_changes(difference: EngineDifference) -> list[Table]:
-    """The costliest replacements of kernels; nothing where either profile has none."""
-    if not difference.kernels:
-        return []
-    figures: list[Column[KernelChange]] = [
+def replacements_table(changes: Sequence[KernelChange]) -> Table:
+    """Replacements of kernels, the costliest first."""
+    columns: list[Column[KernelChange]] = [
         Column("A ms", lambda one: one.a_ms, ".4f", width=6),
         Column("B ms", lambda one: one.b_ms, ".4f", width=6),
         Column("cost ms", lambda one: one.cost_ms, "+.4f", width=7),
+        Column("blocks", lambda one: one.blocks, "", width=6),
+        Column("ONNX nodes: kernels in A → in B", _replaced, fit="fold"),
     ]
-    blocks: Column[KernelChange] = Column("blocks", lambda one: one.blocks, "", width=6)
-    names: list[Column[KernelChange]] = [
-        Column("ONNX nodes", lambda one: names_text(one.nodes)),
-        Column("kernels in A", lambda one: ", ".join(one.a) or UNKNOWN),
-        Column("kernels in B", lambda one: ", ".join(one.b) or UNKNOWN),
-    ]
-    below: Column[KernelChange] = Column("ONNX nodes, kernels in A → in B", lambda one: None, fit="cut")
-    rows: list[list[Cell]] = []  # on a terminal names stand one below the other
-    for one in difference.kernels[:_TOP]:
-        a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in (one.a, one.b))
-        nodes = names_text(one.nodes) or "no known node"
-        rows.append([*(column.of(one) for column in (*figures, blocks)), nodes])
-        rows += [[*[""] * 4, f"  {a}"], [*[""] * 4, f"→ {b}"]]
-    title = "kernels that were replaced"
-    return [
-        Table(title, [*figures, blocks, below], rows, face="terminal"),
-        table(title, [*figures, *names, blocks], difference.kernels, face="page"),
-    ]
+    return table("kernels that were replaced", columns, changes, top=_TOP)
+
+
+def _replaced(change: KernelChange) -> str:
+    a, b = (" + ".join(dict.fromkeys(side)) or "nothing" for side in (change.a, change.b))
+    return f"{names_text(change.nodes) or 'no known node'}: {a} → {b}"

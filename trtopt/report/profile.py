@@ -20,7 +20,7 @@ from trtopt.records import (
     Unfused,
 )
 from trtopt.records.base import Row
-from trtopt.report.kernels import hides_its_time, kernel_blocks, kernel_changes
+from trtopt.report.kernels import hides_its_time, kernel_blocks, replacements_table
 from trtopt.report.layers import count_text, layers_table, nodes_text, roofline_charts, time_chart, treemap
 from trtopt.report.view import (
     UNKNOWN,
@@ -30,7 +30,6 @@ from trtopt.report.view import (
     Lines,
     Note,
     Severity,
-    Table,
     View,
     cells_of,
     mib_text,
@@ -58,12 +57,7 @@ def _parts(report: ProfileReport) -> Iterator[Block]:
         yield from engine_parts(engine, report.peaks)
         yield Lines([""])
     for difference in report.differences:
-        changes, *kernels = difference_tables(difference)
-        counts = Counter(change.change for change in difference.changes)
-        listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-        yield changes
-        yield Lines([f"changes: {listed}"])
-        yield from kernels
+        yield from difference_blocks(difference)
         yield Lines([""])
     yield Lines(peak_lines(report.peaks))
 
@@ -323,7 +317,7 @@ def _shares(shares: dict[str, float]) -> str:
 # ── differences ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def difference_tables(difference: EngineDifference) -> list[Table]:
+def difference_blocks(difference: EngineDifference) -> Iterator[Block]:
     """What changed from A to B, layer by layer, then by kernels if known; the costliest change first."""
     gap = difference.b_ms - difference.a_ms
     columns: list[Column[LayerChange]] = [
@@ -338,4 +332,8 @@ def difference_tables(difference: EngineDifference) -> list[Table]:
     ]
     times = f"{difference.a_ms:.4f} → {difference.b_ms:.4f} ms ({gap:+.4f} ms)"
     title = f"A {difference.a} → B {difference.b}: {times}"
-    return [table(title, columns, difference.changes, top=_TOP_CHANGES), *kernel_changes(difference)]
+    yield table(title, columns, difference.changes, top=_TOP_CHANGES)
+    counts = Counter(change.change for change in difference.changes)
+    yield Lines([f"changes: {', '.join(f'{count} {name}' for name, count in counts.most_common())}"])
+    if difference.kernels:
+        yield replacements_table(difference.kernels)

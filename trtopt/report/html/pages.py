@@ -33,7 +33,7 @@ from trtopt.report.build import build_view
 from trtopt.report.comparison import comparison_view
 from trtopt.report.html.page import Figure, Mark, Page, Section
 from trtopt.report.precision import check_view, verdict_view
-from trtopt.report.profile import difference_tables, engine_parts, profile_notes
+from trtopt.report.profile import difference_blocks, engine_parts, profile_notes
 from trtopt.report.sweep import at_lengths, bests_table, latency_name, sweep_notes, sweep_view
 from trtopt.report.tuning import gain_line, ledger_table, separate_runs_line
 from trtopt.report.view import (
@@ -342,12 +342,11 @@ def _inside(collected: Collected, engines: _Engines) -> _Panels:
     return panels | _difference_panels(earlier)
 
 
-def _difference_panels(differences: Iterable[EngineDifference]) -> dict[str, list[Table]]:
+def _difference_panels(differences: Iterable[EngineDifference]) -> dict[str, list[Block]]:
     """One for two engines, whatever the number of batch sizes at which they were profiled."""
-    panels: dict[str, list[Table]] = {}
+    panels: dict[str, list[Block]] = {}
     for one in differences:
-        tables = [block for block in difference_tables(one) if block.face != "terminal"]
-        panels.setdefault(f"{one.a} → {one.b}", []).extend(tables)
+        panels.setdefault(f"{one.a} → {one.b}", []).extend(difference_blocks(one))
     return panels
 
 
