@@ -30,7 +30,7 @@ from trtopt.records import (
     from_json,
     to_json,
 )
-from trtopt.workers import protocol as jobs
+from trtopt.workers import jobs
 
 WHOLE: dict[type[Record], Record] = {
     Manifest: examples.manifest(),
