@@ -102,7 +102,7 @@ def take_out(file: ModelFile) -> Existing:
         return found
     kinds = {pair.precision for pair in pairs.values()}
     if len(kinds) > 1:
-        raise _refused("the model mixes Q/DQ of several types", "quantise the float model instead")
+        raise UsageError("the model mixes Q/DQ of several types", "quantise the float model instead")
     found.precision, found.pairs = kinds.pop(), len(pairs)
     weights = _folded(file, pairs)
     _check_one_scale(model, pairs)
@@ -118,7 +118,7 @@ def take_out(file: ModelFile) -> Existing:
 def _check_domains(model: onnx.ModelProto) -> None:
     for node in model.graph.node:
         if node.op_type in (_Q, _DQ) and node.domain not in OWN_DOMAINS:
-            raise _refused(
+            raise UsageError(
                 f"node {node.name!r} is a {node.op_type} of {node.domain}, which TensorRT does not know",
                 "export with ONNX's own Q/DQ (ONNX Runtime's quantiser: without UseQDQContribOps), "
                 "or quantise the float model",
@@ -131,7 +131,7 @@ def _check_one_scale(model: onnx.ModelProto, pairs: Mapping[str, _Pair]) -> None
     for dq, pair in pairs.items():
         root = _root(pairs, dq)
         if root not in constants and np.ptp(pair.scale) > 0:
-            raise _refused(
+            raise UsageError(
                 f"the Q/DQ of activation {root!r} has {pair.scale.size} scales, one a channel",
                 "TensorRT takes one scale an activation: train with per-tensor activation ranges, "
                 "or quantise the float model",
@@ -208,27 +208,27 @@ def _behind_q(
 ) -> tuple[str, NDArray[np.float32], int]:
     """What is in front of a DQ's Q, and the scale and the type that both have."""
     if quantize is None or quantize.op_type != _Q:
-        raise _refused(
+        raise UsageError(
             f"node {node.name!r} reads no QuantizeLinear: its weight is stored in a narrow type",
             "quantise the float model; a graph in its final form needs no quantising",
         )
     scale, kind = _scale_of(quantize, constants, folder, _named_type(quantize))
     again, _ = _scale_of(node, constants, folder, kind)
     if not np.array_equal(scale, again):
-        raise _refused(f"nodes {quantize.name!r} and {node.name!r} have different scales", "train again")
+        raise UsageError(f"nodes {quantize.name!r} and {node.name!r} have different scales", "train again")
     return quantize.input[0], scale, kind
 
 
 def _check_read_by_dq_alone(graph: onnx.GraphProto, narrow: str, node: onnx.NodeProto) -> None:
     if any(value.name == narrow for value in graph.output):
         does = "makes" if node.op_type == _Q else "reads"
-        raise _refused(
+        raise UsageError(
             f"output {narrow!r} is what node {node.name!r} ({node.op_type}) {does}, without a DQ behind it",
             "export with plain Q/DQ pairs and float outputs, or quantise the float model",
         )
     for reader in graph.node:
         if narrow in reads_of(reader) and reader.op_type != _DQ:
-            raise _refused(
+            raise UsageError(
                 f"node {reader.name!r} ({reader.op_type}) reads {narrow!r} between Q and DQ",
                 "export with plain Q/DQ pairs (no QLinear or integer operators)",
             )
@@ -247,31 +247,27 @@ def _scale_of(
     kind = zero.data_type if zero is not None else default
     if kind not in _KINDS:
         how = "has no zero point, so that it quantises to" if zero is None else "quantises to"
-        raise _refused(
+        raise UsageError(
             f"node {node.name!r} {how} {onnx.TensorProto.DataType.Name(kind)}",
             "TensorRT takes symmetric INT8 (an INT8 zero point of 0): export so, or quantise the float model",
         )
     if zero is not None and (_bytes_of(zero, folder).strip(b"\0") or any(zero.int32_data)):
-        raise _refused(
+        raise UsageError(
             f"node {node.name!r} has a zero point that is not 0",
             "TensorRT takes symmetric Q/DQ only: train with symmetric ranges, or quantise the float model",
         )
     if node.input[1] not in constants:
-        raise _refused(
+        raise UsageError(
             f"node {node.name!r} computes its scale at run time", "fold constants first: trtopt rewrite"
         )
     scale = array_of(constants[node.input[1]], folder).astype(np.float32)
     if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise _refused(f"node {node.name!r} has a scale that is not above 0", "quantise the float model")
+        raise UsageError(f"node {node.name!r} has a scale that is not above 0", "quantise the float model")
     return scale, kind
 
 
 def _bytes_of(tensor: onnx.TensorProto, folder: Path) -> bytes:
     return bytes(raw_bytes(tensor, folder) if is_external(tensor) else tensor.raw_data)
-
-
-def _refused(problem: str, remedy: str) -> UsageError:
-    return UsageError(problem, remedy)
 
 
 def _root(pairs: Mapping[str, _Pair], tensor: str) -> str:

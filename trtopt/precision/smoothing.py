@@ -23,7 +23,7 @@ from trtopt.onnxio.graph_walk import names_in, unused_name
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.weights import constant_of_parts, runs_of_rows
 from trtopt.precision.observe import ChannelValues, PerChannel, observe
-from trtopt.precision.placement.draft import Dims, Node, PlacementOptions, Use, View, attribute, is_op
+from trtopt.precision.placement.draft import NORMS, Dims, Node, PlacementOptions, Use, View, attribute, is_op
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.products import Weighted, weighted
 from trtopt.precision.qdq import drop_unread
@@ -81,9 +81,6 @@ def spread(factors: Mapping[int, float], channels: int) -> NDArray[np.float64]:
     return whole
 
 
-_NORMS = ("LayerNormalization", "RMSNormalization")
-
-
 @dataclass(frozen=True)
 class Place:
     """An activation that layers with weights read; `others` read it too and must not notice.
@@ -106,7 +103,7 @@ def find(view: View) -> list[Place]:
     """Where smoothing is exact."""
     found = []
     for node in view.nodes:
-        is_norm = is_op(node, *_NORMS)
+        is_norm = is_op(node, *NORMS)
         if not is_norm and not is_op(node, "Reshape", "Mul"):
             continue
         readers, others = _readers(view, node)

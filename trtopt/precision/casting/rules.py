@@ -15,6 +15,7 @@ from onnx import TensorProto
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, DisjointNames
 from trtopt.onnxio.shape_inference import FLOAT, schema_of, with_parameters
 from trtopt.onnxio.weights import dtype_of, stretches
+from trtopt.precision.placement.draft import NORMS
 
 _SCHEMA_NAMES: dict[int, str] = {
     TensorProto.FLOAT16: "tensor(float16)",
@@ -136,7 +137,6 @@ def rounding_error(array: NDArray[Any], low: int) -> float:
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _POINTWISE = {"Add", "Sub", "Mul", "Div", "Erf"}
-_NORMS = ("LayerNormalization", "RMSNormalization")
 _PRODUCTS = {"MatMul", "Gemm"}
 
 
@@ -173,12 +173,12 @@ def gelus_between_products(
 def rest_between_quantized(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     """The names of normalisations and GELUs, and of the sums and products that hang together with them."""
     nodes = list(nodes)
-    own = {node.name: node for node in nodes if node.op_type in (*_POINTWISE, *_NORMS)}
+    own = {node.name: node for node in nodes if node.op_type in (*_POINTWISE, *NORMS)}
     makers = {name: node for node in nodes for name in node.output if name}
     groups = DisjointNames(own)
     for node in own.values():
         groups.join(node.name, *(makers[name].name for name in node.input if _is_in(own, makers.get(name))))
-    meant = {groups.root(node.name) for node in own.values() if node.op_type in ("Erf", *_NORMS)}
+    meant = {groups.root(node.name) for node in own.values() if node.op_type in ("Erf", *NORMS)}
     return {name for name in own if groups.root(name) in meant}
 
 

@@ -23,6 +23,7 @@ ACTIVATIONS = {
     "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Selu",
     "Mish", "Softplus", "Gelu", "Swish",
 }  # fmt: skip
+NORMS = ("LayerNormalization", "RMSNormalization")
 RESHAPES = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
 FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
@@ -70,11 +71,18 @@ class View:
         node = self.maker.get(tensor)
         return node if node is not None and (not ops or is_op(node, *ops)) else None
 
+    def behind_moves(self, tensor: str) -> tuple[str, list[Node]]:
+        """What the tensor is behind Identity and Transpose; and those Transposes, the last first."""
+        transposes = []
+        while (node := self.made_by(tensor, "Identity", "Transpose")) is not None:
+            if node.op_type == "Transpose":
+                transposes.append(node)
+            tensor = node.input[0]
+        return tensor, transposes
+
     def is_constant(self, tensor: str) -> bool:
         """Whether the tensor is an initializer, perhaps through Identity or Transpose."""
-        while (node := self.made_by(tensor, "Identity", "Transpose")) is not None:
-            tensor = node.input[0]
-        return tensor in self.constants
+        return self.behind_moves(tensor)[0] in self.constants
 
     def shape(self, tensor: str) -> Dims | None:
         """The tensor's shape, None for axes that are not fixed; None if not even the rank is known."""

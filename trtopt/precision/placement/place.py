@@ -9,6 +9,7 @@ import msgspec
 from trtopt.precision.placement import between, products
 from trtopt.precision.placement.draft import (
     ACTIVATIONS,
+    NORMS,
     RESHAPES,
     Draft,
     Node,
@@ -80,9 +81,6 @@ def place(view: View, options: PlacementOptions) -> Plan:
     return draft.plan()
 
 
-_NORMS = ("LayerNormalization", "RMSNormalization")
-
-
 def _has(*ops: str) -> Callable[[View], bool]:
     return lambda view: any(is_op(node, *ops) for node in view.nodes)
 
@@ -96,8 +94,8 @@ def _has_mergeable_products(view: View) -> bool:
 _PATTERNS: dict[str, Callable[[View], bool]] = {
     "qkv": _has_mergeable_products,
     "gelu": _has("Erf", "Gelu"),
-    "rest": _has(*_NORMS),
-    "smoothing": _has(*_NORMS),
+    "rest": _has(*NORMS),
+    "smoothing": _has(*NORMS),
 }
 """Where a choice that is not one of placement changes the graph."""
 _OF_FP32_SCALES = {"gelu", "rest"}

@@ -197,13 +197,10 @@ def _of_matmul(view: View, node: Node) -> Weighted | None:
 
 def _known(view: View, tensor: str) -> tuple[int, ...] | None:
     """The shape of a constant, seen through Identity and Transpose."""
-    perms = []
-    while (node := view.made_by(tensor, "Identity", "Transpose")) is not None:
-        if node.op_type == "Transpose":
-            perms.append(next((tuple(item.ints) for item in node.attribute if item.name == "perm"), None))
-        tensor = node.input[0]
-    shape = tuple(view.constants[tensor].dims)
-    for perm in reversed(perms):
+    root, transposes = view.behind_moves(tensor)
+    shape = tuple(view.constants[root].dims)
+    for node in reversed(transposes):
+        perm = next((item.ints for item in node.attribute if item.name == "perm"), None)
         shape = tuple(shape[axis] for axis in perm) if perm else shape[::-1]
     return shape
 
@@ -212,7 +209,7 @@ def _known(view: View, tensor: str) -> tuple[int, ...] | None:
 
 
 def _not_float32(view: View, item: Weighted, options: PlacementOptions) -> str | None:
-    kind = view.element_type(_root(view, item.node.input[item.weight]))
+    kind = view.element_type(view.behind_moves(item.node.input[item.weight])[0])
     return None if kind == _FLOAT32 else "its weight is not FP32; quantise the FP32 model"
 
 
@@ -265,12 +262,6 @@ _EXCEPTIONS: tuple[tuple[str, Callable[[View, Weighted, PlacementOptions], str |
 )
 _FIRM = {"weight-type", "fp8-grouped", "int4-blocks"}
 """What `--include` cannot overrule."""
-
-
-def _root(view: View, tensor: str) -> str:
-    while (node := view.made_by(tensor, "Identity", "Transpose")) is not None:
-        tensor = node.input[0]
-    return tensor
 
 
 def is_input_layer(view: View, node: Node) -> bool:

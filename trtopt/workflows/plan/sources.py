@@ -273,11 +273,11 @@ def _levels(points: Sequence[BenchPoint]) -> dict[int, dict[int, list[float]]]:
     for point in points:
         levels[1][point.batch] = point.latency.samples.latency_ms
     for point in points:
-        multi_profile, one = point.throughput, point.single_stream
-        if multi_profile is None or one is None or multi_profile.contract.streams < 2:
+        several, one = point.throughput, point.single_stream
+        if several is None or one is None or several.contract.streams < 2:
             continue
-        streams = multi_profile.contract.streams
-        rates = [throughput(run.samples, point.batch).queries_per_s for run in (one, multi_profile)]
+        streams = several.contract.streams
+        rates = [throughput(run.samples, point.batch).queries_per_s for run in (one, several)]
         slower = max(1.0, streams * rates[0] / rates[1])
         levels.setdefault(streams, {})[point.batch] = [ms * slower for ms in levels[1][point.batch]]
     return levels
