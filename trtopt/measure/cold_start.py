@@ -12,9 +12,9 @@ from typing import Literal
 from trtopt.device.api import Target
 from trtopt.device.sized_outputs import capture_inference
 from trtopt.errors import GraphCaptureError
-from trtopt.measure.engine import check_fits, input_batch, vouched_engine
+from trtopt.measure.engine import BenchJob, check_fits, input_batch, vouched_engine
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
-from trtopt.records import Contract, EngineArtifact, Job, Record, Shape
+from trtopt.records import Job, Record
 from trtopt.records.bench import ColdStart, StartPhase
 
 _MODULE_LOADING = "CUDA_MODULE_LOADING"
@@ -30,17 +30,12 @@ class ColdStarted(Record, frozen=True, kw_only=True):
 class ColdStartJob(Job[ColdStarted], frozen=True, kw_only=True, tag="cold_start"):
     """A worker's job: start the engine once. `began_s` is when its process was started, by `time.monotonic`.
 
-    `page_cache` is the state that the engine's file was brought into before; see `BenchJob` for the rest.
+    `page_cache` is the state that the engine's file was brought into before.
     """
 
-    path: str
-    artifact: EngineArtifact
-    shapes: dict[str, Shape]
-    data: str | None
-    contract: Contract
+    bench: BenchJob
     page_cache: Literal["warm", "cold"]
     began_s: float
-    sample_axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
 
 
 @contextmanager
@@ -53,19 +48,20 @@ def _timed(ms: dict[StartPhase, float], phase: StartPhase) -> Iterator[None]:
 
 def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdStarted:
     """Load the backend and the engine, run it twice and capture it, timing each phase."""
+    bench = job.bench
     ms: dict[StartPhase, float] = {"process start": (time.monotonic() - job.began_s) * 1e3}
     with ExitStack() as resources:
         with _timed(ms, "library load"):
             target = resources.enter_context(closing(open_target()))
-            check_fits(job.artifact, target)  # what loads its library late does so here
+            check_fits(bench.artifact, target)  # what loads its library late does so here
         with _timed(ms, "read"):
-            Path(job.path).read_bytes()
-        engine = vouched_engine(target, Path(job.path), job.artifact, job.shapes)
+            Path(bench.path).read_bytes()
+        engine = vouched_engine(target, Path(bench.path), bench.artifact, bench.shapes)
         with _timed(ms, "deserialise"):
             session = resources.enter_context(closing(target.load(engine)))
-        data = input_batch(session, job.shapes, job.data, job.sample_axes)
+        data = input_batch(session, bench.shapes, bench.data, bench.sample_axes)
         with _timed(ms, "context"):
-            context = resources.enter_context(closing(session.context(job.shapes)))
+            context = resources.enter_context(closing(session.context(bench.shapes)))
             stream = resources.enter_context(closing(target.device.stream()))
             buffers = device_buffers(target.device, context.bindings, resources)
             context.bind(buffers)
@@ -77,7 +73,7 @@ def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdSt
                 context.enqueue(stream)
                 stream.synchronize()
         refused = None
-        if job.contract.graph:
+        if bench.contract.graph:
             try:
                 with _timed(ms, "graph capture"):
                     capture_inference(target.device, context, stream, resources)

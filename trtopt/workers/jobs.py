@@ -169,7 +169,7 @@ def _record_ranges(job: RangesJob, progress: ProgressSink) -> tuple[TracedRun, .
 
 
 def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
-    plan = job.artifact.plan
+    plan = job.bench.artifact.plan
     return start_engine(job, lambda: open_target(plan.backend.name, plan.settings.plugins))
 
 
@@ -258,7 +258,7 @@ JOBS: dict[type, JobType[Any]] = {
     ColdStartJob: JobType[ColdStartJob](
         run=_start_engine,
         is_fresh=True,
-        doing=lambda job: f"starting {job.artifact.path}",
+        doing=lambda job: f"starting {job.bench.artifact.path}",
     ),
     InterleaveJob: JobType[InterleaveJob](
         run=_interleave,

@@ -16,17 +16,9 @@ from trtopt.records.bench import START_PHASES
 
 
 def start_in(folder: Path, device: ScriptedDevice, **changes: object) -> ColdStarted:
-    like = job_in(folder)
-    job = ColdStartJob(
-        path=like.path,
-        artifact=like.artifact,
-        shapes=like.shapes,
-        data=None,
-        contract=terms("trtexec-11"),
-        page_cache="cold",
-        began_s=time.monotonic() - 1.0,
-    )
-    return start_engine(msgspec.structs.replace(job, **changes), lambda: ScriptedTarget(device))
+    bench = msgspec.structs.replace(job_in(folder), **{"contract": terms("trtexec-11")} | changes)
+    job = ColdStartJob(bench=bench, page_cache="cold", began_s=time.monotonic() - 1.0)
+    return start_engine(job, lambda: ScriptedTarget(device))
 
 
 def test_every_phase_is_timed_in_order_and_all_is_closed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 
 from tests.support import examples
@@ -27,6 +28,11 @@ LOADED = [LoadedEngine(path=path, artifact=ENGINE, shapes={}) for path in ("/a/1
 TENSORRT = ("TensorRT", "its driver")
 WITH_PLUGIN = (*TENSORRT, "the plugin /plugin.so")
 
+BENCH = BenchJob(
+    path="/f/batch8.engine", artifact=ENGINE, batch=8, shapes={}, data=None,
+    contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=False, memory=False,
+)  # fmt: skip
+
 CASES: list[tuple[Job, str, tuple[str, ...]]] = [
     (
         BuildJob(onnx="m.onnx", types=(), plan=examples.plan(), folder="/f", timing_cache=None),
@@ -35,41 +41,13 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
     ),
     (DescribeJob(path="e.engine", sha256="", backend="onnxruntime"), "running e.engine", ("ONNX Runtime",)),
     (
-        BenchJob(
-            path="/f/batch8.engine", artifact=ENGINE, batch=8, shapes={}, data="images:rows",
-            contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=False, memory=False,
-        ),
+        msgspec.structs.replace(BENCH, data="images:rows"),
         "running batch8.engine",
         (*WITH_PLUGIN, "what images:rows calls"),
     ),
-    (
-        KernelJob(
-            bench=BenchJob(
-                path="/f/batch8.engine", artifact=ENGINE, batch=8, shapes={}, data=None,
-                contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=False, memory=False,
-            )
-        ),
-        "recording the kernels of batch8.engine",
-        (*WITH_PLUGIN, "CUPTI"),
-    ),
-    (
-        RangesJob(
-            bench=BenchJob(
-                path="/f/batch8.engine", artifact=ENGINE, batch=8, shapes={}, data=None,
-                contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=False, memory=False,
-            )
-        ),
-        "recording the NVTX ranges of batch8.engine",
-        (*WITH_PLUGIN, "CUPTI"),
-    ),
-    (
-        ColdStartJob(
-            path="/f/batch8.engine", artifact=ENGINE, shapes={}, data=None,
-            contract=contract_named("isolated"), page_cache="warm", began_s=0.0,
-        ),
-        "starting batch8.engine",
-        WITH_PLUGIN,
-    ),
+    (KernelJob(bench=BENCH), "recording the kernels of batch8.engine", (*WITH_PLUGIN, "CUPTI")),
+    (RangesJob(bench=BENCH), "recording the NVTX ranges of batch8.engine", (*WITH_PLUGIN, "CUPTI")),
+    (ColdStartJob(bench=BENCH, page_cache="warm", began_s=0.0), "starting batch8.engine", WITH_PLUGIN),
     (
         InterleaveJob(
             engines=(*LOADED, LOADED[0]), variants=(), rounds=1, purpose="control", batch=8,

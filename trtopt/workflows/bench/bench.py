@@ -235,16 +235,7 @@ def measure_cold_starts(
             if state == "warm":
                 Path(job.path).read_bytes()
             on_progress(index, "cold start", number / STARTS)
-            started = ColdStartJob(
-                path=job.path,
-                artifact=job.artifact,
-                shapes=job.shapes,
-                data=job.data,
-                sample_axes=job.sample_axes,
-                contract=job.contract,
-                page_cache=state,
-                began_s=time.monotonic(),
-            )
+            started = ColdStartJob(bench=job, page_cache=state, began_s=time.monotonic())
             result = run_job(started, limit_s=limit_s)
             made.append(result.start)
             module_loading = result.module_loading
