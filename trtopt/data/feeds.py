@@ -74,16 +74,6 @@ class Feed:
     alike: Alike = ""
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """An axis of an input: its name (none: empty), and its length: the fixed one, or what suits its place."""
-
-    name: str
-    length: int
-    is_open: bool = True
-    is_first: bool = False
-
-
 def _index_bound(graph: onnx.GraphProto, name: str) -> int | None:
     """Below which number an integer input must stay: the rows of the tables that it indexes, None if none."""
     tables = {item.name: list(item.dims) for item in graph.initializer}
@@ -102,38 +92,45 @@ def _index_bound(graph: onnx.GraphProto, name: str) -> int | None:
     return bound
 
 
-def _axes(item: onnx.ValueInfoProto, sizes: tuple[int, int, int]) -> list[_Axis]:
-    axes = item.type.tensor_type.shape.dim
-    batch_axis = 1 if is_state(_shape_of(item)) else 0
-    return [
-        _Axis("", int(axis.dim_value), is_open=False)
-        if axis.HasField("dim_value") and axis.dim_value >= 0
-        else _Axis(
-            axis.dim_param if names_length(axis.dim_param) else "",
-            sizes[0] if place == batch_axis else sizes[2 if place >= 2 and len(axes) >= 4 else 1],
-            is_first=place == batch_axis,
-        )
-        for place, axis in enumerate(axes)
-    ]
+def _shapes(model: onnx.ModelProto, sizes: tuple[int, int, int], alike: Alike) -> list[list[int]]:
+    """A length for each axis of each input: the fixed one, its name's, or what suits its place.
 
+    Axes without a name differ in length, but for those that are `alike`.
+    """
+    wanted = inputs_of(model)
+    shapes = [_shape_of(item) for item in wanted]
+    batch_axes = [1 if is_state(shape) else 0 for shape in shapes]
 
-def _lengths(inputs: list[list[_Axis]], alike: Alike) -> list[list[int]]:
-    """A length for each axis of each input: those without a name differ, but for what is `alike`."""
-    named = lengths_of((axis.name, axis.length) for own in inputs for axis in own if axis.name)
+    def suited(index: int, place: int) -> int:
+        if place == batch_axes[index]:
+            return sizes[0]
+        return sizes[2 if place >= 2 and len(shapes[index]) >= 4 else 1]
+
+    named = lengths_of(
+        (axis, suited(index, place))
+        for index, shape in enumerate(shapes)
+        for place, axis in enumerate(shape)
+        if isinstance(axis, str) and axis != "?"
+    )
     taken = set(named.values())
 
-    def length_of(axis: _Axis) -> int:
-        if axis.name:
-            return named[axis.name]
-        if not axis.is_open or alike == "all" or (alike == "batch" and axis.is_first):
-            return axis.length
-        length = axis.length
+    def length_of(index: int, place: int) -> int:
+        axis = shapes[index][place]
+        if axis != "?":
+            return axis if isinstance(axis, int) else named[axis]
+        declared = wanted[index].type.tensor_type.shape.dim[place]
+        if declared.HasField("dim_value") and not declared.dim_value:
+            return 0  # an empty input
+        length, is_batch = suited(index, place), place == batch_axes[index]
+        if alike == "all" or (alike == "batch" and is_batch):
+            return length
+        step = 1 if is_batch else length // 2
         while length in taken:
-            length += 1 if axis.is_first else axis.length // 2
+            length += step
         taken.add(length)
         return length
 
-    return [[length_of(axis) for axis in own] for own in inputs]
+    return [[length_of(index, place) for place in range(len(shape))] for index, shape in enumerate(shapes)]
 
 
 def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -167,9 +164,7 @@ def seeded(
     for label, sizes in zip(("small", "large"), _SIZES[lengths], strict=True):
         rng = np.random.default_rng(seed)
         values = {}
-        wanted = inputs_of(model)
-        shapes_drawn = _lengths([_axes(item, sizes) for item in wanted], alike)
-        for item, shape in zip(wanted, shapes_drawn, strict=True):
+        for item, shape in zip(inputs_of(model), _shapes(model, sizes, alike), strict=True):
             if math.prod(shape) > _MOST_VALUES:
                 raise ModelError(
                     f"input {item.name!r} of shape {shape} is too large to be drawn at random",
@@ -248,11 +243,10 @@ def on_seeded(
 def _choices(model: onnx.ModelProto, one_batch: bool = True) -> list[tuple[Lengths, Alike]]:
     """Which lengths of seeded inputs there are to choose from: the usual ones first, no two the same."""
     kinds: tuple[Alike, ...] = ("batch", "all") if one_batch else ("", "batch", "all")
-    wanted = inputs_of(model)
     found: dict[str, tuple[Lengths, Alike]] = {}
     for lengths, both in _SIZES.items():
         for alike in kinds:
-            shapes = [_lengths([_axes(item, sizes) for item in wanted], alike) for sizes in both]
+            shapes = [_shapes(model, sizes, alike) for sizes in both]
             found.setdefault(str(shapes), (lengths, alike))
     return list(found.values())
 
