@@ -85,9 +85,6 @@ def _make_plain(trt: Any, memory: TrackedMemory) -> Any:
     """8.6: Python's IGpuAllocator calls only the synchronous trio."""
 
     class Allocator(trt.IGpuAllocator):  # type: ignore[misc]  # the base class is only known at run time
-        def __init__(self) -> None:
-            trt.IGpuAllocator.__init__(self)
-
         def allocate(self, size: int, alignment: int, flags: int) -> int:
             return memory.allocate(size, alignment)
 
@@ -109,9 +106,6 @@ def _make_async(trt: Any, memory: TrackedMemory) -> Any:
     """
 
     class Allocator(trt.IGpuAsyncAllocator):  # type: ignore[misc]  # the base class is only known at run time
-        def __init__(self) -> None:
-            trt.IGpuAsyncAllocator.__init__(self)
-
         def allocate_async(self, size: int, alignment: int, third: Any, fourth: Any) -> int:
             return memory.allocate(size, alignment, max(address_of(third), address_of(fourth)))
 
@@ -167,9 +161,6 @@ def make_output_allocator(trt: Any, target: Target, memory: OutputMemory) -> Any
     """TensorRT's object; the caller keeps it alive."""
 
     class OutputAllocator(trt.IOutputAllocator):  # type: ignore[misc]  # known only at run time
-        def __init__(self) -> None:
-            trt.IOutputAllocator.__init__(self)
-
         def reallocate_output(self, tensor_name: str, given: Any, size: int, alignment: int) -> int:
             return memory.reallocate(size)
 

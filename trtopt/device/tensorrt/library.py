@@ -94,9 +94,6 @@ def make_logger(trt: Any, sink: LogSink) -> Any:
     }
 
     class Logger(trt.ILogger):  # type: ignore[misc]  # the base class is only known at run time
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
         def log(self, severity: Any, msg: str) -> None:
             name = severities.get(severity, "info")
             heard(trt.__name__, name, msg)

@@ -56,9 +56,6 @@ def make_monitor(trt: Any, progress: ProgressSink) -> Any:
     tree = PhaseTree(progress)
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]  # the base class is only known at run time
-        def __init__(self) -> None:
-            trt.IProgressMonitor.__init__(self)
-
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             tree.start(phase_name, parent_phase, num_steps)
 

@@ -323,9 +323,6 @@ class TensorRTContext:
 
 def _make_profiler(trt: Any, report: Callable[[str, float], None]) -> Any:
     class Profiler(trt.IProfiler):  # type: ignore[misc]  # the base class is only known at run time
-        def __init__(self) -> None:
-            trt.IProfiler.__init__(self)
-
         def report_layer_time(self, layer_name: str, ms: float) -> None:
             report(layer_name, ms)
 
