@@ -19,10 +19,9 @@ from trtopt.errors import UsageError
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.options import Declared, Option, choices_of, declared_in, parse_names
 from trtopt.records import Backend, Plugin, Record
-from trtopt.targets import ONNXRUNTIME, ROWS, RTX, TENSORRT, target_of
+from trtopt.targets import DISPLAYED, ONNXRUNTIME, ROWS, RTX, TENSORRT, target_of
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
-_NAMES = {TENSORRT: "TensorRT", RTX: "TensorRT-RTX", ONNXRUNTIME: "ONNX Runtime"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +56,8 @@ class Setting(Option):
         """What has it."""
         if self.needs is not None:
             first = next(row for row in ROWS if getattr(row, self.needs))
-            return f"{_NAMES[first.backend]} {'.'.join(map(str, first.since))} and newer"
-        return "every TensorRT" if len(self.backends) > 1 else _NAMES[self.backends[0]]
+            return f"{DISPLAYED[first.backend]} {'.'.join(map(str, first.since))} and newer"
+        return "every TensorRT" if len(self.backends) > 1 else DISPLAYED[self.backends[0]]
 
     def is_of(self, backend: Backend) -> bool:
         """Whether a backend has it."""

@@ -28,6 +28,8 @@ RTX = "tensorrt-rtx"
 ONNXRUNTIME = "onnxruntime"
 BACKENDS = (TENSORRT, RTX, ONNXRUNTIME)
 """The values of `--backend`, besides auto."""
+DISPLAYED = {TENSORRT: "TensorRT", RTX: "TensorRT-RTX", ONNXRUNTIME: "ONNX Runtime"}
+"""Each as a reader knows it."""
 MODULES = {TENSORRT: "tensorrt", RTX: "tensorrt_rtx"}
 """The Python module of each backend."""
 

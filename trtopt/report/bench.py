@@ -59,6 +59,7 @@ from trtopt.report.view import (
     table,
     view_of,
 )
+from trtopt.targets import DISPLAYED
 
 _TOP_LAYERS = 10
 _LAZY_SHARE = 0.1
@@ -66,7 +67,6 @@ _LAZY_SHARE = 0.1
 
 _BINS = 60
 _WIDTHS = 5
-_LIBRARIES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
 _Row = tuple[BenchPoint, dict[str, float | None]]
 
 
@@ -107,7 +107,7 @@ def _figures(point: BenchPoint, found: dict[str, float | None]) -> Row:
 
 def backend_text(backend: Backend) -> str:
     """The library's own name and its version."""
-    return f"{_LIBRARIES.get(backend.name, backend.name)} {backend.version}"
+    return f"{DISPLAYED.get(backend.name, backend.name)} {backend.version}"
 
 
 def where_text(report: BenchReport) -> str:
