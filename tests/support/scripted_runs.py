@@ -9,7 +9,8 @@ import numpy as np
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from trtopt.measure.contracts import changed, contract_named
-from trtopt.measure.loop.run_pass import Subject, measure
+from trtopt.measure.loop.run_pass import Subject
+from trtopt.measure.loop.sample_groups import measure
 from trtopt.measure.loop.stopping import Limits
 from trtopt.records import Contract, EngineRef, Measurement
 

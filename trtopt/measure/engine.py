@@ -21,7 +21,8 @@ from trtopt.measure.load.load_pass import LoadSettings, measure_load, search_loa
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import sets_of
 from trtopt.measure.loop.profiling_passes import follow_memory, record_kernels, record_ranges, time_layers
-from trtopt.measure.loop.run_pass import Subject, measure
+from trtopt.measure.loop.run_pass import Subject
+from trtopt.measure.loop.sample_groups import measure
 from trtopt.measure.loop.stopping import Limits
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import (

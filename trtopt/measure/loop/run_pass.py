@@ -1,22 +1,17 @@
-"""One pass over an engine in one mode under one contract: streams, warm-up, samples, record."""
+"""What a pass runs on: an engine's inference streams under a contract's terms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from trtopt.device.api import Device, Session
-from trtopt.errors import MeasurementError
 from trtopt.measure.contracts import changed, one_in_flight
 from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.inference_stream import InferenceStream
-from trtopt.measure.loop.sample_groups import take_samples
-from trtopt.measure.loop.sampling import loop_overhead, no_garbage_collection
-from trtopt.measure.loop.stopping import Limits, StoppingRule, WarmUp
-from trtopt.records import Contract, EngineRef, Measurement, Shape
+from trtopt.records import Contract, EngineRef, Shape
 
 
 @dataclass(frozen=True)
@@ -30,55 +25,6 @@ class Subject:
 
 
 Mode = Literal["latency", "throughput"]
-
-
-def measure(
-    device: Device,
-    session: Session,
-    subject: Subject,
-    contract: Contract,
-    mode: Mode,
-    limits: Limits,
-) -> Measurement:
-    """Warm up, then sample until the limits are reached. No profiler or allocator may be attached.
-
-    In latency mode one query is in flight; in throughput mode as many as the contract's queue and streams
-    allow. All host work that is not the query's own is kept out of the loop.
-    """
-    in_mode = partial(terms_of, mode)
-    with ExitStack() as resources:
-        inference_streams, contract, notes = open_inference_streams(
-            device, session, subject, contract, in_mode, resources
-        )
-        warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
-        enough = StoppingRule(limits)
-        with no_garbage_collection():
-            taken = take_samples(device, inference_streams, warm, enough)
-    if taken.bare is not None and (added := loop_overhead(taken.samples, taken.bare)) is not None:
-        notes += added.notes
-    if not taken.samples.start_ms and taken.discarded is None:
-        raise MeasurementError("no query finished", "give the pass more time with --duration")
-    return Measurement(
-        mode=mode,
-        contract=in_mode(contract),
-        engine=subject.engine,
-        batch=subject.batch,
-        shapes=dict(subject.shapes),
-        samples=taken.samples,
-        staged=taken.staged,
-        bare=taken.bare,
-        warmups=taken.warmups,
-        clocks=taken.clocks,
-        clock_reference=taken.reference,
-        groups=taken.groups,
-        discarded=0 if taken.discarded is None else len(taken.discarded.start_ms),
-        discarded_samples=taken.discarded,
-        untrustworthy=taken.untrustworthy,
-        warmup_reason=warm.reason,
-        stop_reason=enough.reason if taken.failure is None else f"failure: {taken.failure.problem}",
-        failure=None if taken.failure is None else taken.failure.problem,
-        notes=tuple(notes),
-    )
 
 
 def terms_of(mode: Mode, contract: Contract) -> Contract:

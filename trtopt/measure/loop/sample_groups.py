@@ -13,15 +13,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
-from trtopt.device.api import ClockSensor, Device
-from trtopt.errors import DeviceError
+from trtopt.device.api import ClockSensor, Device, Session
+from trtopt.errors import DeviceError, MeasurementError
 from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.loop.inference_stream import InferenceStream
-from trtopt.measure.loop.sampling import Criterion, Finished, Until, as_samples, drive, run_bare
-from trtopt.measure.loop.stopping import StoppingRule, WarmUp
-from trtopt.records import ClockReading, ClockReference, Samples
+from trtopt.measure.loop.run_pass import Mode, Subject, open_inference_streams, terms_of
+from trtopt.measure.loop.sampling import (
+    Criterion,
+    Finished,
+    Until,
+    as_samples,
+    drive,
+    loop_overhead,
+    no_garbage_collection,
+    run_bare,
+)
+from trtopt.measure.loop.stopping import Limits, StoppingRule, WarmUp
+from trtopt.records import ClockReading, Contract, Measurement, Samples
 
 GROUP_S = 0.25
 """NVML updates about ten times a second: both readings of a group are of its own time. They cost a hundredth
@@ -39,29 +51,6 @@ MIN_QUERIES = 20
 
 QUERIES_PER_WAITING_SLOT = 100
 """Filling and emptying the queue of a group moves its throughput by a hundredth at most."""
-
-
-@dataclass(frozen=True)
-class Taken:
-    """The samples of a pass.
-
-    `groups` holds each one's reasons to be discarded; `clocks` has one reading more than there are groups.
-    `staged` are the queries whose stages were timed, without those of discarded groups, and `bare` those of a
-    bare loop; None where queries queue.
-
-    `failure` is the device's, if it ended the pass in the middle; what had finished by then is kept.
-    """
-
-    warmups: Samples
-    samples: Samples
-    staged: Samples
-    bare: Samples | None
-    discarded: Samples | None
-    clocks: tuple[ClockReading, ...]
-    reference: ClockReference
-    groups: tuple[tuple[str, ...], ...]
-    untrustworthy: tuple[str, ...]
-    failure: DeviceError | None
 
 
 class _Group:
@@ -110,19 +99,78 @@ class _Stretches:
         )
 
 
-def take_samples(
-    device: Device, inference_streams: Sequence[InferenceStream], warm: WarmUp, enough: StoppingRule
-) -> Taken:
-    """Warm up, then sample in groups until `enough` is finished.
+def measure(
+    device: Device, session: Session, subject: Subject, contract: Contract, mode: Mode, limits: Limits
+) -> Measurement:
+    """Warm up, then sample in groups until the limits are reached. No profiler or allocator may be attached.
 
-    A discarded group's queries do not help `enough` to finish; its time counts towards the time limit.
+    In latency mode one query is in flight; in throughput mode as many as the contract's queue and streams
+    allow. All host work that is not the query's own is kept out of the loop. A discarded group's queries do
+    not help the limits to be reached; its time counts towards the time limit. If the device fails in the
+    middle, what had finished by then is kept.
     """
-    sensor = device.clock_sensor()
-    warmups = _Stretches(device.now())
-    with device.annotate("warm-up"):
-        drive(device, inference_streams, warm, warmups.new(0))
-    with device.captured():
-        return _take_groups(device, inference_streams, enough, warmups, sensor)
+    in_mode = partial(terms_of, mode)
+    with ExitStack() as resources:
+        inference_streams, contract, notes = open_inference_streams(
+            device, session, subject, contract, in_mode, resources
+        )
+        warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
+        enough = StoppingRule(limits)
+        with no_garbage_collection():
+            sensor = device.clock_sensor()
+            warmups = _Stretches(device.now())
+            with device.annotate("warm-up"):
+                drive(device, inference_streams, warm, warmups.new(0))
+            with device.captured():
+                taken = _take_groups(device, inference_streams, enough, warmups, sensor)
+    clocks = taken.clocks if taken.clocks[0].sm_mhz is not None else []
+    interference = evaluate_groups(clocks, sensor.reference.mhz)
+    bad = {group.index for group in interference.groups if group.discarded}
+    every = set(range(len(interference.groups))) if clocks else None
+    kept = None if every is None else every - bad
+    samples, discarded = taken.samples.of(kept), taken.samples.of(bad) if bad else None
+    bare = taken.bare.of(kept) if len(taken.bare) else None
+    if bare is not None and (added := loop_overhead(samples, bare)) is not None:
+        notes += added.notes
+    if not samples.start_ms and discarded is None:
+        raise MeasurementError("no query finished", "give the pass more time with --duration")
+    failure = None if taken.failure is None else taken.failure.problem
+    against = [] if failure is None else [f"the device failed in the middle: {failure}"]
+    return Measurement(
+        mode=mode,
+        contract=in_mode(contract),
+        engine=subject.engine,
+        batch=subject.batch,
+        shapes=dict(subject.shapes),
+        samples=samples,
+        staged=taken.staged.of(kept),
+        bare=bare,
+        warmups=warmups.of(every),
+        clocks=tuple(clocks),
+        clock_reference=sensor.reference,
+        groups=tuple(group.reasons for group in interference.groups),
+        discarded=0 if discarded is None else len(discarded.start_ms),
+        discarded_samples=discarded,
+        untrustworthy=(*against, *([interference.text] if interference.untrustworthy else [])),
+        warmup_reason=warm.reason,
+        stop_reason=enough.reason if failure is None else f"failure: {failure}",
+        failure=failure,
+        notes=tuple(notes),
+    )
+
+
+@dataclass
+class _Taken:
+    """A pass so far: its samples, queries whose stages were timed, and those of a bare loop, if none queue.
+
+    `clocks` has one reading more than there are groups.
+    """
+
+    samples: _Stretches
+    staged: _Stretches
+    bare: _Stretches
+    clocks: list[ClockReading]
+    failure: DeviceError | None = None
 
 
 def _take_groups(
@@ -131,13 +179,13 @@ def _take_groups(
     enough: StoppingRule,
     warmups: _Stretches,
     sensor: ClockSensor,
-) -> Taken:
-    samples = _Stretches(device.now())
-    staged, bare = _Stretches(samples.start_s), _Stretches(samples.start_s)
-    clocks = [sensor.read(0.0)]
+) -> _Taken:
+    began_s = device.now()
+    taken = _Taken(_Stretches(began_s), _Stretches(began_s), _Stretches(began_s), [sensor.read(0.0)])
+    clocks = taken.clocks
     known = clocks[0].sm_mhz is not None
     is_alone = sum(len(inference_stream.slots) for inference_stream in inference_streams) == 1
-    sampled_s, failure = 0.0, None
+    sampled_s = 0.0
     while True:
         index = len(clocks) - 1
         group = _Group(
@@ -151,56 +199,26 @@ def _take_groups(
                 drive(device, inference_streams, Until(1), warmups.new(index))
             with device.annotate(f"group {index}"):
                 before_s = device.now()
-                drive(device, inference_streams, group, samples.new(index))
+                drive(device, inference_streams, group, taken.samples.new(index))
                 sampled_s += device.now() - before_s
             count = max(MIN_TIMED, round(group.heard * TIMED_SHARE))
             with device.annotate(f"stages {index}"):
-                drive(device, inference_streams, Until(count), staged.new(index), timed=True)
+                drive(device, inference_streams, Until(count), taken.staged.new(index), timed=True)
             if is_alone:
                 least = Until(max(MIN_TIMED, round(group.heard * BARE_SHARE)))
                 with device.annotate(f"bare loop {index}"):
-                    run_bare(device, inference_streams[0], least, bare.new(index))
+                    run_bare(device, inference_streams[0], least, taken.bare.new(index))
         except DeviceError as error:
-            if not len(samples):
+            if not len(taken.samples):
                 raise
-            failure = error
-        clocks.append(sensor.read(round((device.now() - samples.start_s) * 1e3, 6)))
+            taken.failure = error
+        clocks.append(sensor.read(round((device.now() - began_s) * 1e3, 6)))
         if evaluate_groups(clocks[-2:], sensor.reference.mhz).discarded:
             enough.take_back(group.heard)
-        if failure is not None or enough.is_finished(sampled_s):
-            break
-    return _evaluated(warmups, samples, staged, bare, clocks if known else [], sensor.reference, failure)
+        if taken.failure is not None or enough.is_finished(sampled_s):
+            return taken
 
 
 def _queries_of_a_group(inference_streams: Sequence[InferenceStream]) -> int:
     slots = sum(len(inference_stream.slots) for inference_stream in inference_streams)
     return max(MIN_QUERIES, QUERIES_PER_WAITING_SLOT * (slots - 1))
-
-
-def _evaluated(
-    warmups: _Stretches,
-    samples: _Stretches,
-    staged: _Stretches,
-    bare: _Stretches,
-    clocks: Sequence[ClockReading],
-    reference: ClockReference,
-    failure: DeviceError | None,
-) -> Taken:
-    """Keep apart what counts and what does not."""
-    interference = evaluate_groups(clocks, reference.mhz)
-    bad = {group.index for group in interference.groups if group.discarded}
-    every = set(range(len(interference.groups))) if clocks else None
-    kept = None if every is None else every - bad
-    against = [] if failure is None else [f"the device failed in the middle: {failure.problem}"]
-    return Taken(
-        warmups=warmups.of(every),
-        samples=samples.of(kept),
-        staged=staged.of(kept),
-        bare=bare.of(kept) if len(bare) else None,
-        discarded=samples.of(bad) if bad else None,
-        clocks=tuple(clocks),
-        reference=reference,
-        groups=tuple(group.reasons for group in interference.groups),
-        untrustworthy=(*against, *([interference.text] if interference.untrustworthy else [])),
-        failure=failure,
-    )
