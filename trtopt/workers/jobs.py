@@ -125,11 +125,11 @@ def type_of(job: Job[Any]) -> JobType[Any]:
 
 def engines_of(job: Job[Any]) -> Sequence[Any]:
     """What a job runs: records with the `path` and the `artifact` of an engine."""
-    if isinstance(job, KernelJob | RangesJob):
+    if isinstance(job, KernelJob | RangesJob | ColdStartJob):
         return [job.bench]
     if isinstance(job, InterleaveJob):
         return job.engines
-    return [job] if isinstance(job, BenchJob | ColdStartJob | OutputsJob) else []
+    return [job] if isinstance(job, BenchJob | OutputsJob) else []
 
 
 def _open(job: Job[Any], marks: NvtxMarks = UNMARKED) -> AbstractContextManager[Target]:
