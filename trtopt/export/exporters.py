@@ -10,7 +10,7 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Tensors = tuple["torch.Tensor", ...]
 NATIVE_OPSET = 18
 """The lowest opset that the torch.export-based exporter writes; a lower one is made from it."""
+_OF_PYTORCH = re.compile(r"[/\\]torch[/\\]")
+_OF_WARNINGS = re.compile(r"^<|[/\\]logging[/\\]|[/\\](warnings|contextlib)\.py$")
 _TENSORS = "leave it to tensors: torch.where, or torch.cond with the default exporter, in place of a branch"
 
 
@@ -148,7 +150,8 @@ def _untraceable(name: str, error: Exception) -> ModelError:
     """The error for a module that torch.export does not take, with the line of the module."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-    line = _source_line(str(error)) or _module_frame(traceback.extract_tb(error.__traceback__))
+    frame = _users_frame(traceback.extract_tb(error.__traceback__))
+    line = _source_line(str(error)) or (f" at {frame}" if frame else "")
     if any(isinstance(link, GuardOnDataDependentSymNode) for link in _causes(error)):
         return ModelError(
             f"{name}: Python code{line} depends on a tensor's values, which an export cannot know", _TENSORS
@@ -255,22 +258,19 @@ class _GuardHandler(logging.Handler):
         """Keep the record if it reports a size that was fixed."""
         match = re.search(r"eval (Eq\(.+\)) \[guard added\]", record.getMessage())
         if match:
-            self.found.append(Specialised(match.group(1), _module_line()))
+            frame = _users_frame(traceback.extract_stack())
+            self.found.append(Specialised(match.group(1), frame or "an unknown line"))
 
 
-def _module_line() -> str:
-    """`FILE:LINE` of the innermost frame that is not PyTorch's, this file's or the logging module's."""
-    return _module_frame(traceback.extract_stack()).removeprefix(" at ") or "an unknown line"
+def _users_frame(frames: Sequence[traceback.FrameSummary]) -> str:
+    """`FILE:LINE` of the innermost frame of the user's code; empty if there is none."""
+    own = [frame for frame in frames if not (_is_between(frame) or _OF_PYTORCH.search(frame.filename))]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
-def _module_frame(frames: list[traceback.FrameSummary]) -> str:
-    """As `_module_line`, of these frames, as ` at FILE:LINE`; empty if there is none."""
-    own = [
-        frame
-        for frame in frames
-        if not re.search(r"^<|[/\\](torch|logging)[/\\]", frame.filename) and frame.filename != __file__
-    ]
-    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+def _is_between(frame: traceback.FrameSummary) -> bool:
+    """Whether a frame is this file's, or has the standard library's part in a warning or a log."""
+    return frame.filename == __file__ or _OF_WARNINGS.search(frame.filename) is not None
 
 
 @contextmanager
@@ -355,17 +355,19 @@ def noticing(inputs: int) -> Iterator[list[Conversion]]:
         if not issubclass(category, torch.jit.TracerWarning):
             show(message, category, filename, lineno, file, line)
             return
-        frames = _frames()
-        if not frames or _is_of_the_library(frames[-1].filename):
-            return
-        place = next(frame for frame in reversed(frames) if not _is_pytorchs(frame.filename))
+        stack = traceback.extract_stack()
+        innermost = [frame.filename for frame in stack if not _is_between(frame)][-1]
+        if _OF_PYTORCH.search(innermost) and Path(innermost).name != "_tensor.py":
+            return  # its library's, and not a tensor's method, which does what the module's line says
+        place = _users_frame(stack) or "an unknown line:0"
         match = re.match(r"Converting a tensor to (an? .+?) might cause", str(message))
         if match is None:
-            show(message, category, place.filename, place.lineno or 0, file, line)
+            name, _, number = place.rpartition(":")
+            show(message, category, name, int(number), file, line)
             return
         made_of = _made_of(given.tensor, inputs)
         if "values" in made_of or ("sizes" in made_of and "boolean" in match[1]):
-            conversion = Conversion(f"{place.filename}:{place.lineno}", match[1])
+            conversion = Conversion(place, match[1])
             found.extend([conversion] if conversion not in found else [])
 
     with warnings.catch_warnings():
@@ -374,24 +376,6 @@ def noticing(inputs: int) -> Iterator[list[Conversion]]:
         warnings.showwarning = hear
         with given:
             yield found
-
-
-def _frames() -> list[traceback.FrameSummary]:
-    """What is being called, innermost last, without this file's part in it and that of the warning."""
-    return [
-        frame
-        for frame in traceback.extract_stack()
-        if frame.filename != __file__ and Path(frame.filename).name not in {"warnings.py", "contextlib.py"}
-    ]
-
-
-def _is_pytorchs(filename: str) -> bool:
-    return re.search(r"[/\\]torch[/\\]", filename) is not None
-
-
-def _is_of_the_library(filename: str) -> bool:
-    """Whether it is PyTorch's, and not the methods of tensors, which do what the module's line says."""
-    return _is_pytorchs(filename) and Path(filename).name != "_tensor.py"
 
 
 def _made_of(tensor: object, inputs: int) -> set[str]:
