@@ -369,19 +369,6 @@ def _gather(step: Step) -> list[Rows]:
     return _place(step, rows[0], rows[0].axis + (width - 1 if axis < rows[0].axis else 0))
 
 
-def _gather_nd(step: Step) -> list[Rows]:
-    rows, alike, deep = step.rows, step.number("batch_dims", 0), step.shape_at(1)[-1]
-    if len(rows) > 1:
-        common = step.common()
-        if common.axis < alike:
-            return _place(step, common, common.axis)
-    elif 1 in rows and alike <= rows[1].axis < len(rows[1].shape) - 1:
-        return _place(step, rows[1], rows[1].axis)
-    elif 0 in rows and isinstance(deep, int) and rows[0].axis >= alike + deep:
-        return _place(step, rows[0], len(step.shape_at(1)) - 1 + rows[0].axis - alike - deep)
-    raise MixesError("takes rows of the batch")
-
-
 def _slice(step: Step) -> list[Rows]:
     rows = step.only_input()
     axes = step.axes("axes", 3, len(rows.shape))
@@ -698,7 +685,6 @@ RULES: dict[str, Rule] = {
     "Expand": _expand,
     "Flatten": _flatten,
     "Gather": _gather,
-    "GatherND": _gather_nd,
     "Gemm": _gemm,
     "GridSample": _grid_sample,
     "MatMul": _matmul,
