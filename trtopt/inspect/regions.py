@@ -148,43 +148,35 @@ def _timed(
     nodes: tuple[str, ...], sides: Sequence[tuple[Side, Side]], threshold: float, regions: int
 ) -> RegionTime:
     quantized = frozenset(nodes)
-    causes = [_causes(ours, theirs, quantized) for ours, theirs in sides]
+    causes = [_causes(ours, theirs, quantized) for ours, theirs in sides] or [(0.0, 0.0, 0.0, 0.0)]
+    compute, reformat, float_path, lost_fusion = map(sum, zip(*causes, strict=True))
     before = sum(_ms(ours) for ours, _ in sides)
     after = sum(_ms(theirs) for _, theirs in sides)
     return RegionTime(
         nodes=nodes,
         float_ms=before,
         quantised_ms=after,
-        compute_ms=sum(one.compute for one in causes),
-        reformat_ms=sum(one.reformat for one in causes),
-        float_path_ms=sum(one.float_path for one in causes),
-        lost_fusion_ms=sum(one.lost_fusion for one in causes),
+        compute_ms=compute,
+        reformat_ms=reformat,
+        float_path_ms=float_path,
+        lost_fusion_ms=lost_fusion,
         regions=regions,
         loses=bool(nodes) and after > before * (1 + threshold) > 0,
     )
 
 
-@dataclass(frozen=True)
-class _Causes:
-    compute: float
-    reformat: float
-    float_path: float
-    lost_fusion: float
+def _causes(ours: Side, theirs: Side, quantized: frozenset[str]) -> tuple[float, float, float, float]:
+    """What one set of matched layers changes by, in milliseconds, every one of them given to one cause.
 
-
-def _causes(ours: Side, theirs: Side, quantized: frozenset[str]) -> _Causes:
-    """What one set of matched layers changes by, in milliseconds, every one of them given to one cause."""
+    Computing, reformats, layers that ran wider than requested, layers that were fused.
+    """
     a_work, b_work = _working(ours), _working(theirs)
     apart = () if not a_work or len(b_work) <= len(a_work) else _without(b_work, quantized)
     lost = _ms(apart) if len(apart) < len(b_work) else 0.0
     rest = _ms(b_work) - lost - _ms(a_work)
     is_wider = any(is_fallback(layer) and bits(layer.requested_dtype) <= _NARROW_BITS for layer in b_work)
-    return _Causes(
-        compute=0.0 if is_wider else rest,
-        reformat=_ms(theirs) - _ms(b_work) - _ms(ours) + _ms(a_work),
-        float_path=rest if is_wider else 0.0,
-        lost_fusion=lost,
-    )
+    reformat = _ms(theirs) - _ms(b_work) - _ms(ours) + _ms(a_work)
+    return 0.0 if is_wider else rest, reformat, rest if is_wider else 0.0, lost
 
 
 def _working(layers: Side) -> Side:

@@ -110,7 +110,7 @@ def _per_run(launches: Sequence[KernelLaunch]) -> tuple[list[float], list[float]
     """The span and the idle time of each run."""
     runs = range(len(launches[0].ms)) if launches else range(0)
     intervals = [[(one.start_ms[run], one.start_ms[run] + one.ms[run]) for one in launches] for run in runs]
-    return [span_of(one) for one in intervals], [sum(gaps_before(one)) for one in intervals]
+    return [span_of(one) for one in intervals], [sum(gaps_and_overlaps(one)[0]) for one in intervals]
 
 
 def _intervals(launches: Sequence[KernelLaunch]) -> list[Interval]:
@@ -121,7 +121,8 @@ def _intervals(launches: Sequence[KernelLaunch]) -> list[Interval]:
 def _own_ms(launches: Sequence[KernelLaunch]) -> list[float]:
     """Of each launch beyond what earlier ones take."""
     intervals = _intervals(launches)
-    return [end - start - over for (start, end), over in zip(intervals, overlaps(intervals), strict=True)]
+    _, overlaps = gaps_and_overlaps(intervals)
+    return [end - start - over for (start, end), over in zip(intervals, overlaps, strict=True)]
 
 
 def _rows(
@@ -134,7 +135,7 @@ def _rows(
     launches = found.launches
     ms = [median(one.ms) for one in launches]
     intervals = _intervals(launches)
-    gaps, overlapping = gaps_before(intervals), overlaps(intervals)
+    gaps, overlaps = gaps_and_overlaps(intervals)
     traits = [_traits(one) for one in launches]
     served = [UNKNOWN] * len(launches)
     for home in {index for index, _ in homes if index >= 0}:
@@ -150,7 +151,7 @@ def _rows(
             start_ms=intervals[index][0],
             ms=ms[index],
             gap_ms=gaps[index],
-            overlap_ms=overlapping[index],
+            overlap_ms=overlaps[index],
             dtype=traits[index].dtype,
             tile=traits[index].tile,
             tensor_cores=traits[index].tensor_cores,
@@ -291,24 +292,19 @@ Interval = tuple[float, float]
 """Start and end."""
 
 
-def gaps_before(intervals: Sequence[Interval]) -> list[float]:
-    """For each interval, in the order of starts, how long nothing ran before it; 0 for the first."""
+def gaps_and_overlaps(intervals: Sequence[Interval]) -> tuple[list[float], list[float]]:
+    """For each interval, in the order of starts, how long nothing ran before it; for how long one still ran.
+
+    Both are 0 for the first.
+    """
     gaps: list[float] = []
-    reached: float | None = None
+    overlaps: list[float] = []
+    reached = intervals[0][0] if intervals else 0.0
     for start, end in intervals:
-        gaps.append(0.0 if reached is None else max(0.0, start - reached))
-        reached = end if reached is None else max(reached, end)
-    return gaps
-
-
-def overlaps(intervals: Sequence[Interval]) -> list[float]:
-    """For each interval, in the order of starts, for how long an earlier one still ran."""
-    found: list[float] = []
-    reached: float | None = None
-    for start, end in intervals:
-        found.append(0.0 if reached is None else min(max(0.0, reached - start), end - start))
-        reached = end if reached is None else max(reached, end)
-    return found
+        gaps.append(max(0.0, start - reached))
+        overlaps.append(min(max(0.0, reached - start), end - start))
+        reached = max(reached, end)
+    return gaps, overlaps
 
 
 def span_of(intervals: Sequence[Interval]) -> float:

@@ -78,8 +78,8 @@ def measure_load(
     """
     run: LoadPass | None = None
     try:
-        with warm_target(device, session, subject, contract, limits) as target:
-            run = target.serve(load, SEED, limits.duration_s)
+        with warm_streams(device, session, subject, contract, limits) as streams:
+            run = streams.serve(load, SEED, limits.duration_s)
     except DeviceError as error:
         if run is None:
             raise
@@ -101,7 +101,7 @@ def bounds_of(seconds: float, requests: int, goal: Goal | None = None) -> Bounds
 
 
 @dataclass(frozen=True)
-class Target:
+class WarmStreams:
     """Inference streams that have warmed up, on the terms that they run on."""
 
     device: Device
@@ -155,9 +155,9 @@ def polled(contract: Contract) -> Contract:
 
 
 @contextmanager
-def warm_target(
+def warm_streams(
     device: Device, session: Session, subject: Subject, contract: Contract, limits: Limits
-) -> Iterator[Target]:
+) -> Iterator[WarmStreams]:
     """Inference streams of the contract, warmed up in a closed loop."""
     with ExitStack() as resources:
         inference_streams, contract, notes = open_inference_streams(
@@ -166,7 +166,7 @@ def warm_target(
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         with no_garbage_collection():
             _warm_up(device, inference_streams, warm)
-            yield Target(
+            yield WarmStreams(
                 device, inference_streams, device.clock_sensor(), polled(contract), warm.reason, tuple(notes)
             )
 
@@ -182,7 +182,7 @@ def _warm_up(device: Device, inference_streams: Sequence[InferenceStream], warm:
             warm.add((query.end_s - query.start_s) * 1e3)
 
 
-# ── the highest rate at which a target keeps a latency ──────────────────────────────────────────────────
+# ── the highest rate at which streams keep a latency ───────────────────────────────────────────────────
 
 
 def search_load(
@@ -216,9 +216,9 @@ def search_load(
         reason = f"{goal} is out of reach: p{goal.p:g} is {unloaded:.3f} ms with one query at a time"
     else:
         try:
-            with warm_target(device, session, subject, contract, limits) as target:
-                contract = target.contract
-                last = _probe_rates(target, goal, settings, limits.duration_s, rates, probes, progress)
+            with warm_streams(device, session, subject, contract, limits) as streams:
+                contract = streams.contract
+                last = _probe_rates(streams, goal, settings, limits.duration_s, rates, probes, progress)
         except DeviceError as error:
             if not probes:
                 raise
@@ -241,7 +241,7 @@ def search_load(
 
 
 def _probe_rates(
-    target: Target,
+    streams: WarmStreams,
     goal: Goal,
     settings: LoadSettings,
     duration_s: float,
@@ -257,7 +257,7 @@ def _probe_rates(
     while (rate := rates.next_rate) is not None:
         progress(f"load {rate:,.4g}/s", None)
         load, seconds = Load(rate, settings.arrivals), probe_s(goal, rate, duration_s)
-        run = target.serve(load, settings.seed, seconds, goal)
+        run = streams.serve(load, settings.seed, seconds, goal)
         probes.append(_probe(run, goal))
         rates.add(probes[-1].kept)
         if run.failure is not None:
@@ -266,7 +266,7 @@ def _probe_rates(
         return None
     progress(f"load {rates.best:,.4g}/s once more", None)
     seconds = probe_s(goal, rates.best, duration_s)
-    return target.serve(Load(rates.best, settings.arrivals), settings.seed + 1, seconds)
+    return streams.serve(Load(rates.best, settings.arrivals), settings.seed + 1, seconds)
 
 
 def _probe(run: LoadPass, goal: Goal) -> RateProbe:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.support.inspected import profiled
 from tests.unit.inspect.kernels.test_attribution import encoder
 from trtopt.inspect.difference import kernel_changes
-from trtopt.inspect.kernels.report import gaps_before, report_kernels, span_of
+from trtopt.inspect.kernels.report import gaps_and_overlaps, report_kernels, span_of
 from trtopt.records import (
     DevicePeaks,
     KernelActivity,
@@ -161,9 +161,9 @@ LAUNCHES = st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 50)), min_siz
 def test_gaps_and_the_time_in_which_something_runs_are_the_span(launches: list[tuple[int, int]]) -> None:
     intervals = sorted((float(start), float(start + length)) for start, length in launches)
     covered = {tick for start, length in launches for tick in range(start, start + length)}
-    assert sum(gaps_before(intervals)) + len(covered) == span_of(intervals)
+    assert sum(gaps_and_overlaps(intervals)[0]) + len(covered) == span_of(intervals)
 
 
 def test_a_launch_that_overlaps_another_leaves_no_gap() -> None:
-    assert gaps_before([(0.0, 4.0), (1.0, 2.0), (5.0, 6.0)]) == pytest.approx([0.0, 0.0, 1.0])
-    assert (gaps_before([]), span_of([])) == ([], 0.0)
+    assert gaps_and_overlaps([(0.0, 4.0), (1.0, 2.0), (5.0, 6.0)]) == ([0.0, 0.0, 1.0], [0.0, 1.0, 0.0])
+    assert (gaps_and_overlaps([]), span_of([])) == (([], []), 0.0)
