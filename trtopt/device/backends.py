@@ -10,7 +10,7 @@ from trtopt.device.api import ClockControl, Device, Target
 from trtopt.device.building import EngineBuilder
 from trtopt.device.cuda import probe
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
-from trtopt.device.ort.host import no_cuda_profiler, no_kernels
+from trtopt.device.ort.host import needs_gpu
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.extras import RTX_EXTRA, install
 from trtopt.records import Backend, DeviceInfo, Plugin
@@ -133,15 +133,11 @@ def open_target(
 
 def check_device_options(name: str, *, memory: bool, cuda_profiler: bool, kernels: bool = False) -> None:
     """Refuse what the device that a backend runs on cannot do, before anything is built for it."""
-    if name == ONNXRUNTIME and memory:
-        from trtopt.device.ort.runtime import no_allocator
-
-        raise no_allocator()
-    if name == ONNXRUNTIME and cuda_profiler:
-        raise no_cuda_profiler()
+    given = {"--memory": memory, "--cuda-profiler": cuda_profiler, "--kernels": kernels}
+    refused = [option for option, is_given in given.items() if is_given and name == ONNXRUNTIME]
+    if refused:
+        raise needs_gpu(refused[0])
     if kernels:
-        if name == ONNXRUNTIME:
-            raise no_kernels()
         from trtopt.device.cuda.cupti import require_cupti
 
         probe.first_gpu()  # the absence of a GPU is the better message than the absence of CUPTI
@@ -151,7 +147,7 @@ def check_device_options(name: str, *, memory: bool, cuda_profiler: bool, kernel
 def open_clock_control(name: str) -> ClockControl:
     """The means to lock the clocks of the device that a backend runs on."""
     if name == ONNXRUNTIME:
-        raise UsageError("--lock-clocks: a processor's clocks cannot be locked", "omit the flag")
+        raise needs_gpu("--lock-clocks")
     from trtopt.device.nvml import NvmlGpu
 
     return NvmlGpu(probe.first_gpu())

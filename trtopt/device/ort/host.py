@@ -186,7 +186,7 @@ class HostDevice:
         return UnknownClocks("a processor's clocks are not read")
 
     def activity_recorder(self, *, ranges: bool = False) -> ActivityRecorder:
-        raise no_kernels()
+        raise needs_gpu("--kernels")
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """An NVTX range: they are the host's."""
@@ -199,20 +199,25 @@ class HostDevice:
         """Nothing is held."""
 
 
-def no_cuda_profiler() -> UsageError:
-    """The error for `--cuda-profiler`."""
-    return UsageError(
-        "--cuda-profiler: a processor has no CUDA to profile", "omit the flag, or measure on a GPU"
-    )
+_NEEDS_GPU = {
+    "--memory": (
+        "ONNX Runtime on the CPU has no device allocator to follow",
+        "omit --memory, or measure a TensorRT engine on a GPU",
+    ),
+    "--cuda-profiler": ("a processor has no CUDA to profile", "omit the flag, or measure on a GPU"),
+    "--kernels": ("a processor runs no kernels", "omit the flag, or profile on a GPU"),
+    "--lock-clocks": ("a processor's clocks cannot be locked", "omit the flag"),
+}
 
 
-def no_kernels() -> UsageError:
-    """The error for `--kernels`."""
-    return UsageError("--kernels: a processor runs no kernels", "omit the flag, or profile on a GPU")
+def needs_gpu(option: str) -> UsageError:
+    """The error for an option that a processor cannot do."""
+    problem, remedy = _NEEDS_GPU[option]
+    return UsageError(f"{option}: {problem}", remedy)
 
 
 def _refuse_profiler() -> None:
-    raise no_cuda_profiler()
+    raise needs_gpu("--cuda-profiler")
 
 
 _WAKE_S = 1e-3

@@ -25,7 +25,7 @@ from trtopt.device.api import (
     Stream,
 )
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
-from trtopt.device.ort.host import HostDevice, present_cores
+from trtopt.device.ort.host import HostDevice, needs_gpu, present_cores
 from trtopt.device.ort.layer_times import time_nodes
 from trtopt.errors import DataError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
@@ -67,19 +67,11 @@ class OnnxRuntimeTarget:
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         """Open a model in memory."""
         if track is not None:
-            raise no_allocator()
+            raise needs_gpu("--memory")
         return OnnxRuntimeSession(open_session(engine, shares_cores=self._shares_cores), engine)
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def no_allocator() -> UsageError:
-    """The error for allocations that were to be followed here."""
-    return UsageError(
-        "--memory: ONNX Runtime on the CPU has no device allocator to follow",
-        "omit --memory, or measure a TensorRT engine on a GPU",
-    )
 
 
 def _harmful_optimizers(model: bytes) -> list[str]:
