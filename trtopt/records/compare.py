@@ -71,7 +71,7 @@ class MeasuredRunSpread(Record, frozen=True, kw_only=True):
     `deviation` is the standard deviation of the logarithm of a run's median latency.
     """
 
-    schema: str = "trtopt.runspread/1"
+    schema: str = "trtopt.runspread/2"
     created: str
     device: DeviceInfo
     deviation: float

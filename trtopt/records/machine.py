@@ -17,8 +17,6 @@ class DeviceInfo(Record, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     driver: str | None = None
     cuda: str | None = None
-    cache_bytes: int | None = None
-    """The last cache in front of the memory: of a GPU its L2 cache."""
     binding: str | None = None
     """The CUDA binding and its version."""
 

@@ -14,7 +14,6 @@ from trtopt.errors import NoGpuError
 from trtopt.records import DeviceInfo
 
 _DRIVER = "libcuda.so.1"
-_L2_CACHE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 NO_GPU_REMEDY = (
     "`trtopt doctor` shows what works without one; --backend onnxruntime measures the model on the CPU"
@@ -74,9 +73,6 @@ def _describe(driver: Any, ordinal: int, version: str | None) -> DeviceInfo:
     for attribute in (_MAJOR, _MINOR):
         driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
         capability.append(number.value)
-    cache_bytes = None
-    if driver.cuDeviceGetAttribute(ctypes.byref(number), _L2_CACHE, device) == 0:
-        cache_bytes = number.value or None
     driver.cuDriverGetVersion(ctypes.byref(number))
     return DeviceInfo(
         kind="gpu",
@@ -84,7 +80,6 @@ def _describe(driver: Any, ordinal: int, version: str | None) -> DeviceInfo:
         uuid=f"GPU-{uuid.UUID(bytes=identity.raw)}",
         compute_capability=f"{capability[0]}.{capability[1]}",
         memory_bytes=memory.value,
-        cache_bytes=cache_bytes,
         driver=version,
         cuda=f"{number.value // 1000}.{number.value % 1000 // 10}",
     )

@@ -8,7 +8,6 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -28,24 +27,13 @@ from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
 from trtopt.records import DeviceInfo
 
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _ALIGNMENT = 64
 """Bytes: a cache line, as in ONNX Runtime's own allocator. Products at numpy's 16 take up to 3 % longer."""
 
 
 def cpu_info() -> DeviceInfo:
     """The host's processor."""
-    return DeviceInfo(kind="cpu", name=cpu_name(), cache_bytes=_last_cache_bytes())
-
-
-@cache
-def _last_cache_bytes() -> int | None:
-    """The largest cache of the first core; None where the system does not list them."""
-    try:
-        sizes = [path.read_text("ascii").strip() for path in _CACHES.glob("index*/size")]
-    except OSError:
-        return None
-    return max((int(size[:-1]) * 1024 for size in sizes if size.endswith("K")), default=None)
+    return DeviceInfo(kind="cpu", name=cpu_name())
 
 
 def cpu_name() -> str:
