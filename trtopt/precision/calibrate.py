@@ -237,16 +237,15 @@ def score(
     return tuple(sorted(scores, key=lambda item: -item.sqnr_db))
 
 
-@dataclass(frozen=True)
-class QuantizationJob:
-    """One job: what is quantised and how it is written, and where ranges come from.
+@dataclass(frozen=True, kw_only=True)
+class QuantizationJob(PlacementOptions):
+    """One job: what is quantised where and how it is written, and where ranges come from.
 
     `method` None: `auto`, for FP8 `max`. Ranges come from samples, or from a table (with its name for
     messages), which lists what is smoothed; both may be missing.
     """
 
-    options: PlacementOptions
-    form: QdqFormat
+    qdq: QdqFormat
     method: str | None = None
     source: SampleSource | None = None
     random_data: bool = False
@@ -285,7 +284,7 @@ def calibrate(
     `given` are scales that the model brought along: the comparison of methods uses them too.
     """
     if (source := job.source) is None:
-        raise no_data(job.options.precision)
+        raise no_data(job.precision)
     _check_weights(model, plan)
     automatic = method == AUTO and bool(plan.tensors)
     part = Part(source, held=False, every=EVERY if automatic else 0)
@@ -298,7 +297,7 @@ def calibrate(
     scores: tuple[MethodScore, ...] = ()
     held = 0
     if automatic:
-        scores, held = _evaluate(model, plan, amax, source, job.form, given)
+        scores, held = _evaluate(model, plan, amax, source, job.qdq, given)
     best = best_of(scores, held, careful=MAX) if scores else MAX if method == AUTO else method
     return CalibrationTable(
         model_sha256=job.model_sha256,

@@ -116,7 +116,7 @@ def write_pairs(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
     model = copy_model(file)
     existing = take_out(model)
     _check_existing(existing, job)
-    fit_opset(model.proto, job.form)
+    fit_opset(model.proto, job.qdq)
     factors, notes = _smoothed(model, job) if not existing else ({}, [])
     plan, given, added = _placed(View(model.proto), job, existing)
     notes += added
@@ -125,11 +125,11 @@ def write_pairs(file: ModelFile, job: QuantizationJob) -> QuantizedModel:
     scales = replace(given, tensors={**by_group(rows, plan.groups), **plan.fixed})
     if table:
         table = msgspec.structs.replace(table, smoothed=factors)
-        notes += [*_notes_on(table, plan, scales, job), *_coarsened(plan, scales, job.form)]
+        notes += [*_notes_on(table, plan, scales, job), *_coarsened(plan, scales, job.qdq)]
     if not existing:
         found, added = _rounded(model, plan, job)
         scales, notes = replace(scales, weights=found), notes + added
-    write(model, plan, scales, job.form)
+    write(model, plan, scales, job.qdq)
     return QuantizedModel(model, plan, table, scales, notes=notes)
 
 
@@ -137,7 +137,7 @@ def _check_existing(existing: Existing, job: QuantizationJob) -> None:
     """Refuse what makes no sense with a model that is quantised already."""
     if not existing:
         return
-    has, wanted = str(existing.precision).upper(), job.options.precision.upper()
+    has, wanted = str(existing.precision).upper(), job.precision.upper()
     if has != wanted:
         raise UsageError(
             f"the model carries {has} Q/DQ already, and {wanted} is requested",
@@ -148,8 +148,8 @@ def _check_existing(existing: Existing, job: QuantizationJob) -> None:
 def _placed(view: View, job: QuantizationJob, existing: Existing) -> tuple[Plan, Scales, list[str]]:
     """The plan, the scales that the model brings along, and what to say of it."""
     if not existing:
-        return place(view, job.options), Scales({}), []
-    completed = complete(view, job.options, existing, keep_unknown=job.has_ranges)
+        return place(view, job), Scales({}), []
+    completed = complete(view, job, existing, keep_unknown=job.has_ranges)
     given = Scales(known_ranges(completed.plan, existing), existing.edges, existing.weights)
     notes = [
         f"the model's own {existing.pairs} Q/DQ pairs are kept with their scales: "
@@ -174,8 +174,8 @@ def _smoothed(model: ModelFile, job: QuantizationJob) -> tuple[dict[str, Factors
     if job.table is not None:
         smooth_by_table(model, job.table.smoothed, job.table_name)
         return job.table.smoothed, []
-    is_off = job.options.forms.smoothing == "off" or job.options.precision != "int8"
-    return ({}, []) if is_off or job.source is None else smooth_by_data(model, job.source, job.options)
+    is_off = job.forms.smoothing == "off" or job.precision != "int8"
+    return ({}, []) if is_off or job.source is None else smooth_by_data(model, job.source, job)
 
 
 def _table(model: ModelFile, plan: Plan, job: QuantizationJob, given: Scales) -> CalibrationTable | None:
@@ -186,7 +186,7 @@ def _table(model: ModelFile, plan: Plan, job: QuantizationJob, given: Scales) ->
     needed = [name for name in plan.tensors if name not in given.tensors]
     if not needed:
         return None
-    is_fp8 = job.options.precision == "fp8"
+    is_fp8 = job.precision == "fp8"
     if job.table is None:
         return calibrate(model, plan, job, given, job.method or (MAX if is_fp8 else AUTO))
     is_other = is_fp8 and job.table.method != MAX
@@ -205,11 +205,11 @@ def _table(model: ModelFile, plan: Plan, job: QuantizationJob, given: Scales) ->
 
 def _rounded(model: ModelFile, plan: Plan, job: QuantizationJob) -> tuple[WeightScales, list[str]]:
     """INT4 weights moved to their grids in place where there is real data; their scales, and what to say."""
-    if job.options.precision != "int4":
+    if job.precision != "int4":
         return {}, []
     if job.source is None or job.random_data or job.table is not None:
         return {}, ["weights are rounded to nearest; with --data DATA, and no --table, the error is smaller"]
-    found = round_by_data(model, plan, job.source, job.form)
+    found = round_by_data(model, plan, job.source, job.qdq)
     notes = []
     if found.scales:
         notes.append(

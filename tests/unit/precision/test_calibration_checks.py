@@ -38,7 +38,7 @@ def source(x: Floats) -> SampleSource:
 
 
 def calibrated(net: Net, x: Floats, *outputs: str, precision: Precision = "int8") -> QuantizedModel:
-    asked = QuantizationJob(PlacementOptions(precision), qdq_format_for(precision, "rtx"), source=source(x))
+    asked = QuantizationJob(precision, qdq=qdq_format_for(precision, "rtx"), source=source(x))
     return quantize_graph(as_file(net.model(*outputs)), asked)
 
 
@@ -143,7 +143,7 @@ def test_scales_that_fp16_does_not_hold_are_reported(target: str, size: float, i
     net.conv("y", net.node("Relu", "relu", "x"), 32, 32)
     x = images(16)
     samples = source(x * np.float32(size / x.max()))
-    asked = QuantizationJob(PlacementOptions("int8"), qdq_format_for("int8", target), source=samples)
+    asked = QuantizationJob("int8", qdq=qdq_format_for("int8", target), source=samples)
     made = quantize_graph(as_file(net.model("y")), asked)
     told = "1 tensors are so small that FP16 does not hold their scales, such as 'relu' (1e-06)"
     assert any(told in note for note in made.notes) == is_told

@@ -15,7 +15,6 @@ from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.model_file import load
 from trtopt.precision.calibrate import QuantizationJob
 from trtopt.precision.compare import open_model
-from trtopt.precision.placement.draft import PlacementOptions
 from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import QuantizedModel, quantize_graph
 
@@ -44,7 +43,7 @@ def run(
 ) -> QuantizedModel:
     target = target or ("8.6" if precision == "int8" else "10")
     form = qdq_format_for(precision, target)  # type: ignore[arg-type]
-    return quantize_graph(as_file(model), QuantizationJob(PlacementOptions(precision), form, **material))  # type: ignore[arg-type]
+    return quantize_graph(as_file(model), QuantizationJob(precision, qdq=form, **material))  # type: ignore[arg-type]
 
 
 def trained_block(zero: np.ndarray = INT8) -> onnx.ModelProto:
@@ -81,7 +80,7 @@ def test_scales_of_many_channels_are_read_from_their_file(tmp_path: Path) -> Non
     zeros = np.zeros(4096, np.int8)
     weight = pair(net, net.constant("w", 32, 4096), np.linspace(0.01, 0.02, 4096), zeros, axis=1)
     onnx.save(net.model(net.node("MatMul", "fc", pair(net, "x", 0.02), weight)), tmp_path / "m.onnx")
-    asked = QuantizationJob(PlacementOptions("int8"), qdq_format_for("int8", "8.6"))
+    asked = QuantizationJob("int8", qdq=qdq_format_for("int8", "8.6"))
     made = quantize_graph(load(tmp_path / "m.onnx"), asked)
     assert [(place.node, place.axis) for place in made.plan.weights] == [("fc", 1)]
     net = Net(x=["N", 4, 32])
@@ -280,8 +279,8 @@ def test_what_lacks_a_range_is_reported_where_there_is_no_data() -> None:
 
 
 def test_an_excluded_layer_loses_the_pairs_that_training_gave_it() -> None:
-    options = PlacementOptions("int8", exclude=("c2",))
-    made = quantize_graph(as_file(trained_block()), QuantizationJob(options, qdq_format_for("int8", "8.6")))
+    job = QuantizationJob("int8", exclude=("c2",), qdq=qdq_format_for("int8", "8.6"))
+    made = quantize_graph(as_file(trained_block()), job)
     assert edges(made.plan) == {("x", "c1")}
     assert {weight.node for weight in made.plan.weights} == {"c1"}
 
@@ -307,7 +306,7 @@ def test_another_precision_than_the_model_s_is_refused() -> None:
     with pytest.raises(UsageError, match="carries INT8 Q/DQ already, and FP8 is requested"):
         quantize_graph(
             as_file(trained_block()),
-            QuantizationJob(PlacementOptions("fp8"), qdq_format_for("fp8", "11")),
+            QuantizationJob("fp8", qdq=qdq_format_for("fp8", "11")),
         )
 
 

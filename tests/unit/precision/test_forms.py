@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from tests.support.networks import Net, as_file, silu
 from trtopt.data.feeds import seeded_source
 from trtopt.precision.calibrate import QuantizationJob
-from trtopt.precision.placement.draft import PlacementOptions, View
+from trtopt.precision.placement.draft import View
 from trtopt.precision.placement.forms import CHOICES, PLAIN, Forms
 from trtopt.precision.placement.place import applicable, with_choice
 from trtopt.precision.qdq import qdq_format_for
@@ -87,10 +87,9 @@ def check(net: Net, y: str, forms: Forms, target: str) -> None:
     """Written for the target, the graph is valid, lies near the float one, and has one pair a tensor."""
     model = as_file(net.model(y))
     source = seeded_source(model)
-    options = PlacementOptions("int8", forms=forms)
-    made = quantize_graph(
-        model, QuantizationJob(options, qdq_format_for("int8", target), "max", source=source)
-    )
+    qdq = qdq_format_for("int8", target)
+    job = QuantizationJob("int8", forms=forms, qdq=qdq, method="max", source=source)
+    made = quantize_graph(model, job)
     make_rest_half(made, target, peaks_for_rest(made.model, source), forms, is_real=True)
     onnx.checker.check_model(made.model.proto, full_check=True)
     errors, _, _ = output_error(model, made.model, source)

@@ -14,7 +14,6 @@ from trtopt.errors import UsageError
 from trtopt.precision.calibrate import QuantizationJob
 from trtopt.precision.compare import open_model
 from trtopt.precision.existing_qdq import take_out
-from trtopt.precision.placement.draft import PlacementOptions
 from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import QuantizedModel, quantize_graph
 
@@ -50,9 +49,7 @@ def either(name: str, *nodes: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def run(model: onnx.ModelProto) -> QuantizedModel:
-    return quantize_graph(
-        as_file(model), QuantizationJob(PlacementOptions("int8"), qdq_format_for("int8", "8.6"))
-    )
+    return quantize_graph(as_file(model), QuantizationJob("int8", qdq=qdq_format_for("int8", "8.6")))
 
 
 def test_what_subgraphs_read_behind_a_pair_they_read_in_front_of_it() -> None:

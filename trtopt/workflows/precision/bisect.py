@@ -407,7 +407,7 @@ class QuantizedVariants:
         low |= {item.node for item in plan.quantized}
         self.nodes = tuple(node.name for node in model.proto.graph.node if node.name in low)
         self._ranges: dict[str, float] = {}
-        if job.form.strongly_typed:  # pairs bound what they let through; without them tensors may be larger
+        if job.qdq.strongly_typed:  # pairs bound what they let through; without them tensors may be larger
             quantized, plain = (peaks_for_rest(item, samples) for item in (made.model, model))
             self._ranges = quantized | {
                 name: max(peak, quantized.get(name, 0.0)) for name, peak in plain.items()
@@ -415,13 +415,12 @@ class QuantizedVariants:
 
     def variant(self, kept: frozenset[str], spool: Path) -> Variant:
         """As above. Tensors that carry Q/DQ only now are calibrated now, by the same method."""
-        options = self._job.options
-        options = replace(options, exclude=(*options.exclude, *map(pattern_for, sorted(kept))))
-        made = write_pairs(replace(self._model, spool=spool), replace(self._job, options=options))
+        job = replace(self._job, exclude=(*self._job.exclude, *map(pattern_for, sorted(kept))))
+        made = write_pairs(replace(self._model, spool=spool), job)
         if self._job.table is not None and made.table is not None:  # what is calibrated now stays known
             rows = self._job.table.tensors | made.table.tensors
             self._job = replace(self._job, table=msgspec.structs.replace(self._job.table, tensors=rows))
-        if self._job.form.strongly_typed:
+        if self._job.qdq.strongly_typed:
             make_rest_half(made, self._target, self._ranges, is_real=True)
         return Variant(made.model, made.table)
 

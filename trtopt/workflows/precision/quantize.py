@@ -34,7 +34,7 @@ from trtopt.precision.calibrate import (
     table_text,
 )
 from trtopt.precision.existing_qdq import is_quantized
-from trtopt.precision.placement.draft import PlacementOptions, Precision
+from trtopt.precision.placement.draft import Precision
 from trtopt.precision.placement.forms import PLAIN, Forms
 from trtopt.precision.qdq import qdq_format_for
 from trtopt.precision.quantize import (
@@ -79,7 +79,7 @@ def quantize(
     typing = type_graph(model_file.load(source), io, data=request.data)
     original = typing.model
     name_apart(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
-    samples = _source(request, original, job.options.precision)
+    samples = _source(request, original, job.precision)
     check_output(target, MODEL)
     check_output(table_beside(target), TABLE)
     check_output_room(target, quantizing_bytes(original), listener.note)
@@ -94,7 +94,7 @@ def quantize(
         if samples is not None and not request.random_data:
             notes += range_notes(specs_of(original.proto), samples)
         tried = samples or seeded_source(original)
-        if job.form.strongly_typed or half_nodes(made.model.proto, forms):
+        if job.qdq.strongly_typed or half_nodes(made.model.proto, forms):
             listener.note("making the rest FP16")
             ranges = peaks_for_rest(made.model, tried)
             make_rest_half(made, aim, ranges, forms, is_real=request.data is not None)
@@ -147,7 +147,7 @@ def job_of(request: QuantizeOptions) -> QuantizationJob:
     precision, forms = request.precision, request.graph_forms
     if forms not in (None, PLAIN) and precision != "int8":
         raise UsageError(f"--forms {forms} is for INT8", "omit it, or give --precision int8")
-    form = qdq_format_for(precision, request.target, stored=request.store_weights)
+    qdq = qdq_format_for(precision, request.target, stored=request.store_weights)
     if request.method is not None:
         check_method(request.method)
         if precision == "fp8" and request.method != "max":
@@ -157,9 +157,12 @@ def job_of(request: QuantizeOptions) -> QuantizationJob:
     if request.random_data and (request.data is not None or request.table is not None):
         raise UsageError("--random-data and --data or --table exclude one another", "omit --random-data")
     return QuantizationJob(
-        PlacementOptions(precision, tuple(request.exclude), tuple(request.include), forms or PLAIN),
-        form,
-        request.method,
+        precision,
+        tuple(request.exclude),
+        tuple(request.include),
+        forms or PLAIN,
+        qdq=qdq,
+        method=request.method,
         random_data=request.random_data,
         table=read_table(Path(request.table)) if request.table else None,
         table_name=str(request.table),

@@ -198,10 +198,11 @@ def test_the_graph_computes_the_same_up_to_quantisation_with_one_pair_a_tensor(
     model = as_file(net.model(y))
     source = seeded_source(model)
     asked = QuantizationJob(
-        PlacementOptions("int8", forms=parse_forms(f"residual={residual},smoothing=off")),
-        qdq_format_for("int8", "8.6"),
-        "max",
-        source,
+        "int8",
+        forms=parse_forms(f"residual={residual},smoothing=off"),
+        qdq=qdq_format_for("int8", "8.6"),
+        method="max",
+        source=source,
     )
     made = quantize_graph(model, asked)
     pairs = [
