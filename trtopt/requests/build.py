@@ -190,7 +190,7 @@ KINDS = get_args(CandidateKind)
 
 
 @dataclass(frozen=True)
-class TuneRequest(shared.BoundsOptions):
+class TuneRequest(shared.BoundsOptions, shared.TensorOptions, shared.JobOptions):
     """What to tune for, and with what."""
 
     model: shared.OnnxFile
@@ -236,9 +236,6 @@ class TuneRequest(shared.BoundsOptions):
     )
     shapes: shared.Shapes = None
     axes: shared.Axes = None
-    io: shared.Io = None
-    normalize: shared.Normalize = None
-    preprocess: shared.Preprocess = None
     contract: Annotated[shared.Contract, f"The terms of the measurement [default: {DEFAULT}]."] = None
     duration: Annotated[
         float,
@@ -257,9 +254,6 @@ class TuneRequest(shared.BoundsOptions):
             range=shared.UP_TO_A_WEEK,
         ),
     ] = None
-    executor: shared.Executor = None
-    gpu_model: shared.GpuModel = None
-    retries: shared.Retries = None
     cache_dir: shared.CacheDir = None
 
     @cached_property

@@ -9,20 +9,17 @@ from typing import Annotated
 
 from trtopt.measure.contracts import DURATION_S, THRESHOLD, WARMUP_S
 from trtopt.options import Argument, Checked, Option, Output, declared_in
-from trtopt.recipe import Recipe
 from trtopt.requests import shared
-from trtopt.requests.recipe import input_sizes
+from trtopt.requests.recipe import RunOptions
 
 
 @dataclass(frozen=True)
-class BenchRequest(shared.TermsOptions):
+class BenchRequest(RunOptions, shared.TermsOptions):
     """How to measure what."""
 
     path: Annotated[str | Path, Argument("the folder, engine or ONNX file.")]
     _: KW_ONLY
     batch: Annotated[shared.Batch, "Batch sizes [default: those of the engines]."] = None
-    shapes: shared.Shapes = None
-    axes: shared.Axes = None
     backend: Annotated[
         shared.Backend,
         "Backend to run with; another than the engines' own builds the folder's model again, in a temporary "
@@ -71,8 +68,6 @@ class BenchRequest(shared.TermsOptions):
             bare=shared.REFERENCE,
         ),
     ] = False
-    timeout: shared.Timeout = None
-    trust: shared.Trust = ()
     nvtx: shared.Nvtx = False
     cuda_profiler: Annotated[
         bool, Option("Let nsys profile --capture-range=cudaProfilerApi capture the measured part only.")
@@ -80,21 +75,14 @@ class BenchRequest(shared.TermsOptions):
     kernels: bool = False
     """For `profile` alone, which records them in the same run."""
 
-    @property
-    def sizes(self) -> Recipe:
-        """The shapes and axes, as a recipe that gives nothing else."""
-        return input_sizes(self.shapes, self.axes)
-
 
 @dataclass(frozen=True)
-class ProfileRequest(shared.Request):
+class ProfileRequest(RunOptions):
     """What to profile."""
 
     path: Annotated[str | Path, Argument("a build folder, an engine in one, or an ONNX file.")]
     _: KW_ONLY
     batch: Annotated[shared.Batch, "Batch sizes [default: those of the engines]."] = None
-    shapes: shared.Shapes = None
-    axes: shared.Axes = None
     data: shared.Inputs = None
     backend: Annotated[
         shared.Backend, "Backend to run with [default: the engines' own; auto: the CPU if there is no GPU]."
@@ -118,8 +106,6 @@ class ProfileRequest(shared.Request):
     ] = None
     memory: Annotated[bool, Option("Trace every allocation too, in a separate pass.")] = False
     kernels: Annotated[bool, Option("Record every kernel too (CUPTI), in a separate pass.")] = False
-    timeout: shared.Timeout = None
-    trust: shared.Trust = ()
     nvtx: shared.Nvtx = False
     probe_peaks: Annotated[
         bool, Option("Measure the device's peak rates, for floors; stored for later profiles.")
@@ -143,7 +129,7 @@ class ProfileRequest(shared.Request):
 
 
 @dataclass(frozen=True)
-class CompareRequest(shared.TermsOptions):
+class CompareRequest(RunOptions, shared.TermsOptions, shared.JobOptions):
     """What to compare, and how."""
 
     a: Annotated[
@@ -183,8 +169,6 @@ class CompareRequest(shared.TermsOptions):
         False
     )
     batch: Annotated[shared.Batch, "Batch sizes [default: those of both sides]."] = None
-    shapes: shared.Shapes = None
-    axes: shared.Axes = None
     backend: shared.Backend = None
     contract: shared.Contract = None
     duration: Annotated[
@@ -196,8 +180,6 @@ class CompareRequest(shared.TermsOptions):
         ),
     ] = None
     data: shared.Inputs = None
-    timeout: shared.Timeout = None
-    trust: shared.Trust = ()
     control: Annotated[
         int | None, Option("Measure A against itself K times.", metavar="K", range=(1, 1000))
     ] = None
@@ -209,14 +191,6 @@ class CompareRequest(shared.TermsOptions):
         str | None,
         Option("Explain the difference of two contracts, as trtexec-10,trtexec-11.", metavar="C1,C2"),
     ] = None
-    executor: shared.Executor = None
-    gpu_model: shared.GpuModel = None
-    retries: shared.Retries = None
-
-    @property
-    def sizes(self) -> Recipe:
-        """The shapes and axes, as a recipe that gives nothing else."""
-        return input_sizes(self.shapes, self.axes)
 
 
 @dataclass(frozen=True)

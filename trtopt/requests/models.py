@@ -13,7 +13,7 @@ from trtopt.precision.search import FEWEST
 from trtopt.recipe import read_io_request
 from trtopt.records.tensors import IoRequest
 from trtopt.requests import shared
-from trtopt.requests.recipe import Forms
+from trtopt.requests.recipe import Forms, RunOptions
 from trtopt.targets import DEFAULT, target_names, targets_where
 
 
@@ -85,12 +85,10 @@ class LintRequest(shared.Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphEnds(shared.Request):
+class GraphEnds(shared.TensorOptions):
     """What the inputs and outputs of a graph become."""
 
     io: shared.GraphIo = None
-    normalize: shared.Normalize = None
-    preprocess: shared.Preprocess = None
 
     @property
     def io_request(self) -> IoRequest:
@@ -227,7 +225,7 @@ class QuantizeRequest(QuantizeOptions):
 
 
 @dataclass(frozen=True)
-class CheckRequest(shared.BoundsOptions):
+class CheckRequest(RunOptions, shared.BoundsOptions):
     """What to compare with which reference."""
 
     path: Annotated[
@@ -256,13 +254,9 @@ class CheckRequest(shared.BoundsOptions):
         ),
     ] = None
     batch: Annotated[shared.Batch, "Batch sizes of engines [default: each engine's own]."] = None
-    shapes: shared.Shapes = None
-    axes: shared.Axes = None
     backend: Annotated[
         shared.Backend, "What to run engines with [default: auto, their own, or the CPU if there is no GPU]."
     ] = None
-    timeout: shared.Timeout = None
-    trust: shared.Trust = ()
     layers: Annotated[bool, Option("Rank where in the graph the error enters (ONNX files).")] = False
 
 

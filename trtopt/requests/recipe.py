@@ -40,7 +40,7 @@ Forms = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweptOptions(SweptSettings, shared.Request):
+class SweptOptions(SweptSettings, shared.JobOptions, shared.TensorOptions):
     """The fields of a recipe that a sweep has too; None is not given."""
 
     shapes: shared.Shapes = None
@@ -62,9 +62,6 @@ class SweptOptions(SweptSettings, shared.Request):
             range=(1, 256),
         ),
     ] = None
-    executor: shared.Executor = None
-    gpu_model: shared.GpuModel = None
-    retries: shared.Retries = None
     timing_cache: Annotated[
         str | Path | None,
         Option(
@@ -89,9 +86,6 @@ class SweptOptions(SweptSettings, shared.Request):
         Sequence[str] | None,
         Option("Rewrite rule to apply too, of those that are off (trtopt rewrite --list).", metavar="NAME"),
     ] = None
-    io: shared.Io = None
-    normalize: shared.Normalize = None
-    preprocess: shared.Preprocess = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,9 +232,22 @@ def _check_executor(recipe: Recipe) -> None:
         )
 
 
-def input_sizes(shapes: Mapping[str, str] | None, axes: Mapping[str, int | Sequence[int]] | None) -> Recipe:
-    """A recipe that gives nothing but shapes of inputs and lengths of axes."""
-    lengths = {name: batch_sizes(given) or () for name, given in (axes or {}).items()}
-    recipe = Recipe(shapes=dict(shapes or {}), axes=lengths)
-    check_recipe(recipe)
-    return recipe
+# ── what engines run on ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(shared.Request):
+    """Which sizes engines run at, for how long, and which native code they may load."""
+
+    shapes: shared.Shapes = None
+    axes: shared.Axes = None
+    timeout: shared.Timeout = None
+    trust: shared.Trust = ()
+
+    @property
+    def sizes(self) -> Recipe:
+        """The shapes and axes, as a recipe that gives nothing else."""
+        lengths = {name: batch_sizes(given) or () for name, given in (self.axes or {}).items()}
+        recipe = Recipe(shapes=dict(self.shapes or {}), axes=lengths)
+        check_recipe(recipe)
+        return recipe

@@ -220,22 +220,29 @@ IO = Option(
     metavar="NAME=TYPE[:LAYOUT]",
     parse=split_io,
 )
-Io = Annotated[Mapping[str, str] | None, IO]
 GraphIo = Annotated[Mapping[str, str] | None, replace(IO, python=f"{_IO} [default: the model's].")]
-Normalize = Annotated[
-    Mapping[str, str] | None,
-    Option(
-        "Compute (x - mean) / std of an input in the graph, per channel, in the new input's units.",
-        python="(x - mean) / std of inputs, computed in the graph, per channel, in the new input's units: "
-        '`{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].',
-        metavar="NAME:mean=…:std=…",
-        parse=split_normalize,
-    ),
-]
-Preprocess = Annotated[
-    Literal["imagenet"] | None,
-    Option("Normalise the image input in the graph with these means and deviations."),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorOptions(Request):
+    """What inputs and outputs become."""
+
+    io: Annotated[Mapping[str, str] | None, IO] = None
+    normalize: Annotated[
+        Mapping[str, str] | None,
+        Option(
+            "Compute (x - mean) / std of an input in the graph, per channel, in the new input's units.",
+            python="(x - mean) / std of inputs, computed in the graph, per channel, in the new input's "
+            'units: `{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].',
+            metavar="NAME:mean=…:std=…",
+            parse=split_normalize,
+        ),
+    ] = None
+    preprocess: Annotated[
+        Literal["imagenet"] | None,
+        Option("Normalise the image input in the graph with these means and deviations."),
+    ] = None
+
 
 # ── precision ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -258,23 +265,33 @@ Profile = Annotated[
         is_path=True,
     ),
 ]
-Executor = Annotated[
-    str | None,
-    Option(
-        "Where jobs run: here, or on a Ray cluster: that of $RAY_ADDRESS, or the one at an address "
-        "[default: local].",
-        metavar="local|ray|ray://HOST:PORT",
-        names=lambda: ("local", "ray"),
-        is_path=True,
-    ),
-]
-GpuModel = Annotated[
-    str | None, Option("GPUs of the cluster to use [default: the first node's].", metavar="NAME")
-]
-Retries = Annotated[
-    int | None,
-    Option("How often a job is tried again whose node was lost [default: 2].", metavar="N", range=(0, 100)),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(Request):
+    """Where jobs run."""
+
+    executor: Annotated[
+        str | None,
+        Option(
+            "Where jobs run: here, or on a Ray cluster: that of $RAY_ADDRESS, or the one at an address "
+            "[default: local].",
+            metavar="local|ray|ray://HOST:PORT",
+            names=lambda: ("local", "ray"),
+            is_path=True,
+        ),
+    ] = None
+    gpu_model: Annotated[
+        str | None, Option("GPUs of the cluster to use [default: the first node's].", metavar="NAME")
+    ] = None
+    retries: Annotated[
+        int | None,
+        Option(
+            "How often a job is tried again whose node was lost [default: 2].", metavar="N", range=(0, 100)
+        ),
+    ] = None
+
+
 CacheDir = Annotated[
     str | Path | None,
     Option(

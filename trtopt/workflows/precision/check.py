@@ -42,7 +42,6 @@ from trtopt.records import EngineArtifact, OnnxArtifact, TensorSpec
 from trtopt.records.precision import CheckedSubject, CheckReport, LayerDifference, TaskScore
 from trtopt.records.tensors import TypedTensor
 from trtopt.requests.models import CheckRequest
-from trtopt.requests.recipe import input_sizes
 from trtopt.rewrite.typed_io.requested import recorded_in
 from trtopt.rewrite.typed_io.typed_graph import type_reference
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, points, resolve_engines
@@ -63,7 +62,7 @@ def check(request: CheckRequest, listener: Listener = SILENT) -> CheckReport:
     """Compare an ONNX file, or engines, with the model `against` on ONNX Runtime; see `trtopt.check`."""
     path, against, data = Path(request.path), Path(request.against), request.data
     batch, bounds = batch_sizes(request.batch), request.bounds
-    sizes = input_sizes(request.shapes, request.axes)
+    sizes = request.sizes
     if data is not None and sizes.given:
         raise UsageError("--shape and --axis: samples have shapes of their own", "omit them, or --data")
     checker = Checker(against, Task(request.task) if request.task is not None else None, bounds)
