@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -212,7 +212,7 @@ class Trials:
         return trial
 
     def _try(self, chosen: Sequence[Queued], ledger: Ledger, incumbent: Built) -> None:
-        """Build candidates, then check and race them; each bears its share of the time that they took."""
+        """Build, check and race candidates; each bears its share of the time that they took."""
         began_s = time.monotonic()
         limit_s = self._setup.limit_s(_LIMIT_TIMES * ledger.baseline.total_s)
         for one in chosen:
@@ -220,31 +220,14 @@ class Trials:
             self._setup.listener.note(f"{one.change.name}: {one.prediction.expected:+.2%} expected{why}")
         trials = [Trial(one.change, Path(tempfile.mkdtemp(dir=self._scratch))) for one in chosen]
 
-        def build(trial: Trial, own: Listener) -> None:
-            folder = trial.folder / "candidate"
-            trial.built = self._evaluation.maker(limit_s, own).make(incumbent, trial.change, folder)
-
-        def evaluate(trial: Trial, own: Listener) -> None:
-            if trial.built is not None:
+        def attempt(trial: Trial, own: Listener) -> None:
+            """A failure is its outcome."""
+            try:
+                maker = self._evaluation.maker(limit_s, own)
+                trial.built = maker.make(incumbent, trial.change, trial.folder / "candidate")
                 trial.outcome = self._evaluation.race(trial.built, incumbent, limit_s, own)
                 if trial.better is not None:
                     self._evaluation.profile(trial.better, limit_s)
-
-        self._at_a_time(trials, build)
-        self._at_a_time(trials, evaluate)
-        if any(trial.outcome.verdict == "failed" for trial in trials):
-            self._setup.folder.check_undamaged("while it was tuned")  # or it is no fault of theirs
-        share_s = (time.monotonic() - began_s) / len(trials)
-        for trial in trials:
-            trial.cost_s = share_s
-            self._ahead[trial.change.name] = trial
-
-    def _at_a_time(self, trials: Sequence[Trial], step: Callable[[Trial, Listener], None]) -> None:
-        """Take a step with all, as many at a time as the executor runs; a failure is a trial's outcome."""
-
-        def guarded(trial: Trial, own: Listener) -> None:
-            try:
-                step(trial, own)
             except OutputError:
                 raise
             except TrtoptError as error:
@@ -252,12 +235,18 @@ class Trials:
 
         listener = self._setup.quiet
         if len(trials) == 1:
-            guarded(trials[0], listener)
-            return
-        listener.plans([trial.change.name for trial in trials])
-        together = listener.for_threads()
-        steps = [partial(guarded, one, together.of_job(place)) for place, one in enumerate(trials)]
-        run_in_threads(self._setup.executor, steps)
+            attempt(trials[0], listener)
+        else:
+            listener.plans([trial.change.name for trial in trials])
+            together = listener.for_threads()
+            attempts = [partial(attempt, one, together.of_job(place)) for place, one in enumerate(trials)]
+            run_in_threads(self._setup.executor, attempts)
+        if any(trial.outcome.verdict == "failed" for trial in trials):
+            self._setup.folder.check_undamaged("while it was tuned")  # or it is no fault of theirs
+        share_s = (time.monotonic() - began_s) / len(trials)
+        for trial in trials:
+            trial.cost_s = share_s
+            self._ahead[trial.change.name] = trial
 
 
 LEAST_EXPECTED = 0.0005
