@@ -162,7 +162,7 @@ def _untraceable(name: str, error: Exception) -> ModelError:
     )
 
 
-def _lost_branches(name: str, conversions: list[Conversion]) -> ModelError:
+def _lost_branches(name: str, conversions: list[str]) -> ModelError:
     """The error for a trace that holds what Python did for one input, as if it were so for all."""
     places = "".join(f"\n  {conversion}" for conversion in conversions)
     return ModelError(
@@ -296,17 +296,6 @@ _SIZES = {"aten::size", "aten::numel", "aten::dim"}
 """Operators that take a tensor's size, and nothing of its values."""
 
 
-@dataclass(frozen=True)
-class Conversion:
-    """A place, FILE:LINE, where a tensor became a Python value, `what` by kind."""
-
-    place: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.place} (a tensor becomes {self.what})"
-
-
 @contextmanager
 def showing() -> Iterator[None]:
     """Let PyTorch warn of the module's conversions, as it does by default, while the block traces it."""
@@ -319,8 +308,8 @@ def showing() -> Iterator[None]:
 
 
 @contextmanager
-def noticing(inputs: int) -> Iterator[list[Conversion]]:
-    """Collect the conversions by which a trace may lose a branch, while the block traces a module.
+def noticing(inputs: int) -> Iterator[list[str]]:
+    """Collect, in words, the conversions by which a trace may lose a branch, while the block traces a module.
 
     These are the values of the module's `inputs` that become Python values, and their sizes that become
     booleans. A size that becomes a number is none: other sizes are compared. PyTorch's own library is trusted
@@ -341,7 +330,7 @@ def noticing(inputs: int) -> Iterator[list[Conversion]]:
             finally:
                 self.tensor = before
 
-    found: list[Conversion] = []
+    found: list[str] = []
     given = Given()
 
     def hear(
@@ -367,7 +356,7 @@ def noticing(inputs: int) -> Iterator[list[Conversion]]:
             return
         made_of = _made_of(given.tensor, inputs)
         if "values" in made_of or ("sizes" in made_of and "boolean" in match[1]):
-            conversion = Conversion(place, match[1])
+            conversion = f"{place} (a tensor becomes {match[1]})"
             found.extend([conversion] if conversion not in found else [])
 
     with warnings.catch_warnings():

@@ -185,10 +185,6 @@ class Scope:
             return gs.Constant(name, LazyValues(onnx.numpy_helper.from_array(values, name)))
         return gs.Constant(name, np.ascontiguousarray(values).reshape(values.shape))
 
-    def variable(self, like: str, dtype: Any) -> Any:
-        """A new tensor, named after `like`."""
-        return gs.Variable(self.context.fresh(like), dtype=dtype)
-
     def insert(
         self,
         before: Any,
@@ -214,7 +210,7 @@ class Scope:
 
     def compute(self, before: Any, op: str, inputs: Sequence[Any], like: Any, **attrs: Any) -> Any:
         """The output of a new node in front of `before`; it has the type of `like`, its shape is open."""
-        out = self.variable(f"{before.name}/{op}_out", like.dtype)
+        out = gs.Variable(self.context.fresh(f"{before.name}/{op}_out"), dtype=like.dtype)
         self.insert(before, op, inputs, [out], attrs)
         return out
 
@@ -285,12 +281,10 @@ class Scope:
         if maker is not None and not any(out.outputs or self.is_fixed(out) for out in maker.outputs):
             self.kill(maker)
 
-    def sweep(self) -> int:
-        """Remove nodes that were killed or whose outputs are unused; returns how many."""
-        before = len(self.graph.nodes)
+    def sweep(self) -> None:
+        """Remove nodes that were killed or whose outputs are unused."""
         for node in reversed(self.graph.nodes):
             if not any(out.outputs or self.is_fixed(out) for out in node.outputs):
                 self.kill(node)
         self.graph.nodes = [node for node in self.graph.nodes if node.outputs]
         self._local = {id(node) for node in self.graph.nodes}
-        return before - len(self.graph.nodes)
