@@ -399,7 +399,7 @@ def test_a_request_that_cannot_be_met_is_refused(
             lambda table: table["tensors"].pop("images"),
             "tensor 'images' is to be quantised and not in the table",
         ),
-        (lambda table: table.update(schema="trtopt.calibration/9"), "schema 'trtopt.calibration/9'"),
+        (lambda table: table.update(schema="trtopt.calibration/9"), "schema trtopt.calibration/9"),
         (lambda table: table["tensors"]["images"].update(chosen=-1.0), "tensor 'images' has amax -1.0"),
         (lambda table: table.update(extra=1), "not a calibration table"),
     ],
