@@ -36,7 +36,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
-from trtopt.data.packing import packed, unpacked
+from trtopt.data.packing import pack_array, unpack_array
 from trtopt.errors import (
     ClosedError,
     DataError,
@@ -262,7 +262,7 @@ class Packs:
             DataError: another shape than the input's, or values beyond its scale.
         """
         return {
-            name: packed(self._specs[name], array[None], self._typed[name])[0]
+            name: pack_array(self._specs[name], array[None], self._typed[name])[0]
             if name in self._typed
             else array
             for name, array in sample.items()
@@ -271,7 +271,7 @@ class Packs:
     def unpacked(self, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """An answer of the engines in the model's own values."""
         return {
-            name: unpacked(self._specs[name], array[None], self._typed[name])[0]
+            name: unpack_array(self._specs[name], array[None], self._typed[name])[0]
             if name in self._typed
             else array
             for name, array in outputs.items()
