@@ -3,9 +3,10 @@
 A declaration decides the option of every command that builds, the parameter of `trtopt.build` and of
 `trtopt.sweep`, the range that a recipe must keep, and what a manifest records. It also decides which timing
 caches a build may use, whether a sweep may continue, the refusal by a backend that lacks it, what tuning
-tries, and the table in docs/reference/builder-settings.md. Records name the field with its type (`Recipe`,
-`BuildSettings`, and `CacheTerms` if it decides which tactics compete). A setting that is not a plain
-attribute of TensorRT's builder config is applied in device/tensorrt/builder.py.
+tries, and the table in docs/reference/builder-settings.md. Records name the field with its type:
+`RecipeSettings`, or `Recipe` and `BuildSettings` where a manifest has it otherwise; and `CacheTerms` if it
+decides which tactics compete. A setting that is not a plain attribute of TensorRT's builder config is applied
+in device/tensorrt/builder.py.
 """
 
 from __future__ import annotations
