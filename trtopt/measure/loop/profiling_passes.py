@@ -193,8 +193,9 @@ def _resident_bytes() -> int | None:
 
 # ── kernels ─────────────────────────────────────────────────────────────────────────────────────────────
 #
-# A pass of its own records plain inferences with the ranges that the backend opens for its layers: they slow
-# the host. Runs are then brought together: launch n of each is the same launch.
+# Every launch of a number of inferences, under the device's tracer. A pass of its own records plain ones with
+# the ranges that the backend opens for its layers: they slow the host. Runs are then brought together: launch
+# n of each is the same launch.
 
 
 def merge_runs(runs: Sequence[Sequence[KernelActivity]]) -> tuple[tuple[KernelLaunch, ...], int]:
