@@ -136,5 +136,6 @@ def _optimise(model: Any) -> bytes:
 def _refusal(model: Any, told: str) -> Exception:
     """What ONNX Runtime objects to; an operator that it lacks is named with its node."""
     if missing := missing_operator(told, model):
-        return UnsupportedOpError(*missing)
+        problem, remedy = missing
+        return UnsupportedOpError(problem, remedy)
     return BuildError(f"ONNX Runtime cannot build the model: {told}", "check the model's operators and types")
