@@ -20,12 +20,12 @@ from trtopt.errors import TrtoptError, UsageError
 from trtopt.files.manifests import read_manifest
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.precision.compare import open_model
+from trtopt.precision.compare import compare_outputs, open_model
 from trtopt.records import from_json
 from trtopt.records.precision import CastReport
 from trtopt.report.precision import verdict_view
 from trtopt.requests.models import QuantizeOptions
-from trtopt.workflows.build import precision_selection as select_precision
+from trtopt.workflows.build import candidates, precision_selection as select_precision
 from trtopt.workflows.build.candidates import Candidates, Entry
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import quantize
@@ -171,10 +171,18 @@ def test_a_cast_is_compared_once(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
     script(monkeypatch, layer_ms, fp16_8=1.0, int8_8=1.2)
+    compared: list[str] = []
+
+    def compare(pairs: Any, model: model_file.ModelFile) -> object:
+        compared.append(model.folder.name)
+        return compare_outputs(pairs, model)
+
+    monkeypatch.setattr(candidates, "compare_outputs", compare)
     manifest = build(DIGITS, tmp_path / "out", calib, batch=(8,))
     report = from_json((tmp_path / "out" / "cast.json").read_bytes(), CastReport)
     assert manifest.verdict is not None
     assert manifest.verdict.candidates[0].differences == report.differences
+    assert compared == ["int8"]
 
 
 def test_int8_is_made_while_fp16_is_built(
